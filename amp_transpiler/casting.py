@@ -1,0 +1,114 @@
+"""`cast_model_to_fp16` and `cast_parameters_to_fp16`: Paddle's two low-level functions, on ONNX programs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.convert import convert, prepare
+from amp_transpiler.graph.dtypes import low_format
+from amp_transpiler.graph.io import load
+from amp_transpiler.graph.program import Program, install
+from amp_transpiler.graph.walk import scopes
+from amp_transpiler.precision.assign import Policy
+from amp_transpiler.precision.constraints import RangeFaults
+from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.policy import parse_level
+from amp_transpiler.precision.regions import FP16_GUARD, region_of
+
+__all__ = ["cast_model_to_fp16", "cast_parameters_to_fp16"]
+
+logger = logging.getLogger(__name__)
+
+
+def cast_model_to_fp16(
+    program: Program | ir.Model | onnx.ModelProto,
+    amp_lists: AutoMixedPrecisionLists | None = None,
+    use_fp16_guard: bool = True,
+    dest_type: str = "float16",
+    level: str = "O2",
+    use_promote: bool = False,
+) -> set[str]:
+    """Convert a program to low precision, in place.
+
+    The very object given is edited: all of it or, on an error, nothing. Graph inputs and outputs keep their types, and
+    weights are converted along. A program without any `fp16_guard` region counts as guarded everywhere.
+
+    Args:
+        program: what to convert.
+        amp_lists: white, black and gray operators; None for the defaults.
+        use_fp16_guard: only nodes inside an `fp16_guard` region become low.
+        dest_type: `float16` or `bfloat16`.
+        level: `O2` (pure), `O1` (lists), `OD` (white operators only), `O0` (nothing), or `auto`.
+        use_promote: operators on no list stay float32 if any of their inputs is.
+
+    Returns:
+        Names of the weights and constants that are low now.
+
+    Raises:
+        TypeError: a path was given: files are converted by `transpile`.
+        InputError: the program was not valid to begin with, or an option has no meaning.
+    """
+    if isinstance(program, (str, os.PathLike)):
+        raise TypeError(
+            f"cast_model_to_fp16 edits a program in memory, got the path {os.fspath(program)!r}: convert files with "
+            "amp_transpiler.transpile(src, dst), or amp_transpiler.load(path) first"
+        )
+    low = low_format(dest_type)
+    policy = Policy(
+        level=parse_level(level),
+        low=low,
+        target="cuda",
+        lists=amp_lists if amp_lists is not None else AutoMixedPrecisionLists(dtype=low.name),
+        use_promote=use_promote,
+        use_guard=use_fp16_guard,
+    )
+    given = load(program)
+    work = given.clone()
+    if use_fp16_guard and not any(FP16_GUARD in region_of(node) for node in work.model.graph.all_nodes()):
+        logger.info("the program has no fp16_guard region: it counts as guarded everywhere")
+    ranges = RangeFaults(low)
+    prepare(work, policy, ranges)
+    converted = convert(work, policy, ranges).converted
+    if isinstance(program, onnx.ModelProto):
+        program.CopyFrom(ir.to_proto(work.model))
+    else:
+        install(given.model, work.model)
+        given.notes = work.notes
+        given.source = None
+    return converted
+
+
+def cast_parameters_to_fp16(
+    place: Any,
+    program: Program | ir.Model | onnx.ModelProto,
+    scope: Any = None,
+    to_fp16_var_names: Collection[str] | None = None,
+) -> None:
+    """See that the parameters named are low.
+
+    A loaded ONNX program carries its weights, and `cast_model_to_fp16` has converted them with it, so there is nothing
+    left to convert; a name that the program does not have, or that is still float32, is warned of.
+
+    Args:
+        place: where the values live; a loaded program's live in the program.
+        program: the program that was cast.
+        scope: holds the values of a program that does not carry them; a mapping from name to array. Float32 arrays of
+            the names given are rounded in it.
+        to_fp16_var_names: what `cast_model_to_fp16` returned; nothing is done for None or an empty set.
+    """
+    if not to_fp16_var_names:
+        return
+    model = load(program).model
+    held = {str(name): value.dtype for s in scopes(model) for name, value in s.graph.initializers.items()}
+    held |= {str(v.name): v.dtype for s in scopes(model) for n in s.graph if n.op_type == "Constant" for v in n.outputs}
+    for name in sorted(to_fp16_var_names):
+        if name not in held:
+            logger.warning("parameter '%s' is not in the program: not converted", name)
+        elif held[name] == ir.DataType.FLOAT:
+            logger.warning("parameter '%s' is float32 in the program: run cast_model_to_fp16 first", name)

@@ -1,0 +1,166 @@
+"""Converting a program in memory: preparing it, deciding, carrying the decision out. No checks beyond types."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.io import NEWEST_IR, sort_if_needed
+from amp_transpiler.graph.names import NameAllocator, name_nodes
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.schema import opset_of
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.verifier import faults, verify
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.precision.assign import Policy, assign
+from amp_transpiler.precision.assignment import Assignment
+from amp_transpiler.precision.constraints import RangeFaults, Target, constrain
+from amp_transpiler.precision.opset_choice import NEWEST_OPSET, choose_opset
+from amp_transpiler.rewrite.cast_cleanup import clean_casts
+from amp_transpiler.rewrite.casts import INSERTED, apply_assignment
+from amp_transpiler.rewrite.constants import unify_constants
+from amp_transpiler.rewrite.equivalents import EQUIVALENTS, rewrite_equivalents
+from amp_transpiler.rewrite.fold_batch_norm import fold_batch_norm
+from amp_transpiler.rewrite.functions import inline_functions
+from amp_transpiler.rewrite.opset import OpsetConversionError, convert_opset, lower_opset
+
+__all__ = ["Conversion", "convert", "prepare"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_IR_WITH_NODE_METADATA = 10
+_LAST_IR_WITH_INITIALIZERS_AS_INPUTS = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Conversion:
+    """What was done to a program.
+
+    Attributes:
+        assignment: the decision.
+        converted: names of the constants that became low.
+        casts: casts that the conversion put in and that are there at the end.
+        casts_removed: casts of the source that became needless.
+    """
+
+    assignment: Assignment
+    converted: set[str]
+    casts: int
+    casts_removed: int
+
+
+def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
+    """Bring a program into the form that deciding works on, in place; it computes the same as before.
+
+    Functions are inlined, nodes sorted and named, constants and types settled, the opset chosen, and normalisations
+    folded into the convolutions before them where they could not be low themselves.
+
+    Raises:
+        ModelError: the program was not valid to begin with, or needs an opset that ONNX Runtime does not know.
+    """
+    model, what = program.model, str(program.source or "the model")
+    sort_if_needed(model, what)
+    if calls := inline_functions(model):
+        program.notes.append(f"{calls} calls of model-local functions were inlined")
+    _release_initializers(program)
+    unify_constants(model)
+    name_nodes(model, NameAllocator(model))
+    propagate_types(model)
+    if fault := next(faults(model), None):
+        raise ModelError(f"{what}: the model is invalid as it is, before any conversion: {fault}")
+    if not lower_opset(model, NEWEST_OPSET):
+        raise ModelError(f"{what}: uses operators newer than opset {NEWEST_OPSET}, which ONNX Runtime does not know yet")
+    if policy.level != "O0":
+        _settle_opset(program, Target(policy.target, policy.low))
+        _fold(program, policy, ranges)
+    _settle_ir_version(model)
+
+
+def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion:
+    """Decide about a prepared program and carry the decision out, in place.
+
+    Raises:
+        VerificationError: the result is not well typed.
+    """
+    model = program.model
+    assignment = assign(model, policy, ranges)
+    converted = apply_assignment(model, assignment, NameAllocator(model))
+    removed = clean_casts(model)
+    verify(model, "carrying out the assignment")
+    _settle_ir_version(model)
+    casts = sum(INSERTED in node.meta for node in all_nodes(model))
+    logger.info("%d constants converted, %d casts added, %d removed", len(converted), casts, removed)
+    return Conversion(assignment, converted, casts, removed)
+
+
+def _release_initializers(program: Program) -> None:
+    """Make initializers constants in models so old that every one of them had to be listed as an input."""
+    model = program.model
+    listed = [value for value in model.graph.inputs if value.is_initializer()]
+    if not listed:
+        return
+    if model.ir_version > _LAST_IR_WITH_INITIALIZERS_AS_INPUTS:
+        program.notes.append(
+            f"{len(listed)} initializers are graph inputs, so callers may override them: they stay float32 and are cast "
+            "at run time; export without keep_initializers_as_inputs to have them converted"
+        )
+        return
+    for value in listed:
+        model.graph.inputs.remove(value)
+    program.notes.append(f"{len(listed)} initializers, inputs by the rules of IR version {model.ir_version}, are constants now")
+    model.ir_version = _LAST_IR_WITH_INITIALIZERS_AS_INPUTS + 1
+
+
+def _settle_opset(program: Program, target: Target) -> None:
+    model = program.model
+    choice = choose_opset(model, target, _has_equivalent)
+    if not choice.reason:
+        return
+    names = {str(node.name) for node in choice.rewrite}
+    try:
+        convert_opset(model, choice.opset)
+    except OpsetConversionError as error:
+        program.notes.append(f"opset kept at {opset_of(model, '')}: {error}")
+        return
+    rewrite_equivalents(model, [node for node in all_nodes(model) if node.name in names])
+    name_nodes(model, NameAllocator(model))
+    propagate_types(model)
+    verify(model, f"raising the opset to {choice.opset}")
+    program.notes.append(choice.reason)
+
+
+def _has_equivalent(node: ir.Node) -> bool:
+    equivalent = EQUIVALENTS.get(node.op_type)
+    return equivalent is not None and equivalent.applies(node) is None
+
+
+def _fold(program: Program, policy: Policy, ranges: RangeFaults) -> None:
+    """Fold a BatchNormalization that must stay high into a producer that can be low."""
+    model, target = program.model, Target(policy.target, policy.low)
+
+    def can_be_low(node: ir.Node) -> bool:
+        form = constrain(model, node, target).form
+        return form is not None and not any(ranges.of(node.inputs[index]) for index in form.inputs)
+
+    def wanted(node: ir.Node) -> bool:
+        producer = node.inputs[0].producer() if node.inputs[0] is not None else None
+        return producer is not None and can_be_low(producer) and not can_be_low(node)
+
+    folded = fold_batch_norm(model, wanted)
+    if folded:
+        propagate_types(model)
+        verify(model, "folding BatchNormalization")
+        program.notes.append(f"{len(folded)} BatchNormalization nodes folded into their producers")
+
+
+def _settle_ir_version(model: ir.Model) -> None:
+    """Raise the IR version to what the opset and the metadata of nodes need, and lower it to what can be loaded."""
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
+    needed = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
+    if any(node.metadata_props for node in all_nodes(model)):
+        needed = max(needed, _FIRST_IR_WITH_NODE_METADATA)
+    model.ir_version = min(max(model.ir_version, needed), NEWEST_IR)

@@ -1,0 +1,71 @@
+"""The exceptions this package raises on purpose.
+
+::
+
+    AmpError
+    ├── InputError (ValueError)      the input, the options or the output place are wrong: exit status 2
+    │   ├── ModelError               the model is unreadable, or was invalid before anything was changed
+    │   ├── OptionError              an unknown level, dtype, operator, pattern that matches nothing, ...
+    │   └── OutputError              the output cannot be written where it was asked for
+    ├── EnvironmentProblem           the installation is broken (two ONNX Runtime wheels, CUDA libraries missing)
+    ├── VerificationError            a rewritten program is not well typed: a bug here, reported before anything is written
+    └── CheckFailed                  the result was checked and found wanting: exit status 1; carries the report
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amp_transpiler.report import Report
+
+__all__ = [
+    "AmpError",
+    "CheckFailed",
+    "EnvironmentProblem",
+    "InputError",
+    "ModelError",
+    "OptionError",
+    "OutputError",
+    "VerificationError",
+]
+
+
+class AmpError(Exception):
+    """Base of every exception raised on purpose by this package."""
+
+
+class InputError(AmpError, ValueError):
+    """What the caller gave cannot be worked with; the message names the thing and the remedy."""
+
+
+class ModelError(InputError):
+    """The model is not readable as ONNX, or was invalid before this package touched it."""
+
+
+class OptionError(InputError):
+    """An option or argument has no meaning: unknown level, dtype, operator, pattern, ..."""
+
+
+class OutputError(InputError):
+    """The result cannot be written where it was asked for; nothing was written."""
+
+
+class EnvironmentProblem(AmpError):
+    """The installation cannot do what was asked; the message names the package to install or remove."""
+
+
+class VerificationError(AmpError):
+    """A program is not well typed after a rewriting pass. Nothing was written."""
+
+
+class CheckFailed(AmpError):
+    """The converted program was checked and is not good enough. Nothing was written.
+
+    Attributes:
+        report: everything that was found out, `Report.outputs` included.
+    """
+
+    def __init__(self, message: str, report: Report) -> None:
+        super().__init__(message)
+        self.report = report

@@ -1,0 +1,123 @@
+"""Constants: what a low format would do to them, and their conversion, one at a time and only when written.
+
+Weights are read in blocks and their memory map is let go afterwards, so that a model of any size needs little more
+memory than its largest tensor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import AmpError
+from amp_transpiler.graph.dtypes import LowFormat
+
+__all__ = ["ConstantRange", "constant_range", "convert_array", "low_tensor", "reading"]
+
+_BLOCK = 1 << 20  # elements looked at in one go: 4 MB of float32
+_LAZY_BYTES = 1 << 16  # smaller tensors are converted at once
+_SAFE_MAGNITUDE = 2.0**-10  # a tensor reaching this cannot lose a noticeable part of its norm to underflow
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConstantRange:
+    """What rounding a float32 constant to a low format would do.
+
+    Attributes:
+        largest: the largest finite magnitude.
+        overflows: a finite element would become infinite.
+        loss: norm of the rounding error over norm of the tensor; measured only where underflow could matter, else 0.
+    """
+
+    largest: float
+    overflows: bool
+    loss: float
+
+
+@contextlib.contextmanager
+def reading(tensor: ir.TensorProtocol) -> Iterator[np.ndarray]:
+    """Give the tensor's values as a read-only array, unmapping its file afterwards."""
+    array = tensor.numpy()
+    try:
+        yield array
+    finally:
+        del array
+        if isinstance(tensor, ir.ExternalTensor):
+            with contextlib.suppress(BufferError):  # the caller kept a view: its memory map goes with that
+                tensor.release()
+
+
+def constant_range(tensor: ir.TensorProtocol, low: LowFormat) -> ConstantRange:
+    """Measure what rounding `tensor` (float32) to `low` would do."""
+    with reading(tensor) as array:
+        flat = array.reshape(-1)
+        largest = max((_largest(flat[at : at + _BLOCK]) for at in range(0, flat.size, _BLOCK)), default=0.0)
+        with np.errstate(over="ignore"):
+            overflows = bool(np.isinf(np.float32(largest).astype(low.numpy)))
+        loss = _loss(flat, low) if 0.0 < largest < _SAFE_MAGNITUDE else 0.0
+        del flat
+    return ConstantRange(largest, overflows, loss)
+
+
+def _largest(block: np.ndarray) -> float:
+    low, high = float(block.min()), float(block.max())
+    if np.isfinite(low) and np.isfinite(high):
+        return max(-low, high)
+    finite = np.abs(block[np.isfinite(block)])
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _loss(flat: np.ndarray, low: LowFormat) -> float:
+    error = norm = 0.0
+    for at in range(0, flat.size, _BLOCK):
+        block = flat[at : at + _BLOCK].astype(np.float64)
+        block = block[np.isfinite(block)]
+        rounded = block.astype(np.float32).astype(low.numpy).astype(np.float64)
+        error += float(np.square(block - rounded).sum())
+        norm += float(np.square(block).sum())
+    return float(np.sqrt(error / norm)) if norm else 0.0
+
+
+def convert_array(array: np.ndarray, low: LowFormat) -> np.ndarray:
+    """Round `array` to `low`, to nearest, ties to even.
+
+    A single number that is not zero does not become zero: it takes the smallest magnitude instead. Such constants are
+    the epsilons that keep a division finite.
+    """
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        rounded = array.astype(low.numpy)
+    if array.size == 1 and not rounded.any() and array.any():
+        return np.copysign(np.full(array.shape, low.smallest), array).astype(low.numpy)
+    return rounded
+
+
+def low_tensor(tensor: ir.TensorProtocol, low: LowFormat, name: str) -> ir.TensorProtocol:
+    """Return `tensor` (float32) in `low`, converted when it is read; small ones at once."""
+    if tensor.nbytes <= _LAZY_BYTES:
+        with reading(tensor) as array:
+            return ir.Tensor(convert_array(array, low), dtype=low.dtype, name=name)
+    return _LowTensor(tensor, low, name)
+
+
+class _LowTensor(ir.LazyTensor):
+    """A constant rounded to a low format each time it is asked for, so that none is held.
+
+    `streamed` tells that the source lies in a file of its own.
+    """
+
+    def __init__(self, source: ir.TensorProtocol, low: LowFormat, name: str) -> None:
+        self.streamed = isinstance(source, ir.ExternalTensor) or getattr(source, "streamed", False)
+
+        def convert() -> ir.TensorProtocol:
+            with reading(source) as array:
+                rounded = convert_array(array, low)
+                del array
+            if rounded.shape != tuple(source.shape.numpy()):
+                raise AmpError(f"weight '{name}' has shape {rounded.shape}, declared {source.shape}")
+            return ir.Tensor(rounded, dtype=low.dtype, name=name)
+
+        super().__init__(convert, dtype=low.dtype, shape=ir.Shape(source.shape), name=name)

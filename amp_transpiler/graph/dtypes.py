@@ -1,0 +1,107 @@
+"""The two low-precision formats, and which conversions between element types lose nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import OptionError
+
+__all__ = ["BFLOAT16", "FLOAT16", "LowFormat", "cast_is_lossless", "low_format"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LowFormat:
+    """A 16-bit floating-point format.
+
+    Attributes:
+        name: the ONNX and numpy name, `float16` or `bfloat16`.
+        short: the form used in file names, `fp16` or `bf16`.
+        dtype: the ONNX element type.
+        numpy: the numpy element type (`ml_dtypes.bfloat16` for bfloat16).
+        max: the largest finite magnitude.
+        smallest: the smallest positive magnitude; half of it and less rounds to zero.
+        digits: significant bits, the implicit one included.
+    """
+
+    name: str
+    short: str
+    dtype: ir.DataType
+    numpy: np.dtype
+    max: float
+    smallest: float
+    digits: int
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FLOAT16 = LowFormat("float16", "fp16", ir.DataType.FLOAT16, np.dtype(np.float16), 65504.0, 2.0**-24, 11)
+BFLOAT16 = LowFormat(
+    "bfloat16",
+    "bf16",
+    ir.DataType.BFLOAT16,
+    np.dtype(ml_dtypes.bfloat16),
+    float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
+    2.0**-133,
+    8,
+)
+_BY_NAME = {"float16": FLOAT16, "fp16": FLOAT16, "bfloat16": BFLOAT16, "bf16": BFLOAT16}
+
+
+def low_format(dtype: object) -> LowFormat:
+    """Return the format that `dtype` names.
+
+    Args:
+        dtype: `float16`, `bfloat16`, `fp16`, `bf16` in any case, a numpy dtype or an ONNX element type.
+
+    Raises:
+        OptionError: `dtype` names neither format.
+    """
+    if isinstance(dtype, LowFormat):
+        return dtype
+    name = dtype.name if isinstance(dtype, (np.dtype, ir.DataType)) else getattr(dtype, "__name__", dtype)
+    found = _BY_NAME.get(str(name).lower())
+    if found is None:
+        raise OptionError(f"unknown low-precision dtype {dtype!r}: expected 'float16' or 'bfloat16'")
+    return found
+
+
+# Significand bits (the implicit one included) and exponent range that a conversion must fit into.
+_FLOATS = {
+    ir.DataType.FLOAT16: (11, -24, 15),
+    ir.DataType.BFLOAT16: (8, -133, 127),
+    ir.DataType.FLOAT: (24, -149, 127),
+    ir.DataType.DOUBLE: (53, -1074, 1023),
+}
+_INTEGER_BITS = {
+    ir.DataType.BOOL: 1,
+    ir.DataType.INT8: 8,
+    ir.DataType.UINT8: 8,
+    ir.DataType.INT16: 16,
+    ir.DataType.UINT16: 16,
+    ir.DataType.INT32: 32,
+    ir.DataType.UINT32: 32,
+    ir.DataType.INT64: 64,
+    ir.DataType.UINT64: 64,
+}
+
+
+def cast_is_lossless(source: ir.DataType, target: ir.DataType) -> bool:
+    """Whether every value of `source` is a value of `target`.
+
+    Floats into floats are compared by significand and exponent range, integers into floats by bits. Everything
+    else but identity counts as lossy.
+    """
+    if source == target:
+        return True
+    if target not in _FLOATS:
+        return False
+    digits, lowest, highest = _FLOATS[target]
+    if source in _FLOATS:
+        source_digits, source_lowest, source_highest = _FLOATS[source]
+        return source_digits <= digits and source_lowest >= lowest and source_highest <= highest
+    return source in _INTEGER_BITS and _INTEGER_BITS[source] <= digits and _INTEGER_BITS[source] - 1 <= highest

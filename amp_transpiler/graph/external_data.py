@@ -1,0 +1,52 @@
+"""Where a model's external weights may lie, checked before anything is done with them."""
+
+from __future__ import annotations
+
+import pathlib
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.walk import scopes
+
+__all__ = ["check_external_data"]
+
+
+def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
+    """Point every external tensor of `model` at its file beside `path`, and see that the bytes are there.
+
+    Raises:
+        ModelError: a file is missing, too short, a symbolic link, or outside the model's folder.
+    """
+    folder = path.parent
+    for tensor in _external_tensors(model):
+        tensor.base_dir = folder
+        location = pathlib.PurePosixPath(str(tensor.location).replace("\\", "/"))
+        where = f"{path}: external data of '{tensor.name}'"
+        if location.is_absolute() or ".." in location.parts:
+            raise ModelError(f"{where} points outside the model's folder ({location}); move the file beside the model")
+        file = folder / location
+        if _is_link(file, folder):
+            raise ModelError(f"{where} is a symbolic link ({file}); put a copy in its place, for example with cp -L")
+        if not file.is_file():
+            raise ModelError(f"{where} is missing: no file {file}; keep it beside the model")
+        end = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
+        if end > file.stat().st_size or (tensor.length is not None and tensor.length < tensor.nbytes):
+            raise ModelError(f"{where} ends at byte {end}, but {file} has {file.stat().st_size}: the file is truncated")
+
+
+def _is_link(file: pathlib.Path, folder: pathlib.Path) -> bool:
+    parts = [file, *(parent for parent in file.parents if parent != folder and folder in parent.parents)]
+    return any(part.is_symlink() for part in parts)
+
+
+def _external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
+    found = []
+    for scope in scopes(model):
+        candidates = [value.const_value for value in scope.graph.initializers.values()]
+        for node in scope.graph:
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    candidates.append(attribute.as_tensor())
+        found += [tensor for tensor in candidates if isinstance(tensor, ir.ExternalTensor)]
+    return found

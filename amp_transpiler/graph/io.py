@@ -1,0 +1,309 @@
+"""Loading programs, and saving them whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import logging
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.errors import ModelError, OutputError
+from amp_transpiler.graph.external_data import check_external_data
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.walk import bodies, scopes
+
+__all__ = [
+    "NEWEST_IR",
+    "Staged",
+    "check_destination",
+    "load",
+    "save",
+    "stage",
+    "tensor_bytes",
+    "to_proto_without_weights",
+]
+
+logger = logging.getLogger(__name__)
+
+NEWEST_IR = 13  # what ONNX Runtime 1.31 reads
+_INLINE_LIMIT = 1_900_000_000  # protobuf messages end at 2 GiB; the graph itself needs some of it
+_KEPT_WEIGHT_BYTES = 1024  # shape inference reads shapes, axes and the like, which are smaller than this
+
+
+def load(model: object) -> Program:
+    """Return `model` as a program.
+
+    Args:
+        model: a path, an `onnx.ModelProto`, an `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. Weights of a file
+            with external data stay on disk, memory-mapped, until they are needed. A program or `onnx_ir.Model` is
+            wrapped, not copied.
+
+    Raises:
+        ModelError: unreadable as ONNX, external data missing or outside the model's folder, nodes in a cycle.
+        TypeError: an object of another kind.
+    """
+    if isinstance(model, Program):
+        return model
+    if isinstance(model, ir.Model):
+        return Program(model)
+    if isinstance(model, onnx.ModelProto):
+        _check_proto(model, "the ModelProto")
+        return Program(_deserialize(model, "the ModelProto"))
+    if isinstance(model, (str, os.PathLike)):
+        return _load_file(pathlib.Path(os.fspath(model)))
+    if isinstance(inner := getattr(model, "model", None), ir.Model):  # torch.onnx.ONNXProgram
+        return Program(inner)
+    raise TypeError(
+        f"cannot load a {type(model).__name__}: expected a path, an onnx.ModelProto, an onnx_ir.Model or an ONNXProgram"
+    )
+
+
+def _load_file(path: pathlib.Path) -> Program:
+    if not path.exists():
+        raise ModelError(f"{path}: no such file")
+    if path.is_dir():
+        raise ModelError(f"{path}: is a folder; give the .onnx file in it")
+    if not path.is_file():
+        raise ModelError(f"{path}: not a regular file")
+    if path.stat().st_size == 0:
+        raise ModelError(f"{path}: the file is empty")
+    try:
+        proto = onnx.load_model(path, load_external_data=False)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # protobuf's DecodeError has a different home in each of its implementations
+        raise ModelError(f"{path}: not an ONNX model, or truncated ({_first_line(error)})") from error
+    _check_proto(proto, str(path))
+    model = _deserialize(proto, str(path))
+    check_external_data(model, path)
+    return Program(model, path)
+
+
+def _check_proto(proto: onnx.ModelProto, what: str) -> None:
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise ModelError(f"{what}: not an ONNX model: it has no graph or imports no operator set")
+    if proto.ir_version < 3:
+        raise ModelError(f"{what}: IR version {proto.ir_version} predates ONNX 1.0; export the model again")
+    if any(scope.sparse_initializer for scope in _proto_graphs(proto.graph)):
+        raise ModelError(f"{what}: sparse initializers are not supported; store them as dense initializers")
+
+
+def _proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _proto_graphs(attribute.g)
+            for body in attribute.graphs:
+                yield from _proto_graphs(body)
+
+
+def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
+    try:
+        return ir.from_proto(proto)
+    except Exception as error:
+        raise ModelError(f"{what}: malformed ONNX: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+# ---- saving ----
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Staged:
+    """A model written beside its destination, not yet there.
+
+    Attributes:
+        path: where it lies now; ONNX Runtime can load it from here.
+        destination: where `commit` will put it.
+    """
+
+    path: pathlib.Path
+    destination: pathlib.Path
+
+    def commit(self) -> None:
+        """Move the files to the destination, replacing what is there: weights first, then the model."""
+        for file in sorted(self.path.parent.iterdir(), key=lambda file: file == self.path):
+            os.replace(file, self.destination.parent / file.name)
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the model and its external data."""
+        return sum(file.stat().st_size for file in self.path.parent.iterdir())
+
+
+def check_destination(destination: pathlib.Path, source: pathlib.Path | None) -> None:
+    """Raise OutputError if nothing could be written at `destination`."""
+    if source is not None and destination.exists() and source.exists() and destination.samefile(source):
+        raise OutputError(f"{destination}: output and input are the same file; the source is never overwritten")
+    if destination.exists() and not destination.is_file():
+        raise OutputError(f"{destination}: exists and is not a regular file; choose another output")
+    folder = destination.parent
+    if not folder.is_dir():
+        raise OutputError(f"{destination}: the folder {folder} does not exist; create it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(f"{destination}: the folder {folder} is not writable; choose another with -o")
+
+
+@contextlib.contextmanager
+def stage(
+    program: Program,
+    destination: str | os.PathLike[str],
+    external: bool | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[Staged]:
+    """Write `program` into a hidden folder beside `destination`; `Staged.commit` moves it there.
+
+    Args:
+        program: what to write.
+        destination: where it is to go in the end.
+        external: weights in a file of their own, `DESTINATION.data`; None: where the source had it so, or where the
+            model would exceed what protobuf can hold.
+        progress: called with tensors written and tensors in all.
+
+    Raises:
+        OutputError: the place is unusable, or the disk is full. Nothing is left behind.
+    """
+    target = pathlib.Path(destination)
+    check_destination(target, program.source)
+    total = sum(tensor_bytes(program.model))
+    if external is None:
+        external = total > _INLINE_LIMIT or _has_external_data(program.model)
+    try:
+        folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise OutputError(f"{target}: cannot write there: {error.strerror}") from error
+    try:
+        staged = Staged(folder / target.name, target)
+        _write(program.model, staged.path, external, progress)
+        yield staged
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO):
+            raise OutputError(f"{target}: cannot be written: {error.strerror}; nothing was left behind") from error
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def save(program: Program, path: str | os.PathLike[str], external: bool | None = None) -> None:
+    """Write `program` to `path`, atomically: after a failure the old file, if any, is still there.
+
+    Args:
+        program: what to write; external data by itself beyond 2 GB.
+        path: the .onnx file; replaced if present.
+        external: see `stage`.
+
+    Raises:
+        OutputError: the place is unusable, or the disk is full.
+    """
+    with stage(program, path, external) as staged:
+        staged.commit()
+
+
+def _write(model: ir.Model, path: pathlib.Path, external: bool, progress: Callable[[int, int], None] | None) -> None:
+    def report(_: Any, info: Any) -> None:
+        if progress is not None:
+            progress(info.index, info.total)
+
+    ir.save(model, path, external_data=f"{path.name}.data" if external else None, callback=report if external else None)
+
+
+def _has_external_data(model: ir.Model) -> bool:
+    return any(
+        isinstance(value.const_value, ir.ExternalTensor) or getattr(value.const_value, "streamed", False)
+        for scope in scopes(model)
+        for value in scope.graph.initializers.values()
+    )
+
+
+def tensor_bytes(model: ir.Model) -> Iterator[int]:
+    """Yield the size in bytes of every initializer and tensor attribute of the model."""
+    for scope in scopes(model):
+        for value in scope.graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value.nbytes
+        for node in scope.graph:
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    yield attribute.as_tensor().nbytes
+
+
+# ---- the graph without its weights ----
+
+
+def to_proto_without_weights(model: ir.Model) -> onnx.ModelProto:
+    """Return the model as a message whose larger initializers are graph inputs: for checks that read types alone.
+
+    An initializer inside a body keeps its data where its name is not its own in the model.
+    """
+    counts: dict[str, int] = {}
+    large: list[ir.Value] = []
+    for scope in scopes(model):
+        for name, value in scope.graph.initializers.items():
+            counts[name] = counts.get(name, 0) + 1
+            if value.const_value is not None and value.const_value.nbytes > _KEPT_WEIGHT_BYTES:
+                large.append(value)
+    large = [value for value in large if counts[str(value.name)] == 1]
+    tensors = {str(value.name): value.const_value for value in large}
+    try:
+        for value in large:
+            value.const_value = ir.tensor(np.zeros(0, np.float32), name=value.name)
+        proto = ir.to_proto(model)
+    finally:
+        for value in large:
+            value.const_value = tensors[str(value.name)]
+    _drop_initializers(proto.graph, set(tensors))
+    declared = {info.name for info in proto.graph.input}
+    for name, tensor in tensors.items():
+        if name not in declared and tensor is not None:
+            shape = [int(size) for size in tensor.shape.numpy()]
+            proto.graph.input.append(onnx.helper.make_tensor_value_info(name, int(tensor.dtype), shape))
+    return proto
+
+
+def _drop_initializers(graph: onnx.GraphProto, names: set[str]) -> None:
+    for scope in _proto_graphs(graph):
+        kept = [tensor for tensor in scope.initializer if tensor.name not in names]
+        if len(kept) < len(scope.initializer):
+            del scope.initializer[:]
+            scope.initializer.extend(kept)
+
+
+def sort_if_needed(model: ir.Model, what: str) -> None:
+    """Sort nodes topologically where a scope lists them otherwise.
+
+    Raises:
+        ModelError: the nodes form a cycle.
+    """
+    if not _is_sorted(model.graph, set()):
+        try:
+            model.graph.sort()
+        except ValueError as error:
+            raise ModelError(f"{what}: the graph has a cycle: {_first_line(error)}") from error
+        logger.info("nodes of %s were not in topological order: sorted", what)
+
+
+def _is_sorted(graph: ir.Graph, seen: set[ir.Node]) -> bool:
+    for node in graph:
+        for value in node.inputs:
+            producer = value.producer() if value is not None else None
+            if producer is not None and producer not in seen:
+                return False
+        if not all(_is_sorted(body, seen) for _, body in bodies(node)):
+            return False
+        seen.add(node)
+    return True

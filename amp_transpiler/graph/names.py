@@ -1,0 +1,54 @@
+"""Names that are unique across every scope of a model."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.walk import scopes
+
+__all__ = ["NameAllocator", "name_nodes"]
+
+
+class NameAllocator:
+    """Hands out names for values and nodes that no scope of the model uses yet.
+
+    ONNX lets sibling branches repeat a name but not nested scopes; one pool for the whole model is the simple rule
+    that satisfies both.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+        for scope in scopes(model):
+            self._taken.update(value.name for value in scope.graph.inputs if value.name)
+            self._taken.update(scope.graph.initializers)
+            for node in scope.graph:
+                if node.name:
+                    self._taken.add(node.name)
+                self._taken.update(value.name for value in node.outputs if value.name)
+
+    def fresh(self, hint: str) -> str:
+        """Return `hint`, or `hint_1`, `hint_2`, ... and mark it as taken."""
+        name, count = hint, self._next.get(hint, 0)
+        while name in self._taken:
+            count += 1
+            name = f"{hint}_{count}"
+        self._next[hint] = count
+        self._taken.add(name)
+        return name
+
+
+def name_nodes(model: ir.Model, names: NameAllocator) -> None:
+    """Give every unnamed or ambiguously named node a name of its own, so that it can be spoken of."""
+    seen: set[str] = set()
+    for scope in scopes(model):
+        for node in scope.graph:
+            if not node.name:
+                node.name = names.fresh(f"{node.op_type}_{_first_output(node)}")
+            elif node.name in seen:
+                node.name = names.fresh(node.name)
+            seen.add(node.name)
+
+
+def _first_output(node: ir.Node) -> str:
+    return next((value.name for value in node.outputs if value.name), "0")

@@ -1,0 +1,167 @@
+"""Operator signatures: what types a schema permits in which slot, at a given opset.
+
+ONNX's own domains come from the `onnx` package, the others (`com.microsoft`, ...) from the schemas that ONNX Runtime
+bundles.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+__all__ = ["Signature", "Slot", "newest_opset", "opset_of", "signature", "type_string"]
+
+_ONNX_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slot:
+    """One formal input or output.
+
+    Attributes:
+        name: the schema's name for it.
+        type: a type parameter (`T`) or a concrete type (`tensor(float)`).
+        variadic: it stands for any number of actual slots.
+        homogeneous: a variadic's actual slots all share the type parameter's binding.
+    """
+
+    name: str
+    type: str
+    variadic: bool
+    homogeneous: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Signature:
+    """The typing of one operator at one version.
+
+    Attributes:
+        since_version: the opset that introduced this version of the schema.
+        inputs, outputs: formal slots, a variadic one last.
+        allowed: type parameter -> types it may be bound to (`tensor(float16)`, `seq(tensor(float))`, ...).
+        has_function: the operator can be written out as a function of others.
+    """
+
+    domain: str
+    op_type: str
+    since_version: int
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    allowed: Mapping[str, frozenset[str]]
+    has_function: bool
+
+    def input(self, index: int) -> Slot | None:
+        """The formal slot of the actual input `index`, or None beyond the last."""
+        return _slot(self.inputs, index)
+
+    def output(self, index: int) -> Slot | None:
+        """The formal slot of the actual output `index`, or None beyond the last."""
+        return _slot(self.outputs, index)
+
+    def types(self, slot: Slot) -> frozenset[str]:
+        """The types that `slot` admits."""
+        return self.allowed.get(slot.type) or frozenset((slot.type,))
+
+
+def _slot(slots: tuple[Slot, ...], index: int) -> Slot | None:
+    if index < len(slots):
+        return slots[index]
+    return slots[-1] if slots and slots[-1].variadic else None
+
+
+@functools.cache
+def signature(domain: str, op_type: str, opset: int) -> Signature | None:
+    """Return the signature in force at `opset`, or None if no schema is known for the operator."""
+    domain = "" if domain == "ai.onnx" else domain
+    if domain in _ONNX_DOMAINS:
+        try:
+            schema = onnx.defs.get_schema(op_type, opset, domain)
+        except onnx.defs.SchemaError:
+            return None
+        return _from_onnx(schema)
+    versions = _runtime_schemas().get((domain, op_type), [])
+    newest = max((s for s in versions if s.since_version <= opset), key=lambda s: s.since_version, default=None)
+    return None if newest is None else _from_runtime(newest)
+
+
+def newest_opset() -> int:
+    """The newest opset of ONNX's own domain that the installed `onnx` knows."""
+    return onnx.defs.onnx_opset_version()
+
+
+def opset_of(model: ir.Model, domain: str) -> int:
+    """The version of `domain` that the model imports; 1 where a custom domain is not imported at all."""
+    imports = model.graph.opset_imports
+    if domain in ("", "ai.onnx"):
+        return imports.get("", imports.get("ai.onnx", 1))
+    return imports.get(domain, 1)
+
+
+@functools.cache
+def _runtime_schemas() -> Mapping[tuple[str, str], list[Any]]:
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    found: dict[tuple[str, str], list[Any]] = collections.defaultdict(list)
+    for schema in state.get_all_operator_schema():
+        found[schema.domain, schema.name].append(schema)
+    return found
+
+
+def _from_onnx(schema: onnx.defs.OpSchema) -> Signature:
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+
+    def slots(formals: Any) -> tuple[Slot, ...]:
+        return tuple(Slot(f.name, f.type_str, f.option == variadic, f.is_homogeneous) for f in formals)
+
+    return Signature(
+        schema.domain,
+        schema.name,
+        schema.since_version,
+        slots(schema.inputs),
+        slots(schema.outputs),
+        {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints},
+        schema.has_function or schema.has_context_dependent_function,
+    )
+
+
+def _from_runtime(schema: Any) -> Signature:
+    def slots(formals: Any) -> tuple[Slot, ...]:
+        return tuple(Slot(f.name, f.typeStr, "Variadic" in str(f.option), bool(f.isHomogeneous)) for f in formals)
+
+    return Signature(
+        schema.domain,
+        schema.name,
+        schema.since_version,
+        slots(schema.inputs),
+        slots(schema.outputs),
+        {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints},
+        False,
+    )
+
+
+_TENSOR_NAMES = {
+    ir.DataType.FLOAT: "float",
+    ir.DataType.DOUBLE: "double",
+    **{t: t.name.lower() for t in ir.DataType if t not in (ir.DataType.FLOAT, ir.DataType.DOUBLE)},
+}
+_TENSORS = {dtype: f"tensor({name})" for dtype, name in _TENSOR_NAMES.items()}
+
+
+def type_string(type_: ir.TypeProtocol | None) -> str | None:
+    """Write a type as ONNX's schemas do: `tensor(float)`, `seq(tensor(float16))`; None where it is unknown."""
+    if type_ is None:
+        return None
+    if isinstance(type_, ir.TensorType):
+        return None if type_.dtype == ir.DataType.UNDEFINED else _TENSORS[type_.dtype]
+    inner = type_string(type_.elem_type) if isinstance(type_, (ir.SequenceType, ir.OptionalType)) else None
+    if isinstance(type_, ir.SparseTensorType):
+        return f"sparse_tensor({_TENSOR_NAMES[type_.dtype]})"
+    if inner is None:
+        return None
+    return f"seq({inner})" if isinstance(type_, ir.SequenceType) else f"optional({inner})"

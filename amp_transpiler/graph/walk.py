@@ -1,0 +1,152 @@
+"""Walking a model: every scope, every node, and the ports through which values enter and leave bodies."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+__all__ = ["ControlPort", "Scope", "Use", "all_nodes", "bodies", "constant_of", "control_ports", "is_standard", "scopes"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """A graph of the model: the main one (`owner` is None) or a body of a node."""
+
+    graph: ir.Graph
+    owner: ir.Node | None
+    path: str
+
+
+def is_standard(node: ir.Node) -> bool:
+    """Whether the operator is of ONNX's own domain."""
+    return node.domain in ("", "ai.onnx")
+
+
+def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
+    """Yield attribute name and graph of every body of `node`."""
+    for name, attribute in node.attributes.items():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield name, attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            for index, graph in enumerate(attribute.as_graphs()):
+                yield f"{name}[{index}]", graph
+
+
+def scopes(model: ir.Model) -> Iterator[Scope]:
+    """Yield the main graph, then every body, an outer scope always before its inner ones."""
+    pending = [Scope(model.graph, None, "")]
+    while pending:
+        scope = pending.pop()
+        yield scope
+        for node in scope.graph:
+            for name, graph in bodies(node):
+                prefix = f"{scope.path}/" if scope.path else ""
+                pending.append(Scope(graph, node, f"{prefix}{node.name or node.op_type}/{name}"))
+
+
+def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield every node of every scope."""
+    for scope in scopes(model):
+        yield from scope.graph
+
+
+def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """Return the tensor behind a value that never changes: an initializer that is no input, or a Constant's output."""
+    if value is None:
+        return None
+    if value.is_initializer():
+        return None if value.is_graph_input() else value.const_value
+    node = value.producer()
+    if node is None or node.op_type != "Constant" or not is_standard(node):
+        return None
+    attribute = node.attributes.get("value")
+    return None if attribute is None or attribute.is_ref() else attribute.as_tensor()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Use:
+    """One place that reads a value: an input of a node, or an output of a graph."""
+
+    user: ir.Node | ir.Graph
+    index: int
+
+    @property
+    def value(self) -> ir.Value | None:
+        """The value read here."""
+        return self.user.inputs[self.index] if isinstance(self.user, ir.Node) else self.user.outputs[self.index]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class ControlPort:
+    """Values that must have one element type because a control-flow operator passes one on as the other.
+
+    A Loop's carried state, for example, is defined by the body's input and the Loop's output, and used by the Loop's
+    input and the body's output.
+
+    Attributes:
+        kind: `branch`, `state`, `scan` or `opaque` (an operator whose body has a meaning unknown here).
+        definitions: values that are born with the port's type.
+        uses: places that expect the port's type.
+    """
+
+    kind: str
+    definitions: tuple[ir.Value, ...]
+    uses: tuple[Use, ...]
+
+
+def control_ports(node: ir.Node) -> list[ControlPort]:
+    """Return the ports of a node with bodies, in a stable order; an empty list for other nodes."""
+    graphs = [graph for _, graph in bodies(node)]
+    if not graphs:
+        return []
+    if is_standard(node) and node.op_type == "If":
+        return [
+            ControlPort("branch", (output,), tuple(Use(g, i) for g in graphs if i < len(g.outputs)))
+            for i, output in enumerate(node.outputs)
+        ]
+    if is_standard(node) and node.op_type == "Loop":
+        return _loop_ports(node, graphs[0])
+    if is_standard(node) and node.op_type == "Scan":
+        return _scan_ports(node, graphs[0])
+    opaque = [ControlPort("opaque", (value,), ()) for g in graphs for value in g.inputs]
+    return opaque + [ControlPort("opaque", (), (Use(g, i),)) for g in graphs for i in range(len(g.outputs))]
+
+
+def _loop_ports(node: ir.Node, body: ir.Graph) -> list[ControlPort]:
+    states = len(body.inputs) - 2  # the body also gets the trip count and the condition
+    ports = [
+        _port("state", (body.inputs[2 + i], _output(node, i)), ((node, 2 + i), (body, 1 + i))) for i in range(states)
+    ]
+    scans = range(states, len(body.outputs) - 1)
+    return ports + [_port("scan", (_output(node, i),), ((body, 1 + i),)) for i in scans]
+
+
+def _scan_ports(node: ir.Node, body: ir.Graph) -> list[ControlPort]:
+    scan_inputs = node.attributes["num_scan_inputs"].as_int()
+    states = len(body.inputs) - scan_inputs
+    first = len(node.inputs) - len(body.inputs)  # 1 at opset 8, which has sequence_lens in front
+    ports = []
+    for i, value in enumerate(body.inputs):
+        if i < states:
+            ports.append(_port("state", (value, _output(node, i)), ((node, first + i), (body, i))))
+        else:
+            ports.append(_port("scan", (value,), ((node, first + i),)))
+    scans = range(states, len(body.outputs))
+    return ports + [_port("scan", (_output(node, i),), ((body, i),)) for i in scans]
+
+
+def _output(node: ir.Node, index: int) -> ir.Value | None:
+    return node.outputs[index] if index < len(node.outputs) else None
+
+
+def _port(
+    kind: str, definitions: tuple[ir.Value | None, ...], uses: tuple[tuple[ir.Node | ir.Graph, int], ...]
+) -> ControlPort:
+    kept = tuple(
+        Use(user, index) for user, index in uses if index < len(user.inputs if isinstance(user, ir.Node) else user.outputs)
+    )
+    return ControlPort(kind, tuple(value for value in definitions if value is not None), kept)

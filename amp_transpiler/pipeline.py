@@ -1,0 +1,215 @@
+"""The way of a model: load, prepare, decide, rewrite, check, compare, save."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import onnx_ir as ir
+
+from amp_transpiler.convert import Conversion, convert, prepare
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import low_format
+from amp_transpiler.graph.io import Staged, check_destination, load, stage, tensor_bytes
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.schema import opset_of
+from amp_transpiler.graph.walk import scopes
+from amp_transpiler.precision.assign import Policy
+from amp_transpiler.precision.assignment import Assignment
+from amp_transpiler.precision.constraints import RangeFaults
+from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.policy import operator_name, parse_level
+from amp_transpiler.precision.regions import DISABLE_AMP, FP16_GUARD, mark_region
+from amp_transpiler.report import DecisionRow, Report
+
+__all__ = ["TARGETS", "transpile"]
+
+TARGETS = ("cuda", "cpu", "any", "tensorrt")
+
+Progress = Callable[[str, float], None]
+
+
+def transpile(
+    src: Any,
+    dst: str | os.PathLike[str] | None = None,
+    *,
+    level: str = "auto",
+    dtype: str = "float16",
+    target: str = "cuda",
+    keep_io_types: bool | Collection[str] = True,
+    amp_lists: AutoMixedPrecisionLists | None = None,
+    use_promote: bool = False,
+    guard: str | Collection[str] = (),
+    disable_amp: str | Collection[str] = (),
+    inputs: Any = None,
+    tolerance: float | None = None,
+    verify: bool = True,
+    progress: Progress | None = None,
+) -> Report:
+    """Convert an fp32 model to mixed precision, check it, and write it.
+
+    Args:
+        src: a path, `onnx.ModelProto`, `onnx_ir.Model`, `ONNXProgram` or `Program`. It is never changed.
+        dst: where to write; None keeps the result in memory, as `Report.program`.
+        level: `auto`: everything low that has a kernel and is numerically safe, repaired until accurate; `O1`: Paddle's
+            lists; `O2`: everything low that can be; `OD`: white operators only; `O0`: nothing.
+        dtype: `float16` or `bfloat16`.
+        target: whose kernels count: `cuda`, `cpu`, `any` (both), `tensorrt` (schemas alone).
+        keep_io_types: graph inputs and outputs stay float32: all (True), none (False), or those named.
+        amp_lists: white, black and gray operators; None for the defaults.
+        use_promote: operators on no list stay float32 if any of their inputs is.
+        guard: patterns of node names; if any is given, only matching nodes may be low.
+        disable_amp: patterns of node names that stay as they are.
+        inputs: data to compare on: an .npz file, a folder, a dict, or several dicts; None to make some up.
+        tolerance: largest relative norm error allowed for any output, as a fraction.
+        verify: check the result with `onnx.checker` and ONNX Runtime, and compare it with the fp32 model.
+        progress: told the phase and the fraction done.
+
+    Returns:
+        The report, with the converted program.
+
+    Raises:
+        InputError: the model, an option or the output place is wrong. Nothing is written.
+        CheckFailed: the result is invalid or not accurate enough. Nothing is written.
+    """
+    clock = _Clock(progress)
+    policy = _policy(level, dtype, target, amp_lists, use_promote, tolerance)
+    destination = None if dst is None else pathlib.Path(dst)
+    with clock.phase("load"):
+        source = load(src)
+        if destination is not None:
+            check_destination(destination, source.source)
+        owned = isinstance(src, (str, os.PathLike)) and not verify
+        program = source if owned else source.clone()
+        before = opset_of(program.model, ""), sum(tensor_bytes(program.model)), _file_bytes(source)
+        for kind, patterns in ((FP16_GUARD, guard), (DISABLE_AMP, disable_amp)):
+            for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+                mark_region(program, kind, nodes=pattern)
+        policy = _with_io(policy, program.model, keep_io_types)
+    ranges = RangeFaults(policy.low)
+    with clock.phase("prepare"):
+        prepare(program, policy, ranges)
+    report = Report(str(source.source or source), policy.level, policy.low.name, policy.target)
+    report.destination = None if destination is None else str(destination)
+    if verify:
+        from amp_transpiler.verification.verify import accurate, check_source
+
+        check_source(program, clock.phase)
+        program, conversion = accurate(source, program, policy, ranges, inputs, tolerance, report, clock.phase)
+    else:
+        with clock.phase("convert"):
+            conversion = convert(program, policy, ranges)
+        report.verdict = "not verified: verification was switched off"
+    _describe(report, program, conversion, before)
+    with clock.phase("write"), _written(program, destination, verify, clock) as staged:
+        if verify and staged is not None:
+            from amp_transpiler.verification.verify import check_result
+
+            check_result(staged, program, source, report, clock.phase)
+        if staged is not None and destination is not None:
+            report.file_bytes = (before[2], staged.file_bytes)
+            staged.commit()
+    if destination is not None:
+        program.source = destination
+    report.seconds, report.phases = clock.total(), clock.phases
+    return report
+
+
+def _policy(
+    level: str, dtype: str, target: str, lists: AutoMixedPrecisionLists | None, use_promote: bool, tolerance: float | None
+) -> Policy:
+    low = low_format(dtype)
+    if target not in TARGETS:
+        raise OptionError(f"unknown target {target!r}: expected one of {', '.join(TARGETS)}")
+    if tolerance is not None and not tolerance > 0.0:
+        raise OptionError(f"tolerance is {tolerance}: expected a fraction above 0, such as 0.01 for one percent")
+    lists = lists if lists is not None else AutoMixedPrecisionLists(dtype=low.name)
+    return Policy(level=parse_level(level), low=low, target=target, lists=lists, use_promote=use_promote)
+
+
+def _with_io(policy: Policy, model: ir.Model, keep: bool | Collection[str]) -> Policy:
+    names = {str(value.name) for value in (*model.graph.inputs, *model.graph.outputs)}
+    kept = (names if keep else set()) if isinstance(keep, bool) else set(keep)
+    if unknown := sorted(kept - names):
+        raise OptionError(f"keep_io_types names '{unknown[0]}', which is no input or output: {', '.join(sorted(names))}")
+    return dataclasses.replace(policy, low_io=frozenset(names - kept))
+
+
+def _describe(report: Report, program: Program, conversion: Conversion, before: tuple[int, int, int | None]) -> None:
+    decisions = conversion.assignment.decisions
+    report.program = program
+    report.decisions = tuple(_rows(program.model, conversion.assignment))
+    report.nodes = len(report.decisions)
+    report.low_nodes = sum(decision.precision == "low" for decision in decisions.values())
+    report.high_nodes = sum(decision.precision == "high" for decision in decisions.values())
+    report.casts, report.casts_removed = conversion.casts, conversion.casts_removed
+    report.opset = (before[0], opset_of(program.model, ""))
+    report.weight_bytes = (before[1], sum(tensor_bytes(program.model)))
+    report.file_bytes = (before[2], None)
+    report.missing_kernels = dict(conversion.assignment.missing_kernels)
+    report.notes = (*program.notes, *report.notes)
+
+
+def _rows(model: ir.Model, assignment: Assignment) -> Iterator[DecisionRow]:
+    paths = {scope.graph: scope.path for scope in scopes(model)}
+    for node, decision in assignment.decisions.items():
+        path = paths.get(node.graph, "") if isinstance(node.graph, ir.Graph) else ""
+        yield DecisionRow(str(node.name), operator_name(node), decision.precision, decision.reason, path)
+
+
+def _file_bytes(program: Program) -> int | None:
+    """Size of the source's files: the model and the external data it refers to."""
+    if program.source is None:
+        return None
+    tensors = (value.const_value for scope in scopes(program.model) for value in scope.graph.initializers.values())
+    files = {pathlib.Path(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
+    return sum(file.stat().st_size for file in {program.source, *files})
+
+
+@contextlib.contextmanager
+def _written(program: Program, destination: pathlib.Path | None, verify: bool, clock: _Clock) -> Iterator[Staged | None]:
+    """Write the program beside its destination, or to a temporary folder where it is only to be checked."""
+    if destination is not None:
+        with stage(program, destination, progress=lambda done, total: clock.tell("write", done / max(1, total))) as staged:
+            yield staged
+    elif verify:
+        with tempfile.TemporaryDirectory(prefix="amp-transpiler-") as folder:
+            with stage(program, pathlib.Path(folder) / "model.onnx") as staged:
+                yield staged
+    else:
+        yield None
+
+
+class _Clock:
+    """Times the phases of a conversion and tells of them."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._start = time.perf_counter()
+        self._progress = progress
+        self.phases: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time what is done inside; a phase entered again adds up."""
+        start = time.perf_counter()
+        self.tell(name, 0.0)
+        try:
+            yield
+        finally:
+            self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - start
+            self.tell(name, 1.0)
+
+    def tell(self, name: str, fraction: float) -> None:
+        """Report that `fraction` of phase `name` is done."""
+        if self._progress is not None:
+            self._progress(name, fraction)
+
+    def total(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self._start

@@ -1,0 +1,214 @@
+"""Deciding: from a typed program and a policy to a precision for every node. Pure: nothing is edited."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.walk import bodies, constant_of, control_ports, is_standard
+from amp_transpiler.precision.assignment import Assignment, Decision
+from amp_transpiler.precision.constraints import (
+    Constraint,
+    LowForm,
+    RangeFaults,
+    Target,
+    constrain,
+    is_float32,
+    touches_float32,
+)
+from amp_transpiler.precision.islands import movement_islands
+from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.numerics import unsafe_nodes
+from amp_transpiler.precision.operators import CAPPED
+from amp_transpiler.precision.policy import Colour, Level, colour, operator_name
+from amp_transpiler.precision.ports import settle_ports
+from amp_transpiler.precision.regions import DISABLE_AMP, FP16_GUARD, region_of
+
+__all__ = ["Policy", "assign"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Everything that a decision depends on beside the program.
+
+    Attributes:
+        level: auto, O0, OD, O1 or O2.
+        low: the low format.
+        target: whose kernels count.
+        lists: white, black and gray operators.
+        use_promote: a node that is on no list stays high if any of its float inputs is.
+        use_guard: only nodes inside an `fp16_guard` region may be low, if there is any such region.
+        low_io: names of graph inputs and outputs that become low themselves.
+        forced_high: node name -> reason, for nodes that turned out to need float32.
+    """
+
+    level: Level
+    low: LowFormat
+    target: str
+    lists: AutoMixedPrecisionLists
+    use_promote: bool = False
+    use_guard: bool = True
+    low_io: frozenset[str] = frozenset()
+    forced_high: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -> Assignment:
+    """Return the precision of every node of `model` under `policy`.
+
+    The order in which a file lists independent nodes makes no difference: a decision rests on the node itself and on
+    what was decided for the producers of its inputs.
+
+    Args:
+        model: a typed program, its functions inlined, nodes in topological order.
+        policy: what to go by.
+        ranges: a look-up of constants to go on using, since reading big weights takes time.
+    """
+    return _Assigner(model, policy, ranges or RangeFaults(policy.low)).run()
+
+
+class _Assigner:
+    def __init__(self, model: ir.Model, policy: Policy, ranges: RangeFaults) -> None:
+        self._model = model
+        self._policy = policy
+        self._ranges = ranges
+        self._target = Target(policy.target, policy.low)
+        self._result = Assignment(policy.low)
+        self._leaning: dict[ir.Value, str] = {}  # value -> low or high, where its producer has a precision of its own
+        self._unsafe: Mapping[ir.Node, str] = {}
+        self._guarded = False
+
+    def run(self) -> Assignment:
+        model, policy, result = self._model, self._policy, self._result
+        if policy.level == "auto":
+            self._unsafe = unsafe_nodes(model, policy.low, self._ranges)
+        self._guarded = policy.use_guard and any(FP16_GUARD in region_of(node) for node in model.graph.all_nodes())
+        self._graph(model.graph)
+        if policy.level == "auto":
+            for node, reason in movement_islands(result.decisions):
+                result.decisions[node] = Decision("high", reason, neutral=True)
+        for node, decision in result.decisions.items():
+            if decision.form is not None:
+                result.low_values.update(node.outputs[index] for index in decision.form.outputs)
+        self._settle_io()
+        settle_ports(result)
+        return result
+
+    def _graph(self, graph: ir.Graph) -> None:
+        for node in graph:
+            if any(True for _ in bodies(node)):
+                self._control_flow(node)
+                continue
+            decision = self._decide(node)
+            self._result.decisions[node] = decision
+            if decision.precision != "untouched" and not decision.neutral:
+                for value in node.outputs:
+                    self._leaning[value] = decision.precision
+
+    def _control_flow(self, node: ir.Node) -> None:
+        """Let what enters a body lean as what is passed in, and what leaves it as what the body makes."""
+        ports = control_ports(node)
+        for inward in (True, False):
+            for port in ports:
+                leanings = [
+                    self._leaning.get(use.value)
+                    for use in port.uses
+                    if use.value is not None and isinstance(use.user, ir.Node) == inward
+                ]
+                for value in port.definitions:
+                    if (value.producer() is None) == inward and (found := _combined(leanings)):
+                        self._leaning[value] = found
+            if inward:
+                for _, body in bodies(node):
+                    self._graph(body)
+        self._result.decisions[node] = Decision("untouched", "control flow: its body is decided node by node")
+
+    def _decide(self, node: ir.Node) -> Decision:
+        if is_standard(node) and node.op_type == "Constant":
+            return Decision("untouched", "a constant: converted as its readers need it")
+        if not touches_float32(node):
+            return Decision("untouched", "no float32 tensor goes in or out")
+        found = constrain(self._model, node, self._target)
+        if found.reads_any:
+            return Decision("untouched", found.reason or "it takes its input in any precision", takes_any=True)
+        if self._policy.level == "O0":
+            return Decision("high", "level O0 changes nothing")
+        if found.form is None:
+            return self._unsupported(node, found)
+        reason = self._forbidden(node, found.form)
+        if reason:
+            return Decision("high", reason)
+        return self._by_level(node, found.form)
+
+    def _unsupported(self, node: ir.Node, found: Constraint) -> Decision:
+        if found.missing_kernel:
+            name = operator_name(node)
+            self._result.missing_kernels[name] = self._result.missing_kernels.get(name, 0) + 1
+        return Decision("high", found.reason)
+
+    def _forbidden(self, node: ir.Node, form: LowForm) -> str:
+        """Why the node must stay high whatever list it is on; empty if nothing speaks against low."""
+        policy, region = self._policy, region_of(node)
+        if reason := policy.forced_high.get(str(node.name)):
+            return reason
+        if DISABLE_AMP in region:
+            return "inside a disable_amp region"
+        if self._guarded and FP16_GUARD not in region:
+            return "outside every fp16_guard region"
+        names = {value.name for value in (*node.inputs, *node.outputs) if value is not None}
+        if black := sorted(names & policy.lists.black_varnames):
+            return f"reads or writes black variable '{black[0]}'"
+        if node.op_type not in CAPPED:
+            for index in sorted(form.inputs):
+                if fault := self._ranges.of(node.inputs[index]):
+                    return fault
+        return self._unsafe.get(node, "")
+
+    def _by_level(self, node: ir.Node, form: LowForm) -> Decision:
+        level = self._policy.level
+        found, reason = colour(node, self._policy.lists, level)
+        if found in (Colour.BLACK, Colour.UNSUPPORTED):
+            return Decision("high", reason)
+        if found is Colour.WHITE:
+            return Decision("low", reason, form)
+        if self._policy.use_promote:
+            return self._promoted(node, form)
+        if level in ("O2", "auto"):
+            return Decision("low", f"level {level}: everything that can be low", form)
+        if found is Colour.GRAY and level == "O1":
+            return self._gray(node, form)
+        return Decision("high", reason)
+
+    def _promoted(self, node: ir.Node, form: LowForm) -> Decision:
+        """Paddle's promotion: one float32 input holds the node in float32. Parameters are float32 except at O2."""
+        for index in sorted(form.inputs):
+            value = node.inputs[index]
+            parameter = constant_of(value) is not None
+            if parameter and self._policy.level in ("O2", "auto"):
+                continue
+            if value is not None and self._leaning.get(value) != "low":
+                return Decision("high", f"promoted: input '{value.name}' is float32")
+        return Decision("low", "promotion: every float input is low", form)
+
+    def _gray(self, node: ir.Node, form: LowForm) -> Decision:
+        """Paddle's documented gray rule: a black producer wins, else a white one, else the node is left alone."""
+        producers = [value for index, value in enumerate(node.inputs) if value is not None and is_float32(value)]
+        leanings = {self._leaning.get(value): value.name for value in producers}
+        if "high" in leanings:
+            return Decision("high", f"gray: the producer of '{leanings['high']}' is high")
+        if "low" in leanings:
+            return Decision("low", f"gray: the producer of '{leanings['low']}' is low", form)
+        return Decision("high", "gray: no producer has a precision of its own", neutral=True)
+
+    def _settle_io(self) -> None:
+        graph, wanted = self._model.graph, self._policy.low_io
+        self._result.low_values.update(v for v in graph.inputs if v.name in wanted and is_float32(v))
+        self._result.low_uses.update(
+            (graph, index) for index, value in enumerate(graph.outputs) if value.name in wanted and is_float32(value)
+        )
+
+
+def _combined(leanings: list[str | None]) -> str | None:
+    return "high" if "high" in leanings else "low" if "low" in leanings else None

@@ -1,0 +1,62 @@
+"""The result of deciding: which nodes, values and uses are low, each node with its reason."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.precision.constraints import LowForm
+
+__all__ = ["Assignment", "Decision"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided about one node.
+
+    Attributes:
+        precision: `low`, `high`, or `untouched` (no float32 tensor, or control flow).
+        reason: one sentence.
+        form: which slots go low, for a low node.
+        takes_any: its float inputs are taken as they come.
+        neutral: a high node that is so only because nothing low is near; gray rules look through it.
+    """
+
+    precision: Literal["low", "high", "untouched"]
+    reason: str
+    form: LowForm | None = None
+    takes_any: bool = False
+    neutral: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class Assignment:
+    """A precision for every node, and what follows for the values between them.
+
+    Attributes:
+        low: the low format.
+        decisions: node -> decision, for every node of every scope, in the order of execution.
+        low_values: float32 values that are born low: outputs of low nodes, ports, graph inputs if asked for.
+        low_uses: (node or graph, index) of control-flow ports and graph outputs that expect low.
+        missing_kernels: operator -> nodes that stay high for want of a kernel.
+    """
+
+    low: LowFormat
+    decisions: dict[ir.Node, Decision] = dataclasses.field(default_factory=dict)
+    low_values: set[ir.Value] = dataclasses.field(default_factory=set)
+    low_uses: set[tuple[ir.Node | ir.Graph, int]] = dataclasses.field(default_factory=set)
+    missing_kernels: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def wanted(self, user: ir.Node | ir.Graph, index: int) -> Literal["low", "high", "any"]:
+        """In what precision a float32 value is wanted at input `index` of a node or output `index` of a graph."""
+        if (user, index) in self.low_uses:
+            return "low"
+        if isinstance(user, ir.Graph):
+            return "high"
+        decision = self.decisions[user]
+        if decision.takes_any:
+            return "any"
+        return "low" if decision.form is not None and index in decision.form.inputs else "high"

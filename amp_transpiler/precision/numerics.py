@@ -1,0 +1,180 @@
+"""What is numerically unsafe in a low format by what is known without data: the rules that level auto adds to O2.
+
+Four rules, each a function from a typed program to nodes with a reason:
+
+1. operators that amplify rounding errors or leave the format's range (a table);
+2. sums of squares, and what is done with them before they are used;
+3. values that a constant beyond the format's range has gone into (softmax masks);
+4. index arithmetic: floats computed from integers alone, such as positions and masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.walk import bodies, constant_of, control_ports, is_standard
+from amp_transpiler.precision.constraints import RangeFaults, is_float32
+from amp_transpiler.precision.operators import BOUNDED, CAPPED, SUMS
+
+__all__ = ["UNSAFE", "in_order", "unsafe_nodes"]
+
+# Operator -> (reason, formats it holds for).
+_BOTH = ("float16", "bfloat16")
+_RANGE = ("float16",)
+UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Exp": ("exponentials amplify the error of their argument and overflow beyond 11 in float16", _BOTH),
+    "Log": ("logarithms amplify relative errors near one", _BOTH),
+    "Pow": ("powers leave the range and amplify errors", _BOTH),
+    "Reciprocal": ("reciprocals of small values overflow", _RANGE),
+    "Softplus": ("an exponential inside", _BOTH),
+    "Tan": ("unbounded near its poles", _BOTH),
+    "Sinh": ("an exponential inside", _BOTH),
+    "Cosh": ("an exponential inside", _BOTH),
+    "Asin": ("its slope is unbounded at one", _BOTH),
+    "Acos": ("its slope is unbounded at one", _BOTH),
+    "Atanh": ("unbounded at one", _BOTH),
+    "Acosh": ("its slope is unbounded at one", _BOTH),
+    "Erfinv": ("unbounded at one", _BOTH),
+    "CumSum": ("a running sum grows and swamps its terms", _BOTH),
+    "CumProd": ("a running product leaves the range", _BOTH),
+    "ReduceProd": ("a product leaves the range", _BOTH),
+    "ReduceSum": ("a sum may leave the range", _RANGE),
+    "ReduceL1": ("a sum of magnitudes may leave the range", _RANGE),
+    "ReduceL2": ("a sum of squares may leave the range", _BOTH),
+    "ReduceSumSquare": ("a sum of squares may leave the range", _BOTH),
+    "ReduceLogSum": ("a logarithm of a sum", _BOTH),
+    "ReduceLogSumExp": ("an exponential inside", _BOTH),
+    "LpNormalization": ("a sum of squares inside", _BOTH),
+    "NegativeLogLikelihoodLoss": ("a loss is a long sum", _BOTH),
+    "SoftmaxCrossEntropyLoss": ("a loss is a long sum", _BOTH),
+    "QuantizeLinear": ("it decides integers", _BOTH),
+    "Det": ("a long product", _BOTH),
+    "Mod": ("the remainder of rounded numbers is meaningless", _BOTH),
+}
+
+_AFTER_SQUARES = {"Add", "Sqrt", "Reciprocal", "Max", "Clip", "Pow", "Identity"}  # Mul and Div only by a constant
+_REDUCTIONS = {"ReduceMean", "ReduceSum"}
+
+
+def unsafe_nodes(model: ir.Model, low: LowFormat, ranges: RangeFaults) -> dict[ir.Node, str]:
+    """Return the nodes that should stay float32, each with its reason.
+
+    Args:
+        model: a typed program, nodes in topological order.
+        low: the low format.
+        ranges: what rounding constants would do.
+    """
+    nodes = list(in_order(model.graph))
+    found: dict[ir.Node, str] = {}
+    for rule in (_amplifiers, _squares, _beyond_range, _index_arithmetic):
+        for node, reason in rule(nodes, low, ranges):
+            found.setdefault(node, reason)
+    return found
+
+
+def in_order(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Yield the nodes of a graph and of its bodies in the order of execution; a body before its owner."""
+    for node in graph:
+        for _, body in bodies(node):
+            yield from in_order(body)
+        yield node
+
+
+Found = Iterator[tuple[ir.Node, str]]
+Rule = Callable[[list[ir.Node], LowFormat, RangeFaults], Found]
+
+
+def _amplifiers(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:
+    for node in nodes:
+        row = UNSAFE.get(node.op_type) if is_standard(node) else None
+        if row is not None and low.name in row[1]:
+            yield node, row[0]
+        elif node.op_type in ("ScatterND", "ScatterElements") and _reduces(node):
+            yield node, "repeated additions into one element swamp"
+
+
+def _reduces(node: ir.Node) -> bool:
+    attribute = node.attributes.get("reduction")
+    return attribute is not None and not attribute.is_ref() and attribute.as_string() != "none"
+
+
+def _squares(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:
+    """Squares that are summed, their sum, and what is done to it up to the operator that uses it."""
+    sums: set[ir.Value] = set()
+    for node in nodes:
+        if is_standard(node) and node.op_type in _REDUCTIONS and node.inputs and _is_square(node.inputs[0]):
+            square = node.inputs[0].producer() if node.inputs[0] is not None else None
+            if square is not None:
+                yield square, "a square that is summed may leave the range"
+            yield node, "a sum of squares"
+            sums.update(node.outputs)
+        elif is_standard(node) and node.op_type in SUMS:
+            sums.update(node.outputs)
+        elif _continues(node) and any(value in sums for value in node.inputs if value is not None):
+            yield node, "it works on a sum of squares"
+            sums.update(node.outputs)
+
+
+def _is_square(value: ir.Value | None) -> bool:
+    node = value.producer() if value is not None else None
+    if node is None or not is_standard(node):
+        return False
+    if node.op_type == "Pow":
+        exponent = constant_of(node.inputs[1])
+        return exponent is not None and exponent.size == 1 and float(exponent.numpy().reshape(())) == 2.0
+    return node.op_type == "Mul" and node.inputs[0] is node.inputs[1]
+
+
+def _continues(node: ir.Node) -> bool:
+    if not is_standard(node):
+        return False
+    if node.op_type in ("Mul", "Div"):
+        return constant_of(node.inputs[1]) is not None
+    return node.op_type in _AFTER_SQUARES
+
+
+def _beyond_range(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:
+    """Follow what may exceed the range from the constants that do, until an operator with bounded results."""
+    if low.name != "float16":
+        return
+    beyond: set[ir.Value] = set()
+    for node in nodes:
+        _pass_through(node, beyond)
+        if not is_standard(node) or not any(map(is_float32, node.outputs)):
+            continue
+        source = node.op_type not in CAPPED and any("beyond" in ranges.of(value) for value in node.inputs)
+        if any(value in beyond for value in node.inputs if value is not None):
+            yield node, "its input may be beyond float16's range: a mask or the like has gone into it"
+        elif not source:
+            continue
+        if node.op_type not in BOUNDED and not _divides_by(node, ranges):
+            beyond.update(node.outputs)
+
+
+def _pass_through(node: ir.Node, beyond: set[ir.Value]) -> None:
+    for port in control_ports(node):
+        if any(use.value in beyond for use in port.uses):
+            beyond.update(port.definitions)
+
+
+def _divides_by(node: ir.Node, ranges: RangeFaults) -> bool:
+    return node.op_type == "Div" and "beyond" in ranges.of(node.inputs[1])
+
+
+def _index_arithmetic(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:
+    """Floats made from integers, and what is computed from such floats and constants alone."""
+    derived: set[ir.Value] = set()
+    for node in nodes:
+        if not is_standard(node) or not any(map(is_float32, node.outputs)) or any(bodies(node)):
+            continue
+        floats = [value for value in node.inputs if is_float32(value) and constant_of(value) is None]
+        if floats and all(value in derived for value in floats):
+            derived.update(node.outputs)
+            yield node, "index arithmetic: computed from integers alone"
+        elif not floats and node.op_type in ("Cast", "Range", "Where", "CumSum"):
+            derived.update(node.outputs)
+            if node.op_type != "Cast":
+                yield node, "index arithmetic: computed from integers alone"

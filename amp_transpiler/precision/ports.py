@@ -1,0 +1,57 @@
+"""The precision of values that control flow passes on: branch results, loop state, scan inputs and outputs.
+
+Such a value has one type on both sides. It becomes low where that saves casts: each place that makes it, and the
+readers of each of its names, have a vote. A tie goes to float32 for loop state, which accumulates, and to low otherwise.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.walk import ControlPort, constant_of, control_ports
+from amp_transpiler.precision.assignment import Assignment
+from amp_transpiler.precision.constraints import is_float32
+
+__all__ = ["settle_ports"]
+
+
+def settle_ports(assignment: Assignment) -> None:
+    """Decide every float32 port of the program, inner ones before outer ones, into `assignment`."""
+    settled: set[ir.Value] = set()
+    for node in list(assignment.decisions):
+        for port in control_ports(node):
+            if not _is_float32(port):
+                continue
+            if port.kind != "opaque" and _wants_low(port, assignment, settled):
+                assignment.low_values.update(port.definitions)
+                assignment.low_uses.update((use.user, use.index) for use in port.uses)
+            settled.update(port.definitions)
+
+
+def _is_float32(port: ControlPort) -> bool:
+    values = [*port.definitions, *(use.value for use in port.uses)]
+    return all(is_float32(value) for value in values if value is not None)
+
+
+def _wants_low(port: ControlPort, assignment: Assignment, settled: set[ir.Value]) -> bool:
+    votes = [_made(use.value, assignment, settled) for use in port.uses]
+    for value in port.definitions:
+        votes += _read(value, assignment)
+    low, high = votes.count("low"), votes.count("high")
+    return low > high or (low == high and low > 0 and port.kind != "state")
+
+
+def _made(value: ir.Value | None, assignment: Assignment, settled: set[ir.Value]) -> str | None:
+    """How the value that enters a port is born; None for a constant, or a port that is settled later."""
+    if value is None or constant_of(value) is not None:
+        return None
+    if value in assignment.low_values:
+        return "low"
+    is_body_input = value.producer() is None and value.graph is not None and not value.graph.opset_imports
+    return None if is_body_input and value not in settled else "high"
+
+
+def _read(value: ir.Value, assignment: Assignment) -> set[str]:
+    """The precisions in which nodes read a value that leaves a port."""
+    wants = {assignment.wanted(use.node, use.idx) for use in value.uses() if use.node in assignment.decisions}
+    return {want for want in wants if want != "any"}

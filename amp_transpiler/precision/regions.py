@@ -1,0 +1,183 @@
+"""Regions: nodes that the user marked to be low (`fp16_guard`) or to stay as they are (`disable_amp`).
+
+A node carries its regions in its metadata, outermost first, joined by semicolons: so they survive a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import difflib
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from typing import Literal, Protocol
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.walk import bodies
+
+__all__ = [
+    "DISABLE_AMP",
+    "FP16_GUARD",
+    "REGION_KEY",
+    "current_region",
+    "disable_amp",
+    "fp16_guard",
+    "is_guarded",
+    "mark_region",
+    "region_of",
+]
+
+FP16_GUARD: Literal["fp16_guard"] = "fp16_guard"
+DISABLE_AMP: Literal["disable_amp"] = "disable_amp"
+KINDS = (FP16_GUARD, DISABLE_AMP)
+REGION_KEY = "amp_transpiler.region"
+
+_stack: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("amp_transpiler.regions", default=())
+
+
+class _HasModel(Protocol):
+    model: ir.Model
+
+
+@contextlib.contextmanager
+def fp16_guard() -> Iterator[None]:
+    """Mark what is built inside as low at level O2 with its guard on; a context manager and a decorator."""
+    with _entered(FP16_GUARD):
+        yield
+
+
+@contextlib.contextmanager
+def disable_amp() -> Iterator[None]:
+    """Keep what is built inside in the precision it is written in; a context manager and a decorator.
+
+    It wins over any `fp16_guard`, around it or inside it.
+    """
+    with _entered(DISABLE_AMP):
+        yield
+
+
+@contextlib.contextmanager
+def _entered(kind: str) -> Iterator[None]:
+    token = _stack.set((*_stack.get(), kind))
+    try:
+        yield
+    finally:
+        _stack.reset(token)
+
+
+def current_region() -> str:
+    """Return the regions that the code now runs in, as a node's metadata holds them; empty outside of any."""
+    return ";".join(_stack.get())
+
+
+def region_of(node: ir.Node) -> frozenset[str]:
+    """Return the kinds of region that `node` is in, however deeply nested."""
+    text = node.metadata_props.get(REGION_KEY)
+    return frozenset(text.split(";")) if text else frozenset()
+
+
+def is_guarded(node: ir.Node) -> bool:
+    """Whether `node` is inside an `fp16_guard` that no `disable_amp` switches off."""
+    region = region_of(node)
+    return FP16_GUARD in region and DISABLE_AMP not in region
+
+
+def mark_region(program: _HasModel | ir.Model | onnx.ModelProto, kind: str, *, nodes: str) -> int:
+    """Put the nodes whose name matches a pattern into a region, in place, and return how many those are.
+
+    Every scope is searched: bodies of control flow and model-local functions too. A node with bodies takes along
+    what is in them; that counts as well.
+
+    Args:
+        program: what to mark, edited in place.
+        kind: `fp16_guard` or `disable_amp`.
+        nodes: a regular expression, found anywhere in a node's name, or in an output's name if the node has none.
+
+    Raises:
+        OptionError: `kind` is no kind of region, `nodes` is no regular expression or matches no node.
+    """
+    if kind not in KINDS:
+        raise OptionError(f"unknown kind of region {kind!r}: expected {' or '.join(map(repr, KINDS))}")
+    try:
+        pattern = re.compile(nodes)
+    except re.error as error:
+        raise OptionError(f"region pattern {nodes!r} is not a regular expression: {error}") from error
+    if isinstance(program, onnx.ModelProto):
+        top = [*program.graph.node, *itertools.chain.from_iterable(f.node for f in program.functions)]
+        marked = _mark_protos(top, pattern, kind, inside=False)
+    else:
+        model = program if isinstance(program, ir.Model) else program.model
+        top_nodes = [*model.graph, *itertools.chain.from_iterable(model.functions.values())]
+        marked = _mark_nodes(top_nodes, pattern, kind, inside=False)
+    if not marked:
+        raise OptionError(_nothing_matches(program, nodes))
+    return marked
+
+
+def _mark_nodes(nodes: Iterable[ir.Node], pattern: re.Pattern[str], kind: str, *, inside: bool) -> int:
+    marked = 0
+    for node in nodes:
+        hit = inside or any(pattern.search(name) for name in _names_of(node))
+        if hit:
+            node.metadata_props[REGION_KEY] = _nested(node.metadata_props.get(REGION_KEY, ""), kind)
+            marked += 1
+        for _, body in bodies(node):
+            marked += _mark_nodes(body, pattern, kind, inside=hit)
+    return marked
+
+
+def _mark_protos(nodes: Iterable[onnx.NodeProto], pattern: re.Pattern[str], kind: str, *, inside: bool) -> int:
+    marked = 0
+    for node in nodes:
+        hit = inside or any(pattern.search(name) for name in _names_of(node))
+        if hit:
+            entry = next((e for e in node.metadata_props if e.key == REGION_KEY), None)
+            if entry is None:
+                entry = node.metadata_props.add(key=REGION_KEY)
+            entry.value = _nested(entry.value, kind)
+            marked += 1
+        for body in _bodies_of(node):
+            marked += _mark_protos(body.node, pattern, kind, inside=hit)
+    return marked
+
+
+def _bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _nested(text: str, kind: str) -> str:
+    outer = text.split(";") if text else []
+    return text if outer and outer[-1] == kind else ";".join([*outer, kind])
+
+
+def _names_of(node: ir.Node | onnx.NodeProto) -> list[str]:
+    """The node's name or, for a node without one, those of its outputs."""
+    if node.name:
+        return [node.name]
+    outputs = node.output if isinstance(node, onnx.NodeProto) else (value.name for value in node.outputs)
+    return [name for name in outputs if name]
+
+
+def _nothing_matches(program: _HasModel | ir.Model | onnx.ModelProto, pattern: str) -> str:
+    if isinstance(program, onnx.ModelProto):
+        every: Iterator[ir.Node | onnx.NodeProto] = _every_proto(program.graph.node)
+    else:
+        every = iter((program if isinstance(program, ir.Model) else program.model).graph.all_nodes())
+    names = sorted({name for node in every for name in _names_of(node)})
+    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5) or names[:3]
+    hint = f"; nodes are named like {', '.join(map(repr, near))}" if near else "; the model has no nodes"
+    return f"region pattern {pattern!r} matches no node{hint}"
+
+
+def _every_proto(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for body in _bodies_of(node):
+            yield from _every_proto(body.node)

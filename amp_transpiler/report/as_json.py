@@ -1,0 +1,71 @@
+"""The report for machines: everything in it, the options and the versions of the packages that produced it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from amp_transpiler.report.report import Report
+
+__all__ = ["dump", "package_versions", "report_as_dict"]
+
+FORMAT = 1  # Raised when a key is renamed or removed; added keys do not raise it.
+
+_PACKAGES = ("amp_transpiler", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "scipy")
+
+
+def report_as_dict(report: Report) -> dict[str, Any]:
+    """Return every field of `report` except the program, as JSON values.
+
+    Floats that are not finite become the strings `NaN`, `Infinity` and `-Infinity`; pairs (before, after) become
+    lists of two.
+    """
+    fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    del fields["program"]
+    converted = _plain(fields)
+    assert isinstance(converted, dict)
+    return converted
+
+
+def dump(record: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
+    """Return `record` as JSON text that any parser accepts: ASCII only, no bare NaN."""
+    return json.dumps(_plain(record), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def package_versions() -> dict[str, str | int]:
+    """Return the versions of Python and of the packages that decide what a conversion gives."""
+    versions: dict[str, str | int] = {"json_format": FORMAT, "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # Either of the two ONNX Runtime wheels is absent by design.
+    return versions
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` in JSON's own types."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(str(item) for item in value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, PurePath):
+        return str(value)
+    number = value.item() if hasattr(value, "item") else value  # numpy scalars
+    if isinstance(number, float) and not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    if isinstance(number, (bool, int, float, str)):
+        return number
+    raise TypeError(f"cannot put a {type(value).__name__} into JSON: {value!r}")

@@ -1,0 +1,26 @@
+"""One line a node: its precision and the reason. Aligned for reading, one line each for `grep`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from amp_transpiler.report.report import Report
+from amp_transpiler.report.table import printable
+
+__all__ = ["explain_lines"]
+
+_WIDEST = 48  # Longer names push their own line to the right instead of everybody's.
+
+
+def explain_lines(report: Report) -> Iterator[str]:
+    """Yield a heading and then, for every node in program order, precision, operator, name, scope and reason."""
+    rows = [tuple(map(_cell, (row.precision, row.op, row.name, row.scope, row.reason))) for row in report.decisions]
+    heading = ("precision", "operator", "node", "scope", "reason")
+    widths = [min(max(len(row[i]) for row in (heading, *rows)), _WIDEST) for i in range(4)]
+    for row in (heading, *rows):
+        aligned = [cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)]
+        yield "  ".join((*aligned, row[4]))
+
+
+def _cell(text: str) -> str:
+    return printable(text) or "-"

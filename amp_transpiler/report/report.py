@@ -1,0 +1,114 @@
+"""What a conversion found out: a plain record, filled by the pipeline and shown by the command."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from amp_transpiler.graph.program import Program
+
+__all__ = ["DecisionRow", "OutputComparison", "Report"]
+
+Precision = Literal["low", "high", "untouched"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """The precision of one node of the fp32 program.
+
+    Attributes:
+        name: the node's name.
+        op: the operator, with its domain unless that is ONNX's own (`Conv`, `com.microsoft::BiasGelu`).
+        precision: `low`, `high` (float32), or `untouched`: it has no float32 tensor, or is control flow, whose body is
+            decided node by node.
+        reason: one sentence.
+        scope: the path of the enclosing bodies, empty in the main graph (`loop_1/body`).
+    """
+
+    name: str
+    op: str
+    precision: Precision
+    reason: str
+    scope: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OutputComparison:
+    """How far one output of the low program (emulated) is from the fp32 program's, over all samples.
+
+    Attributes:
+        name: the graph output.
+        dtype: its element type in the fp32 program.
+        shape: its shape in the first sample.
+        max_abs: largest absolute difference over elements finite on both sides.
+        relative: norm of the difference over the norm of the fp32 output (fraction, not percent); 0 if both are zero.
+        cosine: cosine of the angle between the two.
+        nonfinite_reference: elements that are NaN or infinite in fp32.
+        nonfinite: elements that are NaN or infinite in low precision where fp32 is finite.
+        mismatched: for integer, boolean and string outputs: elements that differ.
+        samples: how many input samples were compared.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    max_abs: float
+    relative: float
+    cosine: float
+    nonfinite_reference: int = 0
+    nonfinite: int = 0
+    mismatched: int = 0
+    samples: int = 1
+
+
+@dataclasses.dataclass(slots=True)
+class Report:
+    """The outcome of one conversion.
+
+    Attributes:
+        source: the model's path, or a description of the object it came from.
+        destination: where the result was written, or None.
+        level, dtype, target: as asked for.
+        program: the converted program.
+        decisions: one row a node of the fp32 program (functions inlined).
+        nodes: number of decided nodes, `len(decisions)`.
+        low_nodes, high_nodes: how many of them are low and high.
+        casts: Cast nodes in the converted program that the conversion put there.
+        casts_removed: Cast nodes of the source that became needless.
+        opset: ONNX opset before and after.
+        weight_bytes: bytes of initializers and tensor constants before and after.
+        file_bytes: bytes of the files on disk before and after, external data included; None where not on disk.
+        missing_kernels: operator -> nodes that stay high because the target has no kernel in the low format.
+        outputs: graph output -> comparison; empty where nothing was compared.
+        verdict: one line: `verified ...`, `structurally checked only: REASON`, `not verified: REASON`.
+        checks: the checks that passed, in order, a short phrase each.
+        notes: what the user should know: faults of the source, what could not be compared, repairs.
+        repaired: nodes made high because the first result was not accurate enough.
+        seconds: wall-clock time of the whole conversion.
+        phases: phase -> seconds.
+    """
+
+    source: str
+    level: str
+    dtype: str
+    target: str
+    destination: str | None = None
+    program: Program | None = None
+    decisions: tuple[DecisionRow, ...] = ()
+    nodes: int = 0
+    low_nodes: int = 0
+    high_nodes: int = 0
+    casts: int = 0
+    casts_removed: int = 0
+    opset: tuple[int, int] = (0, 0)
+    weight_bytes: tuple[int, int] = (0, 0)
+    file_bytes: tuple[int | None, int | None] = (None, None)
+    missing_kernels: dict[str, int] = dataclasses.field(default_factory=dict)
+    outputs: dict[str, OutputComparison] = dataclasses.field(default_factory=dict)
+    verdict: str = "not verified"
+    checks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    repaired: tuple[str, ...] = ()
+    seconds: float = 0.0
+    phases: dict[str, float] = dataclasses.field(default_factory=dict)

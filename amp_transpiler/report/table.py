@@ -1,0 +1,255 @@
+"""The report as one screen of text: what was decided, what it cost, and how exact the result is."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from amp_transpiler.report.report import OutputComparison, Precision, Report
+
+if TYPE_CHECKING:
+    from amp_transpiler.runtime.benchmark import BenchmarkResult
+
+__all__ = [
+    "benchmark_table",
+    "human_bytes",
+    "human_number",
+    "human_percent",
+    "is_float",
+    "outputs_worst_first",
+    "printable",
+    "reasons",
+    "summary",
+]
+
+MAX_OUTPUTS = 12
+MAX_NOTES = 6
+MAX_REASONS: dict[Precision, int] = {"low": 3, "high": 5, "untouched": 2}
+_COLOURS: dict[Precision, str] = {"low": "green", "high": "yellow", "untouched": "dim"}
+
+
+def printable(text: object) -> str:
+    """Return `text` with control characters escaped: names come from the model and must not steer a terminal."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text))
+
+
+def human_bytes(count: int | None) -> str:
+    """Return a byte count in decimal units with four significant digits at most (`418.1 MB`); `-` for None."""
+    if count is None:
+        return "-"
+    if count < 1000:
+        return f"{count} B"
+    size = float(count)
+    for unit in ("kB", "MB", "GB"):
+        size /= 1000
+        if size < 999.95:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:.1f} TB"
+
+
+def human_number(value: float) -> str:
+    """Return three significant digits, or `0`, `nan`, `inf`."""
+    return "0" if value == 0 else f"{value:.2e}" if math.isfinite(value) else str(value)
+
+
+def human_percent(fraction: float) -> str:
+    """Return a fraction as a percentage with three significant digits (`0.012` gives `1.2%`)."""
+    if not math.isfinite(fraction):
+        return str(fraction)
+    percent = 100 * fraction
+    return f"{percent:.3g}%" if percent == 0 or percent >= 1e-3 else f"{percent:.2g}%"
+
+
+def is_float(dtype: str) -> bool:
+    """Whether `dtype`, the name of an element type, is a floating-point one."""
+    return "float" in dtype.lower() or dtype.lower() == "double"
+
+
+def reasons(report: Report, precision: Precision) -> list[tuple[str, int]]:
+    """Return (reason, nodes) for every reason behind `precision`, the most frequent first, ties by text."""
+    counts = collections.Counter(row.reason for row in report.decisions if row.precision == precision)
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def outputs_worst_first(outputs: Iterable[OutputComparison]) -> list[OutputComparison]:
+    """Return the comparisons, those a reader must look at first: non-finite, differing, then by relative error."""
+
+    def badness(output: OutputComparison) -> tuple[int, int, float, str]:
+        relative = math.inf if math.isnan(output.relative) else output.relative
+        return -output.nonfinite, -output.mismatched, -relative, output.name
+
+    return sorted(outputs, key=badness)
+
+
+def summary(report: Report, *, failed: bool = False) -> RenderableType:
+    """Return the report as something `rich` prints on one screen, readable at 80 columns and without colour.
+
+    Args:
+        report: what `transpile` found out.
+        failed: whether the check failed, so that nothing was written.
+    """
+    parts: list[RenderableType] = [_title(report, failed=failed), _facts(report, failed=failed)]
+    if report.outputs:
+        parts.append(_outputs(report))
+    return Group(*parts)
+
+
+def _title(report: Report, *, failed: bool) -> Text:
+    target = "nothing written" if report.destination is None or failed else printable(report.destination)
+    line = Text(f"{printable(report.source)} -> {target}", style="bold", overflow="fold")
+    line.append(
+        f"\nlevel {report.level}, {report.dtype}, target {report.target}, {report.seconds:.1f} s", style="not bold dim"
+    )
+    return line
+
+
+def _facts(report: Report, *, failed: bool) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row("nodes", _node_counts(report))
+    for precision in ("low", "high", "untouched"):
+        why = _reasons(report, precision)
+        if why is not None:
+            grid.add_row(Text(f"  {precision}", style=_COLOURS[precision]), why)
+    if report.repaired:
+        grid.add_row("  repaired", Text(f"{_nodes(len(report.repaired))} made high: {_names(report.repaired)}"))
+    grid.add_row("casts", f"{report.casts} added, {report.casts_removed} removed")
+    grid.add_row("opset", _before_after(*map(str, report.opset)))
+    grid.add_row("weights", _sizes(*report.weight_bytes))
+    if report.file_bytes != (None, None):
+        grid.add_row("files", _sizes(*report.file_bytes))
+    if report.missing_kernels:
+        grid.add_row("no kernel", Text(_missing(report)))
+    if report.checks:
+        grid.add_row("checks", Text(printable(", ".join(report.checks))))
+    grid.add_row("verdict", Text(printable(report.verdict), style=_verdict_style(report, failed=failed)))
+    for label, note in _notes(report.notes):
+        grid.add_row(label, Text(printable(note)))
+    return Padding(grid, (0, 0, 0, 2))
+
+
+def _node_counts(report: Report) -> Text:
+    untouched = report.nodes - report.low_nodes - report.high_nodes
+    line = Text(f"{report.nodes}: ")
+    line.append(f"{report.low_nodes} low", style=_COLOURS["low"])
+    if report.low_nodes + report.high_nodes:
+        line.append(f" ({report.low_nodes / (report.low_nodes + report.high_nodes):.0%} of those with a choice)")
+    line.append(", ")
+    line.append(f"{report.high_nodes} high", style=_COLOURS["high"])
+    line.append(f", {untouched} untouched")
+    return line
+
+
+def _reasons(report: Report, precision: Precision) -> RenderableType | None:
+    rows = reasons(report, precision)
+    if not rows:
+        return None
+    limit = MAX_REASONS[precision]
+    # A "1 more reason" line takes as much room as the reason.
+    shown = rows if len(rows) == limit + 1 else rows[:limit]
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(justify="right")
+    grid.add_column(overflow="fold")
+    for reason, count in shown:
+        grid.add_row(str(count), Text(printable(reason)))
+    if len(shown) < len(rows):
+        rest = rows[len(shown) :]
+        grid.add_row(str(sum(count for _, count in rest)), f"for {len(rest)} other reasons (--explain lists them)")
+    return grid
+
+
+def _missing(report: Report) -> str:
+    ops = sorted(report.missing_kernels.items(), key=lambda item: (-item[1], item[0]))
+    named = ", ".join(f"{printable(op)} {count}" for op, count in ops[:8])
+    more = f" and {len(ops) - 8} more operators" if len(ops) > 8 else ""
+    return f"in {report.dtype} on {report.target}: {named}{more}"
+
+
+def _before_after(before: str, after: str) -> str:
+    return before if before == after else f"{before} -> {after}"
+
+
+def _sizes(before: int | None, after: int | None) -> str:
+    text = f"{human_bytes(before)} -> {human_bytes(after)}"
+    if before and after is not None:
+        text += f" ({after / before - 1:+.0%})"
+    return text
+
+
+def _names(names: Sequence[str], limit: int = 4) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(printable(name) for name in names[:limit]) + more
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def _verdict_style(report: Report, *, failed: bool) -> str:
+    if failed:
+        return "bold red"
+    return "bold green" if report.verdict.startswith("verified") else "bold yellow"
+
+
+def _notes(notes: Sequence[str]) -> list[tuple[str, str]]:
+    shown = list(notes[:MAX_NOTES])
+    if len(notes) > MAX_NOTES:
+        shown.append(f"and {len(notes) - MAX_NOTES} more (--json has them all)")
+    return [("notes" if index == 0 else "", note) for index, note in enumerate(shown)]
+
+
+def _outputs(report: Report) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("output", overflow="ellipsis", no_wrap=True, min_width=8)
+    table.add_column("type", no_wrap=True)
+    for header in ("max abs", "relative", "cosine", "non-finite"):
+        table.add_column(header, justify="right", no_wrap=True)
+    ordered = outputs_worst_first(report.outputs.values())
+    shown = ordered if len(ordered) == MAX_OUTPUTS + 1 else ordered[:MAX_OUTPUTS]
+    for output in shown:
+        table.add_row(*_output_row(output))
+    parts: list[RenderableType] = [table]
+    if len(shown) < len(ordered):
+        worst = human_percent(ordered[len(shown)].relative)
+        parts.append(Text(f"and {len(ordered) - len(shown)} more, relative error at most {worst}", style="dim"))
+    return Padding(Group(*parts), (1, 0, 0, 2))
+
+
+def _output_row(output: OutputComparison) -> tuple[str | Text, ...]:
+    name, dtype = Text(printable(output.name)), printable(output.dtype)
+    if not is_float(output.dtype):
+        verdict = Text(f"{output.mismatched} differ", style="yellow") if output.mismatched else Text("all equal")
+        return name, dtype, human_number(output.max_abs), "-", "-", verdict
+    nonfinite = Text(str(output.nonfinite), style="bold red" if output.nonfinite else "")
+    if output.nonfinite_reference:
+        nonfinite.append(f" ({output.nonfinite_reference} in fp32)", style="not bold")
+    relative = human_percent(output.relative)
+    return name, dtype, human_number(output.max_abs), relative, f"{output.cosine:.6f}", nonfinite
+
+
+def benchmark_table(result: BenchmarkResult, dtype: str) -> RenderableType:
+    """Return latency and peak memory of the fp32 and the low program, side by side, for printing.
+
+    Args:
+        result: what was measured.
+        dtype: the low format, for the heading.
+    """
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column(f"on {result.place}", no_wrap=True)
+    for header in ("fp32", dtype, "ratio"):
+        table.add_column(header, justify="right", no_wrap=True)
+    latency = (f"{result.reference_ms:.3g} ms", f"{result.low_ms:.3g} ms", f"{result.speedup:.2f}x as fast")
+    table.add_row(f"latency, median of {result.runs}", *latency)
+    before, after = result.reference_peak, result.low_peak
+    ratio = f"{after / before:.0%}" if before and after is not None else "-"
+    table.add_row(f"peak memory ({result.memory})", human_bytes(before), human_bytes(after), ratio)
+    notes = [Text(printable(note), style="dim") for note in result.notes]
+    return Padding(Group(table, *notes), (1, 0, 0, 2))

@@ -1,0 +1,1 @@
+"""Editing programs: one pass a file, each carrying out what was decided elsewhere."""

@@ -1,0 +1,33 @@
+"""Attributes that hold an element type, or a tensor of it, changed along with the outputs they type."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.constants import convert_array, reading
+from amp_transpiler.graph.dtype_attributes import dtype_attribute
+from amp_transpiler.graph.dtypes import LowFormat
+
+__all__ = ["retype_attributes"]
+
+
+def retype_attributes(node: ir.Node, outputs: Collection[int], low: LowFormat) -> None:
+    """Make the attribute of `node` that types one of `outputs` say `low`."""
+    rule = dtype_attribute(node)
+    if rule is None or not set(rule.outputs) & set(outputs):
+        return
+    if not rule.holds_tensor:
+        node.attributes[rule.attribute] = ir.AttrInt64(rule.attribute, int(low.dtype))
+        return
+    given = node.attributes.get(rule.attribute)
+    if given is None:  # ConstantOfShape's default is one float32 zero
+        zero = ir.Tensor(np.zeros(1, low.numpy), dtype=low.dtype)
+        node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, zero)
+        return
+    with reading(given.as_tensor()) as array:
+        tensor = ir.Tensor(convert_array(array, low), dtype=low.dtype, name=given.as_tensor().name)
+    node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, tensor)
+

@@ -1,0 +1,215 @@
+"""Latency and peak memory of a program and its low-precision version, side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from amp_transpiler.graph import io
+from amp_transpiler.runtime.memory import current_memory, device_memory_in_use, peak_memory
+from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
+from amp_transpiler.runtime.places import CPUPlace, CUDAPlace, Place, default_place
+from amp_transpiler.runtime.session import AnyProgram, Session
+
+__all__ = ["BenchmarkResult", "benchmark", "measure_peak", "measure_peak_here"]
+
+_logger = logging.getLogger(__name__)
+
+SIZE_NOT_SPEED = "on a CPU low precision buys size, not speed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BenchmarkResult:
+    """What a benchmark measured.
+
+    Attributes:
+        place: where both programs ran.
+        runs: timed runs of each.
+        reference_ms: median latency of the float32 program in milliseconds, copies from and to the host left out.
+        low_ms: the same of the low program.
+        memory: what the peaks are of: `device`, the memory in use on the device after the runs beyond that before
+            loading (ONNX Runtime's arena keeps what it once took); or `resident`, the highest resident memory of a
+            process of its own beyond what it held before loading.
+        reference_peak: peak bytes of the float32 program; None if it could not be measured.
+        low_peak: the same of the low program.
+        notes: what must be known to read the numbers.
+    """
+
+    place: str
+    runs: int
+    reference_ms: float
+    low_ms: float
+    memory: str
+    reference_peak: int | None
+    low_peak: int | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def speedup(self) -> float:
+        """Latency of the float32 program over that of the low one: above 1, low is faster."""
+        return self.reference_ms / self.low_ms if self.low_ms else float("inf")
+
+
+def benchmark(
+    reference: AnyProgram,
+    low: AnyProgram,
+    feeds: Mapping[str, Any],
+    place: Place | None = None,
+    *,
+    runs: int = 20,
+    warmup: int = 3,
+) -> BenchmarkResult:
+    """Measure a float32 program against its low-precision version on the same inputs.
+
+    The two take turns, so that both feel the same heat and the same neighbours. On the CPU the low program runs as
+    ONNX Runtime runs it (float16 mostly computed in float32), emulated where it does not load.
+
+    Args:
+        reference: the float32 program.
+        low: the low-precision program.
+        feeds: input name -> array.
+        place: where to run; None for CUDA where a device answers, else the CPU.
+        runs: timed runs of each program, at least 1.
+        warmup: untimed runs of each before.
+
+    Raises:
+        InputError: the feeds do not fit.
+        EnvironmentProblem: the place cannot be had.
+        ORT_ERRORS: ONNX Runtime refuses one of the programs.
+    """
+    place = default_place() if place is None else place
+    notes = [SIZE_NOT_SPEED] if isinstance(place, CPUPlace) else []
+    run_reference = Session(reference, place).bind(feeds)
+    run_low, emulated = _bind_low(low, feeds, place, notes)
+    times_reference, times_low = _alternate(run_reference, run_low, runs=max(1, runs), warmup=warmup)
+    del run_reference, run_low  # a device has to be empty again before its memory is measured
+    return BenchmarkResult(
+        place=str(place),
+        runs=max(1, runs),
+        reference_ms=statistics.median(times_reference) * 1e3,
+        low_ms=statistics.median(times_low) * 1e3,
+        memory="device" if isinstance(place, CUDAPlace) else "resident",
+        reference_peak=measure_peak(reference, feeds, place),
+        low_peak=measure_peak(low, feeds, place, emulate=emulated),
+        notes=tuple(notes),
+    )
+
+
+def _bind_low(
+    low: AnyProgram, feeds: Mapping[str, Any], place: Place, notes: list[str]
+) -> tuple[Callable[[], None], bool]:
+    """Return the low program ready to run, and whether it is emulated."""
+    if isinstance(place, CUDAPlace):
+        return Session(low, place).bind(feeds), False
+    try:
+        run = Session(low, place, emulate=False).bind(feeds)
+        run()  # some kernels refuse float16 only when they run
+    except ORT_ERRORS as error:
+        _logger.info("the CPU provider does not run the low program: %s", error_text(error))
+        notes.append("the low program ran emulated, which is slower: the CPU provider has no kernels for it")
+        return Session(low, place).bind(feeds), True
+    return run, False
+
+
+def _alternate(
+    first: Callable[[], None], second: Callable[[], None], *, runs: int, warmup: int
+) -> tuple[list[float], list[float]]:
+    """Time two functions in turn; seconds a call of each."""
+    for _ in range(warmup):
+        first()
+        second()
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(runs):
+        for function, found in zip((first, second), times, strict=True):
+            start = time.perf_counter()
+            function()
+            found.append(time.perf_counter() - start)
+    return times
+
+
+def measure_peak(program: AnyProgram, feeds: Mapping[str, Any], place: Place, *, emulate: bool = True) -> int | None:
+    """Return the peak bytes that loading and running `program` takes, measured in a process of its own.
+
+    See `BenchmarkResult.memory` for what is counted. None, with a warning in the log, if that process failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="amp-transpiler-") as name:
+        folder = pathlib.Path(name)
+        if isinstance(program, (str, os.PathLike)):
+            model = pathlib.Path(program).absolute()
+        else:
+            model = folder / "model.onnx"
+            io.save(io.load(program), model)
+        arrays = {f"feed{i}": _storable(value) for i, value in enumerate(feeds.values())}
+        np.savez(folder / "feeds.npz", allow_pickle=False, **arrays)
+        order = {
+            "model": str(model),
+            "names": list(feeds),
+            "dtypes": [array.dtype.name for array in arrays.values()],
+            "device": place.device_id if isinstance(place, CUDAPlace) else None,
+            "emulate": emulate,
+        }
+        (folder / "order.json").write_text(json.dumps(order))
+        return _peak_of_child(folder)
+
+
+def _storable(value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    return array.astype(np.str_) if array.dtype.kind == "O" else array
+
+
+def _peak_of_child(folder: pathlib.Path) -> int | None:
+    package_parent = str(pathlib.Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(part for part in (package_parent, os.environ.get("PYTHONPATH")) if part)
+    code = "import sys; from amp_transpiler.runtime.benchmark import measure_peak_here; measure_peak_here(sys.argv[1])"
+    child = subprocess.run(  # noqa: S603  this very interpreter, with a folder made above
+        [sys.executable, "-c", code, str(folder)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if child.returncode != 0:
+        last = child.stderr.strip().splitlines()[-1:] or [f"exit status {child.returncode}"]
+        _logger.warning("peak memory could not be measured: %s", last[0])
+        return None
+    peak: int | None = json.loads((folder / "peak.json").read_text())
+    return peak
+
+
+def measure_peak_here(folder: str | os.PathLike[str]) -> None:
+    """Do what `order.json` in `folder` says and leave the peak in `peak.json`; run by `measure_peak`'s process."""
+    place_of_work = pathlib.Path(folder)
+    order = json.loads((place_of_work / "order.json").read_text())
+    feeds = _read_feeds(place_of_work / "feeds.npz", order)
+    device = order["device"]
+    place: Place = CPUPlace() if device is None else CUDAPlace(device)
+    before = current_memory() if device is None else device_memory_in_use(device)
+    run = Session(order["model"], place, emulate=order["emulate"]).bind(feeds)
+    for _ in range(2):  # the first run may take memory that only choosing kernels needs, the second what each run needs
+        run()
+    after = peak_memory() if device is None else device_memory_in_use(device)
+    peak = None if before is None or after is None else max(0, after - before)
+    (place_of_work / "peak.json").write_text(json.dumps(peak))
+
+
+def _read_feeds(file: pathlib.Path, order: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Read feeds back; numpy's files forget the names of foreign element types, so those come from the order."""
+    import ml_dtypes
+
+    with np.load(file, allow_pickle=False) as arrays:
+        found = [arrays[f"feed{i}"] for i in range(len(order["names"]))]
+    foreign = [getattr(ml_dtypes, name, None) for name in order["dtypes"]]
+    typed = [array if dtype is None else array.view(dtype) for array, dtype in zip(found, foreign, strict=True)]
+    return dict(zip(order["names"], typed, strict=True))

@@ -1,0 +1,136 @@
+"""Checking what is fed to a program against the inputs it has."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from amp_transpiler.errors import InputError
+
+__all__ = ["ValueInfo", "check_feeds"]
+
+_LOW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ValueInfo:
+    """An input or output of a program.
+
+    Attributes:
+        name: its name.
+        dtype: numpy's name of its element type (`float32`, `bfloat16`, `string`); for what is no tensor its type in
+            words, such as `seq(tensor(float))`.
+        shape: its dimensions, an int, a symbol, or None where unknown; None as a whole if the rank is unknown.
+        numpy: the element type of an array that holds it; None for what is no tensor.
+        required: False for an input that has a default.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    numpy: np.dtype | None
+    required: bool = True
+
+    def __str__(self) -> str:
+        if self.numpy is None or self.shape is None:
+            return self.dtype
+        return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+def check_feeds(
+    feeds: Mapping[str, Any], inputs: Sequence[ValueInfo], *, lenient: bool = False, where: str = ""
+) -> dict[str, Any]:
+    """Return the feeds as arrays of exactly the types the inputs have.
+
+    float32 arrays are converted where the input is float16 or bfloat16. What is no tensor passes unchecked.
+
+    Args:
+        feeds: input name -> array or what numpy makes one of.
+        inputs: the program's inputs.
+        lenient: also convert between float types, and between integer types where every value fits.
+        where: put in front of messages, to say which sample is meant.
+
+    Raises:
+        InputError: an input is unknown or missing, or has a wrong type, rank or dimension.
+    """
+    known = {info.name: info for info in inputs}
+    start = f"{where}: " if where else ""
+    for name in feeds:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"{start}unknown input {name!r}{hint} The program's inputs are {_listing(inputs)}")
+    missing = [info for info in inputs if info.required and info.name not in feeds]
+    if missing:
+        raise InputError(f"{start}missing input {missing[0].name!r}, expected {missing[0]}; got {sorted(feeds)}")
+    return {name: _checked(value, known[name], start, lenient=lenient) for name, value in feeds.items()}
+
+
+def _listing(inputs: Sequence[ValueInfo]) -> str:
+    return ", ".join(f"{info.name}: {info}" for info in inputs) or "none at all"
+
+
+def _checked(value: Any, info: ValueInfo, start: str, *, lenient: bool) -> Any:
+    if info.numpy is None:
+        return value
+    array = np.asarray(value)
+    converted = _convert(array, info.numpy, lenient=lenient)
+    if converted is None:
+        hint = _range_hint(array, info.numpy)
+        raise InputError(f"{start}input {info.name!r}: got {_describe(array)}, expected {info}{hint}")
+    if info.shape is not None and not _fits(converted.shape, info.shape):
+        problem = "rank" if converted.ndim != len(info.shape) else "shape"
+        raise InputError(f"{start}input {info.name!r} has the wrong {problem}: got {_describe(array)}, expected {info}")
+    return converted
+
+
+def _describe(array: np.ndarray) -> str:
+    return f"{array.dtype.name}[{', '.join(map(str, array.shape))}]"
+
+
+def _range_hint(array: np.ndarray, dtype: np.dtype) -> str:
+    if array.dtype.kind in "iu" and dtype.kind in "iub" and array.size:
+        return f"; its values range from {array.min()} to {array.max()}"
+    return ""
+
+
+def _fits(shape: tuple[int, ...], declared: tuple[int | str | None, ...]) -> bool:
+    return len(shape) == len(declared) and all(
+        not isinstance(want, int) or want < 0 or got == want for got, want in zip(shape, declared, strict=True)
+    )
+
+
+def _convert(array: np.ndarray, dtype: np.dtype, *, lenient: bool) -> np.ndarray | None:
+    """Return `array` as `dtype`, or None if that conversion is not one that is done silently."""
+    if array.dtype == dtype:
+        return array
+    if array.dtype.type is np.void:
+        # numpy's own file format forgets what bfloat16 is and hands out two plain bytes an element.
+        same_size = dtype.isbuiltin == 2 and array.dtype.itemsize == dtype.itemsize
+        return array.view(dtype) if same_size else None
+    if dtype.kind == "O":  # strings
+        return array.astype(object) if array.dtype.kind in "US" else None
+    if array.dtype == np.float32 and dtype in _LOW:
+        return _astype(array, dtype)
+    if not lenient:
+        return None
+    if _is_float(array.dtype) and _is_float(dtype):
+        return _astype(array, dtype)
+    if array.dtype.kind in "iub" and dtype.kind in "iub":
+        converted = array.astype(dtype)
+        return converted if np.array_equal(converted, array) else None
+    return None
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return dtype.kind == "f" or "float" in dtype.name
+
+
+def _astype(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    with np.errstate(over="ignore"):  # becoming infinite is what happens to such a number on the device, too
+        return array.astype(dtype)

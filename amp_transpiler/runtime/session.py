@@ -1,0 +1,229 @@
+"""`Session`: a program, ready to run on a place."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph import io
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.walk import all_nodes, scopes
+from amp_transpiler.runtime import ort
+from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
+from amp_transpiler.runtime.places import CPUPlace, CUDAPlace, Place, default_place
+
+__all__ = ["Session", "has_low_values"]
+
+_logger = logging.getLogger(__name__)
+
+AnyProgram: TypeAlias = Program | str | os.PathLike[str] | onnx.ModelProto | ir.Model
+
+_LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_LOW_NUMBERS = tuple(dtype.value for dtype in _LOW)
+_TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "output_datatype")  # integers that name an element type
+_INLINE_LIMIT = 1 << 30  # bytes of weights; a message above 2 GB cannot be serialised, and much less is a needless copy
+
+
+class Session:
+    """A program, ready to run.
+
+    Args:
+        program: a program, the path of a model, an `onnx.ModelProto` or an `onnx_ir.Model`; never changed.
+        place: where to run; None for CUDA where a device answers, else the CPU.
+        emulate: on the CPU, run a program that has float16 or bfloat16 values as the float32 program that rounds like
+            it: ONNX Runtime's own CPU provider computes float16 in float32 without the rounding in between, and most of
+            bfloat16 not at all. Without meaning on CUDA.
+
+    Attributes:
+        place: where it runs.
+        emulated: whether it runs emulated.
+        inputs: the inputs, a `ValueInfo` each; those with a default are not `required`.
+        outputs: the outputs.
+        cpu_nodes: on CUDA, `OP NAME` of the nodes that run on the CPU all the same; empty on the CPU.
+
+    Raises:
+        ModelError: the model cannot be read.
+        EnvironmentProblem: the place cannot be had, or two ONNX Runtime wheels are installed.
+        ORT_ERRORS: ONNX Runtime refuses the model (see `amp_transpiler.runtime.ort`).
+    """
+
+    def __init__(self, program: AnyProgram, place: Place | None = None, *, emulate: bool = True) -> None:
+        self.place: Place = default_place() if place is None else place
+        self.emulated = False
+        on_device = isinstance(self.place, CUDAPlace)
+        if emulate and isinstance(self.place, CPUPlace):
+            loaded = io.load(program)
+            if has_low_values(loaded):
+                from amp_transpiler.rewrite.emulate import emulate as emulate_program
+
+                program, self.emulated = emulate_program(loaded), True
+        self._session = self._open(program, record_assignment=on_device)
+        self.inputs = _infos(self._session.get_inputs(), required=True) + _infos(
+            self._session.get_overridable_initializers(), required=False
+        )
+        self.outputs = _infos(self._session.get_outputs(), required=True)
+        self.cpu_nodes = ort.nodes_on_cpu(self._session) if on_device else ()
+        if self.cpu_nodes:
+            _logger.info("%d nodes run on the CPU: %s", len(self.cpu_nodes), ", ".join(self.cpu_nodes))
+
+    def __repr__(self) -> str:
+        return f"Session(on {self.place}{', emulated' if self.emulated else ''})"
+
+    def run(self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None) -> list[Any]:
+        """Run once and return the outputs, in the order of `fetch`.
+
+        Args:
+            feeds: input name -> array of the input's type and rank. A bfloat16 array is one of `ml_dtypes.bfloat16`;
+                float32 arrays are converted where the input is float16 or bfloat16. Sequences are lists.
+            fetch: names of the outputs wanted; None for all, in the program's order.
+
+        Returns:
+            One numpy array an output; a list for a sequence, None for an empty optional.
+
+        Raises:
+            InputError: an input is missing, unknown, or of another type or rank; or a fetched output does not exist.
+            ORT_ERRORS: ONNX Runtime failed while running.
+        """
+        names = self._fetched(fetch)
+        values = check_feeds(feeds, self.inputs)
+        try:
+            if isinstance(self.place, CPUPlace) or not self._tensors_only(names):
+                return ort.run_session(self._session, values, names)
+            binding = self._binding(values, names)
+            self._session.run_with_iobinding(binding)
+        except ort.ORT_ERRORS as error:
+            # Unknown ranks and scalars look the same in a session's inputs, so some wrong ranks only show here.
+            if ort.is_about_feeds(error):
+                raise InputError(ort.error_text(error)) from error
+            raise
+        return [ort.from_ort(value) for value in binding.get_outputs()]
+
+    def bind(self, feeds: Mapping[str, Any]) -> Callable[[], None]:
+        """Return a function that runs once on these feeds and waits for the end.
+
+        Inputs are where the program wants them before it is called, and outputs stay where they arise: what it takes
+        is the program's own time.
+
+        Raises:
+            InputError: as `run`; or an input is no tensor.
+        """
+        values = check_feeds(feeds, self.inputs)
+        wrong = [info for info in self.inputs if info.numpy is None and info.name in values]
+        if wrong:
+            raise InputError(f"input {wrong[0].name!r} is {wrong[0].dtype}: only tensors can be bound")
+        binding = self._binding(values, [info.name for info in self.outputs], keep=True)
+
+        def run() -> None:
+            # `values` must live as long as the binding, which shares their memory on the CPU.
+            assert values is not None
+            self._session.run_with_iobinding(binding)
+
+        return run
+
+    def _fetched(self, fetch: Sequence[str] | None) -> list[str]:
+        known = [info.name for info in self.outputs]
+        if fetch is None:
+            return known
+        if isinstance(fetch, str):
+            raise InputError(f"fetch must be a list of output names, got the string {fetch!r}: write [{fetch!r}]")
+        for name in fetch:
+            if name not in known:
+                raise InputError(f"unknown output {name!r}: the program's outputs are {', '.join(known)}")
+        return list(fetch)
+
+    def _tensors_only(self, fetch: list[str]) -> bool:
+        used = (*self.inputs, *(info for info in self.outputs if info.name in fetch))
+        return all(info.numpy is not None for info in used)
+
+    def _binding(
+        self, values: Mapping[str, np.ndarray], fetch: Sequence[str], *, keep: bool = False
+    ) -> onnxruntime.IOBinding:
+        binding = self._session.io_binding()
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, ort.to_ort(value))  # copied at once to the device that reads it
+        infos = {info.name: info for info in self.outputs}
+        for name in fetch:
+            dtype = infos[name].numpy
+            # Strings live in main memory only, and what numpy does not know (bfloat16) can be read from there only.
+            on_device = dtype is not None and dtype.kind != "O" and (keep or not ort.is_extension(dtype))
+            if on_device and isinstance(self.place, CUDAPlace):
+                binding.bind_output(name, "cuda", self.place.device_id)
+            else:
+                binding.bind_output(name, "cpu")
+        return binding
+
+    def _open(self, program: AnyProgram, *, record_assignment: bool) -> onnxruntime.InferenceSession:
+        if isinstance(program, (str, os.PathLike)):
+            return ort.open_session(program, self.place, record_assignment=record_assignment)
+        program = io.load(program)
+        files = [tensor for tensor in _initializers(program.model) if isinstance(tensor, ir.ExternalTensor)]
+        folders = {os.fspath(tensor.base_dir) for tensor in files}
+        inline = sum(io.tensor_bytes(program.model)) - sum(tensor.nbytes for tensor in files)
+        if inline <= _INLINE_LIMIT and len(folders) <= 1:
+            message = ir.to_proto(program.model).SerializeToString()  # external data stays where it is
+            where = folders.pop() if folders else None
+            return ort.open_session(message, self.place, external_folder=where, record_assignment=record_assignment)
+        # ONNX Runtime may keep the weights mapped, so the folder stays as long as the session.
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="amp-transpiler-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        io.save(program, folder / "model.onnx", external=True)
+        return ort.open_session(folder / "model.onnx", self.place, record_assignment=record_assignment)
+
+
+def has_low_values(program: Program) -> bool:
+    """Whether any value of the program, in whatever scope, is float16 or bfloat16."""
+    tensors = [tensor.dtype for tensor in _initializers(program.model)]
+    inputs = [value.dtype for scope in scopes(program.model) for value in scope.graph.inputs]
+    if any(dtype in _LOW for dtype in (*tensors, *inputs)):
+        return True
+    functions = program.model.functions.values()
+    return any(map(_makes_low, all_nodes(program.model))) or any(
+        _makes_low(node) for function in functions for node in ir.traversal.RecursiveGraphIterator(function)
+    )
+
+
+def _makes_low(node: ir.Node) -> bool:
+    """Whether an output is known to be low, or an attribute says so where types are not known."""
+    if any(value.dtype in _LOW for value in node.outputs):
+        return True
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in _LOW:
+            return True
+        if attribute.type == ir.AttributeType.INT and attribute.name in _TYPE_ATTRIBUTES:
+            return attribute.as_int() in _LOW_NUMBERS
+    return False
+
+
+def _initializers(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    for scope in scopes(model):
+        for value in scope.graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+
+
+def _infos(arguments: Sequence[Any], *, required: bool) -> tuple[ValueInfo, ...]:
+    return tuple(_info(argument, required=required) for argument in arguments)
+
+
+def _info(argument: Any, *, required: bool) -> ValueInfo:
+    dtype = ort.element_type(argument.type)
+    if dtype is None:
+        return ValueInfo(argument.name, argument.type, None, None, required)
+    name = "string" if dtype == ir.DataType.STRING else dtype.numpy().name
+    # ONNX Runtime shows an unknown rank as no dimensions, like a scalar: it checks the rank itself where it knows it.
+    shape = tuple(argument.shape) or None
+    return ValueInfo(argument.name, name, shape, dtype.numpy(), required)

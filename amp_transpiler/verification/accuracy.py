@@ -1,0 +1,120 @@
+"""The fp32 program against the emulated low one, on inputs given or made up."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.io import tensor_bytes
+from amp_transpiler.graph.program import Program
+from amp_transpiler.report import OutputComparison
+from amp_transpiler.runtime.memory import available_memory
+from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
+from amp_transpiler.runtime.places import CPUPlace
+from amp_transpiler.runtime.session import Session
+from amp_transpiler.verification.compare import compare_outputs
+from amp_transpiler.verification.inputs import Inputs, given_inputs
+from amp_transpiler.verification.synthesis import CannotSynthesise, synthesise_inputs
+
+__all__ = ["CannotCompare", "Reference", "make_reference"]
+
+logger = logging.getLogger(__name__)
+
+_COPIES = 5  # the fp32 and the emulated program each hold their weights about twice while a session is made
+
+
+class CannotCompare(Exception):
+    """Nothing could be compared; the message says why and what would help."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reference:
+    """What the fp32 program computes.
+
+    Attributes:
+        program: the fp32 program.
+        samples: inputs, one dict each.
+        outputs: output name -> array, one dict a sample.
+        given: the inputs are the user's, not made up.
+    """
+
+    program: Program
+    samples: list[dict[str, Any]]
+    outputs: list[dict[str, Any]]
+    given: bool
+
+    def compare(self, low: Program) -> dict[str, OutputComparison]:
+        """Run `low`, emulated, on the samples and compare every output.
+
+        Raises:
+            CannotCompare: the emulated program does not run.
+        """
+        try:
+            session = Session(low, CPUPlace())
+            results = [_run(session, sample) for sample in self.samples]
+        except ORT_ERRORS as error:
+            raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
+        return compare_outputs(self.outputs, results)
+
+
+def make_reference(source: Program, fallback: Program, inputs: Inputs | None) -> Reference:
+    """Run the fp32 program on `inputs`, or on inputs made up for it.
+
+    Args:
+        source: the program as it came.
+        fallback: the prepared program, run in its place where ONNX Runtime does not load the source as it stands
+            (a newer IR version or opset than it reads).
+        inputs: the user's, or None.
+
+    Raises:
+        CannotCompare: the program does not run here, or no inputs are known that it takes.
+        InputError: the user's inputs do not fit the model.
+    """
+    _require_memory(source.model)
+    program, session = _open(source, fallback)
+    if inputs is not None:
+        samples = given_inputs(inputs, program.model)
+    else:
+        samples = [_made_up(program.model, session)]
+    try:
+        outputs = [_run(session, sample) for sample in samples]
+    except ORT_ERRORS as error:
+        message = f"the fp32 model fails on the given inputs: {error_text(error)}"
+        raise InputError(f"{message}; supply inputs that it accepts") from error
+    return Reference(program, samples, outputs, inputs is not None)
+
+
+def _made_up(model: ir.Model, session: Session) -> dict[str, Any]:
+    try:
+        return synthesise_inputs(model, session.run)
+    except CannotSynthesise as error:
+        raise CannotCompare(f"no inputs could be made up ({error}); supply some with --inputs") from error
+
+
+def _open(source: Program, fallback: Program) -> tuple[Program, Session]:
+    try:
+        return source, Session(source.source or source, CPUPlace(), emulate=False)
+    except ORT_ERRORS as error:
+        first = error_text(error)
+        logger.info("the source does not load as it stands: %s", first)
+    try:
+        return fallback, Session(fallback, CPUPlace(), emulate=False)
+    except ORT_ERRORS as error:
+        raise CannotCompare(f"the fp32 model does not load in ONNX Runtime on the CPU: {first}") from error
+
+
+def _run(session: Session, sample: dict[str, Any]) -> dict[str, Any]:
+    return dict(zip((info.name for info in session.outputs), session.run(sample), strict=True))
+
+
+def _require_memory(model: ir.Model) -> None:
+    needed, free = _COPIES * sum(tensor_bytes(model)), available_memory()
+    if free is not None and needed > free:
+        raise CannotCompare(
+            f"comparing would need about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free; "
+            "compare on a larger machine"
+        )

@@ -1,0 +1,116 @@
+"""Finding the nodes that spoil a result: each node's own error, from one run of both programs with all intermediates."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.walk import bodies, constant_of
+from amp_transpiler.precision.assignment import Assignment
+from amp_transpiler.precision.constraints import is_float32
+from amp_transpiler.rewrite.emulate import emulate
+from amp_transpiler.runtime.ort import ORT_ERRORS
+from amp_transpiler.runtime.places import CPUPlace
+from amp_transpiler.runtime.session import Session
+from amp_transpiler.verification.accuracy import CannotCompare, Reference
+
+__all__ = ["worst_nodes"]
+
+logger = logging.getLogger(__name__)
+
+_SHARE = 0.05  # of the low nodes made high in one round
+
+
+def worst_nodes(
+    prepared: Program, low_program: Program, assignment: Assignment, reference: Reference, low: LowFormat
+) -> dict[str, str]:
+    """Return the names of the nodes with the largest errors of their own, each with a reason.
+
+    A node's own error is the relative error of its result, less the largest among its inputs: what it adds or
+    amplifies. A node whose result is non-finite while its inputs are finite comes first. A control-flow node counts
+    with all the low nodes of its bodies.
+
+    Args:
+        prepared: the fp32 program.
+        low_program: the converted program.
+        assignment: the decision about a program equal to `prepared`, by node names.
+        reference: inputs to run on; the first sample is used.
+        low: the low format.
+
+    Raises:
+        CannotCompare: one of the programs does not run with its intermediates as outputs.
+    """
+    candidates = {str(node.name) for node, decision in assignment.decisions.items() if decision.precision == "low"}
+    wanted = [str(v.name) for node in prepared.model.graph for v in node.outputs if is_float32(v) and v.name]
+    exact = _intermediates(prepared, wanted, reference)
+    rounded = _intermediates(emulate(low_program), wanted, reference)
+    errors = {name: _error(exact[name], rounded[name], low) for name in exact if name in rounded}
+    ranked = sorted(_own_errors(prepared.model.graph, errors), key=lambda item: -item[1])
+    chosen: dict[str, str] = {}
+    budget = max(1, int(_SHARE * len(candidates)))
+    for node, own in ranked:
+        names = [name for name in _names(node) if name in candidates]
+        if not names or own <= 0.0 or (len(chosen) >= budget and math.isfinite(own)):
+            continue
+        said = "became non-finite" if math.isinf(own) else f"added an error of {own:.1%}"
+        chosen.update(dict.fromkeys(names, f"repaired: in {low.name} it {said}"))
+    return chosen
+
+
+def _names(node: ir.Node) -> Iterator[str]:
+    yield str(node.name)
+    for _, body in bodies(node):
+        for inner in body:
+            yield from _names(inner)
+
+
+def _own_errors(graph: ir.Graph, errors: Mapping[str, float]) -> Iterator[tuple[ir.Node, float]]:
+    for node in graph:
+        results = [errors[str(value.name)] for value in node.outputs if value.name in errors]
+        if not results:
+            continue
+        inherited = [
+            errors.get(str(value.name), 0.0) for value in node.inputs if value is not None and constant_of(value) is None
+        ]
+        largest = max(inherited, default=0.0)
+        if math.isfinite(largest):
+            yield node, max(results) - largest
+
+
+def _error(exact: np.ndarray, rounded: np.ndarray, low: LowFormat) -> float:
+    """The relative norm of the difference; infinite where a value is or rounds to non-finite that was finite."""
+    if exact.shape != rounded.shape:
+        return math.inf
+    with np.errstate(over="ignore", invalid="ignore"):
+        held = rounded.astype(low.numpy).astype(np.float64)
+    finite = np.isfinite(exact)
+    if not np.isfinite(held[finite]).all():
+        return math.inf
+    expected = exact[finite].astype(np.float64)
+    norm = float(np.linalg.norm(expected))
+    return float(np.linalg.norm(rounded[finite].astype(np.float64) - expected)) / norm if norm else 0.0
+
+
+def _intermediates(program: Program, names: list[str], reference: Reference) -> dict[str, np.ndarray]:
+    """Run `program` on the first sample with the named float32 values as further outputs; return those it has."""
+    exposed = program.clone()
+    graph = exposed.model.graph
+    present = {str(value.name) for value in graph.outputs}
+    found = {str(value.name): value for node in graph for value in node.outputs if is_float32(value)}
+    for name in names:
+        if name in found and name not in present:
+            graph.outputs.append(found[name])
+    exposed.source = None
+    try:
+        session = Session(exposed, CPUPlace(), emulate=False)
+        fetched = [name for name in names if name in found]
+        arrays = session.run(reference.samples[0], fetched)
+    except ORT_ERRORS as error:
+        raise CannotCompare(f"the program does not run with its intermediates as outputs: {error}") from error
+    return {name: array for name, array in zip(fetched, arrays, strict=True) if isinstance(array, np.ndarray)}

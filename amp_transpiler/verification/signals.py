@@ -1,0 +1,47 @@
+"""Pictures and sounds made from random numbers that are statistically like real ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["picture", "sound"]
+
+_SAMPLE_RATE = 16000.0
+_PITCH = 150.0  # Hz, of a voice
+_HARMONICS = 12
+_SHARED = 0.8  # how much the channels of a picture have in common
+
+
+def picture(shape: tuple[int, ...], rng: np.random.Generator, *, channels_last: bool = False) -> np.ndarray:
+    """Return smooth noise between 0 and 1 whose spectrum falls with frequency, as that of photographs does.
+
+    Args:
+        shape: four dimensions: pictures, channels, rows, columns.
+        rng: where the randomness comes from.
+        channels_last: the channels come last in `shape` and result.
+    """
+    if channels_last:
+        n, h, w, c = shape
+        return np.moveaxis(picture((n, c, h, w), rng), 1, 3)
+    n, c, h, w = shape
+    frequency = np.hypot(np.fft.fftfreq(h)[:, None], np.fft.rfftfreq(w)[None, :])
+    amplitude = 1.0 / np.maximum(frequency, 1.0 / max(h, w, 1))
+    amplitude[0, 0] = 0.0  # the mean is set below
+    own = np.fft.rfft2(rng.standard_normal((n, c, h, w)))
+    common = np.fft.rfft2(rng.standard_normal((n, 1, h, w)))
+    noise = np.fft.irfft2((_SHARED * common + (1.0 - _SHARED) * own) * amplitude, s=(h, w))
+    spread = noise.std(axis=(2, 3), keepdims=True)
+    pixels: np.ndarray = np.clip(0.5 + 0.2 * noise / np.where(spread > 0.0, spread, 1.0), 0.0, 1.0)
+    return pixels
+
+
+def sound(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Return a soft voice-like tone with a little noise, along the last axis, at 16 kHz; magnitudes stay below 1."""
+    seconds = np.arange(shape[-1]) / _SAMPLE_RATE
+    pitch = _PITCH * (1.0 + 0.1 * np.sin(2.0 * np.pi * 2.0 * seconds))
+    phase = 2.0 * np.pi * np.cumsum(pitch) / _SAMPLE_RATE
+    overtones = np.arange(1, _HARMONICS + 1)[:, None]
+    tone = (np.sin(overtones * phase) / overtones).sum(axis=0)
+    loudness = 0.15 * (0.6 + 0.4 * np.sin(2.0 * np.pi * 3.0 * seconds))
+    samples: np.ndarray = loudness * tone + 0.01 * rng.standard_normal(shape)
+    return samples

@@ -1,0 +1,104 @@
+"""Whether a model is valid: ONNX's checker in full, and whether ONNX Runtime takes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Literal
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.graph.io import to_proto_without_weights
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.walk import scopes
+from amp_transpiler.runtime.ort import ORT_ERRORS, error_text, open_session
+from amp_transpiler.runtime.places import CPUPlace, default_place
+from amp_transpiler.runtime.session import Session
+
+__all__ = ["LoadResult", "check_load", "checker_fault", "mend_declared_shapes"]
+
+
+def checker_fault(model: ir.Model, *, full: bool = True) -> str:
+    """Return what `onnx.checker` says against the model, weights left out; empty if it accepts it.
+
+    Args:
+        model: the program.
+        full: with strict shape and type inference.
+    """
+    try:
+        onnx.checker.check_model(to_proto_without_weights(model), full_check=full)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return " ".join(str(error).split())[:400]
+    return ""
+
+
+def mend_declared_shapes(model: ir.Model) -> str:
+    """Forget declared shapes that contradict what the operators compute; return what was wrong, empty if nothing was.
+
+    First the shapes of intermediates are forgotten, since inference finds them anyway; then, if outputs of the model
+    are declared wrongly, their sizes become unknown. A fault of another kind stays, and is not returned.
+    """
+    fault = checker_fault(model)
+    if not fault:
+        return ""
+    for scope in scopes(model):
+        kept = {id(value) for value in scope.graph.outputs}
+        for node in scope.graph:
+            for value in node.outputs:
+                if id(value) not in kept:
+                    value.shape = None
+    if not checker_fault(model):
+        return f"declared shapes of intermediate values were wrong and are left out: {fault}"
+    for scope in scopes(model):
+        for value in scope.graph.outputs:
+            if value.shape is not None and value.producer() is not None:
+                value.shape = ir.Shape([None] * len(value.shape))
+    if not checker_fault(model):
+        return f"the declared shape of an output was wrong, its sizes are left open: {fault}"
+    for scope in scopes(model):
+        for value in scope.graph.outputs:
+            if value.producer() is not None:
+                value.shape = None
+    return "" if checker_fault(model) else f"the declared rank of an output was wrong and is left out: {fault}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What ONNX Runtime made of a model.
+
+    Attributes:
+        outcome: `loaded`; `emulated`: the provider at hand lacks a kernel or operator, but the emulated program loads;
+            `structural`: neither could be loaded for want of a kernel or an operator; `refused`: invalid.
+        detail: the place it was loaded on, or ONNX Runtime's words.
+    """
+
+    outcome: Literal["loaded", "emulated", "structural", "refused"]
+    detail: str
+
+
+def check_load(path: pathlib.Path, program: Program) -> LoadResult:
+    """Load the model at `path`, which holds `program`: on CUDA where a device answers, else on the CPU."""
+    place = default_place()
+    try:
+        open_session(path, place, optimize=False)
+    except ORT_ERRORS as error:
+        if not _lacks_kernel_or_operator(error):
+            return LoadResult("refused", error_text(error))
+        reason = error_text(error)
+    else:
+        return LoadResult("loaded", str(place))
+    try:
+        Session(program, CPUPlace())
+    except ORT_ERRORS as error:
+        if _lacks_kernel_or_operator(error):
+            return LoadResult("structural", error_text(error))
+        return LoadResult("refused", f"emulated: {error_text(error)}")
+    return LoadResult("emulated", reason)
+
+
+def _lacks_kernel_or_operator(error: BaseException) -> bool:
+    text = str(error)
+    signs = ("NOT_IMPLEMENTED", "is not a registered function/op", "Could not find an implementation", "No Op registered")
+    return any(sign in text for sign in signs) or "Unsupported model IR version" in text
+

@@ -1,0 +1,177 @@
+"""The guarantee: what is checked of a source and of a result, and the repair of one that is not accurate enough."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+from collections.abc import Callable
+
+from amp_transpiler.convert import Conversion, convert
+from amp_transpiler.errors import CheckFailed, InputError, ModelError
+from amp_transpiler.graph.io import Staged
+from amp_transpiler.graph.program import Program
+from amp_transpiler.precision.assign import Policy
+from amp_transpiler.precision.constraints import RangeFaults
+from amp_transpiler.report import OutputComparison, Report
+from amp_transpiler.runtime.ort import ORT_ERRORS
+from amp_transpiler.runtime.places import CPUPlace
+from amp_transpiler.runtime.session import Session
+from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
+from amp_transpiler.verification.inputs import Inputs
+from amp_transpiler.verification.repair import worst_nodes
+from amp_transpiler.verification.structure import check_load, checker_fault, mend_declared_shapes
+
+__all__ = ["accurate", "check_result", "check_source"]
+
+logger = logging.getLogger(__name__)
+
+_REPAIRS = 10
+_AUTO_LIMITS = {"float16": 0.02, "bfloat16": 0.05}  # relative norm error that level auto stands for by itself
+
+Phase = Callable[[str], contextlib.AbstractContextManager[None]]
+
+
+def check_source(program: Program, phase: Phase) -> None:
+    """See that a prepared program is valid ONNX, and leave out declared shapes that are wrong.
+
+    Raises:
+        ModelError: it is not: the fault is the source's.
+    """
+    with phase("check source"):
+        if fault := checker_fault(program.model, full=False):
+            raise ModelError(f"{program.source or 'the model'}: invalid before any conversion: {fault}")
+        if mended := mend_declared_shapes(program.model):
+            program.notes.append(f"fault of the source: {mended}")
+
+
+def accurate(
+    source: Program,
+    prepared: Program,
+    policy: Policy,
+    ranges: RangeFaults,
+    inputs: Inputs | None,
+    tolerance: float | None,
+    report: Report,
+    phase: Phase,
+) -> tuple[Program, Conversion]:
+    """Convert `prepared` and compare the result with `source`; at level auto, repair it until it is accurate.
+
+    Args:
+        source: the program as it came.
+        prepared: the program to convert; kept as it is.
+        policy: what to decide by.
+        ranges: a look-up of constants.
+        inputs: data to compare on, or None to make some up.
+        tolerance: largest relative norm error of an output; None for the level's own.
+        report: gets outputs, verdict and notes.
+        phase: times what is done.
+
+    Raises:
+        CheckFailed: an output became non-finite, or is not accurate enough.
+    """
+    program = prepared.clone()
+    with phase("convert"):
+        conversion = convert(program, policy, ranges)
+    try:
+        with phase("run fp32"):
+            reference = make_reference(source, prepared, inputs)
+        limit = tolerance if tolerance is not None else _AUTO_LIMITS[policy.low.name] if policy.level == "auto" else math.inf
+        forced: dict[str, str] = {}
+        for attempt in range(_REPAIRS + 1):
+            with phase("compare"):
+                report.outputs = reference.compare(program)
+            failing = _failing(report.outputs, limit)
+            if not failing or policy.level != "auto" or attempt == _REPAIRS:
+                break
+            with phase("repair"):
+                found = worst_nodes(prepared, program, conversion.assignment, reference, policy.low)
+                if not set(found) - set(forced):
+                    break
+                forced |= found
+                program = prepared.clone()
+                conversion = convert(program, dataclasses.replace(policy, forced_high=forced), ranges)
+    except CannotCompare as reason:
+        report.verdict = f"structurally checked only: {reason}"
+        report.notes = (*report.notes, f"not compared with the fp32 model: {reason}")
+        return program, conversion
+    report.repaired = tuple(forced)
+    _judge(report, reference, failing, limit, program, conversion)
+    return program, conversion
+
+
+def _failing(outputs: dict[str, OutputComparison], limit: float) -> list[OutputComparison]:
+    return [row for row in outputs.values() if row.nonfinite or not row.relative <= limit]
+
+
+def _judge(
+    report: Report,
+    reference: Reference,
+    failing: list[OutputComparison],
+    limit: float,
+    program: Program,
+    conversion: Conversion,
+) -> None:
+    data = f"{len(reference.samples)} given" if reference.given else "1 made-up"
+    plural = "s" if len(reference.samples) > 1 else ""
+    worst = max((row.relative for row in report.outputs.values()), default=0.0)
+    if failing:
+        report.program, report.casts = program, conversion.casts
+        report.verdict = f"failed on {data} sample{plural}"
+        row = max(failing, key=lambda row: (row.nonfinite, row.relative))
+        if row.nonfinite:
+            what = f"has {row.nonfinite} non-finite values where fp32 is finite"
+        else:
+            what = f"differs by {row.relative:.2%} in relative norm, allowed are {limit:.2%}"
+        repaired = f" after making {len(report.repaired)} nodes float32" if report.repaired else ""
+        raise CheckFailed(
+            f"{report.source}: output '{row.name}' {what}{repaired}; nothing was written. Try level auto or O1, bfloat16, "
+            "a black list, or a larger --tolerance",
+            report,
+        )
+    report.verdict = f"verified: within {worst:.2%} of fp32 on {data} sample{plural}, rounding emulated"
+    if report.repaired:
+        report.notes = (*report.notes, f"{len(report.repaired)} nodes were made float32 to be accurate enough")
+    changed = [row.name for row in report.outputs.values() if row.mismatched]
+    if changed:
+        report.notes = (*report.notes, f"integer or text outputs that changed: {', '.join(changed)}")
+    if not reference.given:
+        report.notes = (*report.notes, "compared on made-up inputs; give real ones with --inputs for a better judgement")
+
+
+def check_result(staged: Staged, program: Program, source: Program, report: Report, phase: Phase) -> None:
+    """Check the written model with ONNX's checker and ONNX Runtime.
+
+    Raises:
+        CheckFailed: it is invalid, while the source was not.
+    """
+    checks = ["types of every node"]
+    with phase("check result"):
+        fault = checker_fault(program.model)
+        if fault and not checker_fault(source.model):
+            raise CheckFailed(f"{report.source}: the result fails onnx.checker: {fault}", report)
+        if fault:
+            report.notes = (*report.notes, f"fault of the source: onnx.checker says {fault}")
+        else:
+            checks.append("onnx.checker, full")
+        loaded = check_load(staged.path, program)
+        if loaded.outcome == "refused":
+            if _loads(source):
+                raise CheckFailed(f"{report.source}: ONNX Runtime refuses the result: {loaded.detail}", report)
+            report.notes = (*report.notes, f"fault of the source: ONNX Runtime refuses it, too: {loaded.detail}")
+        elif loaded.outcome == "structural":
+            report.verdict = f"structurally checked only: {loaded.detail}"
+        else:
+            where = loaded.detail if loaded.outcome == "loaded" else "CPU, emulated"
+            checks.append(f"ONNX Runtime ({where})")
+    report.checks = tuple(checks)
+
+
+def _loads(source: Program) -> bool:
+    try:
+        Session(source.source or source, CPUPlace(), emulate=False)
+    except (*ORT_ERRORS, InputError) as error:
+        logger.info("the source does not load either: %s", error)
+        return False
+    return True

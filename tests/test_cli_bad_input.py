@@ -1,0 +1,269 @@
+"""Bad input gets one clear line, exit status 2, and leaves nothing behind."""
+
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.parser
+import pytest
+
+from amp_transpiler import cli
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+MODEL = """
+<ir_version: 10, opset_import: ["": 17]>
+net (float[1, 4] x) => (float[1, 3] y)
+<float[4, 3] w = {0.5, -1, 2, 1, 0.25, -0.5, 3, 1.5, -2, 1, 1, 1}>
+{
+    h = MatMul(x, w)
+    y = Relu(h)
+}
+"""
+
+INVALID = """
+<ir_version: 10, opset_import: ["": 17]>
+net (float[4] x, int64[4] n) => (float[4] y) { y = Add(x, n) }
+"""
+
+
+def write(path: pathlib.Path, text: str = MODEL) -> str:
+    onnx.save(onnx.parser.parse_model(text), path)
+    return str(path)
+
+
+def write_bytes(path: pathlib.Path, data: bytes) -> str:
+    path.write_bytes(data)
+    return str(path)
+
+
+def truncated(folder: pathlib.Path) -> str:
+    data = onnx.parser.parse_model(MODEL).SerializeToString()
+    return write_bytes(folder / "model.onnx", data[: len(data) * 2 // 3])
+
+
+def cyclic(folder: pathlib.Path) -> str:
+    model = onnx.parser.parse_model(MODEL)
+    model.graph.node[0].input[0] = "y"
+    onnx.save(model, folder / "model.onnx")
+    return str(folder / "model.onnx")
+
+
+def external(folder: pathlib.Path, *, location: str = "weights.bin", data: bytes | None = None) -> str:
+    """Write a model whose weights are at `location`; the file itself only where `data` is given."""
+    model = onnx.parser.parse_model(MODEL)
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("float_data")
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", "0"), ("length", "48")):
+        tensor.external_data.add(key=key, value=value)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    if data is not None:
+        (folder / location).write_bytes(data)
+    return str(folder / "model.onnx")
+
+
+def linked_weights(folder: pathlib.Path) -> str:
+    (folder / "elsewhere.bin").write_bytes(bytes(48))
+    (folder / "weights.bin").symlink_to(folder / "elsewhere.bin")
+    return external(folder)
+
+
+def folder_as_model(folder: pathlib.Path) -> str:
+    (folder / "model.onnx").mkdir()
+    return str(folder / "model.onnx")
+
+
+def pipe_as_model(folder: pathlib.Path) -> str:
+    os.mkfifo(folder / "model.onnx")
+    return str(folder / "model.onnx")
+
+
+# What is wrong with the model -> how to make it, and what the message must say.
+BAD_MODELS = {
+    "text": (lambda folder: write_bytes(folder / "model.onnx", b"this is not a model\n" * 9), ["not an ONNX model"]),
+    "zeros": (lambda folder: write_bytes(folder / "model.onnx", bytes(64)), ["not an ONNX model"]),
+    "empty": (lambda folder: write_bytes(folder / "model.onnx", b""), ["empty"]),
+    "truncated": (truncated, ["truncated"]),
+    "missing": (lambda folder: str(folder / "model.onnx"), ["no such file"]),
+    "folder": (folder_as_model, ["folder"]),
+    "pipe": (pipe_as_model, ["not a regular file"]),
+    "cycle": (cyclic, ["cycle"]),
+    "external data missing": (external, ["'w'", "weights.bin", "missing"]),
+    "external data cut": (lambda folder: external(folder, data=bytes(40)), ["'w'", "weights.bin", "truncated"]),
+    "external data above": (lambda folder: external(folder, location="../weights.bin"), ["'w'", "outside"]),
+    "external data absolute": (lambda folder: external(folder, location="/etc/hostname"), ["'w'", "outside"]),
+    "external data linked": (linked_weights, ["'w'", "weights.bin", "symbolic link"]),
+    "invalid types": (lambda folder: write(folder / "model.onnx", INVALID), ["Add"]),
+    "unknown operator": (
+        lambda folder: write(folder / "model.onnx", MODEL.replace("Relu", "Rellu")),
+        ["Rellu"],
+    ),
+}
+
+
+# Options, with {folder} for the place of a good `model.onnx` -> what the message must say.
+BAD_OPTIONS = {
+    "no model": ([], ["MODEL"]),
+    "unknown option": (["{folder}/model.onnx", "--fast"], ["--fast"]),
+    "abbreviated option": (["{folder}/model.onnx", "--prom"], ["--prom"]),
+    "level": (["{folder}/model.onnx", "--level", "O5"], ["--level", "'O5'", "auto", "O2"]),
+    "dtype": (["{folder}/model.onnx", "--dtype", "float8"], ["--dtype", "'float8'", "float16", "bfloat16"]),
+    "target": (["{folder}/model.onnx", "--target", "rocm"], ["--target", "'rocm'", "tensorrt"]),
+    "preset": (["{folder}/model.onnx", "--preset", "mp1"], ["--preset mp1", "not yet"]),
+    "white": (["{folder}/model.onnx", "--white", "Convv"], ["--white Convv", "did you mean Conv"]),
+    "black": (["{folder}/model.onnx", "--black", "LayerNorm"], ["--black LayerNorm", "LayerNormalization"]),
+    "black without a near match": (["{folder}/model.onnx", "--black", "zzzz"], ["--black zzzz"]),
+    "white and black": (["{folder}/model.onnx", "--white", "Add", "--black", "Add"], ["'Add'", "both"]),
+    "black variable": (["{folder}/model.onnx", "--black-var", "hh"], ["--black-var hh", "'h'"]),
+    "guard is no pattern": (["{folder}/model.onnx", "--guard", "("], ["--guard", "'('"]),
+    "disable-amp is no pattern": (["{folder}/model.onnx", "--disable-amp", "[a"], ["--disable-amp", "'[a'"]),
+    "guard matches nothing": (["{folder}/model.onnx", "--guard", "^absent$"], ["^absent$"]),
+    "disable-amp matches nothing": (["{folder}/model.onnx", "--disable-amp", "^absent$"], ["^absent$"]),
+    "tolerance is no number": (["{folder}/model.onnx", "--tolerance", "tight"], ["--tolerance", "'tight'", "0.01"]),
+    "tolerance below zero": (["{folder}/model.onnx", "--tolerance=-1%"], ["--tolerance", "'-1%'"]),
+    "tolerance is NaN": (["{folder}/model.onnx", "--tolerance", "nan"], ["--tolerance", "'nan'"]),
+    "tolerance unverified": (["{folder}/model.onnx", "--tolerance", "1%", "--no-verify"], ["--no-verify"]),
+    "io-types word": (["{folder}/model.onnx", "--io-types", "high"], ["--io-types", "'high'", "keep"]),
+    "io-types kind": (["{folder}/model.onnx", "--io-types", "x=float8"], ["--io-types", "'x=float8'"]),
+    "io-types name": (["{folder}/model.onnx", "--io-types", "z=low"], ["--io-types z=low", "x, y"]),
+    "inputs missing": (["{folder}/model.onnx", "--inputs", "{folder}/no.npz"], ["no.npz"]),
+    "inputs of another kind": (["{folder}/model.onnx", "--inputs", "{folder}/model.onnx"], ["model.onnx"]),
+    "inputs lack a name": (["{folder}/model.onnx", "--inputs", "{folder}/other.npz"], ["other.npz", "x"]),
+    "inputs of a wrong shape": (["{folder}/model.onnx", "--inputs", "{folder}/shape.npz"], ["shape.npz", "x"]),
+    "inputs in an empty folder": (["{folder}/model.onnx", "--inputs", "{folder}/out"], ["out"]),
+    "output is the input": (["{folder}/model.onnx", "-o", "{folder}/model.onnx"], ["same file"]),
+    "output is the input, spelled otherwise": (
+        ["{folder}/model.onnx", "-o", "{folder}/out/../model.onnx"],
+        ["same file"],
+    ),
+    "output links to the input": (["{folder}/model.onnx", "-o", "{folder}/link.onnx"], ["same file"]),
+    "output is a folder": (["{folder}/model.onnx", "-o", "{folder}/out"], ["out", "regular file"]),
+    "output is a pipe": (["{folder}/model.onnx", "-o", "{folder}/pipe"], ["pipe", "regular file"]),
+    "output is a device": (["{folder}/model.onnx", "-o", "/dev/null"], ["/dev/null", "regular file"]),
+    "output folder missing": (["{folder}/model.onnx", "-o", "{folder}/no/a.onnx"], ["{folder}/no", "does not exist"]),
+    "output below a file": (["{folder}/model.onnx", "-o", "{folder}/shape.npz/a.onnx"], ["shape.npz"]),
+    "output where nobody can write": (["{folder}/model.onnx", "-o", "/proc/a.onnx"], ["/proc/a.onnx"]),
+    "several into a file": (["{folder}/model.onnx", "{folder}/two.onnx", "-o", "{folder}/shape.npz"], ["shape.npz"]),
+    "several, folder not creatable": (["{folder}/model.onnx", "{folder}/two.onnx", "-o", "{folder}/no/no"], ["no/no"]),
+    "several into one file": (["{folder}/model.onnx", "{folder}/out/../model.onnx"], ["both"]),
+    "one result over another model": (["{folder}/two.onnx", "{folder}/two.fp16.onnx"], ["two.fp16.onnx", "replace"]),
+    "report folder missing": (
+        ["{folder}/model.onnx", "--report", "{folder}/no/r.html"],
+        ["--report", "does not exist"],
+    ),
+    "report is a folder": (["{folder}/model.onnx", "--report", "{folder}/out"], ["--report", "folder"]),
+    "json is the model": (["{folder}/model.onnx", "--json", "{folder}/model.onnx"], ["--json", "model.onnx"]),
+    "json is the output": (
+        ["{folder}/model.onnx", "--json", "{folder}/model.fp16.onnx"],
+        ["--json", "model.fp16.onnx"],
+    ),
+    "json is the report": (
+        ["{folder}/model.onnx", "--json", "{folder}/r", "--report", "{folder}/r"],
+        ["--json", "own"],
+    ),
+}
+
+
+def snapshot(folder: pathlib.Path) -> dict[str, str]:
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
+        for path in folder.rglob("*")
+    }
+
+
+def check_refusal(status: int, stdout: str, stderr: str, expected: list[str]) -> None:
+    assert "Traceback" not in stderr
+    lines = stderr.splitlines()
+    assert len(lines) == 1, f"not one message but {len(lines)}:\n{stderr}"
+    assert lines[0].startswith("amp-transpile: error: ")
+    for text in expected:
+        assert text in lines[0]
+    assert stdout == ""
+    assert status == 2
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path / "model.onnx")
+    write(tmp_path / "two.onnx")
+    write(tmp_path / "two.fp16.onnx")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link.onnx").symlink_to(tmp_path / "model.onnx")
+    os.mkfifo(tmp_path / "pipe")
+    np.savez(tmp_path / "other.npz", z=np.ones((1, 4), np.float32))
+    np.savez(tmp_path / "shape.npz", x=np.ones((2, 7), np.float32))
+    return tmp_path
+
+
+@pytest.mark.parametrize("case", BAD_MODELS)
+def test_bad_model(case, tmp_path, capfd):
+    make, expected = BAD_MODELS[case]
+    model = make(tmp_path)
+    before = snapshot(tmp_path)
+    status = cli.main([model])
+    check_refusal(status, *capfd.readouterr(), [model, *expected])
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("case", BAD_OPTIONS)
+def test_bad_option(case, folder, capfd):
+    arguments, expected = BAD_OPTIONS[case]
+    before = snapshot(folder)
+    status = cli.main([argument.format(folder=folder) for argument in arguments])
+    check_refusal(status, *capfd.readouterr(), [text.format(folder=folder) for text in expected])
+    assert snapshot(folder) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write into a read-only folder")
+def test_read_only_folder(folder, capfd):
+    (folder / "out").chmod(0o555)
+    status = cli.main([str(folder / "model.onnx"), "-o", str(folder / "out" / "a.onnx")])
+    check_refusal(status, *capfd.readouterr(), ["out/a.onnx", "writable"])
+
+
+def test_full_disk(folder):
+    """A limit on the size of files stands in for a full disk: both end in an error of `write`."""
+    large = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [4, 30000], np.ones((4, 30000), np.float32))
+    model = onnx.parser.parse_model(MODEL.replace("float[1, 3] y", "float[1, 30000] y"))
+    model.graph.initializer[0].CopyFrom(large)
+    onnx.save(model, folder / "model.onnx")
+    before = snapshot(folder)
+    code = (
+        "import resource, sys; from amp_transpiler.cli import main; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000)); sys.exit(main(sys.argv[1:]))"
+    )
+    process = subprocess.run(
+        [sys.executable, "-B", "-c", code, str(folder / "model.onnx")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        check=False,
+    )
+    check_refusal(process.returncode, process.stdout, process.stderr, ["model.fp16.onnx", "File too large"])
+    assert snapshot(folder) == before
+
+
+def test_a_failing_model_does_not_stop_the_others(folder, capfd):
+    write_bytes(folder / "bad.onnx", b"no")
+    status = cli.main([str(folder / "bad.onnx"), str(folder / "model.onnx"), "-o", str(folder / "made")])
+    stdout, stderr = capfd.readouterr()
+    assert status == 2
+    assert [line for line in stderr.splitlines() if "bad.onnx" in line] == stderr.splitlines()
+    assert "2 models: 1 converted, 1 failed" in stdout
+    assert [path.name for path in (folder / "made").iterdir()] == ["model.fp16.onnx"]
+
+
+def test_a_folder_made_in_vain_is_removed(folder, capfd):
+    for name in ("bad.onnx", "worse.onnx"):
+        write_bytes(folder / name, b"no")
+    assert cli.main([str(folder / "bad.onnx"), str(folder / "worse.onnx"), "-o", str(folder / "made")]) == 2
+    assert len(capfd.readouterr().err.splitlines()) == 2
+    assert not (folder / "made").exists()

@@ -1,0 +1,322 @@
+"""The forms of the report: table, explanation, JSON, HTML."""
+
+import dataclasses
+import html.parser
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from amp_transpiler.report import DecisionRow, OutputComparison, Report
+from amp_transpiler.report.as_html import page
+from amp_transpiler.report.as_json import dump, package_versions, report_as_dict
+from amp_transpiler.report.explain import explain_lines
+from amp_transpiler.report.table import (
+    benchmark_table,
+    human_bytes,
+    human_number,
+    human_percent,
+    outputs_worst_first,
+    summary,
+)
+from amp_transpiler.runtime.benchmark import SIZE_NOT_SPEED, BenchmarkResult
+
+HOSTILE = "<script>alert('x')</script>&\x1b[31m\n[bold]"
+
+
+def make_report(**changes) -> Report:
+    report = Report(
+        source="models/net.onnx",
+        level="auto",
+        dtype="float16",
+        target="cuda",
+        destination="models/net.fp16.onnx",
+        decisions=(
+            DecisionRow("conv_0", "Conv", "low", "white list"),
+            DecisionRow("relu_0", "Relu", "low", "follows its neighbours"),
+            DecisionRow("exp_0", "Exp", "high", "black list", "loop_1/body"),
+            DecisionRow("det_0", "Det", "high", "no CUDA kernel in float16 at opset 17"),
+            DecisionRow("shape_0", "Shape", "untouched", "no float32 tensor"),
+        ),
+        nodes=5,
+        low_nodes=2,
+        high_nodes=2,
+        casts=3,
+        casts_removed=1,
+        opset=(13, 17),
+        weight_bytes=(418_123_456, 209_061_728),
+        file_bytes=(418_200_000, 209_100_000),
+        missing_kernels={"Det": 1},
+        outputs={
+            "logits": OutputComparison("logits", "float32", (1, 10), 1.25e-3, 4.1e-4, 0.9999991),
+            "label": OutputComparison("label", "int64", (1,), 0.0, 0.0, 1.0),
+        },
+        verdict="verified on 1 synthesised sample",
+        checks=("types", "onnx.checker", "ONNX Runtime session"),
+        notes=("inputs were made up",),
+        seconds=2.25,
+        phases={"load": 0.25},
+    )
+    return dataclasses.replace(report, **changes)
+
+
+def shown(report: Report, *, width: int = 80, failed: bool = False) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width, markup=False, highlight=False, emoji=False).print(summary(report, failed=failed))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "-"),
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_951, "1.0 MB"),
+        (418_123_456, "418.1 MB"),
+        (3_000_000_000, "3.0 GB"),
+        (5_000_000_000_000, "5.0 TB"),
+    ],
+)
+def test_human_bytes(count, text):
+    assert human_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"),
+    [(0.0, "0%"), (0.012, "1.2%"), (0.00041, "0.041%"), (1e-7, "1e-05%"), (2.0, "200%"), (math.inf, "inf")],
+)
+def test_human_percent(fraction, text):
+    assert human_percent(fraction) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (1.25e-3, "1.25e-03"), (math.nan, "nan"), (math.inf, "inf")])
+def test_human_number(value, text):
+    assert human_number(value) == text
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        "models/net.onnx -> models/net.fp16.onnx",
+        "level auto, float16, target cuda, 2.2 s",
+        "5: 2 low (50% of those with a choice), 2 high, 1 untouched",
+        "1 no CUDA kernel in float16 at opset 17",
+        "3 added, 1 removed",
+        "13 -> 17",
+        "418.1 MB -> 209.1 MB (-50%)",
+        "418.2 MB -> 209.1 MB (-50%)",
+        "in float16 on cuda: Det 1",
+        "types, onnx.checker, ONNX Runtime session",
+        "verified on 1 synthesised sample",
+        "inputs were made up",
+        "1.25e-03",
+        "0.041%",
+        "0.999999",
+        "all equal",
+    ],
+)
+def test_summary_says(expected):
+    assert expected in shown(make_report())
+
+
+def test_summary_fits_eighty_columns_and_one_screen_for_a_large_model():
+    rows = tuple(
+        DecisionRow(f"n{i}", "Add", ("low", "high", "untouched")[i % 3], f"reason {i} " * 9) for i in range(600)
+    )
+    outputs = {f"o{i}" * 40: OutputComparison(f"o{i}" * 40, "float32", (1,), 0.1, i / 1e4, 0.9) for i in range(100)}
+    text = shown(make_report(decisions=rows, nodes=600, outputs=outputs, notes=tuple("abcdefghijkl")))
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) <= 60
+    assert "and 88 more, relative error at most 0.87%" in text
+    assert "195 for 195 other reasons" in text
+
+
+def test_summary_without_colour_has_no_escape_sequences_even_from_names():
+    text = shown(make_report(source=HOSTILE, notes=(HOSTILE,), verdict=HOSTILE))
+    assert "\x1b" not in text
+    assert "[bold]" in text  # no markup is read out of names
+
+
+def test_summary_of_a_failed_check_says_that_nothing_was_written():
+    text = shown(make_report(verdict="failed: 3 non-finite"), failed=True)
+    assert "models/net.onnx -> nothing written" in text
+    assert "net.fp16.onnx" not in text
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (OutputComparison("y", "float32", (2,), 0.0, 0.0, 1.0, nonfinite=2, nonfinite_reference=5), "2 (5 in fp32)"),
+        (OutputComparison("y", "int64", (2,), 3.0, 0.0, 1.0, mismatched=1), "1 differ"),
+        (OutputComparison("y", "float32", (2,), math.nan, math.nan, math.nan), "nan"),
+    ],
+)
+def test_summary_of_a_bad_output(output, expected):
+    assert expected in shown(make_report(outputs={"y": output}))
+
+
+def test_outputs_are_ordered_worst_first():
+    def output(name, relative, nonfinite=0, mismatched=0):
+        return OutputComparison(name, "float32", (1,), 0.0, relative, 1.0, nonfinite=nonfinite, mismatched=mismatched)
+
+    outputs = [output("small", 0.1), output("nan", math.nan), output("inf", 0.0, 1), output("int", 0, 0, 4)]
+    assert [one.name for one in outputs_worst_first(outputs)] == ["inf", "int", "nan", "small"]
+
+
+def test_explain_has_one_line_a_node_in_program_order():
+    lines = list(explain_lines(make_report()))
+    assert [line.split()[2] for line in lines] == ["node", "conv_0", "relu_0", "exp_0", "det_0", "shape_0"]
+    assert lines[3].split(maxsplit=4) == ["high", "Exp", "exp_0", "loop_1/body", "black list"]
+
+
+def test_explain_keeps_a_hostile_name_on_its_line():
+    lines = list(explain_lines(make_report(decisions=(DecisionRow(HOSTILE, "Add", "low", "x"),))))
+    assert len(lines) == 2
+    assert lines[1].isprintable()
+
+
+def test_json_holds_every_field_but_the_program():
+    report = make_report()
+    record = json.loads(dump(report_as_dict(report)))
+    assert set(record) == {field.name for field in dataclasses.fields(Report)} - {"program"}
+    assert record["decisions"][2] == {
+        "name": "exp_0",
+        "op": "Exp",
+        "precision": "high",
+        "reason": "black list",
+        "scope": "loop_1/body",
+    }
+    assert record["opset"] == [13, 17]
+    assert record["outputs"]["logits"]["relative"] == 4.1e-4
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (math.nan, "NaN"),
+        (math.inf, "Infinity"),
+        (np.float32(-np.inf), "-Infinity"),
+        (np.int64(3), 3),
+        (np.bool_(True), True),
+        (frozenset({"b", "a"}), ["a", "b"]),
+        ((1, None), [1, None]),
+        ("\udcff\x1b", "\udcff\x1b"),
+    ],
+)
+def test_json_values(value, expected):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    assert json.loads(dump({"x": value}), parse_constant=refuse) == {"x": expected}
+
+
+def test_json_refuses_what_it_cannot_hold():
+    with pytest.raises(TypeError, match="object"):
+        dump({"x": object()})
+
+
+def test_versions_name_what_decides_the_result():
+    assert {"python", "onnx", "onnx-ir", "numpy"} <= set(package_versions())
+
+
+class Collector(html.parser.HTMLParser):
+    """Checks that tags nest, and collects them with their attributes."""
+
+    VOID = frozenset({"meta", "br", "rect", "line"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.open, self.text = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"not closed: {self.open}"
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID or tag == "rect":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_html_is_well_formed_and_holds_the_figures():
+    parsed = Collector(page([(make_report(), None)]))
+    text = " ".join(parsed.text)
+    for expected in ("models/net.onnx → models/net.fp16.onnx", "209.1 MB", "0.041%", "black list", "loop_1/body"):
+        assert expected in text
+    assert parsed.tags.count("svg") == 2
+    assert parsed.tags.count("article") == 1
+
+
+def test_html_fetches_nothing_and_runs_nothing():
+    parsed = Collector(page([(make_report(), None)]))
+    assert not {"script", "link", "img", "iframe", "object"} & set(parsed.tags)
+    assert not {"src", "href", "srcset", "onclick", "onload"} & {name for name, _ in parsed.attributes}
+    assert "url(" not in page([(make_report(), None)])
+
+
+def test_html_escapes_names_from_the_model():
+    hostile = make_report(
+        source=HOSTILE,
+        destination=HOSTILE,
+        verdict=HOSTILE,
+        notes=(HOSTILE,),
+        repaired=(HOSTILE,),
+        missing_kernels={HOSTILE: 1},
+        decisions=(DecisionRow(HOSTILE, HOSTILE, "low", HOSTILE, HOSTILE),),
+        outputs={HOSTILE: OutputComparison(HOSTILE, "float32", (1,), math.nan, math.inf, math.nan, nonfinite=1)},
+    )
+    text = page([(hostile, HOSTILE)])
+    assert "script" not in Collector(text).tags
+    assert "\x1b" not in text
+
+
+def test_html_of_several_models_tells_failed_from_written():
+    parsed = Collector(page([(make_report(), None), (make_report(source="b.onnx"), "y is non-finite")]))
+    text = " ".join(parsed.text)
+    assert parsed.tags.count("article") == 2
+    assert "b.onnx → nothing written" in text
+    assert "y is non-finite" in text
+    assert "amp-transpile: 2 models" in text
+
+
+def test_html_of_an_empty_report():
+    parsed = Collector(page([(Report("a.onnx", "O0", "bfloat16", "any"), None)]))
+    assert "svg" not in parsed.tags
+
+
+def test_html_groups_operators_beyond_what_a_picture_holds():
+    rows = tuple(DecisionRow(f"n{i}", f"Op{i:02}", "low", "x") for i in range(60))
+    assert "37 other operators" in page([(make_report(decisions=rows), None)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "latency, median of 20   2 ms     1 ms  2.00x as fast"),
+        ({}, "400.0 MB  200.0 MB           50%"),
+        ({"reference_peak": None}, "-  200.0 MB             -"),
+        ({}, "on a CPU low precision buys size, not speed"),
+    ],
+)
+def test_benchmark_table(changes, expected):
+    result = BenchmarkResult("CPU", 20, 2.0, 1.0, "resident", 400_000_000, 200_000_000, (SIZE_NOT_SPEED,))
+    file = io.StringIO()
+    Console(file=file, width=80).print(benchmark_table(dataclasses.replace(result, **changes), "float16"))
+    assert expected in file.getvalue()
+    assert max(map(len, file.getvalue().splitlines())) <= 80
