@@ -14,6 +14,7 @@ from amp_transpiler.convert import convert, prepare
 from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.program import Program, install
+from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.constraints import RangeFaults
@@ -72,11 +73,11 @@ def cast_model_to_fp16(
     work = given.clone()
     if use_fp16_guard and not any(FP16_GUARD in region_of(node) for node in work.model.graph.all_nodes()):
         logger.info("the program has no fp16_guard region: it counts as guarded everywhere")
-    ranges = RangeFaults(low)
+    ranges = RangeFaults(low, strict=policy.level == "auto")
     prepare(work, policy, ranges)
     converted = convert(work, policy, ranges).converted
     if isinstance(program, onnx.ModelProto):
-        program.CopyFrom(ir.to_proto(work.model))
+        program.CopyFrom(to_proto(work.model))
     else:
         install(given.model, work.model)
         given.notes = work.notes

@@ -321,17 +321,20 @@ def _benchmark(job: _Job, report: Report, options: Options) -> BenchmarkResult |
     from amp_transpiler.graph.io import load
     from amp_transpiler.runtime.benchmark import benchmark
     from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
+    from amp_transpiler.runtime.session import Session
     from amp_transpiler.verification.inputs import CannotSynthesise, given_inputs, synthesise_inputs
 
     low = report.program if report.destination is None else report.destination
     assert low is not None, "a report has its program"
+    failures: tuple[type[Exception], ...] = (CannotSynthesise, *ORT_ERRORS)
+    model = load(job.model).model
     try:
         if options.inputs is not None:
-            feeds = given_inputs(options.inputs, load(job.model).model)[0]
+            feeds = given_inputs(options.inputs, model)[0]
         else:
-            feeds = synthesise_inputs(load(job.model).model)[0]
+            feeds = synthesise_inputs(model, Session(job.model).run)
         return benchmark(job.model, low, feeds)
-    except (CannotSynthesise, *ORT_ERRORS) as error:
+    except failures as error:
         _logger.warning("no benchmark: %s", error_text(error))
         return None
 

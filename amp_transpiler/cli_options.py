@@ -6,10 +6,10 @@ import argparse
 import dataclasses
 import pathlib
 import re
-import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from amp_transpiler import __version__
 from amp_transpiler.errors import OptionError
 
 __all__ = ["Options", "parse"]
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_precision_options(parser.add_argument_group("what becomes low"))
     _add_check_options(parser.add_argument_group("checking"))
     _add_report_options(parser.add_argument_group("report"))
-    parser.add_argument("--version", action=_Version)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     return parser
 
 
@@ -163,17 +163,6 @@ def _add_report_options(group: argparse._ArgumentGroup) -> None:
     add("-v", "--verbose", action="count", default=0, help="log what is done; twice: everything")
 
 
-class _Version(argparse.Action):
-    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
-        super().__init__(option_strings, dest, nargs=0, help="print the version and exit")
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        import importlib.metadata
-
-        sys.stdout.write(f"{parser.prog} {importlib.metadata.version('amp-transpiler')}\n")
-        parser.exit()
-
-
 def _dtype(text: str) -> str:
     names = {"float16": "float16", "fp16": "float16", "bfloat16": "bfloat16", "bf16": "bfloat16"}
     if text.lower() not in names:
@@ -194,8 +183,8 @@ def _tolerance(text: str) -> float:
         value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < float("inf"):  # NaN fails as well
-        raise argparse.ArgumentTypeError(f"{text!r} is no tolerance: expected a fraction such as 0.01, or 1%")
+    if not 0 < value < float("inf"):  # NaN fails as well
+        raise argparse.ArgumentTypeError(f"{text!r} is no tolerance: expected a fraction above 0 such as 0.01, or 1%")
     return value
 
 

@@ -101,18 +101,17 @@ def _release_initializers(program: Program) -> None:
     """Make initializers constants in models so old that every one of them had to be listed as an input."""
     model = program.model
     listed = [value for value in model.graph.inputs if value.is_initializer()]
-    if not listed:
-        return
-    if model.ir_version > _LAST_IR_WITH_INITIALIZERS_AS_INPUTS:
+    if model.ir_version <= _LAST_IR_WITH_INITIALIZERS_AS_INPUTS:
+        for value in listed:
+            model.graph.inputs.remove(value)
+        old, model.ir_version = model.ir_version, _LAST_IR_WITH_INITIALIZERS_AS_INPUTS + 1
+        if listed:
+            program.notes.append(f"{len(listed)} initializers, inputs by the rules of IR version {old}, are constants now")
+    elif listed:
         program.notes.append(
             f"{len(listed)} initializers are graph inputs, so callers may override them: they stay float32 and are cast "
             "at run time; export without keep_initializers_as_inputs to have them converted"
         )
-        return
-    for value in listed:
-        model.graph.inputs.remove(value)
-    program.notes.append(f"{len(listed)} initializers, inputs by the rules of IR version {model.ir_version}, are constants now")
-    model.ir_version = _LAST_IR_WITH_INITIALIZERS_AS_INPUTS + 1
 
 
 def _settle_opset(program: Program, target: Target) -> None:

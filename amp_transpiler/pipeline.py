@@ -92,7 +92,7 @@ def transpile(
             for pattern in (patterns,) if isinstance(patterns, str) else patterns:
                 mark_region(program, kind, nodes=pattern)
         policy = _with_io(policy, program.model, keep_io_types)
-    ranges = RangeFaults(policy.low)
+    ranges = RangeFaults(policy.low, strict=policy.level == "auto")
     with clock.phase("prepare"):
         prepare(program, policy, ranges)
     report = Report(str(source.source or source), policy.level, policy.low.name, policy.target)

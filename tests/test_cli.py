@@ -102,7 +102,6 @@ def transpile(monkeypatch):
         (["--inputs", "data.npz"], "inputs", "data.npz"),
         (["--tolerance", "0.01"], "tolerance", 0.01),
         (["--tolerance", "1%"], "tolerance", 0.01),
-        (["--tolerance", "0"], "tolerance", 0.0),
         (["--no-verify"], "verify", False),
     ],
 )

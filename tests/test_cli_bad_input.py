@@ -13,6 +13,7 @@ import onnx.parser
 import pytest
 
 from amp_transpiler import cli
+from amp_transpiler.graph.io import Staged
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -118,7 +119,10 @@ BAD_OPTIONS = {
     "target": (["{folder}/model.onnx", "--target", "rocm"], ["--target", "'rocm'", "tensorrt"]),
     "preset": (["{folder}/model.onnx", "--preset", "mp1"], ["--preset mp1", "not yet"]),
     "white": (["{folder}/model.onnx", "--white", "Convv"], ["--white Convv", "did you mean Conv"]),
-    "black": (["{folder}/model.onnx", "--black", "LayerNorm"], ["--black LayerNorm", "LayerNormalization"]),
+    "black": (
+        ["{folder}/model.onnx", "--black", "LayerNormalisation"],
+        ["LayerNormalisation", "did you mean LayerNormalization"],
+    ),
     "black without a near match": (["{folder}/model.onnx", "--black", "zzzz"], ["--black zzzz"]),
     "white and black": (["{folder}/model.onnx", "--white", "Add", "--black", "Add"], ["'Add'", "both"]),
     "black variable": (["{folder}/model.onnx", "--black-var", "hh"], ["--black-var hh", "'h'"]),
@@ -127,6 +131,7 @@ BAD_OPTIONS = {
     "guard matches nothing": (["{folder}/model.onnx", "--guard", "^absent$"], ["^absent$"]),
     "disable-amp matches nothing": (["{folder}/model.onnx", "--disable-amp", "^absent$"], ["^absent$"]),
     "tolerance is no number": (["{folder}/model.onnx", "--tolerance", "tight"], ["--tolerance", "'tight'", "0.01"]),
+    "tolerance zero": (["{folder}/model.onnx", "--tolerance", "0"], ["--tolerance", "'0'"]),
     "tolerance below zero": (["{folder}/model.onnx", "--tolerance=-1%"], ["--tolerance", "'-1%'"]),
     "tolerance is NaN": (["{folder}/model.onnx", "--tolerance", "nan"], ["--tolerance", "'nan'"]),
     "tolerance unverified": (["{folder}/model.onnx", "--tolerance", "1%", "--no-verify"], ["--no-verify"]),
@@ -249,6 +254,41 @@ def test_full_disk(folder):
     )
     check_refusal(process.returncode, process.stdout, process.stderr, ["model.fp16.onnx", "File too large"])
     assert snapshot(folder) == before
+
+
+def test_an_interrupt_leaves_nothing_half_written(folder, capfd, monkeypatch):
+    def interrupt(staged):
+        assert staged.path.exists()  # the result lies there, but not yet under its name
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Staged, "commit", interrupt)
+    before = snapshot(folder)
+    assert cli.main([str(folder / "model.onnx")]) == 130
+    assert capfd.readouterr() == ("", "amp-transpile: error: interrupted\n")
+    assert snapshot(folder) == before
+
+
+def test_weights_of_the_source_are_not_overwritten(folder, capfd):
+    """The source's weights lie where those of the result would go."""
+    model = onnx.parser.parse_model(MODEL)
+    model.graph.initializer[0].raw_data = np.ones((4, 3), np.float32).tobytes()
+    model.graph.initializer[0].ClearField("float_data")
+    place = {"save_as_external_data": True, "size_threshold": 0, "location": "b.onnx.data"}
+    onnx.save(model, folder / "a.onnx", **place)
+    weights = (folder / "b.onnx.data").read_bytes()
+    status = cli.main([str(folder / "a.onnx"), "-o", str(folder / "b.onnx")])
+    assert (folder / "b.onnx.data").read_bytes() == weights
+    check_refusal(status, *capfd.readouterr(), ["b.onnx", "weights"])
+
+
+def test_nodes_out_of_order_are_sorted_not_refused(folder, capfd):
+    model = onnx.parser.parse_model(MODEL)
+    nodes = list(model.graph.node)[::-1]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.save(model, folder / "model.onnx")
+    assert cli.main([str(folder / "model.onnx")]) == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_a_failing_model_does_not_stop_the_others(folder, capfd):

@@ -106,13 +106,13 @@ def test_human_number(value, text):
         "models/net.onnx -> models/net.fp16.onnx",
         "level auto, float16, target cuda, 2.2 s",
         "5: 2 low (50% of those with a choice), 2 high, 1 untouched",
-        "1 no CUDA kernel in float16 at opset 17",
+        "1x no CUDA kernel in float16 at opset 17",
         "3 added, 1 removed",
         "13 -> 17",
         "418.1 MB -> 209.1 MB (-50%)",
         "418.2 MB -> 209.1 MB (-50%)",
         "in float16 on cuda: Det 1",
-        "types, onnx.checker, ONNX Runtime session",
+        "types; onnx.checker; ONNX Runtime session",
         "verified on 1 synthesised sample",
         "inputs were made up",
         "1.25e-03",
@@ -134,7 +134,7 @@ def test_summary_fits_eighty_columns_and_one_screen_for_a_large_model():
     assert max(map(len, text.splitlines())) <= 80
     assert len(text.splitlines()) <= 60
     assert "and 88 more, relative error at most 0.87%" in text
-    assert "195 for 195 other reasons" in text
+    assert "195x for 195 other reasons" in text
 
 
 def test_summary_without_colour_has_no_escape_sequences_even_from_names():
@@ -222,7 +222,7 @@ def test_json_refuses_what_it_cannot_hold():
 
 
 def test_versions_name_what_decides_the_result():
-    assert {"python", "onnx", "onnx-ir", "numpy"} <= set(package_versions())
+    assert {"amp_transpiler", "python", "onnx", "onnx-ir", "numpy"} <= set(package_versions())
 
 
 class Collector(html.parser.HTMLParser):
@@ -308,9 +308,9 @@ def test_html_groups_operators_beyond_what_a_picture_holds():
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, "latency, median of 20   2 ms     1 ms  2.00x as fast"),
-        ({}, "400.0 MB  200.0 MB           50%"),
-        ({"reference_peak": None}, "-  200.0 MB             -"),
+        ({}, "latency, median of 20 2 ms 1 ms 2.00x as fast"),
+        ({}, "peak memory (resident) 400.0 MB 200.0 MB 50%"),
+        ({"reference_peak": None}, "peak memory (resident) - 200.0 MB -"),
         ({}, "on a CPU low precision buys size, not speed"),
     ],
 )
@@ -318,5 +318,5 @@ def test_benchmark_table(changes, expected):
     result = BenchmarkResult("CPU", 20, 2.0, 1.0, "resident", 400_000_000, 200_000_000, (SIZE_NOT_SPEED,))
     file = io.StringIO()
     Console(file=file, width=80).print(benchmark_table(dataclasses.replace(result, **changes), "float16"))
-    assert expected in file.getvalue()
+    assert expected in " ".join(file.getvalue().split())
     assert max(map(len, file.getvalue().splitlines())) <= 80

@@ -20,6 +20,7 @@ __all__ = ["ConstantRange", "constant_range", "convert_array", "low_tensor", "re
 
 _BLOCK = 1 << 20  # elements looked at in one go: 4 MB of float32
 _LAZY_BYTES = 1 << 16  # smaller tensors are converted at once
+_INFINITY = 1e6  # masks use 1e6, 1e9 or the largest float32
 _SAFE_MAGNITUDE = 2.0**-10  # a tensor reaching this cannot lose a noticeable part of its norm to underflow
 
 
@@ -31,11 +32,13 @@ class ConstantRange:
         largest: the largest finite magnitude.
         overflows: a finite element would become infinite.
         loss: norm of the rounding error over norm of the tensor; measured only where underflow could matter, else 0.
+        stands_for_infinity: what overflows does so by orders of magnitude, as the "minus infinity" of masks does.
     """
 
     largest: float
     overflows: bool
     loss: float
+    stands_for_infinity: bool = False
 
 
 @contextlib.contextmanager
@@ -59,8 +62,17 @@ def constant_range(tensor: ir.TensorProtocol, low: LowFormat) -> ConstantRange:
         with np.errstate(over="ignore"):
             overflows = bool(np.isinf(np.float32(largest).astype(low.numpy)))
         loss = _loss(flat, low) if 0.0 < largest < _SAFE_MAGNITUDE else 0.0
+        infinity = overflows and _stands_for_infinity(flat, low)
         del flat
-    return ConstantRange(largest, overflows, loss)
+    return ConstantRange(largest, overflows, loss, infinity)
+
+
+def _stands_for_infinity(flat: np.ndarray, low: LowFormat) -> bool:
+    for at in range(0, flat.size, _BLOCK):
+        block = np.abs(flat[at : at + _BLOCK])
+        if ((block > low.max) & (block < _INFINITY)).any():
+            return False
+    return True
 
 
 def _largest(block: np.ndarray) -> float:
@@ -85,11 +97,16 @@ def _loss(flat: np.ndarray, low: LowFormat) -> float:
 def convert_array(array: np.ndarray, low: LowFormat) -> np.ndarray:
     """Round `array` to `low`, to nearest, ties to even.
 
-    A single number that is not zero does not become zero: it takes the smallest magnitude instead. Such constants are
-    the epsilons that keep a division finite.
+    A finite number does not become infinite: it takes the largest magnitude instead; such constants are the "minus
+    infinity" of masks. A single number that is not zero does not become zero: it takes the smallest magnitude; such
+    constants are the epsilons that keep a division finite.
     """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         rounded = array.astype(low.numpy)
+        overflown = np.isinf(rounded)
+        if overflown.any():
+            overflown &= np.isfinite(array)
+            rounded = np.where(overflown, np.copysign(low.max, array).astype(low.numpy), rounded)
     if array.size == 1 and not rounded.any() and array.any():
         return np.copysign(np.full(array.shape, low.smallest), array).astype(low.numpy)
     return rounded

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import ModelError, OutputError
 from amp_transpiler.graph.external_data import check_external_data
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.proto import from_proto, has_opaque_types, to_proto
 from amp_transpiler.graph.walk import bodies, scopes
 
 __all__ = [
@@ -110,7 +111,7 @@ def _proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
     try:
-        return ir.from_proto(proto)
+        return from_proto(proto)
     except Exception as error:
         raise ModelError(f"{what}: malformed ONNX: {_first_line(error)}") from error
 
@@ -219,6 +220,9 @@ def _write(model: ir.Model, path: pathlib.Path, external: bool, progress: Callab
         if progress is not None:
             progress(info.index, info.total)
 
+    if has_opaque_types(model) and not external:
+        onnx.save_model(to_proto(model), path)
+        return
     ir.save(model, path, external_data=f"{path.name}.data" if external else None, callback=report if external else None)
 
 
@@ -262,7 +266,7 @@ def to_proto_without_weights(model: ir.Model) -> onnx.ModelProto:
     try:
         for value in large:
             value.const_value = ir.tensor(np.zeros(0, np.float32), name=value.name)
-        proto = ir.to_proto(model)
+        proto = to_proto(model)
     finally:
         for value in large:
             value.const_value = tensors[str(value.name)]

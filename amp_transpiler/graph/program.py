@@ -7,6 +7,8 @@ import pathlib
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler.graph.proto import to_proto
+
 __all__ = ["Program"]
 
 
@@ -30,7 +32,7 @@ class Program:
 
     def to_onnx(self) -> onnx.ModelProto:
         """Return the program as a protobuf message, weights inside."""
-        return ir.to_proto(self.model)
+        return to_proto(self.model)
 
     def clone(self) -> Program:
         """Return an independent copy; weights, which are never changed in place, are shared."""

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtype_attributes import attribute_dtype, dtype_attribute
+from amp_transpiler.graph.proto import holds_map
 from amp_transpiler.graph.schema import Signature, Slot, opset_of, signature, type_string
 from amp_transpiler.graph.walk import all_nodes, bodies, control_ports
 
@@ -136,6 +137,8 @@ def _output_type(node: ir.Node, index: int, slot: Slot, sig: Signature, bound: d
     if (container := _CONTAINERS.get((node.op_type, index))) is not None and not node.domain:
         source = node.inputs[container[0]] if node.inputs else None
         return None if source is None or source.type is None else _contain(source.type, container[1])
+    if not slot.homogeneous:
+        return None
     if slot.type in bound:
         return parse_type(bound[slot.type])
     if slot.type not in sig.allowed:
@@ -163,7 +166,8 @@ def _infer_missing(model: ir.Model) -> None:
     from amp_transpiler.graph.io import to_proto_without_weights
 
     inferred = onnx.shape_inference.infer_shapes(to_proto_without_weights(model), check_type=False, strict_mode=False)
-    found = {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
+    infos = (*inferred.graph.value_info, *inferred.graph.output)
+    found = {info.name: info.type for info in infos if not holds_map(info.type)}
     for node in model.graph:
         for value in node.outputs:
             if value.type is None and value.name in found and found[value.name].WhichOneof("value"):

@@ -58,7 +58,7 @@ def _node_faults(model: ir.Model, node: ir.Node) -> Iterator[str]:
         if port.kind == "opaque":
             continue
         texts = {text for text in _port_types(port.definitions, [use.value for use in port.uses]) if text}
-        if len(texts) > 1:
+        if len(texts) > 1 and all(text.startswith("tensor(") for text in texts):  # optionals may be filled in a loop
             names = ", ".join(sorted(str(value.name) for value in port.definitions))
             yield f"the {port.kind} values passed through {names} differ in type: {', '.join(sorted(texts))}"
     sig = node_signature(model, node)

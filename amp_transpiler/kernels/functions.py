@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import onnx
 import onnx.inliner
@@ -120,7 +121,7 @@ def _body(call: _Call, imports: _Imports) -> tuple[_Call, ...] | None:
     name = (call.domain, call.op_type)
     try:
         model = onnx.inliner.inline_selected_functions(model, [name], exclude=False, inline_schema_functions=True)
-        model = onnx.shape_inference.infer_shapes(model)
+        model = onnx.shape_inference.infer_shapes(model, check_type=True)
         if any((node.domain, node.op_type) == name for node in model.graph.node):
             return None  # the body depends on something that is not known here
         if _is_outdated(model.graph, _written_for(call, imports), imports):
@@ -134,7 +135,7 @@ def _body(call: _Call, imports: _Imports) -> tuple[_Call, ...] | None:
 def _written_for(call: _Call, imports: _Imports) -> int | None:
     """The opset that the body of `call` was written for; None if it is made anew for each node, and never outdated."""
     opset = _version(call.domain, imports)
-    schema = onnx.defs.get_schema(call.op_type, opset, call.domain)
+    schema: Any = onnx.defs.get_schema(call.op_type, opset, call.domain)  # onnx's type stubs lack these properties
     if schema.has_context_dependent_function:
         return None
     return max((version for version in schema.function_opset_versions if version <= opset), default=None)

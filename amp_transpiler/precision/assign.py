@@ -19,7 +19,7 @@ from amp_transpiler.precision.constraints import (
     is_float32,
     touches_float32,
 )
-from amp_transpiler.precision.islands import movement_islands
+from amp_transpiler.precision.islands import islands
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
 from amp_transpiler.precision.numerics import unsafe_nodes
 from amp_transpiler.precision.operators import CAPPED
@@ -66,7 +66,7 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
         policy: what to go by.
         ranges: a look-up of constants to go on using, since reading big weights takes time.
     """
-    return _Assigner(model, policy, ranges or RangeFaults(policy.low)).run()
+    return _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.level == "auto")).run()
 
 
 class _Assigner:
@@ -87,7 +87,7 @@ class _Assigner:
         self._guarded = policy.use_guard and any(FP16_GUARD in region_of(node) for node in model.graph.all_nodes())
         self._graph(model.graph)
         if policy.level == "auto":
-            for node, reason in movement_islands(result.decisions):
+            for node, reason in islands(result.decisions):
                 result.decisions[node] = Decision("high", reason, neutral=True)
         for node, decision in result.decisions.items():
             if decision.form is not None:

@@ -255,10 +255,17 @@ def _no_kernel(node: ir.Node, sig: Signature, target: Target) -> str:
 
 
 class RangeFaults:
-    """Looks constants up once and remembers what rounding them would do."""
+    """Looks constants up once and remembers what rounding them would do.
 
-    def __init__(self, low: LowFormat) -> None:
+    Args:
+        low: the low format.
+        strict: every constant that cannot be represented counts; otherwise the "minus infinity" of masks, which
+            becomes the largest magnitude, and small constants, which lose digits, do not.
+    """
+
+    def __init__(self, low: LowFormat, strict: bool = True) -> None:
         self._low = low
+        self._strict = strict
         self._known: dict[int, tuple[ir.TensorProtocol, str]] = {}
 
     def of(self, value: ir.Value | None) -> str:
@@ -267,17 +274,17 @@ class RangeFaults:
         if tensor is None or tensor.dtype != ir.DataType.FLOAT:
             return ""
         if id(tensor) not in self._known:  # the tensor is kept too, so that its id stays its own
-            self._known[id(tensor)] = (tensor, range_fault(tensor, self._low))
+            self._known[id(tensor)] = (tensor, range_fault(tensor, self._low, self._strict))
         return self._known[id(tensor)][1]
 
 
-def range_fault(tensor: ir.TensorProtocol, low: LowFormat) -> str:
+def range_fault(tensor: ir.TensorProtocol, low: LowFormat, strict: bool = True) -> str:
     """Say why the float32 `tensor` must not be rounded to `low`; empty if it may. bfloat16 has float32's range."""
     if low.name != "float16" or tensor.size == 0:
         return ""
     measured = constant_range(tensor, low)
-    if measured.overflows:
+    if measured.overflows and (strict or not measured.stands_for_infinity):
         return f"constant reaches {measured.largest:.3g}, beyond {low.name}'s {low.max:g}"
-    if measured.loss > _SMALL_LOSS:
+    if measured.loss > _SMALL_LOSS and (strict or tensor.size > 1):
         return f"constant of at most {measured.largest:.3g} loses {measured.loss:.0%} to rounding in {low.name}"
     return ""

@@ -1,36 +1,89 @@
-"""Low islands that would only cost casts: groups of connected low nodes that move values without computing any."""
+"""Low islands that would only cost casts: groups of connected low nodes around which more is cast than inside is done.
+
+Two low nodes belong together where one reads low what the other makes low. A group with a computing node (a
+convolution, a matrix product) always stays. Another stays if its nodes, not counting those that only move values, are
+more than the casts at its border. A model of its own kind, the cost of time and bytes, comes with the cost model.
+"""
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.walk import is_standard
+from amp_transpiler.graph.walk import constant_of, is_standard
 from amp_transpiler.precision.assignment import Decision
-from amp_transpiler.precision.operators import MOVEMENT
+from amp_transpiler.precision.operators import COMPUTE, CONTRIB_COMPUTE, MOVEMENT
 
-__all__ = ["movement_islands"]
+__all__ = ["islands"]
 
 
-def movement_islands(decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, str]]:
-    """Yield the nodes of every such island, with a reason.
+def islands(decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, str]]:
+    """Yield the nodes of every group that is not worth its casts, with the reason."""
+    groups: dict[ir.Node, list[ir.Node]] = collections.defaultdict(list)
+    parent = _connected(decisions)
+    for node in parent:
+        groups[_root(parent, node)].append(node)
+    for group in groups.values():
+        if any(_computes(node) for node in group):
+            continue
+        work = sum(not (is_standard(node) and node.op_type in MOVEMENT) for node in group)
+        casts = _casts(group, decisions)
+        if work <= casts:
+            reason = "it only moves values" if not work else f"{work} cheap operators are not worth {casts} casts"
+            yield from ((node, f"an island: {reason}, and nothing connected to it computes in low precision") for node in group)
 
-    Two low nodes belong together where one reads low what the other makes low.
-    """
-    low = [node for node, decision in decisions.items() if decision.form is not None]
-    parent: dict[ir.Node, ir.Node] = {node: node for node in low}
-    for node in low:
-        form = decisions[node].form
-        for index in form.inputs if form is not None else ():
-            value = node.inputs[index]
-            producer = value.producer() if value is not None else None
-            if producer in parent and producer is not None:
+
+def _computes(node: ir.Node) -> bool:
+    return node.op_type in (COMPUTE if is_standard(node) else CONTRIB_COMPUTE)
+
+
+def _connected(decisions: Mapping[ir.Node, Decision]) -> dict[ir.Node, ir.Node]:
+    """Return every low node with a parent in its group's tree (union-find)."""
+    parent = {node: node for node, decision in decisions.items() if decision.form is not None}
+    for node in parent:
+        for value in _low_inputs(node, decisions):
+            producer = value.producer()
+            if producer is not None and _makes_low(producer, value, decisions):
                 parent[_root(parent, node)] = _root(parent, producer)
-    computing = {_root(parent, node) for node in low if not (is_standard(node) and node.op_type in MOVEMENT)}
-    for node in low:
-        if _root(parent, node) not in computing:
-            yield node, "it only moves values, and nothing near computes in low precision"
+    return parent
+
+
+def _low_inputs(node: ir.Node, decisions: Mapping[ir.Node, Decision]) -> Iterator[ir.Value]:
+    form = decisions[node].form
+    for index in sorted(form.inputs) if form is not None else ():
+        value = node.inputs[index]
+        if value is not None:
+            yield value
+
+
+def _makes_low(producer: ir.Node, value: ir.Value, decisions: Mapping[ir.Node, Decision]) -> bool:
+    decision = decisions.get(producer)
+    return decision is not None and decision.form is not None and value.index() in decision.form.outputs
+
+
+def _casts(group: list[ir.Node], decisions: Mapping[ir.Node, Decision]) -> int:
+    """Count the values that would be cast on their way into the group or out of it."""
+    inward: set[ir.Value] = set()
+    outward = 0
+    for node in group:
+        for value in _low_inputs(node, decisions):
+            producer = value.producer()
+            if constant_of(value) is None and (producer is None or not _makes_low(producer, value, decisions)):
+                inward.add(value)
+        form = decisions[node].form
+        for index in form.outputs if form is not None else ():
+            value = node.outputs[index]
+            outward += value.is_graph_output() or any(_reads_high(use.node, use.idx, decisions) for use in value.uses())
+    return len(inward) + outward
+
+
+def _reads_high(node: ir.Node, index: int, decisions: Mapping[ir.Node, Decision]) -> bool:
+    decision = decisions.get(node)
+    if decision is None or decision.takes_any:
+        return False
+    return decision.form is None or index not in decision.form.inputs
 
 
 def _root(parent: dict[ir.Node, ir.Node], node: ir.Node) -> ir.Node:

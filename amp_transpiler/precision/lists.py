@@ -11,6 +11,7 @@ import onnx
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import low_format
+from amp_transpiler.graph.schema import newest_opset, signature
 from amp_transpiler.kernels import kernel_table
 from amp_transpiler.precision.default_lists import DEFAULT_COLOURS, FINER_CLASSES, Colour
 from amp_transpiler.precision.paddle_names import PADDLE_NAMES
@@ -24,6 +25,7 @@ def _default(colour: Colour) -> frozenset[str]:
     return frozenset(key for key, (found, _) in DEFAULT_COLOURS.items() if found is colour)
 
 
+_INTERNAL_DOMAINS = ("com.ms.internal.nhwc", "com.microsoft.nchwc")  # ONNX Runtime's own, not for models
 DEFAULT_WHITE = _default(Colour.WHITE)
 DEFAULT_BLACK = _default(Colour.BLACK)
 DEFAULT_GRAY = _default(Colour.GRAY)
@@ -35,8 +37,8 @@ class AutoMixedPrecisionLists:
 
     Names are ONNX's (`Conv`, `com.microsoft::BiasGelu`); Paddle's (`conv2d`, `pool2d`) stand for one or more of them.
     A few operators have finer classes (`Conv[depthwise]`, `Conv[3d]`, `Gather[embedding]`, `MaxPool[indices]`,
-    `Pow[scalar]`): a plain ONNX name covers them too, unless one is named itself. A name that is not known is taken as
-    it is, with a warning: it may be an operator of a custom domain.
+    `Pow[scalar]`): a plain ONNX name covers them too, unless one is named itself; `conv2d` is `Conv` alone. A name that
+    is not known is taken as it is, with a warning: it may be an operator of a custom domain.
 
     The same lists serve both formats: Paddle's static bfloat16 uses the float16 lists as well.
 
@@ -45,7 +47,7 @@ class AutoMixedPrecisionLists:
         black_list: operators that are float32 for numerical reasons, the extra list and the user's included.
         gray_list: operators that follow their producers at O1.
         unsupported_list: operators that are float32 even at O2: the extra list, and what the user listed as black.
-        extra_black_list: interpolation, embeddings, scatters: float32 at O2 too, yet their parameters are not held high.
+        extra_black_list: interpolation, embeddings, scatters: float32 at O2 too, but parameters are not.
         black_varnames: an operator that reads or writes one of these values is float32.
         dtype: `float16` or `bfloat16`.
 
@@ -73,14 +75,14 @@ class AutoMixedPrecisionLists:
         self.extra_black_list = set(DEFAULT_EXTRA_BLACK)
         self.unsupported_list = set(DEFAULT_EXTRA_BLACK)
         self.black_varnames = set(_names(custom_black_varnames, "custom_black_varnames"))
-        white = _resolve(_names(custom_white_list, "custom_white_list"))
-        black = _resolve(_names(custom_black_list, "custom_black_list"))
+        white, wide_white = _resolve(_names(custom_white_list, "custom_white_list"))
+        black, wide_black = _resolve(_names(custom_black_list, "custom_black_list"))
         if both := sorted(white & black):
             raise OptionError(
                 f"custom white list overlaps custom black list: {', '.join(both)} in both; leave it in one of them"
             )
-        self.custom_white_list = _with_finer_classes(white, unless=black)
-        self.custom_black_list = _with_finer_classes(black, unless=white)
+        self.custom_white_list = white | (wide_white - black)
+        self.custom_black_list = black | (wide_black - white)
         self._move()
         self._warn_of_missing_kernels(white)
 
@@ -110,13 +112,10 @@ class AutoMixedPrecisionLists:
         table = kernel_table("cuda")
         for key in sorted(white):
             domain, _, op_type = key.partition("[")[0].rpartition("::")
-            if key in DEFAULT_COLOURS and not _is_function(op_type) and not table.mentions(domain, op_type, self.dtype):
-                logger.warning(
-                    "custom white list: ONNX Runtime's CUDA provider has no %s kernel for %s; where it counts, %s stays float32",
-                    self.dtype,
-                    key,
-                    key,
-                )
+            formal = signature(domain, op_type, newest_opset())
+            if formal is None or formal.has_function or table.mentions(domain, op_type, self.dtype):
+                continue  # a custom operator, one that is judged by its body, or one with a kernel
+            logger.warning("custom white list: %s has no %s kernel on CUDA and stays float32 there", key, self.dtype)
 
 
 def _names(names: Iterable[str] | None, argument: str) -> Iterable[str]:
@@ -125,9 +124,10 @@ def _names(names: Iterable[str] | None, argument: str) -> Iterable[str]:
     return names or ()
 
 
-def _resolve(names: Iterable[str]) -> set[str]:
-    """Turn given names into operators and finer classes, Paddle's names spelled out."""
+def _resolve(names: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the keys that the given names stand for, and the finer classes that plain ONNX names cover besides."""
     found: set[str] = set()
+    finer: set[str] = set()
     for given in names:
         name = given.removeprefix("ai.onnx::")
         if name in PADDLE_NAMES:
@@ -140,12 +140,8 @@ def _resolve(names: Iterable[str]) -> set[str]:
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             logger.warning("%s is neither an operator of ONNX or ONNX Runtime nor a known alias%s", name, hint)
         found.add(name)
-    return found
-
-
-def _with_finer_classes(names: set[str], unless: set[str]) -> frozenset[str]:
-    finer = {key for name in names for key in FINER_CLASSES.get(name, ())}
-    return frozenset(names | (finer - unless))
+        finer.update(FINER_CLASSES.get(name, ()))
+    return frozenset(found), frozenset(finer)
 
 
 def unknown_operators(names: Iterable[str], model_ops: Iterable[str]) -> list[tuple[str, list[str]]]:
@@ -172,21 +168,17 @@ def _vocabulary() -> frozenset[str]:
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     schemas = (*onnx.defs.get_all_schemas_with_history(), *state.get_all_operator_schema())
-    operators = {f"{schema.domain}::{schema.name}" if schema.domain else schema.name for schema in schemas}
+    named = ((schema.domain, schema.name) for schema in schemas if schema.domain not in _INTERNAL_DOMAINS)
+    operators = {f"{domain}::{name}" if domain else name for domain, name in named}
     return frozenset(operators | {key for keys in FINER_CLASSES.values() for key in keys} | PADDLE_NAMES.keys())
 
 
 def _near(name: str, vocabulary: Iterable[str]) -> list[str]:
-    """Up to three names like `name`, its own spelling in another case first."""
+    """Up to three names like `name`, with and without its domain, whatever the case."""
     by_folded: dict[str, list[str]] = {}
     for known in sorted(vocabulary):
         by_folded.setdefault(known.lower(), []).append(known)
         by_folded.setdefault(known.rpartition("::")[2].lower(), []).append(known)
-    matches = difflib.get_close_matches(name.rpartition("::")[2].lower(), by_folded, n=3, cutoff=0.7)
+    forms = dict.fromkeys((name.lower(), name.rpartition("::")[2].lower()))
+    matches = [match for form in forms for match in difflib.get_close_matches(form, by_folded, n=3, cutoff=0.7)]
     return list(dict.fromkeys(known for match in matches for known in by_folded[match]))[:3]
-
-
-def _is_function(op_type: str) -> bool:
-    return onnx.defs.has(op_type) and (
-        onnx.defs.get_schema(op_type).has_function or onnx.defs.get_schema(op_type).has_context_dependent_function
-    )

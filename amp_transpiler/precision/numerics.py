@@ -57,6 +57,7 @@ UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
 
 _AFTER_SQUARES = {"Add", "Sqrt", "Reciprocal", "Max", "Clip", "Pow", "Identity"}  # Mul and Div only by a constant
 _REDUCTIONS = {"ReduceMean", "ReduceSum"}
+_FEATURES = 1024  # elements of a constant from which on it counts as weights; rotary frequencies have 32 to 128
 
 
 def unsafe_nodes(model: ir.Model, low: LowFormat, ranges: RangeFaults) -> dict[ir.Node, str]:
@@ -171,6 +172,8 @@ def _index_arithmetic(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults)
         if not is_standard(node) or not any(map(is_float32, node.outputs)) or any(bodies(node)):
             continue
         floats = [value for value in node.inputs if is_float32(value) and constant_of(value) is None]
+        if _applies_weights(node):
+            continue
         if floats and all(value in derived for value in floats):
             derived.update(node.outputs)
             yield node, "index arithmetic: computed from integers alone"
@@ -178,3 +181,9 @@ def _index_arithmetic(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults)
             derived.update(node.outputs)
             if node.op_type != "Cast":
                 yield node, "index arithmetic: computed from integers alone"
+
+
+def _applies_weights(node: ir.Node) -> bool:
+    """Whether a weight matrix turns indices into features here: then it is no index arithmetic any more."""
+    weights = (constant_of(value) for value in node.inputs)
+    return any(tensor is not None and len(tensor.shape) >= 2 and tensor.size >= _FEATURES for tensor in weights)

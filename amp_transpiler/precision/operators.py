@@ -1,8 +1,32 @@
-"""Kinds of operators that the rules speak of, ONNX's own domain."""
+"""Kinds of operators that the rules speak of, of ONNX's own domain unless said otherwise."""
 
 from __future__ import annotations
 
-__all__ = ["BOUNDED", "CAPPED", "EXACT", "MOVEMENT", "SUMS"]
+__all__ = ["BOUNDED", "CAPPED", "COMPUTE", "CONTRIB_COMPUTE", "EXACT", "MOVEMENT", "SUMS"]
+
+# The operators whose time low precision is for.
+COMPUTE = frozenset({"Attention", "Conv", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
+
+# The same in com.microsoft.
+CONTRIB_COMPUTE = frozenset(
+    {
+        "Attention",
+        "DecoderMaskedMultiHeadAttention",
+        "FusedConv",
+        "FusedGemm",
+        "FusedMatMul",
+        "GemmFastGelu",
+        "GroupQueryAttention",
+        "MultiHeadAttention",
+        "NhwcConv",
+        "NhwcFusedConv",
+        "PackedAttention",
+        "PackedMultiHeadAttention",
+        "QMoE",
+        "MoE",
+        "TransposeMatMul",
+    }
+)
 
 # Values are moved, repeated or dropped, never computed: the result in a low format is exact if the input is.
 MOVEMENT = frozenset(

@@ -13,18 +13,15 @@ from collections.abc import Callable, Iterator
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.graph.schema import opset_of, signature
+from amp_transpiler.graph.schema import opset_of, signature, type_string
 from amp_transpiler.graph.walk import all_nodes, bodies, is_standard
 from amp_transpiler.kernels import attribute_values, kernel_table, kernel_type, schema_version
 from amp_transpiler.precision.constraints import Target, constrain, touches_float32
-from amp_transpiler.graph.schema import type_string
+from amp_transpiler.precision.operators import COMPUTE
 
-__all__ = ["COMPUTE", "NEWEST_OPSET", "OpsetChoice", "choose_opset"]
+__all__ = ["NEWEST_OPSET", "OpsetChoice", "choose_opset"]
 
 NEWEST_OPSET = 26  # what ONNX Runtime 1.31 is made for
-
-# The operators whose time low precision is for.
-COMPUTE = frozenset({"Attention", "Conv", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class OpsetChoice:
 
 
 def choose_opset(model: ir.Model, target: Target, has_equivalent: Callable[[ir.Node], bool]) -> OpsetChoice:
-    """Return the opset in which most computing nodes of `model` can be low; the lowest of equals.
+    """Return the opset in which most computing nodes of `model` can be low, then most nodes; the lowest of equals.
 
     Args:
         model: a typed program.
@@ -52,23 +49,62 @@ def choose_opset(model: ir.Model, target: Target, has_equivalent: Callable[[ir.N
     """
     own = opset_of(model, "")
     nodes = [node for node in all_nodes(model) if is_standard(node) and touches_float32(node) and not any(bodies(node))]
-    counted = [node for node in nodes if node.op_type in COMPUTE] or nodes
-    best, most = OpsetChoice(own), _low_nodes(model, counted, target, own)
+    count = _Counter(model, nodes, target)
+    best, most = OpsetChoice(own), count.low(own)
+    start = most
     for opset in _candidates(nodes, own):
-        if most == len(counted):
-            break
-        low = _low_nodes(model, counted, target, opset)
-        if low <= most:
+        low = count.low(opset)
+        if low <= most or most == count.all:
             continue
         lost = [node for node in nodes if _loses_kernel(model, node, target, own, opset)]
+        if lost and low[0] == most[0]:
+            continue  # more nodes to run in exchange for cheap ones is no gain
         if all(has_equivalent(node) for node in lost):
-            what = "computing nodes" if counted is not nodes else "nodes"
-            reason = f"opset {own} -> {opset}: {low} instead of {most} of {len(counted)} {what} can be {target.low.name}"
-            if lost:
-                kinds = ", ".join(sorted({node.op_type for node in lost}))
-                reason += f"; {kinds} written in operators that keep their kernels"
-            best, most = OpsetChoice(opset, reason, tuple(lost)), low
+            best, most = OpsetChoice(opset, _reason(own, opset, start, low, count.all, target, lost), tuple(lost)), low
     return best
+
+
+def _reason(
+    own: int,
+    opset: int,
+    before: tuple[int, int],
+    after: tuple[int, int],
+    total: tuple[int, int],
+    target: Target,
+    lost: list[ir.Node],
+) -> str:
+    which, what = (0, "computing nodes") if after[0] > before[0] else (1, "nodes")
+    reason = (
+        f"opset {own} -> {opset}: {after[which]} instead of {before[which]} of {total[which]} {what} "
+        f"can be {target.low.name}"
+    )
+    if lost:
+        kinds = ", ".join(sorted({node.op_type for node in lost}))
+        reason += f"; {kinds} written in operators that keep their kernels"
+    return reason
+
+
+class _Counter:
+    """Counts the nodes that could be low at an opset: first those that compute, then all."""
+
+    def __init__(self, model: ir.Model, nodes: list[ir.Node], target: Target) -> None:
+        self._model = model
+        self._nodes = nodes
+        self._target = target
+        self._known: dict[tuple[ir.Node, int | None], bool] = {}
+        self.all = (sum(node.op_type in COMPUTE for node in nodes), len(nodes))
+
+    def low(self, opset: int) -> tuple[int, int]:
+        """Computing nodes and all nodes that could be low at `opset`."""
+        low = [node for node in self._nodes if self._can_be_low(node, opset)]
+        return sum(node.op_type in COMPUTE for node in low), len(low)
+
+    def _can_be_low(self, node: ir.Node, opset: int) -> bool:
+        sig = signature("", node.op_type, opset)
+        key = (node, sig.since_version if sig is not None else None)
+        if key not in self._known:
+            self._known[key] = constrain(self._model, node, self._target, opset).form is not None
+        return self._known[key]
 
 
 def _candidates(nodes: list[ir.Node], own: int) -> Iterator[int]:
@@ -80,10 +116,6 @@ def _candidates(nodes: list[ir.Node], own: int) -> Iterator[int]:
         if schema.domain == "" and schema.name in kinds
     }
     return iter(sorted(version for version in versions if own < version <= NEWEST_OPSET))
-
-
-def _low_nodes(model: ir.Model, nodes: list[ir.Node], target: Target, opset: int) -> int:
-    return sum(constrain(model, node, target, opset).form is not None for node in nodes)
 
 
 def _loses_kernel(model: ir.Model, node: ir.Node, target: Target, own: int, opset: int) -> bool:

@@ -54,7 +54,7 @@ def colour(node: ir.Node, lists: AutoMixedPrecisionLists, level: Level) -> Class
     key = operator_class(node)
     if level == "O0":
         return Classification(Colour.BLACK, "level O0 changes nothing")
-    if key in lists.unsupported_list and not (level == "auto" and _is_lifted_at_auto(node, key, lists)):
+    if key in lists.unsupported_list and not _is_lifted(node, key, lists, level):
         return Classification(Colour.UNSUPPORTED, _unsupported_reason(key, lists))
     if key in lists.white_list:
         return Classification(Colour.WHITE, f"{key} is on the white list{_why(key, Colour.WHITE)}")
@@ -69,10 +69,16 @@ def colour(node: ir.Node, lists: AutoMixedPrecisionLists, level: Level) -> Class
     return Classification(Colour.UNLISTED, f"{key} is on no list")
 
 
-def _is_lifted_at_auto(node: ir.Node, key: str, lists: AutoMixedPrecisionLists) -> bool:
-    """Whether inference loses nothing by a low form of an operator of the extra list: all but accumulating does."""
-    if key not in lists.extra_black_list:
+def _is_lifted(node: ir.Node, key: str, lists: AutoMixedPrecisionLists, level: Level) -> bool:
+    """Whether an operator of the extra list may be low all the same.
+
+    At O2 an embedding may: its table is low there in Paddle too, and looking rounded rows up gives what looking them
+    up in float32 and rounding gives, without the casts. At auto whatever does not accumulate may.
+    """
+    if key not in lists.extra_black_list or level not in ("O2", "auto"):
         return False
+    if level == "O2":
+        return key == "Gather[embedding]"
     reduction = node.attributes.get("reduction")
     return not (node.op_type in _SCATTERS and reduction is not None and reduction.value != "none")
 

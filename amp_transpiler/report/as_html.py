@@ -106,7 +106,7 @@ def _opset(report: Report) -> str:
 
 def _verdict(report: Report, error: str | None) -> str:
     kind = "bad" if error else "good" if report.verdict.startswith("verified") else "warn"
-    checks = f'<p class="soft">Passed: {_html(", ".join(report.checks))}</p>' if report.checks else ""
+    checks = f'<p class="soft">Passed: {_html("; ".join(report.checks))}</p>' if report.checks else ""
     failed = f'<p class="bad-text">{_html(error)}</p>' if error else ""
     return f'<section class="verdict {kind}"><p><strong>{_html(report.verdict)}</strong></p>{failed}{checks}</section>'
 

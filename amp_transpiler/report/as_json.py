@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from amp_transpiler import __version__
 from amp_transpiler.report.report import Report
 
 __all__ = ["dump", "package_versions", "report_as_dict"]
 
 FORMAT = 1  # Raised when a key is renamed or removed; added keys do not raise it.
 
-_PACKAGES = ("amp_transpiler", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "scipy")
+_PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "scipy")
 
 
 def report_as_dict(report: Report) -> dict[str, Any]:
@@ -40,7 +41,11 @@ def dump(record: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
 
 def package_versions() -> dict[str, str | int]:
     """Return the versions of Python and of the packages that decide what a conversion gives."""
-    versions: dict[str, str | int] = {"json_format": FORMAT, "python": platform.python_version()}
+    versions: dict[str, str | int] = {
+        "json_format": FORMAT,
+        "amp_transpiler": __version__,
+        "python": platform.python_version(),
+    }
     for name in _PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)

@@ -124,16 +124,16 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
     grid.add_row("casts", f"{report.casts} added, {report.casts_removed} removed")
     grid.add_row("opset", _before_after(*map(str, report.opset)))
     grid.add_row("weights", _sizes(*report.weight_bytes))
-    if report.file_bytes != (None, None):
+    if report.file_bytes[1] is not None:  # None on a dry run
         grid.add_row("files", _sizes(*report.file_bytes))
     if report.missing_kernels:
         grid.add_row("no kernel", Text(_missing(report)))
     if report.checks:
-        grid.add_row("checks", Text(printable(", ".join(report.checks))))
+        grid.add_row("checks", Text(printable("; ".join(report.checks))))
     grid.add_row("verdict", Text(printable(report.verdict), style=_verdict_style(report, failed=failed)))
     for label, note in _notes(report.notes):
         grid.add_row(label, Text(printable(note)))
-    return Padding(grid, (0, 0, 0, 2))
+    return Padding(grid, (0, 0, 0, 2), expand=False)
 
 
 def _node_counts(report: Report) -> Text:
@@ -159,10 +159,10 @@ def _reasons(report: Report, precision: Precision) -> RenderableType | None:
     grid.add_column(justify="right")
     grid.add_column(overflow="fold")
     for reason, count in shown:
-        grid.add_row(str(count), Text(printable(reason)))
+        grid.add_row(f"{count}x", Text(printable(reason)))
     if len(shown) < len(rows):
         rest = rows[len(shown) :]
-        grid.add_row(str(sum(count for _, count in rest)), f"for {len(rest)} other reasons (--explain lists them)")
+        grid.add_row(f"{sum(count for _, count in rest)}x", f"for {len(rest)} other reasons (--explain lists them)")
     return grid
 
 
@@ -220,7 +220,7 @@ def _outputs(report: Report) -> RenderableType:
     if len(shown) < len(ordered):
         worst = human_percent(ordered[len(shown)].relative)
         parts.append(Text(f"and {len(ordered) - len(shown)} more, relative error at most {worst}", style="dim"))
-    return Padding(Group(*parts), (1, 0, 0, 2))
+    return Padding(Group(*parts), (1, 0, 0, 2), expand=False)
 
 
 def _output_row(output: OutputComparison) -> tuple[str | Text, ...]:
@@ -252,4 +252,4 @@ def benchmark_table(result: BenchmarkResult, dtype: str) -> RenderableType:
     ratio = f"{after / before:.0%}" if before and after is not None else "-"
     table.add_row(f"peak memory ({result.memory})", human_bytes(before), human_bytes(after), ratio)
     notes = [Text(printable(note), style="dim") for note in result.notes]
-    return Padding(Group(table, *notes), (1, 0, 0, 2))
+    return Padding(Group(table, *notes), (1, 0, 0, 2), expand=False)

@@ -21,7 +21,7 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.types import propagate_types, set_dtype
 from amp_transpiler.graph.verifier import verify
-from amp_transpiler.graph.walk import Use, constant_of, is_standard, scopes
+from amp_transpiler.graph.walk import Use, all_nodes, constant_of, is_standard, scopes
 from amp_transpiler.precision.operators import EXACT
 from amp_transpiler.rewrite.casts import add_cast, redirect, rename_output
 from amp_transpiler.rewrite.constants import unify_constants
@@ -50,6 +50,9 @@ def emulate(program: Program | ir.Model | onnx.ModelProto | str | os.PathLike[st
     inline_functions(model)
     unify_constants(model)
     propagate_types(model)
+    for node in all_nodes(model):
+        if node.op_type == "CastLike" and is_standard(node) and _is_low(node.outputs[0]):
+            _turn_into_cast(node)
     _Emulation(model).run()
     verify(model, "emulation")
     result.source = None
@@ -85,8 +88,6 @@ class _Emulation:
                 self._input(value, main=scope.owner is None)
 
     def _node(self, node: ir.Node) -> None:
-        if node.op_type == "CastLike" and is_standard(node) and _is_low(node.outputs[0]):
-            _turn_into_cast(node)
         low = [value for value in node.outputs if _is_low(value)]
         if not low:
             return
@@ -108,7 +109,7 @@ class _Emulation:
         set_dtype(value, ir.DataType.FLOAT)
         outputs = [use for use in uses if self._leaves_the_program(use)]
         inner = [use for use in uses if use not in outputs]
-        if exact and not outputs:
+        if not uses or (exact and not outputs):
             return
         rounded = add_cast(value, dtype, _LOW[dtype], self._names)
         if inner:

@@ -63,8 +63,8 @@ def check_feeds(
     for name in feeds:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InputError(f"{start}unknown input {name!r}{hint} The program's inputs are {_listing(inputs)}")
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise InputError(f"{start}unknown input {name!r}{hint}; the program's inputs are {_listing(inputs)}")
     missing = [info for info in inputs if info.required and info.name not in feeds]
     if missing:
         raise InputError(f"{start}missing input {missing[0].name!r}, expected {missing[0]}; got {sorted(feeds)}")

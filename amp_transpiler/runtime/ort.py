@@ -67,7 +67,8 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 )
 """What ONNX Runtime raises when it refuses a model or a run; `NotImplemented` means that a kernel is missing."""
 
-_PROVIDER_ERRORS = (*ORT_ERRORS, RuntimeError, ValueError)  # a provider that cannot start raises Python's own, too
+# A provider that cannot start raises Python's own errors, too.
+_PROVIDER_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, RuntimeError, ValueError)
 
 # ONNX Runtime's names of element types, as `tensor(float)` has them, where they are not ONNX's.
 _ELEMENT_TYPES = {"float": ir.DataType.FLOAT, "double": ir.DataType.DOUBLE}
@@ -312,7 +313,7 @@ def run_session(
     by_value = [name for name in names if _names_extension(types_of[name])]
     if not by_value:
         return list(session.run(names, given))
-    _refuse_sequences(given, {name: types_of[name] for name in by_value})
+    _refuse_unbindable(given, {name: types_of[name] for name in by_value})
     values = {name: v if isinstance(v, onnxruntime.OrtValue) else to_ort(np.asarray(v)) for name, v in given.items()}
     found = dict(zip(by_value, map(from_ort, session.run_with_ort_values(by_value, values)), strict=True))
     others = [name for name in names if name not in found]
@@ -331,13 +332,15 @@ def _names_extension(ort_type: str) -> bool:
     return dtype is not None and is_extension(dtype.numpy())
 
 
-def _refuse_sequences(feeds: Mapping[str, Any], outputs: Mapping[str, str]) -> None:
+def _refuse_unbindable(feeds: Mapping[str, Any], outputs: Mapping[str, str]) -> None:
     for name, kind in outputs.items():
         if element_type(kind) is None:
             raise InputError(f"output {name!r} is {kind}: ONNX Runtime's Python bindings cannot read it")
     for name, value in feeds.items():
-        if isinstance(value, list) or value is None:
+        if not isinstance(value, onnxruntime.OrtValue) and (
+            isinstance(value, list) or value is None or np.asarray(value).dtype.kind in "OUS"
+        ):
             raise InputError(
-                f"input {name!r} is a sequence or optional and output {next(iter(outputs))!r} is "
+                f"input {name!r} is a sequence, optional or string and output {next(iter(outputs))!r} is "
                 f"{next(iter(outputs.values()))}: ONNX Runtime's Python bindings cannot do both in one run"
             )

@@ -19,6 +19,7 @@ import onnxruntime
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph import io
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.walk import all_nodes, scopes
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
@@ -99,7 +100,7 @@ class Session:
         names = self._fetched(fetch)
         values = check_feeds(feeds, self.inputs)
         try:
-            if isinstance(self.place, CPUPlace) or not self._tensors_only(names):
+            if isinstance(self.place, CPUPlace) or not self._can_bind(values, names):
                 return ort.run_session(self._session, values, names)
             binding = self._binding(values, names)
             self._session.run_with_iobinding(binding)
@@ -114,16 +115,20 @@ class Session:
         """Return a function that runs once on these feeds and waits for the end.
 
         Inputs are where the program wants them before it is called, and outputs stay where they arise: what it takes
-        is the program's own time.
+        is the program's own time. Programs with strings or sequences, which ONNX Runtime cannot bind, copy each time.
 
         Raises:
-            InputError: as `run`; or an input is no tensor.
+            InputError: as `run`.
         """
         values = check_feeds(feeds, self.inputs)
-        wrong = [info for info in self.inputs if info.numpy is None and info.name in values]
-        if wrong:
-            raise InputError(f"input {wrong[0].name!r} is {wrong[0].dtype}: only tensors can be bound")
-        binding = self._binding(values, [info.name for info in self.outputs], keep=True)
+        names = [info.name for info in self.outputs]
+        if not self._can_bind(values, names):
+
+            def run_and_copy() -> None:
+                ort.run_session(self._session, values, names)
+
+            return run_and_copy
+        binding = self._binding(values, names, keep=True)
 
         def run() -> None:
             # `values` must live as long as the binding, which shares their memory on the CPU.
@@ -143,9 +148,11 @@ class Session:
                 raise InputError(f"unknown output {name!r}: the program's outputs are {', '.join(known)}")
         return list(fetch)
 
-    def _tensors_only(self, fetch: list[str]) -> bool:
-        used = (*self.inputs, *(info for info in self.outputs if info.name in fetch))
-        return all(info.numpy is not None for info in used)
+    def _can_bind(self, values: Mapping[str, Any], fetch: Sequence[str]) -> bool:
+        """Whether inputs and outputs are all tensors, and no input is one of strings."""
+        inputs = [info.numpy for info in self.inputs if info.name in values]
+        outputs = [info.numpy for info in self.outputs if info.name in fetch]
+        return None not in (*inputs, *outputs) and not any(dtype is not None and dtype.kind == "O" for dtype in inputs)
 
     def _binding(
         self, values: Mapping[str, np.ndarray], fetch: Sequence[str], *, keep: bool = False
@@ -172,7 +179,7 @@ class Session:
         folders = {os.fspath(tensor.base_dir) for tensor in files}
         inline = sum(io.tensor_bytes(program.model)) - sum(tensor.nbytes for tensor in files)
         if inline <= _INLINE_LIMIT and len(folders) <= 1:
-            message = ir.to_proto(program.model).SerializeToString()  # external data stays where it is
+            message = to_proto(program.model).SerializeToString()  # external data stays where it is
             where = folders.pop() if folders else None
             return ort.open_session(message, self.place, external_folder=where, record_assignment=record_assignment)
         # ONNX Runtime may keep the weights mapped, so the folder stays as long as the session.
@@ -203,8 +210,9 @@ def _makes_low(node: ir.Node) -> bool:
             continue
         if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in _LOW:
             return True
-        if attribute.type == ir.AttributeType.INT and attribute.name in _TYPE_ATTRIBUTES:
-            return attribute.as_int() in _LOW_NUMBERS
+        names_type = attribute.type == ir.AttributeType.INT and attribute.name in _TYPE_ATTRIBUTES
+        if names_type and attribute.as_int() in _LOW_NUMBERS:
+            return True
     return False
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.io import to_proto_without_weights
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.walk import scopes
+from amp_transpiler.graph.walk import all_nodes, scopes
 from amp_transpiler.runtime.ort import ORT_ERRORS, error_text, open_session
 from amp_transpiler.runtime.places import CPUPlace, default_place
 from amp_transpiler.runtime.session import Session
@@ -37,30 +37,25 @@ def mend_declared_shapes(model: ir.Model) -> str:
     """Forget declared shapes that contradict what the operators compute; return what was wrong, empty if nothing was.
 
     First the shapes of intermediates are forgotten, since inference finds them anyway; then, if outputs of the model
-    are declared wrongly, their sizes become unknown. A fault of another kind stays, and is not returned.
+    are declared wrongly, their sizes become unknown. Where neither helps, everything stays as it was.
     """
     fault = checker_fault(model)
     if not fault:
         return ""
-    for scope in scopes(model):
-        kept = {id(value) for value in scope.graph.outputs}
-        for node in scope.graph:
-            for value in node.outputs:
-                if id(value) not in kept:
-                    value.shape = None
+    outputs = {value for scope in scopes(model) for value in scope.graph.outputs if value.producer() is not None}
+    inner = {value for node in all_nodes(model) for value in node.outputs} - outputs
+    before = {value: value.shape for value in (*inner, *outputs)}
+    for value in inner:
+        value.shape = None
     if not checker_fault(model):
         return f"declared shapes of intermediate values were wrong and are left out: {fault}"
-    for scope in scopes(model):
-        for value in scope.graph.outputs:
-            if value.shape is not None and value.producer() is not None:
-                value.shape = ir.Shape([None] * len(value.shape))
+    for value in outputs:
+        value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
     if not checker_fault(model):
         return f"the declared shape of an output was wrong, its sizes are left open: {fault}"
-    for scope in scopes(model):
-        for value in scope.graph.outputs:
-            if value.producer() is not None:
-                value.shape = None
-    return "" if checker_fault(model) else f"the declared rank of an output was wrong and is left out: {fault}"
+    for value, shape in before.items():
+        value.shape = shape
+    return ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

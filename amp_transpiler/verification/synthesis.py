@@ -145,7 +145,8 @@ class _Input:
     def of(cls, value: ir.Value) -> _Input:
         name = str(value.name)
         if not isinstance(value.type, ir.TensorType):
-            raise CannotSynthesise(f"input '{name}' is no tensor but {value.type}; give inputs that have it")
+            kind = "of a type without tensors" if value.type is None else str(value.type)
+            raise CannotSynthesise(f"input '{name}' is no tensor but {kind}; give inputs that have it")
         dims = None
         if value.shape is not None:
             dims = tuple((d if d >= 0 else None) if isinstance(d, int) else d.value for d in value.shape)

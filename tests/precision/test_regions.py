@@ -1,0 +1,146 @@
+"""Regions: marking by pattern in every scope, nesting, and the context managers."""
+
+import types
+
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.precision.regions import (
+    DISABLE_AMP,
+    FP16_GUARD,
+    REGION_KEY,
+    current_region,
+    disable_amp,
+    fp16_guard,
+    is_guarded,
+    mark_region,
+    region_of,
+)
+
+TEXT = """<ir_version: 10, opset_import: ["": 21, "local": 1]>
+g (float[4] x, bool c) => (float[4] y) {
+    [encoder_1] a = Relu(x)
+    hidden_out = Tanh(a)
+    [branch] b = If(c) <
+        then_branch = t () => (float[4] p) { [inner_then] p = Exp(a) },
+        else_branch = e () => (float[4] q) { [encoder_2] r = Exp(a) q = Log(r) }
+    >
+    [called] y = local.twice(b)
+}
+<domain: "local", opset_import: ["": 21]>
+twice (u) => (v) { [in_function] v = Add(u, u) }
+"""
+
+
+def proto():
+    return onnx.parser.parse_model(TEXT)
+
+
+def regions(model):
+    nodes = [*model.graph.all_nodes(), *(n for f in model.functions.values() for n in f.all_nodes())]
+    marked = {node.name or node.outputs[0].name: node.metadata_props.get(REGION_KEY) for node in nodes}
+    return {name: region for name, region in marked.items() if region}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("encoder_1", {"encoder_1"}),
+        ("encoder", {"encoder_1", "encoder_2"}),
+        ("^encoder_[0-9]$", {"encoder_1", "encoder_2"}),
+        ("hidden", {"hidden_out"}),  # an unnamed node goes by its output
+        ("^a$", None),  # a named one does not
+        ("branch", {"branch", "inner_then", "encoder_2", "q"}),  # control flow takes its bodies along
+        ("in_function", {"in_function"}),
+        (".", {"encoder_1", "hidden_out", "branch", "inner_then", "encoder_2", "q", "called", "in_function"}),
+    ],
+)
+def test_marking_reaches_every_scope(pattern, expected):
+    edited = proto()
+    model = ir.from_proto(proto())
+    if expected is None:
+        with pytest.raises(OptionError, match="matches no node"):
+            mark_region(model, "fp16_guard", nodes=pattern)
+        return
+    assert mark_region(model, "fp16_guard", nodes=pattern) == len(expected)
+    assert regions(model).keys() == expected
+    assert mark_region(edited, "fp16_guard", nodes=pattern) == len(expected)
+    assert regions(ir.from_proto(edited)) == regions(model)
+
+
+def test_a_program_is_accepted():
+    program = types.SimpleNamespace(model=ir.from_proto(proto()))
+    assert mark_region(program, "disable_amp", nodes="called") == 1
+    assert region_of(program.model.graph[-1]) == {DISABLE_AMP}
+
+
+def test_marks_survive_a_file(tmp_path):
+    model = ir.from_proto(proto())
+    mark_region(model, "fp16_guard", nodes="encoder_2")
+    ir.save(model, tmp_path / "marked.onnx")
+    assert regions(ir.load(tmp_path / "marked.onnx")) == {"encoder_2": "fp16_guard"}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "text", "guarded"),
+    [
+        ([], None, False),
+        ([FP16_GUARD], "fp16_guard", True),
+        ([FP16_GUARD, FP16_GUARD], "fp16_guard", True),
+        ([DISABLE_AMP], "disable_amp", False),
+        ([FP16_GUARD, DISABLE_AMP], "fp16_guard;disable_amp", False),
+        ([DISABLE_AMP, FP16_GUARD], "disable_amp;fp16_guard", False),
+    ],
+)
+def test_nesting(kinds, text, guarded):
+    model = ir.from_proto(proto())
+    for kind in kinds:
+        mark_region(model, kind, nodes="encoder_1")
+    node = model.graph[0]
+    assert node.metadata_props.get(REGION_KEY) == text
+    assert region_of(node) == set(kinds)
+    assert is_guarded(node) is guarded
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "message"),
+    [
+        ("fp16_gard", "encoder", r"fp16_gard.*fp16_guard.*disable_amp"),
+        ("fp16_guard", "encoder[", "not a regular expression"),
+        ("fp16_guard", "encodr_1$", r"matches no node.*encoder_1"),
+        ("disable_amp", "zzzzzz", "matches no node; nodes are named like"),
+    ],
+)
+@pytest.mark.parametrize("as_proto", [False, True])
+def test_mistakes_are_named(kind, pattern, message, as_proto):
+    model = proto() if as_proto else ir.from_proto(proto())
+    with pytest.raises(OptionError, match=message):
+        mark_region(model, kind, nodes=pattern)
+
+
+def test_context_managers_nest():
+    assert current_region() == ""
+    with fp16_guard():
+        assert current_region() == "fp16_guard"
+        with disable_amp(), fp16_guard():
+            assert current_region() == "fp16_guard;disable_amp;fp16_guard"
+        assert current_region() == "fp16_guard"
+    assert current_region() == ""
+
+
+def test_a_region_ends_with_an_exception():
+    with pytest.raises(KeyError), disable_amp():
+        raise KeyError
+    assert current_region() == ""
+
+
+def test_decorators_enter_anew_for_each_call():
+    @fp16_guard()
+    def build(depth):
+        return current_region() if depth == 0 else build(depth - 1)
+
+    assert build(0) == "fp16_guard"
+    assert build(1) == "fp16_guard;fp16_guard"
+    assert current_region() == ""
