@@ -40,6 +40,7 @@ __all__ = ["main"]
 _logger = logging.getLogger(__name__)
 
 OK, CHECK_FAILED, WRONG_INPUT, INTERNAL_ERROR, INTERRUPTED = 0, 1, 2, 3, 130
+PHASES = ("load", "prepare", "check source", "convert", "run fp32", "compare", "repair", "write", "check result")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -350,12 +351,18 @@ def _progress(job: _Job, options: Options) -> Iterator[Callable[[str, float], No
 
     columns = (TextColumn("{task.fields[model]}  {task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task("", total=1.0, model=job.model.name)
+    task = bar.add_task("", total=len(PHASES), model=job.model.name)
+
+    def advance(phase: str, done: float) -> None:
+        reached = PHASES.index(phase) + done if phase in PHASES else 0.0
+        # Repairs go back to an earlier phase; the bar does not.
+        bar.update(task, description=phase, completed=max(reached, bar.tasks[0].completed))
+
     timer = threading.Timer(1.0, bar.start)  # A short run shows none.
     timer.daemon = True
     timer.start()
     try:
-        yield lambda phase, done: bar.update(task, description=phase, completed=done)
+        yield advance
     finally:
         timer.cancel()
         timer.join()  # It may be starting the bar right now.

@@ -26,6 +26,7 @@ from amp_transpiler.rewrite.constants import unify_constants
 from amp_transpiler.rewrite.equivalents import EQUIVALENTS, rewrite_equivalents
 from amp_transpiler.rewrite.fold_batch_norm import fold_batch_norm
 from amp_transpiler.rewrite.functions import inline_functions
+from amp_transpiler.rewrite.newer_operators import write_out_newer_operators
 from amp_transpiler.rewrite.opset import OpsetConversionError, convert_opset, lower_opset
 
 __all__ = ["Conversion", "convert", "prepare"]
@@ -72,7 +73,7 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     propagate_types(model)
     if fault := next(faults(model), None):
         raise ModelError(f"{what}: the model is invalid as it is, before any conversion: {fault}")
-    if not lower_opset(model, NEWEST_OPSET):
+    if not _lower_opset(program):
         raise ModelError(f"{what}: uses operators newer than opset {NEWEST_OPSET}, which ONNX Runtime does not know yet")
     if policy.level != "O0":
         _settle_opset(program, Target(policy.target, policy.low))
@@ -95,6 +96,21 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
     casts = sum(INSERTED in node.meta for node in all_nodes(model))
     logger.info("%d constants converted, %d casts added, %d removed", len(converted), casts, removed)
     return Conversion(assignment, converted, casts, removed)
+
+
+def _lower_opset(program: Program) -> bool:
+    """Bring the program to an opset that ONNX Runtime reads, writing newer operators out where ONNX defines how."""
+    model = program.model
+    if lower_opset(model, NEWEST_OPSET):
+        return True
+    written = write_out_newer_operators(model, NEWEST_OPSET)
+    if not written or not lower_opset(model, NEWEST_OPSET):
+        return False
+    unify_constants(model)
+    name_nodes(model, NameAllocator(model))
+    propagate_types(model)
+    program.notes.append(f"newer than opset {NEWEST_OPSET}, so written out by definition: {', '.join(written)}")
+    return True
 
 
 def _release_initializers(program: Program) -> None:

@@ -301,7 +301,7 @@ def test_bar_appears_on_a_terminal_only_after_a_second(model, monkeypatch, capsy
 
     def transpile(src, dst, *, progress, **options):
         for step in range(pauses):
-            progress("rewriting", step / pauses)
+            progress("convert", step / pauses)
             time.sleep(0.4)
         return Report(source=str(src), level="auto", dtype="float16", target="cuda")
 
@@ -313,7 +313,7 @@ def test_bar_appears_on_a_terminal_only_after_a_second(model, monkeypatch, capsy
     assert capsys.readouterr().err == ""
     pauses = 4
     assert cli.main([str(model)]) == 0
-    assert "rewriting" in capsys.readouterr().err
+    assert "convert" in capsys.readouterr().err
 
 
 # ---- as a process ----
@@ -352,6 +352,7 @@ def test_real_conversion(model):
         "same": "untouched",
     }
     assert found["outputs"]["y"]["relative"] < 1e-3
+    assert set(found["phases"]) <= set(cli.PHASES)  # what the bar knows
     low = onnx.load(model.with_name("model.fp16.onnx"))
     assert low.graph.initializer[0].data_type == onnx.TensorProto.FLOAT16
     onnx.checker.check_model(low, full_check=True)

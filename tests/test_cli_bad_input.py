@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import onnx
-import onnx.helper
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 
@@ -40,6 +40,14 @@ def write(path: pathlib.Path, text: str = MODEL) -> str:
 
 def write_bytes(path: pathlib.Path, data: bytes) -> str:
     path.write_bytes(data)
+    return str(path)
+
+
+def write_wide(path: pathlib.Path, width: int, **storage: object) -> str:
+    """Write a model whose weights take 16 * `width` bytes."""
+    model = onnx.parser.parse_model(MODEL.replace("float[1, 3] y", f"float[1, {width}] y"))
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones((4, width), np.float32), "w"))
+    onnx.save(model, path, **storage)
     return str(path)
 
 
@@ -235,10 +243,7 @@ def test_read_only_folder(folder, capfd):
 
 def test_full_disk(folder):
     """A limit on the size of files stands in for a full disk: both end in an error of `write`."""
-    large = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [4, 30000], np.ones((4, 30000), np.float32))
-    model = onnx.parser.parse_model(MODEL.replace("float[1, 3] y", "float[1, 30000] y"))
-    model.graph.initializer[0].CopyFrom(large)
-    onnx.save(model, folder / "model.onnx")
+    write_wide(folder / "model.onnx", 30000)
     before = snapshot(folder)
     code = (
         "import resource, sys; from amp_transpiler.cli import main; "
@@ -270,15 +275,17 @@ def test_an_interrupt_leaves_nothing_half_written(folder, capfd, monkeypatch):
 
 def test_weights_of_the_source_are_not_overwritten(folder, capfd):
     """The source's weights lie where those of the result would go."""
-    model = onnx.parser.parse_model(MODEL)
-    model.graph.initializer[0].raw_data = np.ones((4, 3), np.float32).tobytes()
-    model.graph.initializer[0].ClearField("float_data")
-    place = {"save_as_external_data": True, "size_threshold": 0, "location": "b.onnx.data"}
-    onnx.save(model, folder / "a.onnx", **place)
-    weights = (folder / "b.onnx.data").read_bytes()
-    status = cli.main([str(folder / "a.onnx"), "-o", str(folder / "b.onnx")])
-    assert (folder / "b.onnx.data").read_bytes() == weights
-    check_refusal(status, *capfd.readouterr(), ["b.onnx", "weights"])
+    model = write_wide(folder / "a.onnx", 300, save_as_external_data=True, location="b.onnx.data")
+    before = snapshot(folder)
+    status = cli.main([model, "-o", str(folder / "b.onnx")])
+    check_refusal(status, *capfd.readouterr(), [f"{folder / 'b.onnx'}: ", "b.onnx.data"])
+    assert snapshot(folder) == before
+
+
+def test_external_weights_of_any_size_are_read(folder, capfd):
+    model = external(folder, data=np.ones((4, 3), np.float32).tobytes())
+    assert cli.main([model]) == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_nodes_out_of_order_are_sorted_not_refused(folder, capfd):

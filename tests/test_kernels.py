@@ -2,8 +2,8 @@
 
 The expectations were seen: a session on the CUDA provider (with stand-ins for the driver, so that placement is real and
 nothing runs) put the node on CUDA, or on the CPU, or refused the model. Three kinds of refusal are about running
-instead: reductions of ScatterND and ScatterElements (on the CPU, seen; on CUDA, the kernels that are compiled) and a low
-region of interest of Resize.
+instead: reductions of ScatterND and ScatterElements (on the CPU, seen; on CUDA, the kernels that are compiled) and a
+low region of interest of Resize.
 """
 
 import time
@@ -213,6 +213,7 @@ def test_the_cpus_float16_scatters(op, reduction, expected):
         ("NegativeLogLikelihoodLoss", LOSS, 21, "f16", True),
         ("NegativeLogLikelihoodLoss", LOSS, 24, "bf16", True),
         ("MeanVarianceNormalization", UNARY, 21, "f32", False),  # the CPU has a kernel and takes it whole
+        ("MeanVarianceNormalization", UNARY, 18, "f16", False),  # its body adds a float32 constant: refused
         ("MeanVarianceNormalization", UNARY, 21, "bf16", False),
         ("Celu", UNARY, 21, "f32", False),  # likewise
         ("ReduceL2", REDUCE, 18, "bf16", True),
@@ -238,7 +239,7 @@ def test_functions_are_judged_by_their_body(op, body, opset, dtype, expected):
 
 
 def test_without_another_provider_a_body_is_always_used():
-    model, node = single_node("y = MeanVarianceNormalization(x)", "f16", 18)
+    model, node = single_node("y = Celu(x)", "f32", 21)
     inputs, outputs = typed(node)
     assert body_has_kernels(node, model.opset_imports, inputs, outputs, kernel_table("cuda").has_kernel) is True
 

@@ -157,7 +157,7 @@ class _Assigner:
             return "inside a disable_amp region"
         if self._guarded and FP16_GUARD not in region:
             return "outside every fp16_guard region"
-        names = {value.name for value in (*node.inputs, *node.outputs) if value is not None}
+        names = {str(value.name) for value in (*node.inputs, *node.outputs) if value is not None}
         if black := sorted(names & policy.lists.black_varnames):
             return f"reads or writes black variable '{black[0]}'"
         if node.op_type not in CAPPED:

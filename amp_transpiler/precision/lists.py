@@ -46,8 +46,9 @@ class AutoMixedPrecisionLists:
         white_list: operators that are low at every level.
         black_list: operators that are float32 for numerical reasons, the extra list and the user's included.
         gray_list: operators that follow their producers at O1.
-        unsupported_list: operators that are float32 even at O2: the extra list, and what the user listed as black.
-        extra_black_list: interpolation, embeddings, scatters: float32 at O2 too, but parameters are not.
+        unsupported_list: what O2 does not lift with the black list: the extra list, and the user's black ones.
+        extra_black_list: interpolation, embeddings, scatters: float32 at O2 too, embeddings aside; their parameters,
+            unlike those of what the user lists as black, may be low.
         black_varnames: an operator that reads or writes one of these values is float32.
         dtype: `float16` or `bfloat16`.
 

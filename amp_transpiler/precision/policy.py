@@ -47,9 +47,8 @@ class Classification(NamedTuple):
 def colour(node: ir.Node, lists: AutoMixedPrecisionLists, level: Level) -> Classification:
     """Return what `lists` say of `node` at `level`, by operator alone: names, regions and kernels are not looked at.
 
-    In this order: what is float32 at every level; the white list; at OD, all else is black; at O2, the black
-    list, which is for numerics, is lifted. Level auto lifts the extra list too, but for operators that accumulate: an
-    embedding rounded in its table is as exact as one rounded after the look-up.
+    In this order: what is float32 at every level; the white list; at OD, all else is black; at O2 and auto, the black
+    list, which is for numerics, is lifted. Of the extra list, O2 lifts embeddings, auto all that does not accumulate.
     """
     key = operator_class(node)
     if level == "O0":

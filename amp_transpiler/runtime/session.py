@@ -152,7 +152,9 @@ class Session:
         """Whether inputs and outputs are all tensors, and no input is one of strings."""
         inputs = [info.numpy for info in self.inputs if info.name in values]
         outputs = [info.numpy for info in self.outputs if info.name in fetch]
-        return None not in (*inputs, *outputs) and not any(dtype is not None and dtype.kind == "O" for dtype in inputs)
+        if any(dtype is None for dtype in outputs):
+            return False
+        return all(dtype is not None and dtype.kind != "O" for dtype in inputs)
 
     def _binding(
         self, values: Mapping[str, np.ndarray], fetch: Sequence[str], *, keep: bool = False

@@ -104,14 +104,13 @@ def _number(name: str) -> tuple[int, str]:
 
 def _read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if not isinstance(arrays, np.lib.npyio.NpzFile):
-                raise InputError(f"{path}: holds one unnamed array; write it with numpy.savez(path, INPUT_NAME=array)")
-            return {name: arrays[name] for name in arrays.files}
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.lib.npyio.NpzFile):
+            with loaded as arrays:
+                return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{path}: not an .npz file of plain arrays: {error}") from error
+    raise InputError(f"{path}: holds one unnamed array; write it with numpy.savez(path, INPUT_NAME=array)")
 
 
 def _read_data_set(folder: pathlib.Path, model: ir.Model) -> dict[str, Any]:

@@ -7,6 +7,7 @@ seems to mean, by its type, rank and name. The first guess that the model accept
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterator
 
@@ -21,6 +22,8 @@ from amp_transpiler.verification.tables import table_size
 __all__ = ["CannotSynthesise", "synthesise_inputs"]
 
 Shape = tuple[int, ...]
+
+_MOST_ELEMENTS = 1 << 25  # guesses beyond that are skipped: a long sequence squared, for example
 
 
 class CannotSynthesise(AmpError):
@@ -69,6 +72,9 @@ def synthesise_inputs(
     last: Exception | None = None
     for guess in _guesses(inputs):
         shapes = _shapes(inputs, guess)
+        elements = sum(math.prod(shape) for shape in shapes.values())
+        if tried and elements > _MOST_ELEMENTS:
+            continue
         attempt = (tuple(shapes.values()), tuple(_bound(i, guess) for i in inputs if i.role == "ids"))
         if attempt in tried:
             continue

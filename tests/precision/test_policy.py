@@ -134,14 +134,14 @@ EMBEDDING = last_node("y = Gather(t, i)", "int64[5] i", TABLE)
         (plain("Foo", "my.domain"), None, None, (BLACK, UNLISTED, UNLISTED, UNLISTED)),
         (plain("Softmax"), None, None, (BLACK, BLACK, UNLISTED, UNLISTED)),
         (plain("Resize"), None, None, (UNSUPPORTED, UNSUPPORTED, UNSUPPORTED, UNLISTED)),
-        (EMBEDDING, None, None, (UNSUPPORTED, UNSUPPORTED, UNSUPPORTED, UNLISTED)),
+        (EMBEDDING, None, None, (UNSUPPORTED, UNSUPPORTED, UNLISTED, UNLISTED)),
         (SCATTER_ADD, None, None, (UNSUPPORTED, UNSUPPORTED, UNSUPPORTED, UNSUPPORTED)),
         (plain("MatMul"), None, ["matmul"], (UNSUPPORTED, UNSUPPORTED, UNSUPPORTED, UNSUPPORTED)),
         (plain("Softmax"), None, ["Softmax"], (UNSUPPORTED, UNSUPPORTED, UNSUPPORTED, UNSUPPORTED)),
         (EMBEDDING, None, ["lookup_table"], (UNSUPPORTED, UNSUPPORTED, UNSUPPORTED, UNSUPPORTED)),
         (plain("Add"), ["Add"], None, (WHITE, WHITE, WHITE, WHITE)),
         (EMBEDDING, ["Gather"], None, (WHITE, WHITE, WHITE, WHITE)),
-        (EMBEDDING, ["gather"], None, (UNSUPPORTED, UNSUPPORTED, UNSUPPORTED, UNLISTED)),
+        (EMBEDDING, ["gather"], None, (UNSUPPORTED, UNSUPPORTED, UNLISTED, UNLISTED)),
     ],
 )
 def test_colour_by_level(node, custom_white, custom_black, expected):

@@ -1,0 +1,306 @@
+"""Sessions: element types numpy does not know, emulation, external data, feeds that do not fit, benchmarks."""
+
+import gc
+import tempfile
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph import io
+from amp_transpiler.runtime import benchmark as benchmark_module
+from amp_transpiler.runtime import ort
+from amp_transpiler.runtime import session as session_module
+from amp_transpiler.runtime.benchmark import SIZE_NOT_SPEED, benchmark
+from amp_transpiler.runtime.places import CPUPlace
+from amp_transpiler.runtime.session import Session, has_low_values
+
+BF16 = ml_dtypes.bfloat16
+
+
+def model(body, opset=18):
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}]> {body}')
+
+
+def on_cpu(body, emulate=True):
+    return Session(model(body), CPUPlace(), emulate=emulate)
+
+
+SQUARE_OVER_SELF = "g (float16[N] x) => (float16[N] y) { a = Mul(x, x) y = Div(a, x) }"
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([[1.0, -2.5], [3.0e38, 0.0]], BF16),
+        np.array(7.0, BF16),
+        np.zeros((0, 3), BF16),
+        np.arange(12, dtype=np.float32).reshape(3, 4).T.astype(BF16).T,  # not contiguous in C's order
+        np.array([1.0, -0.5], ml_dtypes.float8_e4m3fn),
+        np.array([1.0, -0.5], ml_dtypes.float8_e5m2),
+        np.array([-8, 7, 3], ml_dtypes.int4),  # two in a byte
+        np.array([[1.0, 2.0]], np.float16),
+        np.array(5),
+    ],
+    ids=lambda array: f"{array.dtype.name}{list(array.shape)}",
+)
+def test_arrays_go_in_and_come_back_unchanged(array):
+    back = ort.from_ort(ort.to_ort(array))
+    assert back.dtype == array.dtype
+    assert back.shape == array.shape
+    assert np.array_equal(back.astype(np.float64), array.astype(np.float64))
+
+
+def test_an_array_that_comes_out_outlives_its_session():
+    session = on_cpu("g (bfloat16[N] x) => (bfloat16[N] y) { y = Identity(x) }", emulate=False)
+    x = np.arange(100_000).astype(BF16)
+    [y] = session.run({"x": x})
+    del session
+    gc.collect()
+    assert np.array_equal(y, x)
+
+
+def test_bfloat16_outputs_mix_with_all_others():
+    session = on_cpu(
+        """g (bfloat16[N] x, float[N] z) => (seq(float[N]) s, bfloat16[N] y, float[N] w)
+           { y = Identity(x) w = Neg(z) s = SequenceConstruct(z, w) }""",
+        emulate=False,
+    )
+    feeds = {"x": np.array([1.5], BF16), "z": np.array([2.0], np.float32)}
+    sequence, y, w = session.run(feeds)
+    assert [float(a[0]) for a in sequence] == [2.0, -2.0]
+    assert (y.dtype, float(y[0])) == (BF16, 1.5)
+    assert float(w[0]) == -2.0
+    assert [float(a[0]) for a in session.run(feeds, ["w", "y"])] == [-2.0, 1.5]
+
+
+def test_what_the_bindings_cannot_do_is_refused_by_name():
+    session = on_cpu(
+        "g (seq(float[N]) s, bfloat16[N] x) => (bfloat16[N] y, int64 n) { y = Identity(x) n = SequenceLength(s) }",
+        emulate=False,
+    )
+    feeds = {"s": [np.zeros(1, np.float32)], "x": np.zeros(1, BF16)}
+    assert session.run(feeds, ["n"])[0] == 1
+    with pytest.raises(InputError, match="input 's' is a sequence.* output 'y' is tensor.bfloat16"):
+        session.run(feeds)
+
+
+def test_sequences_strings_and_empty_optionals_pass():
+    session = on_cpu(
+        """g (seq(float[N]) s, string[N] t) => (float[N] y, string[N] u, optional(float[N]) o)
+           { i = Constant <value_int = 1> () y = SequenceAt(s, i) u = Identity(t) o = Optional <type = float[N]> () }"""
+    )
+    feeds = {"s": [np.zeros(1, np.float32), np.ones(2, np.float32)], "t": np.array(["a", "bc"])}
+    y, u, o = session.run(feeds)
+    assert (y.tolist(), u.tolist(), o) == ([1.0, 1.0], ["a", "bc"], None)
+    session.bind(feeds)()
+
+
+# ---- emulation ----
+
+
+def test_a_low_program_runs_emulated_on_the_cpu():
+    x = np.array([300.0, 2.0], np.float16)
+    session = on_cpu(SQUARE_OVER_SELF)
+    assert session.emulated
+    assert session.run({"x": x})[0].tolist() == [np.inf, 2.0]
+    native = on_cpu(SQUARE_OVER_SELF, emulate=False)
+    assert not native.emulated
+    assert native.run({"x": x})[0].tolist() == [300.0, 2.0]  # the provider computes in float32
+
+
+def test_bfloat16_that_the_provider_has_no_kernel_for_runs_emulated():
+    body = "g (bfloat16[N] x) => (bfloat16[N] y) { y = Mul(x, x) }"
+    with pytest.raises(ort.ORT_ERRORS, match="NOT_IMPLEMENTED"):
+        on_cpu(body, emulate=False)
+    x = np.array([1.01, 3.0], np.float32)
+    [y] = on_cpu(body).run({"x": x})
+    rounded = x.astype(BF16).astype(np.float32)
+    assert y.dtype == BF16
+    assert np.array_equal(y, (rounded * rounded).astype(BF16))
+
+
+@pytest.mark.parametrize(
+    ("body", "low"),
+    [
+        ("g (float[N] x) => (float[N] y) { y = Relu(x) }", False),
+        ("g (float[N] x) => (int64[N] y) { y = Cast <to = 7> (x) }", False),
+        ("g (float[N] x) => (float[N] y) { a = Cast <to = 10> (x) y = Cast <to = 1> (a) }", True),
+        ("g (float[N] x) => (float[N] y) <float16[1] w = {15360}> { a = Cast <to = 1> (w) y = Add(x, a) }", True),
+        (
+            "g (float[N] x) => (float[N] y) { a = Constant <value = float16 {1}> () b = CastLike(a, x) y = Add(x, b) }",
+            True,
+        ),
+        (
+            """g (float[N] x, bool c) => (float[N] y)
+               { y = If (c) <then_branch = t () => (float[N] p) { h = Cast <to = 16> (x) p = Cast <to = 1> (h) },
+                             else_branch = e () => (float[N] q) { q = Identity(x) }> }""",
+            True,
+        ),
+    ],
+    ids=["float32", "integers", "cast", "initializer", "constant", "body"],
+)
+def test_low_values_are_found_anywhere(body, low):
+    assert has_low_values(io.load(model(body))) is low
+
+
+# ---- what a session takes ----
+
+
+def test_every_form_of_a_program_runs(tmp_path):
+    proto = model("g (float[N] x) => (float[N] y) { y = Neg(x) }")
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    for program in (proto, io.load(proto), io.load(proto).model, path, str(path)):
+        assert Session(program, CPUPlace()).run({"x": np.ones(1, np.float32)})[0].tolist() == [-1.0]
+
+
+def _matmul(dtype):
+    weight = onnx.numpy_helper.from_array(np.eye(64, dtype=dtype) * 2, "w")
+    kind = weight.data_type
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", kind, ["N", 64])],
+        [onnx.helper.make_tensor_value_info("y", kind, ["N", 64])],
+        [weight],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("loaded", [False, True])
+def test_external_data_stays_where_it_is(tmp_path, dtype, loaded):
+    path = tmp_path / "m.onnx"
+    onnx.save(_matmul(dtype), path, save_as_external_data=True, location="m.data", size_threshold=0)
+    session = Session(io.load(path) if loaded else path, CPUPlace())
+    [y] = session.run({"x": np.ones((1, 64), np.float32)})
+    assert (y.dtype, set(y.ravel().tolist())) == (dtype, {2.0})
+
+
+def test_weights_too_large_for_a_message_go_through_a_folder_that_is_removed(monkeypatch, tmp_path):
+    monkeypatch.setattr(session_module, "_INLINE_LIMIT", 100)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    session = Session(_matmul(np.float32), CPUPlace())
+    assert [file.name for file in tmp_path.glob("*/*.onnx")] == ["model.onnx"]
+    assert session.run({"x": np.ones((1, 64), np.float32)})[0].max() == 2.0
+    del session
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_session_tells_its_inputs_and_outputs():
+    session = on_cpu(
+        "g (bfloat16[N, 2] x, string[N] t, float[1] d) => (bfloat16[N, 2] y, string[N] u, float[1] e) "
+        "<float[1] d = {3}> { y = Identity(x) u = Identity(t) e = Neg(d) }",
+        emulate=False,
+    )
+    assert [(i.name, i.dtype, i.shape, i.required) for i in session.inputs] == [
+        ("x", "bfloat16", ("N", 2), True),
+        ("t", "string", ("N",), True),
+        ("d", "float32", (1,), False),
+    ]
+    assert [str(o) for o in session.outputs] == ["bfloat16[N, 2]", "string[N]", "float32[1]"]
+    assert session.cpu_nodes == ()
+    feeds = {"x": np.zeros((1, 2), BF16), "t": np.array(["a"])}
+    assert session.run(feeds, ["e"])[0].tolist() == [-3.0]
+    assert session.run({**feeds, "d": np.array([4], np.float32)}, ["e"])[0].tolist() == [-4.0]
+
+
+@pytest.mark.parametrize(
+    ("feeds", "words"),
+    [
+        ({}, r"missing input 'image', expected float16\[N, 2\]"),
+        ({"imag": 1}, "unknown input 'imag' .did you mean 'image'"),
+        ({"image": np.zeros((1, 2), np.float64)}, r"input 'image': got float64\[1, 2\], expected float16\[N, 2\]"),
+        ({"image": np.zeros((1, 2), np.int64)}, r"got int64\[1, 2\]"),
+        ({"image": np.zeros(2, np.float16)}, r"wrong rank: got float16\[2\], expected float16\[N, 2\]"),
+        ({"image": np.zeros((1, 3), np.float16)}, r"wrong shape: got float16\[1, 3\]"),
+    ],
+)
+def test_feeds_that_do_not_fit(feeds, words):
+    session = on_cpu("g (float16[N, 2] image) => (float16[N, 2] y) { y = Neg(image) }")
+    with pytest.raises(InputError, match=words):
+        session.run(feeds)
+    with pytest.raises(InputError, match=words):
+        session.bind(feeds)
+
+
+@pytest.mark.parametrize(("fetch", "words"), [(["z"], "unknown output 'z'.* are y"), ("y", r"write \['y'\]")])
+def test_fetches_that_do_not_exist(fetch, words):
+    session = on_cpu("g (float[N] x) => (float[N] y) { y = Neg(x) }")
+    with pytest.raises(InputError, match=words):
+        session.run({"x": np.zeros(1, np.float32)}, fetch)
+
+
+def test_a_failing_run_raises_and_prints_nothing(capfd):
+    session = on_cpu("g (float[N] x, int64[M] s) => (float[A] y) { y = Reshape(x, s) }")
+    with pytest.raises(ort.ORT_ERRORS) as caught:
+        session.run({"x": np.zeros(4, np.float32), "s": np.array([3])})
+    text = ort.error_text(caught.value)
+    assert "cannot be reshaped" in text
+    assert "/onnxruntime_src" not in text
+    assert "\n" not in text
+    assert len(ort.error_text(caught.value, limit=40)) == 40
+    assert capfd.readouterr() == ("", "")
+
+
+# ---- benchmarks ----
+
+
+def test_the_two_programs_take_turns():
+    calls = []
+    times = benchmark_module._alternate(lambda: calls.append("a"), lambda: calls.append("b"), runs=3, warmup=1)
+    assert "".join(calls) == "abababab"
+    assert [len(t) for t in times] == [3, 3]
+
+
+def test_a_benchmark_on_the_cpu_says_what_low_precision_buys(monkeypatch):
+    peaks = iter([200, 100])
+    monkeypatch.setattr(benchmark_module, "measure_peak", lambda *args, **options: next(peaks))
+    result = benchmark(
+        _matmul(np.float32), _matmul(np.float16), {"x": np.ones((1, 64), np.float32)}, CPUPlace(), runs=3
+    )
+    assert (result.place, result.runs, result.memory) == ("CPU", 3, "resident")
+    assert (result.reference_peak, result.low_peak) == (200, 100)
+    assert result.reference_ms > 0.0
+    assert result.speedup == result.reference_ms / result.low_ms
+    assert result.notes == (SIZE_NOT_SPEED,)
+
+
+def test_a_benchmark_emulates_what_does_not_load(monkeypatch):
+    emulated = []
+    monkeypatch.setattr(benchmark_module, "measure_peak", lambda *args, emulate=True: emulated.append(emulate))
+    body = "g ({0}[N] x) => ({0}[N] y) {{ y = Mul(x, x) }}"
+    result = benchmark(
+        model(body.format("float")), model(body.format("bfloat16")), {"x": np.ones(2, np.float32)}, CPUPlace(), runs=1
+    )
+    assert emulated == [True, True]
+    assert "emulated" in result.notes[1]
+
+
+@pytest.mark.slow
+def test_peak_memory_is_that_of_a_process_of_its_own():
+    weight = onnx.numpy_helper.from_array(np.ones((4096, 4096), np.float32), "w")  # 64 MB
+    proto = model("g (float[N, 4096] x) => (float[N, 4096] y) { y = MatMul(x, w) }")
+    proto.graph.initializer.append(weight)
+    peak = benchmark_module.measure_peak(proto, {"x": np.ones((1, 4096), np.float32)}, CPUPlace())
+    assert 60 << 20 < peak < 400 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feed", [np.ones(2, BF16), np.array(["a", "b"], object)], ids=["bfloat16", "string"])
+def test_feeds_of_any_type_reach_that_process(feed):
+    kind = "string" if feed.dtype == object else "bfloat16"
+    proto = model(f"g ({kind}[N] x) => ({kind}[N] y) {{ y = Identity(x) }}")
+    assert benchmark_module.measure_peak(proto, {"x": feed}, CPUPlace()) is not None
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_is_a_warning(caplog):
+    proto = model("g (float[N] x) => (float[N] y) { y = Identity(x) }")
+    assert benchmark_module.measure_peak(proto, {"z": np.ones(1, np.float32)}, CPUPlace()) is None
+    assert "unknown input 'z'" in caplog.text

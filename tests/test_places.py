@@ -1,0 +1,188 @@
+"""Places, what answers on them, and how much memory there is."""
+
+import ctypes
+import importlib.metadata
+import logging
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from amp_transpiler.errors import EnvironmentProblem, InputError
+from amp_transpiler.runtime import memory, ort, places
+from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
+
+
+@pytest.fixture(autouse=True)
+def fresh_answers():
+    cached = (places.default_place, places.driver_device_count, ort.cuda_problem, ort.refuse_two_wheels)
+
+    def clear():
+        for function in cached:
+            if hasattr(function, "cache_clear"):  # a test may have put something else in its place
+                function.cache_clear()
+
+    clear()
+    yield
+    clear()
+
+
+class _Driver:
+    """A stand-in for libcuda: what its two functions return, and how many devices there are."""
+
+    def __init__(self, init, count_status, count):
+        self._init, self._count_status, self._count = init, count_status, count
+
+    def cuInit(self, flags):  # noqa: N802  the driver's own name
+        return self._init
+
+    def cuDeviceGetCount(self, pointer):  # noqa: N802  likewise
+        pointer._obj.value = self._count
+        return self._count_status
+
+
+@pytest.mark.parametrize(
+    ("init", "status", "count", "expected"),
+    [(0, 0, 2, 2), (0, 0, 0, 0), (100, 0, 2, 0), (0, 3, 2, 0)],
+    ids=["two devices", "none", "driver does not start", "count fails"],
+)
+def test_the_driver_is_asked_for_devices(monkeypatch, init, status, count, expected):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: _Driver(init, status, count))
+    assert places.driver_device_count() == expected
+
+
+def test_no_driver_is_no_device(monkeypatch):
+    def refuse(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    assert places.driver_device_count() == 0
+    assert memory.device_memory_in_use() is None
+
+
+def test_places_are_values():
+    assert CUDAPlace() == CUDAPlace(0) != CUDAPlace(1)
+    assert CPUPlace() == CPUPlace()
+    assert [str(CPUPlace()), str(CUDAPlace(1))] == ["CPU", "CUDA:1"]
+    with pytest.raises(InputError, match="-1"):
+        CUDAPlace(-1)
+
+
+@pytest.mark.parametrize(
+    ("devices", "problem", "expected", "level", "words"),
+    [
+        (0, None, CPUPlace(), logging.INFO, "no NVIDIA device answers"),
+        (1, None, CUDAPlace(0), logging.INFO, "CUDA:0"),
+        (1, "install it", CPUPlace(), logging.WARNING, "install it"),
+    ],
+    ids=["no device", "device", "device without libraries"],
+)
+def test_the_default_place_is_said_once(monkeypatch, caplog, devices, problem, expected, level, words):
+    monkeypatch.setattr(places, "driver_device_count", lambda: devices)
+    monkeypatch.setattr(ort, "cuda_problem", lambda device_id=0: problem)
+    with caplog.at_level(logging.INFO, logger="amp_transpiler.runtime.places"):
+        assert places.default_place() == expected
+        assert places.default_place() == expected
+    assert [record.levelno for record in caplog.records] == [level]
+    assert words in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize(
+    ("devices", "device_id", "providers", "cudnn", "provider", "words"),
+    [
+        (0, 0, ["CUDAExecutionProvider"], True, True, "no NVIDIA device answers"),
+        (2, 2, ["CUDAExecutionProvider"], True, True, "no CUDA device 2: 2 visible"),
+        (1, 0, ["CPUExecutionProvider"], True, True, "pip install onnxruntime-gpu"),
+        (1, 0, ["CUDAExecutionProvider"], False, True, "the cuDNN libraries: `pip install 'amp_transpiler[cuda]'`"),
+        (1, 0, ["CUDAExecutionProvider"], True, False, "the CUDA libraries: `pip install 'amp_transpiler[cuda]'`"),
+    ],
+)
+def test_why_cuda_cannot_be_had(monkeypatch, devices, device_id, providers, cudnn, provider, words):
+    monkeypatch.setattr(places, "driver_device_count", lambda: devices)
+    monkeypatch.setattr(ort.onnxruntime, "get_available_providers", lambda: providers)
+    monkeypatch.setattr(ort, "_preload_cuda_libraries", lambda: None)
+    monkeypatch.setattr(ort, "_cudnn_loads", lambda: cudnn)
+    monkeypatch.setattr(ort, "_provider_loads", lambda device_id: provider)
+    problem = ort.cuda_problem(device_id)
+    assert words in problem
+    assert "\n" not in problem
+    with pytest.raises(EnvironmentProblem, match=f"cannot run on CUDA:{device_id}"):
+        ort.open_session(b"", CUDAPlace(device_id))
+
+
+def test_cuda_is_had_where_everything_answers(monkeypatch):
+    monkeypatch.setattr(places, "driver_device_count", lambda: 1)
+    monkeypatch.setattr(ort.onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    for name in ("_preload_cuda_libraries", "_cudnn_loads"):
+        monkeypatch.setattr(ort, name, lambda: True)
+    monkeypatch.setattr(ort, "_provider_loads", lambda device_id: True)
+    assert ort.cuda_problem(0) is None
+
+
+def test_two_wheels_at_once_are_refused(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.31.1")
+    with pytest.raises(EnvironmentProblem, match="pip uninstall -y onnxruntime onnxruntime-gpu"):
+        ort.open_session(b"")
+
+
+def test_without_a_device_nothing_is_printed():
+    code = (
+        "from amp_transpiler.runtime.places import default_place; default_place();"
+        "from amp_transpiler.runtime.ort import ORT_ERRORS, open_session\n"
+        "try: open_session(b'no model')\n"
+        "except ORT_ERRORS: pass"
+    )
+    root = pathlib.Path(places.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, env={"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, check=True
+    )
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+# ---- memory ----
+
+
+def _write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A made-up /proc and /sys/fs/cgroup: 8000 kB available, and no control group yet."""
+    monkeypatch.setattr(memory, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "cgroup")
+    _write(tmp_path / "proc/meminfo", "MemTotal:  9000 kB\nMemAvailable:  8000 kB\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("", {}, 8000 * 1024),
+        ("0::/\n", {"memory.max": "max\n", "memory.current": "5\n"}, 8000 * 1024),
+        ("0::/a/b\n", {"a/memory.max": "5000", "a/memory.current": "2000"}, 3000),
+        ("0::/a\n", {"a/memory.max": "5000", "a/memory.current": "4000", "a/memory.stat": "inactive_file 500\n"}, 1500),
+        ("0::/a\n", {"a/memory.max": "5000", "a/memory.current": "6000"}, 0),
+        (
+            "5:cpu,memory:/a\n",
+            {"memory/a/memory.limit_in_bytes": "700", "memory/a/memory.usage_in_bytes": "100"},
+            600,
+        ),
+    ],
+    ids=["no groups", "no limit", "limit of an ancestor", "cache can be dropped", "limit exceeded", "version 1"],
+)
+def test_available_memory_honours_the_control_group(machine, groups, files, expected):
+    _write(machine / "proc/self/cgroup", groups)
+    for name, text in files.items():
+        _write(machine / "cgroup" / name, text)
+    assert memory.available_memory() == expected
+
+
+def test_peak_memory_grows_with_what_is_used():
+    before = memory.peak_memory()
+    block = bytearray(b"x") * (before + (50 << 20) - memory.current_memory())
+    assert memory.peak_memory() >= before + (40 << 20)
+    del block
+    assert memory.peak_memory() >= before + (40 << 20)
