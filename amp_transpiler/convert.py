@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.io import NEWEST_IR, sort_if_needed
+from amp_transpiler.graph.io import NEWEST_IR
 from amp_transpiler.graph.names import NameAllocator, name_nodes
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.schema import opset_of
@@ -26,6 +26,7 @@ from amp_transpiler.rewrite.constants import unify_constants
 from amp_transpiler.rewrite.equivalents import EQUIVALENTS, rewrite_equivalents
 from amp_transpiler.rewrite.fold_batch_norm import fold_batch_norm
 from amp_transpiler.rewrite.functions import inline_functions
+from amp_transpiler.rewrite.fusion_guard import guard_fusions
 from amp_transpiler.rewrite.newer_operators import write_out_newer_operators
 from amp_transpiler.rewrite.opset import OpsetConversionError, convert_opset, lower_opset
 
@@ -64,7 +65,6 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         ModelError: the program was not valid to begin with, or needs an opset that ONNX Runtime does not know.
     """
     model, what = program.model, str(program.source or "the model")
-    sort_if_needed(model, what)
     if calls := inline_functions(model):
         program.notes.append(f"{calls} calls of model-local functions were inlined")
     _release_initializers(program)
@@ -91,6 +91,7 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
     assignment = assign(model, policy, ranges)
     converted = apply_assignment(model, assignment, NameAllocator(model))
     removed = clean_casts(model)
+    guard_fusions(model)
     verify(model, "carrying out the assignment")
     _settle_ir_version(model)
     casts = sum(INSERTED in node.meta for node in all_nodes(model))

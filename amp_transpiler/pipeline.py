@@ -16,6 +16,7 @@ import onnx_ir as ir
 from amp_transpiler.convert import Conversion, convert, prepare
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import low_format
+from amp_transpiler.graph.external_data import external_files
 from amp_transpiler.graph.io import Staged, check_destination, load, stage, tensor_bytes
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.schema import opset_of
@@ -84,7 +85,7 @@ def transpile(
     with clock.phase("load"):
         source = load(src)
         if destination is not None:
-            check_destination(destination, source.source)
+            check_destination(destination, source)
         owned = isinstance(src, (str, os.PathLike)) and not verify
         program = source if owned else source.clone()
         before = opset_of(program.model, ""), sum(tensor_bytes(program.model)), _file_bytes(source)
@@ -167,9 +168,7 @@ def _file_bytes(program: Program) -> int | None:
     """Size of the source's files: the model and the external data it refers to."""
     if program.source is None:
         return None
-    tensors = (value.const_value for scope in scopes(program.model) for value in scope.graph.initializers.values())
-    files = {pathlib.Path(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
-    return sum(file.stat().st_size for file in {program.source, *files})
+    return sum(file.stat().st_size for file in {program.source, *external_files(program.model)})
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,7 +89,8 @@ def _export(name: str, folder: pathlib.Path) -> Subject:
     torch.manual_seed(SEED)
     built = ARCHITECTURES["bert_base_12l" if name == "bert_base" else name].build(folder)
     path = folder / f"{name}.onnx"
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what tracing takes for constant, and is
         export_torchscript(built, path, dynamic=True, raw=False)
     repeats = (8, 2) if name == "bert_base" else (16,)  # 8 x 128 tokens, 16 pictures
     return Subject(name, path, {key: _repeat(to_numpy(value), repeats) for key, value in built.inputs.items()})

@@ -34,7 +34,7 @@ class _Driver:
     def __init__(self, init, count_status, count):
         self._init, self._count_status, self._count = init, count_status, count
 
-    def cuInit(self, flags):  # noqa: N802  the driver's own name
+    def cuInit(self, _flags):  # noqa: N802  the driver's own name
         return self._init
 
     def cuDeviceGetCount(self, pointer):  # noqa: N802  likewise
@@ -48,7 +48,7 @@ class _Driver:
     ids=["two devices", "none", "driver does not start", "count fails"],
 )
 def test_the_driver_is_asked_for_devices(monkeypatch, init, status, count, expected):
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: _Driver(init, status, count))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: _Driver(init, status, count))
     assert places.driver_device_count() == expected
 
 
@@ -80,7 +80,7 @@ def test_places_are_values():
 )
 def test_the_default_place_is_said_once(monkeypatch, caplog, devices, problem, expected, level, words):
     monkeypatch.setattr(places, "driver_device_count", lambda: devices)
-    monkeypatch.setattr(ort, "cuda_problem", lambda device_id=0: problem)
+    monkeypatch.setattr(ort, "cuda_problem", lambda _device_id=0: problem)
     with caplog.at_level(logging.INFO, logger="amp_transpiler.runtime.places"):
         assert places.default_place() == expected
         assert places.default_place() == expected
@@ -103,7 +103,7 @@ def test_why_cuda_cannot_be_had(monkeypatch, devices, device_id, providers, cudn
     monkeypatch.setattr(ort.onnxruntime, "get_available_providers", lambda: providers)
     monkeypatch.setattr(ort, "_preload_cuda_libraries", lambda: None)
     monkeypatch.setattr(ort, "_cudnn_loads", lambda: cudnn)
-    monkeypatch.setattr(ort, "_provider_loads", lambda device_id: provider)
+    monkeypatch.setattr(ort, "_provider_loads", lambda _device_id: provider)
     problem = ort.cuda_problem(device_id)
     assert words in problem
     assert "\n" not in problem
@@ -116,12 +116,12 @@ def test_cuda_is_had_where_everything_answers(monkeypatch):
     monkeypatch.setattr(ort.onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     for name in ("_preload_cuda_libraries", "_cudnn_loads"):
         monkeypatch.setattr(ort, name, lambda: True)
-    monkeypatch.setattr(ort, "_provider_loads", lambda device_id: True)
+    monkeypatch.setattr(ort, "_provider_loads", lambda _device_id: True)
     assert ort.cuda_problem(0) is None
 
 
 def test_two_wheels_at_once_are_refused(monkeypatch):
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.31.1")
+    monkeypatch.setattr(importlib.metadata, "version", lambda _name: "1.31.1")
     with pytest.raises(EnvironmentProblem, match="pip uninstall -y onnxruntime onnxruntime-gpu"):
         ort.open_session(b"")
 

@@ -9,11 +9,15 @@ import onnx_ir as ir
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.walk import scopes
 
-__all__ = ["check_external_data"]
+__all__ = ["check_external_data", "external_files"]
+
+_SMALL = 1024  # bytes: constants that inference reads, such as shapes, are wanted in memory
 
 
 def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
     """Point every external tensor of `model` at its file beside `path`, and see that the bytes are there.
+
+    Small ones are read at once, and so are those of attributes, which ONNX Runtime expects inline.
 
     Raises:
         ModelError: a file is missing, too short, a symbolic link, or outside the model's folder.
@@ -33,6 +37,29 @@ def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
         end = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
         if end > file.stat().st_size or (tensor.length is not None and tensor.length < tensor.nbytes):
             raise ModelError(f"{where} ends at byte {end}, but {file} has {file.stat().st_size}: the file is truncated")
+    _read_small(model)
+
+
+def external_files(model: ir.Model) -> set[pathlib.Path]:
+    """Return the files that the model's external weights lie in."""
+    return {pathlib.Path(tensor.path) for tensor in _external_tensors(model)}
+
+
+def _read_small(model: ir.Model) -> None:
+    for scope in scopes(model):
+        for value in scope.graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor) and value.const_value.nbytes <= _SMALL:
+                value.const_value = _in_memory(value.const_value)
+        for node in scope.graph:
+            for name, attribute in list(node.attributes.items()):
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    tensor = attribute.as_tensor()
+                    if isinstance(tensor, ir.ExternalTensor):
+                        node.attributes[name] = ir.AttrTensor(name, _in_memory(tensor))
+
+
+def _in_memory(tensor: ir.ExternalTensor) -> ir.Tensor:
+    return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
 
 
 def _is_link(file: pathlib.Path, folder: pathlib.Path) -> bool:

@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, OutputError
-from amp_transpiler.graph.external_data import check_external_data
+from amp_transpiler.graph.external_data import check_external_data, external_files
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import from_proto, has_opaque_types, to_proto
 from amp_transpiler.graph.walk import bodies, scopes
@@ -29,6 +29,7 @@ __all__ = [
     "check_destination",
     "load",
     "save",
+    "sort_if_needed",
     "stage",
     "tensor_bytes",
     "to_proto_without_weights",
@@ -47,7 +48,7 @@ def load(model: object) -> Program:
     Args:
         model: a path, an `onnx.ModelProto`, an `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. Weights of a file
             with external data stay on disk, memory-mapped, until they are needed. A program or `onnx_ir.Model` is
-            wrapped, not copied.
+            wrapped, not copied. Nodes listed out of order are sorted.
 
     Raises:
         ModelError: unreadable as ONNX, external data missing or outside the model's folder, nodes in a cycle.
@@ -56,17 +57,22 @@ def load(model: object) -> Program:
     if isinstance(model, Program):
         return model
     if isinstance(model, ir.Model):
-        return Program(model)
+        return _sorted(Program(model))
     if isinstance(model, onnx.ModelProto):
         _check_proto(model, "the ModelProto")
-        return Program(_deserialize(model, "the ModelProto"))
+        return _sorted(Program(_deserialize(model, "the ModelProto")))
     if isinstance(model, (str, os.PathLike)):
         return _load_file(pathlib.Path(os.fspath(model)))
     if isinstance(inner := getattr(model, "model", None), ir.Model):  # torch.onnx.ONNXProgram
-        return Program(inner)
+        return _sorted(Program(inner))
     raise TypeError(
         f"cannot load a {type(model).__name__}: expected a path, an onnx.ModelProto, an onnx_ir.Model or an ONNXProgram"
     )
+
+
+def _sorted(program: Program) -> Program:
+    sort_if_needed(program.model, "the model")
+    return program
 
 
 def _load_file(path: pathlib.Path) -> Program:
@@ -87,6 +93,7 @@ def _load_file(path: pathlib.Path) -> Program:
     _check_proto(proto, str(path))
     model = _deserialize(proto, str(path))
     check_external_data(model, path)
+    sort_if_needed(model, str(path))
     return Program(model, path)
 
 
@@ -147,8 +154,14 @@ class Staged:
         return sum(file.stat().st_size for file in self.path.parent.iterdir())
 
 
-def check_destination(destination: pathlib.Path, source: pathlib.Path | None) -> None:
-    """Raise OutputError if nothing could be written at `destination`."""
+def check_destination(destination: pathlib.Path, program: Program) -> None:
+    """Raise OutputError if the result of `program` could not be written at `destination` without loss."""
+    source = program.source
+    beside = destination.with_name(f"{destination.name}.data")
+    if beside.exists() and any(file.samefile(beside) for file in external_files(program.model) if file.exists()):
+        raise OutputError(
+            f"{destination}: its weights would go to {beside.name}, which holds the source's weights; choose another output"
+        )
     if source is not None and destination.exists() and source.exists() and destination.samefile(source):
         raise OutputError(f"{destination}: output and input are the same file; the source is never overwritten")
     if destination.exists() and not destination.is_file():
@@ -180,7 +193,7 @@ def stage(
         OutputError: the place is unusable, or the disk is full. Nothing is left behind.
     """
     target = pathlib.Path(destination)
-    check_destination(target, program.source)
+    check_destination(target, program)
     total = sum(tensor_bytes(program.model))
     if external is None:
         external = total > _INLINE_LIMIT or _has_external_data(program.model)

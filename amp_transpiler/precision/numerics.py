@@ -55,7 +55,7 @@ UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
     "Mod": ("the remainder of rounded numbers is meaningless", _BOTH),
 }
 
-_AFTER_SQUARES = {"Add", "Sqrt", "Reciprocal", "Max", "Clip", "Pow", "Identity"}  # Mul and Div only by a constant
+_AFTER_SQUARES = {"Add", "Sqrt", "Reciprocal", "Max", "Clip", "Pow", "Identity"}  # Mul and Div only with a constant
 _REDUCTIONS = {"ReduceMean", "ReduceSum"}
 _FEATURES = 1024  # elements of a constant from which on it counts as weights; rotary frequencies have 32 to 128
 
@@ -114,9 +114,13 @@ def _squares(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found
             sums.update(node.outputs)
         elif is_standard(node) and node.op_type in SUMS:
             sums.update(node.outputs)
-        elif _continues(node) and any(value in sums for value in node.inputs if value is not None):
-            yield node, "it works on a sum of squares"
-            sums.update(node.outputs)
+        elif any(value in sums for value in node.inputs if value is not None) and is_standard(node):
+            if _continues(node):
+                yield node, "it works on a sum of squares"
+                sums.update(node.outputs)
+            elif node.op_type in ("Div", "Mul"):
+                # So the whole normalisation is in one precision, as ONNX Runtime must see it to fuse it.
+                yield node, "it normalises by a sum of squares"
 
 
 def _is_square(value: ir.Value | None) -> bool:
@@ -133,7 +137,7 @@ def _continues(node: ir.Node) -> bool:
     if not is_standard(node):
         return False
     if node.op_type in ("Mul", "Div"):
-        return constant_of(node.inputs[1]) is not None
+        return any(constant_of(value) is not None for value in node.inputs)
     return node.op_type in _AFTER_SQUARES
 
 

@@ -140,10 +140,8 @@ def _thresholded_relu(node: ir.Node, build: NodeBuilder) -> None:
 
 
 def _why_not_instance_norm(node: ir.Node) -> str | None:
-    data = node.inputs[0]
-    if data is None or data.shape is None:
-        return "the number of axes of its input is unknown"
-    return "its input has no spatial axes" if len(data.shape) < 3 else _why_not_float(node)
+    shape = None if node.inputs[0] is None else node.inputs[0].shape
+    return "its input has no spatial axes" if shape is not None and len(shape) < 3 else _why_not_float(node)
 
 
 def _instance_norm(node: ir.Node, build: NodeBuilder) -> None:
@@ -151,24 +149,30 @@ def _instance_norm(node: ir.Node, build: NodeBuilder) -> None:
     data, declared = _data(node)
     low = declared in _LOW
     dtype = ir.DataType.FLOAT if low else declared
-    spatial = 0 if data.shape is None else len(data.shape) - 2
-    axes = build.constant(np.arange(2, 2 + spatial, dtype=np.int64))
-    shape = build.constant(np.array([-1] + [1] * spatial, np.int64))
     wide, scale, bias = (_cast(build, value, dtype) if low else value for value in node.inputs)
-    mean = build.node("ReduceMean", [wide, axes], {"keepdims": 1}, dtype)
-    centred = build.node("Sub", [wide, mean], dtype=dtype)
-    square = build.node("Mul", [centred, centred], dtype=dtype)
-    variance = build.node("ReduceMean", [square, axes], {"keepdims": 1}, dtype)
+    spatial = 1 if data.shape is None else len(data.shape) - 2
+    if data.shape is None:  # then as one spatial axis
+        wide = build.node("Reshape", [wide, build.constant(np.array([0, 0, -1], np.int64))], dtype=dtype)
+    axes = build.constant(np.arange(2, 2 + spatial, dtype=np.int64))
+    column = build.constant(np.array([-1] + [1] * spatial, np.int64))
+
+    def arithmetic(op_type: str, *inputs: ir.Value | None) -> ir.Value:
+        return build.node(op_type, inputs, {"keepdims": 1} if op_type == "ReduceMean" else None, dtype)
+
+    centred = arithmetic("Sub", wide, arithmetic("ReduceMean", wide, axes))
+    variance = arithmetic("ReduceMean", arithmetic("Mul", centred, centred), axes)
     epsilon = build.constant(np.asarray(_float(node, "epsilon", 1e-5), dtype.numpy()))
-    deviation = build.node("Sqrt", [build.node("Add", [variance, epsilon], dtype=dtype)], dtype=dtype)
-    normal = build.node("Div", [centred, deviation], dtype=dtype)
-    scaled = build.node("Mul", [normal, build.node("Reshape", [scale, shape], dtype=dtype)], dtype=dtype)
-    shift = build.node("Reshape", [bias, shape], dtype=dtype)
-    if low:
-        result = build.node("Add", [scaled, shift], dtype=dtype)
-        build.become("Cast", [result], {"to": int(declared)})
-    else:
-        build.become("Add", [scaled, shift])
+    normal = arithmetic("Div", centred, arithmetic("Sqrt", arithmetic("Add", variance, epsilon)))
+    result = [arithmetic("Mul", normal, arithmetic("Reshape", scale, column)), arithmetic("Reshape", bias, column)]
+    if data.shape is not None and not low:
+        build.become("Add", result)
+        return
+    total = arithmetic("Add", *result)
+    if data.shape is not None:
+        build.become("Cast", [total], {"to": int(declared)})
+        return
+    total = _cast(build, total, declared) if low else total
+    build.become("Reshape", [total, build.node("Shape", [data], dtype=ir.DataType.INT64)])
 
 
 def _cast(build: NodeBuilder, value: ir.Value | None, dtype: ir.DataType) -> ir.Value:

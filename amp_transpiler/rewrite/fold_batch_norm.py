@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +13,7 @@ from amp_transpiler.errors import AmpError
 from amp_transpiler.graph.constants import reading
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.schema import opset_of
-from amp_transpiler.graph.walk import all_nodes, is_standard
+from amp_transpiler.graph.walk import all_nodes, bodies, is_standard
 from amp_transpiler.rewrite.node_builder import constant_array, constant_tensor, set_input
 
 __all__ = ["fold_batch_norm"]
@@ -118,10 +118,23 @@ def _bias(producer: ir.Node) -> np.ndarray | None:
     value = producer.inputs[2] if len(producer.inputs) > 2 else None
     if value is None:
         return np.zeros(1)
-    array = constant_array(value)
+    array = _constant_or_uniform(value)
     # Gemm's may also be a row; a column or a matrix differs from row to row.
     is_row = array is not None and array.size == (array.shape[-1] if array.ndim else 1)
     return array.reshape(-1).astype(np.float64) if array is not None and is_row else None
+
+
+def _constant_or_uniform(value: ir.Value) -> np.ndarray | None:
+    """Return a constant, or the one number that an Expand repeats, as torch writes the missing bias of a Conv."""
+    array = constant_array(value)
+    while array is None and (node := value.producer()) is not None and node.op_type in ("Expand", "CastLike"):
+        if not is_standard(node) or node.inputs[0] is None:
+            return None
+        value = node.inputs[0]
+        array = constant_array(value)
+        if array is not None and array.size != 1:
+            return None
+    return array
 
 
 _Shape = tuple[int, ...]
@@ -220,15 +233,20 @@ def _initializer(model: ir.Model, tensor: ir.TensorProtocol) -> ir.Value:
     return value
 
 
-def _remove_unused(values: list[ir.Value | None]) -> None:
-    """Remove the initializers, and the Constant and Identity nodes, that nothing reads any more."""
+def _remove_unused(values: Sequence[ir.Value | None]) -> None:
+    """Remove the initializers, and the nodes that computed parameters from constants, that nothing reads any more."""
     for value in values:
-        if value is None or value.uses() or value.is_graph_output() or value.is_graph_input():
+        if value is None or _is_read(value) or value.is_graph_input():
             continue
         node = value.producer()
-        if node is not None and node.graph is not None:
-            inputs = list(node.inputs)
-            node.graph.remove(node, safe=True)
-            _remove_unused(inputs)
-        elif value.is_initializer() and isinstance(value.graph, ir.Graph):
+        if node is None and value.is_initializer() and isinstance(value.graph, ir.Graph):
             value.graph.initializers.pop(str(value.name), None)
+        if node is None or node.graph is None or any(bodies(node)) or any(map(_is_read, node.outputs)):
+            continue
+        inputs = list(node.inputs)
+        node.graph.remove(node, safe=True)
+        _remove_unused(inputs)
+
+
+def _is_read(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()

@@ -43,7 +43,7 @@ def inline_functions(model: ir.Model) -> int:
     _complete_calls(copy)
     try:
         InlinePass()(copy)
-    except (ValueError, RuntimeError, ir.passes.PassError) as error:
+    except (ValueError, RuntimeError, ir.passes.PassError, ir.passes.InvariantError) as error:
         raise ModelError(f"model-local functions cannot be inlined: {_root_cause(error)}") from error
     calls = _calls(model)
     domains = {domain for domain, _, _ in model.functions}

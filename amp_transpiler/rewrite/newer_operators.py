@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.schema import opset_of, signature
 from amp_transpiler.graph.walk import all_nodes, is_standard
 from amp_transpiler.rewrite.functions import inline_functions
@@ -55,6 +56,11 @@ def _definition(node: ir.Node, opset: int, name: str) -> onnx.FunctionProto:
         types = [_type_bytes(value) for value in node.inputs]
         body = schema.get_context_dependent_function(ir.to_proto(node).SerializeToString(), types)
         function = onnx.FunctionProto.FromString(body)
+        if not function.node:
+            raise ModelError(
+                f"{node.op_type} '{node.name}' is newer than ONNX Runtime and cannot be written out: its inputs have no "
+                "known rank; run shape inference on the model first"
+            )
     else:
         function = onnx.FunctionProto()
         function.CopyFrom(schema.function_body)
@@ -82,4 +88,4 @@ def _give_attributes(function: onnx.FunctionProto, schema: Any) -> None:
 def _type_bytes(value: ir.Value | None) -> bytes:
     if value is None or not isinstance(value.type, ir.TensorType):
         return onnx.TypeProto().SerializeToString()
-    return onnx.helper.make_tensor_type_proto(int(value.type.dtype), None).SerializeToString()
+    return ir.to_proto(value).type.SerializeToString()  # some builders read the rank

@@ -89,9 +89,9 @@ def export_dynamo(
     built: Built,
     path: pathlib.Path,
     opset: int | None,
-    dynamic: bool,  # noqa: FBT001  positional, as in the call above
-    optimize: bool,  # noqa: FBT001  likewise
-    external_data: bool,  # noqa: FBT001  likewise
+    dynamic: bool,
+    optimize: bool,
+    external_data: bool,
 ) -> None:
     """Export through torch.export."""
     import torch

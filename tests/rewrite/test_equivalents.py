@@ -118,13 +118,31 @@ def test_activations(run, call):
 @pytest.mark.parametrize("epsilon", ["", "<epsilon=0.1>"])
 def test_instance_normalization(run, declared, shape, epsilon):
     model = parse(
-        f"agraph (float[{declared}] x) => (float[{declared}] y) <float[3] s = {{1.0, -2.0, 0.5}}, float[3] b = {{0.0, 3.0, -1.0}}>"
+        f"agraph (float[{declared}] x) => (float[{declared}] y)"
+        "<float[3] s = {1.0, -2.0, 0.5}, float[3] b = {0.0, 3.0, -1.0}>"
         f"{{ y = InstanceNormalization {epsilon} (x, s, b) }}"
     )
     x = RANDOM.normal(3, 2, shape).astype(np.float32)
     expected = run(model, {"x": x})[0]
     assert rewrite_all(model) == 1
     np.testing.assert_allclose(run(model, {"x": x})[0], expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_instance_normalization_of_any_number_of_axes(run, dtype):
+    model = parse(
+        f"agraph ({dtype}[2,3,4,5] x, {dtype}[3] s, {dtype}[3] b, int64[R] shape) => ({dtype}[P,Q,R,S] y)"
+        "{ v = Reshape (x, shape) y = InstanceNormalization (v, s, b) }"
+    )
+    first = next(iter(model.graph))
+    first.outputs[0].type = first.inputs[0].type
+    arrays = {"x": RANDOM.normal(3, 2, (2, 3, 4, 5)), "s": np.array([1, -2, 0.5]), "b": np.array([0, 3, -1])}
+    feeds = {name: array.astype(first.outputs[0].dtype.numpy()) for name, array in arrays.items()}
+    feeds["shape"] = np.array([2, 3, 4, 5])
+    expected = run(model, feeds)[0]
+    assert rewrite_all(model) == 1
+    tolerance = 1e-5 if dtype == "float" else 4e-3
+    np.testing.assert_allclose(run(model, feeds)[0], expected, rtol=tolerance, atol=tolerance / 5)
 
 
 def test_instance_normalization_of_float16_sums_in_float32(run):
@@ -143,7 +161,8 @@ def test_instance_normalization_of_float16_sums_in_float32(run):
 
 
 @pytest.mark.parametrize(
-    ("attributes", "dtype"), [("", "float"), ("<k=1>", "float"), ("<k=-2, dtype=7>", "int64"), ("<dtype=10>", "float16")]
+    ("attributes", "dtype"),
+    [("", "float"), ("<k=1>", "float"), ("<k=-2, dtype=7>", "int64"), ("<dtype=10>", "float16")],
 )
 def test_eye_like_becomes_a_constant(run, attributes, dtype):
     model = one_op(f"EyeLike {attributes} (x)", "3,5", out=dtype)
@@ -162,7 +181,8 @@ DROPOUTS = ["Dropout (x)", "Dropout (x, ratio)", "Dropout (x, ratio, never)", "D
 @pytest.mark.parametrize("call", DROPOUTS)
 def test_dropout_becomes_identity(run, call):
     model = parse(
-        "agraph (float[N] x) => (float[N] y) <float ratio = {0.5}, float nothing = {0.0}, bool never = {0}, bool always = {1}>"
+        "agraph (float[N] x) => (float[N] y)"
+        "<float ratio = {0.5}, float nothing = {0.0}, bool never = {0}, bool always = {1}>"
         f"{{ y = {call} }}"
     )
     x = np.arange(6, dtype=np.float32)
@@ -171,21 +191,24 @@ def test_dropout_becomes_identity(run, call):
     np.testing.assert_array_equal(run(model, {"x": x})[0], x)
 
 
+SAME = """agraph (float[N,C,H,W] x) => (float[] y) {
+    y = MaxPool <kernel_shape=[3,3], strides=[2,2], auto_pad="SAME_UPPER"> (x)
+}"""
+
 DECLINED = [
     ("agraph (float[N,C,H,W] x) => (float[] y, int64[] i) { y, i = MaxPool <kernel_shape=[2,2]> (x) }", "Indices"),
     ("agraph (int8[N,C,H,W] x) => (int8[] y) { y = MaxPool <kernel_shape=[2,2]> (x) }", "INT8"),
-    ("agraph (float[N,C,H,W] x) => (float[] y) { y = MaxPool <kernel_shape=[2,2], strides=[3,3], ceil_mode=1> (x) }", "size"),
     (
-        "agraph (float[N,C,H,W] x) => (float[] y)"
-        '{ y = MaxPool <kernel_shape=[3,3], strides=[2,2], auto_pad="SAME_UPPER"> (x) }',
+        "agraph (float[N,C,H,W] x) => (float[] y) { y = MaxPool <kernel_shape=[2,2], strides=[3,3], ceil_mode=1> (x) }",
         "size",
     ),
+    (SAME, "size"),
     ("agraph (float[N] x) => (float[] y, bool[] m) { y, m = Dropout (x) }", "mask"),
     ("agraph (float[N] x, bool t) => (float[] y) <float r = {0.5}> { y = Dropout (x, r, t) }", "training_mode"),
     ("agraph (float[N] x) => (float[] y) <float r = {0.5}, bool t = {1}> { y = Dropout (x, r, t) }", "training_mode"),
     ("agraph (float[N,M] x) => (float[] y) { y = EyeLike (x) }", "shape"),
     ("agraph (float[4096,4096] x) => (float[] y) { y = EyeLike (x) }", "large"),
-    ("agraph (float[] x, float[3] s) => (float[] y) { y = InstanceNormalization (x, s, s) }", "axes"),
+    ("agraph (float[3,3] x, float[3] s) => (float[] y) { y = InstanceNormalization (x, s, s) }", "axes"),
     ("agraph (float[] x) => (float[] y) { z = NoSuch (x) y = Elu (z) }", "type"),
 ]
 

@@ -76,7 +76,7 @@ def test_rounds_once():
     old = {name: value.const_value.numpy().astype(np.float64) for name, value in model.graph.initializers.items()}
     fold_batch_norm(model)
     factor = old["scale"] / np.sqrt(old["var"] + np.float64(np.float32(0.001)))
-    weight, bias = (value.const_value.numpy() for value in list(model.graph)[0].inputs[1:])
+    weight, bias = (value.const_value.numpy() for value in next(iter(model.graph)).inputs[1:])
     np.testing.assert_array_equal(weight, (old["w"] * factor[:, None, None, None]).astype(np.float32))
     np.testing.assert_array_equal(bias, ((old["b"] - old["mean"]) * factor + old["shift"]).astype(np.float32))
 
@@ -114,6 +114,27 @@ def test_parameters_in_constants_behind_identities_and_a_scalar_gemm_bias(run):
     assert len(fold_batch_norm(model)) == 1
     assert ops(model) == ["Gemm"]
     np.testing.assert_allclose(run(model, {"x": x})[0], expected, rtol=1e-5)
+
+
+def test_a_bias_that_expands_one_number(run):
+    """Torch's exporter writes a Conv without bias so, as long as nothing folds its constants."""
+    model = build(
+        f"""agraph (float[1,2,4,4] x) => (float[P,Q,R,S] y) <float half = {{0.5}}, int64[1] where = {{0}}> {{
+            sizes = Shape (w)
+            channels = Gather (sizes, where)
+            like = CastLike (half, x)
+            b = Expand (like, channels)
+            z = Conv (x, w, b)
+            {BN}
+        }}""",
+        [tensor("w", 2, 2, 3, 3), *statistics(2)],
+    )
+    x = RANDOM.normal(0, 1, (1, 2, 4, 4)).astype(np.float32)
+    expected = run(model, {"x": x})[0]
+    assert len(fold_batch_norm(model)) == 1
+    assert ops(model) == ["Conv"]
+    assert len(model.graph.initializers) == 2
+    np.testing.assert_allclose(run(model, {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_names_readers_and_shared_weights_are_kept(run):
@@ -171,6 +192,8 @@ KEPT = {
     "producer has another reader": f"({X}) => ({Y}, float[P,Q,R,S] v) {{ z = Conv (x, w) {BN} v = Relu (z) }}",
     "weights are an input": f"({X}, float[2,2,3,3] u) => ({Y}) {{ z = Conv (x, u) {BN} }}",
     "bias is an input": f"({X}, float[2] u) => ({Y}) {{ z = Conv (x, w, u) {BN} }}",
+    "bias expands more than one number": f"({X}) => ({Y}) <float[2] u = {{1.0, 2.0}}, int64[1] n = {{2}}>"
+    f"{{ v = Expand (u, n) z = Conv (x, w, v) {BN} }}",
     "weights are computed": f"({X}) => ({Y}) {{ u = Relu (w) z = Conv (x, u) {BN} }}",
     "statistics are an input": f"({X}, float[2] u) => ({Y})"
     "{ z = Conv (x, w) y = BatchNormalization (z, scale, shift, u, var) }",

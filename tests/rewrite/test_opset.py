@@ -1,5 +1,7 @@
 """Raising the opset changes no value and loses nothing; what cannot be raised is refused and left as it was."""
 
+import itertools
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -22,7 +24,9 @@ def feeds_for(model):
     for value in model.graph.inputs:
         shape = tuple(size if isinstance(size, int) else 4 for size in value.shape)
         values = RANDOM.normal(0, 2, shape)
-        feeds[value.name] = values > 0 if value.dtype == ir.DataType.BOOL else values.astype(value.dtype.numpy())
+        feeds[value.name] = (
+            np.asarray(values > 0) if value.dtype == ir.DataType.BOOL else values.astype(value.dtype.numpy())
+        )
     return feeds
 
 
@@ -41,7 +45,6 @@ CALLS = [
     (9, "float[4,5]", "Slice <starts=[1,0], ends=[-1,9], axes=[1,0]> (x)", ""),
     (10, "float[N,4]", "Clip <min=-0.5> (x)", ""),
     (10, "float[N,4]", "Clip <max=0.5> (x)", ""),
-    (10, "double[N,4]", "Clip <min=-0.5, max=0.5> (x)", ""),
     (10, "float[N,4]", "Clip (x)", ""),
     (10, "float[3,4]", "Pad <pads=[0,1,2,0]> (x)", ""),
     (10, "float[3,4]", "Pad <pads=[0,1,2,0], value=1.5> (x)", ""),
@@ -90,7 +93,7 @@ def expression(opset, x, call, constants):
     inferred = onnx.shape_inference.infer_shapes(ir.to_proto(model))
     if not inferred.graph.output[0].type.tensor_type.HasField("shape"):
         inferred.graph.output[0].CopyFrom(
-            onnx.helper.make_tensor_value_info("y", inferred.graph.output[0].type.tensor_type.elem_type, [None] * 4)
+            onnx.helper.make_tensor_value_info("y", int(model.graph.inputs[0].dtype), [None] * (x.count(",") + 1))
         )
     return ir.from_proto(inferred)
 
@@ -109,6 +112,15 @@ def test_values_stay(run, opset, x, call, constants, target):
         np.testing.assert_allclose(actual, wanted, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "double"])
+def test_new_inputs_have_the_type_of_the_data(run, dtype):
+    """The CPU provider has no such Clip at opset 10: the expected value is numpy's."""
+    model = parse(f"agraph ({dtype}[N] x) => ({dtype}[N] y) {{ v = Neg (x) y = Clip <min=-0.5, max=0.5> (v) }}", 10)
+    feeds = feeds_for(model)
+    convert_opset(model, 21)
+    np.testing.assert_array_equal(run(model, feeds)[0], np.clip(-feeds["x"], -0.5, 0.5))
+
+
 GRAPHS = [
     (11, "agraph (float[6,2] x) => (float[P,Q] y, float[P,Q] z) { y, z = Split <split=[2,4]> (x) }"),
     (12, "agraph (float[6,2] x) => (float[P,Q] y, float[P,Q] z) { y, z = Split (x) }"),
@@ -124,7 +136,7 @@ GRAPHS = [
         11,
         """agraph (float[2,3] x, bool c) => (float[P,Q] y) {
             y = If (c) <
-                then_branch = t () => (float[P,Q] p) { a = Clip <> (x) v = Softmax <axis=0> (a) p = Relu (v) },
+                then_branch = t () => (float[P,Q] p) { a = Relu (x) v = Softmax <axis=0> (a) p = Relu (v) },
                 else_branch = e () => (float[P,Q] q) { s = ReduceSum <axes=[0]> (x) q = Add (s, x) }
             >
         }""",
@@ -167,11 +179,10 @@ def test_from_opset_6(run, call, expected):
     np.testing.assert_allclose(run(model, feeds)[0], expected(feeds["x"], b), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("call", "letters"), [("x", "2,4,5"), ("x", "N,C,5")])
-def test_group_normalization_takes_a_scale_per_channel_from_21_on(run, call, letters):
-    """ONNX Runtime computes opset 18's by its function body, which the reference evaluator does, too."""
+@pytest.mark.parametrize("letters", ["2,4,5", "N,C,5"])
+def test_group_normalization_takes_a_scale_per_channel_from_21_on(run, letters):
     text = f"agraph (float[{letters}] x, float[2] s, float[2] b) => (float[2,4,5] y)"
-    model = parse(f"{text} {{ y = GroupNormalization <num_groups=2> ({call}, s, b) }}", 18)
+    model = parse(f"{text} {{ y = GroupNormalization <num_groups=2> (x, s, b) }}", 18)
     feeds = feeds_for(model) | {"x": RANDOM.normal(0, 1, (2, 4, 5)).astype(np.float32)}
     groups = feeds["x"].reshape(2, 2, -1).astype(np.float64)
     normal = (groups - groups.mean(2, keepdims=True)) / np.sqrt(groups.var(2, keepdims=True) + 1e-5)
@@ -221,7 +232,7 @@ def test_nothing_is_lost():
         ]
     assert {name: value.const_value for name, value in graph.initializers.items()} == tensors
     assert graph.initializers["w"].is_graph_input()
-    kept = {node.metadata_props["index"]: node for node in graph.all_nodes() if node.op_type not in ("Constant",)}
+    kept = {node.metadata_props["index"]: node for node in graph.all_nodes() if node.op_type != "Constant"}
     for node in before.graph.all_nodes():
         same = [n for n in graph.all_nodes() if n.metadata_props["index"] == node.metadata_props["index"]]
         assert node.op_type in {n.op_type for n in same}
@@ -245,14 +256,14 @@ def test_where_no_operator_changes_the_very_graph_stays():
 
 
 def test_weights_are_not_read():
-    model = parse("agraph (float[N,4] x) => (float[N,4] y) { m = MatMul (x, w) y = Softmax (m) }", 11)
+    model = parse("agraph (float[N,64] x) => (float[N,64] y) { m = MatMul (x, w) y = Softmax (m) }", 11)
 
     def never():
         raise AssertionError("the weights were read")
 
-    weight = ir.LazyTensor(never, ir.DataType.FLOAT, ir.Shape([4, 4]), name="w")
+    weight = ir.LazyTensor(never, ir.DataType.FLOAT, ir.Shape([64, 64]), name="w")
     value = next(node for node in model.graph if node.op_type == "MatMul").inputs[1]
-    value.const_value, value.type, value.shape = weight, ir.TensorType(weight.dtype), ir.Shape([4, 4])
+    value.const_value, value.type, value.shape = weight, ir.TensorType(weight.dtype), ir.Shape([64, 64])
     model.graph.register_initializer(value)
     convert_opset(model, 21)
     assert model.graph.initializers["w"].const_value is weight
@@ -263,10 +274,10 @@ def test_new_names_are_free_in_every_scope():
         """agraph (float[2,3,4] x, bool c) => (float[A,B,C] y) {
             [s] t = Softmax (x)
             y = If (c) <
-                then_branch = a () => (float[A,B,C] p) { ["s/Shape"] "s/Shape_output" = Exp (t) [s] p = Softmax ("s/Shape_output") },
+                then_branch = a () => (float[A,B,C] p) { taken = Exp (t) [s] p = Softmax (taken) },
                 else_branch = b () => (float[A,B,C] q) { q = Identity (t) }
             >
-        }""".replace('["s/Shape"] ', "").replace('"s/Shape_output"', "taken"),
+        }""",
         11,
     )
     next(node for node in model.graph.all_nodes() if node.op_type == "Exp").outputs[0].name = "s/Shape_output"
@@ -275,9 +286,12 @@ def test_new_names_are_free_in_every_scope():
     assert len(names) == len(set(names))
 
 
+SCAN = """agraph (float[1,2,4] x) => (float[A,B,C] y) {
+    y = Scan <num_scan_inputs=1, body = b (float[4] i) => (float[4] o) { o = Identity (i) }> ("", x)
+}"""
+
 REFUSED = [
-    (8, "agraph (float[1,2,4] x) => (float[A,B,C] y) { y = Scan <num_scan_inputs=1, body = b (float[4] i) => (float[4] o)"
-    ' { o = Identity (i) }> ("", x) }', "Scan"),
+    (8, SCAN, "Scan"),
     (6, "agraph (float[N] x) => (float[N] y) { y = Dropout (x) }", "is_test"),
     (8, "agraph (float[2,3] x, float[3] s) => (float[A,B] y) { y = BatchNormalization <spatial=0> (x, s, s, s, s) }",
      "spatial"),
@@ -350,7 +364,7 @@ def test_every_change_from_opset_6_on_has_an_adapter_or_is_refused():
     changes = set()
     for schema in onnx.defs.get_all_schemas_with_history():
         versions = [s.since_version for s in schema_history("", schema.name)] if schema.domain == "" else []
-        for old, new in zip(versions, versions[1:], strict=False):
+        for old, new in itertools.pairwise(versions):
             if 6 < new <= 26 and not only_widens("", schema.name, max(old, 6), new):
                 changes.add((schema.name, new))
     assert changes == set(ADAPTERS) | refused
@@ -385,7 +399,10 @@ def test_lower(text, possible):
 
 def test_lower_looks_into_bodies_and_leaves_lower_models_alone():
     text = """agraph (bool c, float16[N] x) => (float16[N] y) {
-        y = If (c) <then_branch = a () => (float16[N] p) { p = Celu (x) }, else_branch = b () => (float16[N] q) { q = Identity (x) }>
+        y = If (c) <
+            then_branch = a () => (float16[N] p) { p = Celu (x) },
+            else_branch = b () => (float16[N] q) { q = Identity (x) }
+        >
     }"""
     assert not lower_opset(parse(text, 28))
     model = parse("agraph (float[N] x) => (float[N] y) { y = Relu (x) }", 13)
