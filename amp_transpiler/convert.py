@@ -74,7 +74,9 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     if fault := next(faults(model), None):
         raise ModelError(f"{what}: the model is invalid as it is, before any conversion: {fault}")
     if not _lower_opset(program):
-        raise ModelError(f"{what}: uses operators newer than opset {NEWEST_OPSET}, which ONNX Runtime does not know yet")
+        raise ModelError(
+            f"{what}: uses operators newer than opset {NEWEST_OPSET}, which ONNX Runtime does not know yet"
+        )
     if policy.level != "O0":
         _settle_opset(program, Target(policy.target, policy.low))
         _fold(program, policy, ranges)
@@ -123,11 +125,13 @@ def _release_initializers(program: Program) -> None:
             model.graph.inputs.remove(value)
         old, model.ir_version = model.ir_version, _LAST_IR_WITH_INITIALIZERS_AS_INPUTS + 1
         if listed:
-            program.notes.append(f"{len(listed)} initializers, inputs by the rules of IR version {old}, are constants now")
+            program.notes.append(
+                f"{len(listed)} initializers, inputs by the rules of IR version {old}, are constants now"
+            )
     elif listed:
         program.notes.append(
-            f"{len(listed)} initializers are graph inputs, so callers may override them: they stay float32 and are cast "
-            "at run time; export without keep_initializers_as_inputs to have them converted"
+            f"{len(listed)} initializers are graph inputs, so callers may override them: they stay float32 and are "
+            "cast at run time; export without keep_initializers_as_inputs to have them converted"
         )
 
 

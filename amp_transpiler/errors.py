@@ -8,7 +8,7 @@
     │   ├── OptionError              an unknown level, dtype, operator, pattern that matches nothing, ...
     │   └── OutputError              the output cannot be written where it was asked for
     ├── EnvironmentProblem           the installation is broken (two ONNX Runtime wheels, CUDA libraries missing)
-    ├── VerificationError            a rewritten program is not well typed: a bug here, reported before anything is written
+    ├── VerificationError            a rewritten program is not well typed: a bug here; nothing is written
     └── CheckFailed                  the result was checked and found wanting: exit status 1; carries the report
 """
 

@@ -123,7 +123,12 @@ def transpile(
 
 
 def _policy(
-    level: str, dtype: str, target: str, lists: AutoMixedPrecisionLists | None, use_promote: bool, tolerance: float | None
+    level: str,
+    dtype: str,
+    target: str,
+    lists: AutoMixedPrecisionLists | None,
+    use_promote: bool,
+    tolerance: float | None,
 ) -> Policy:
     low = low_format(dtype)
     if target not in TARGETS:
@@ -138,7 +143,9 @@ def _with_io(policy: Policy, model: ir.Model, keep: bool | Collection[str]) -> P
     names = {str(value.name) for value in (*model.graph.inputs, *model.graph.outputs)}
     kept = (names if keep else set()) if isinstance(keep, bool) else set(keep)
     if unknown := sorted(kept - names):
-        raise OptionError(f"keep_io_types names '{unknown[0]}', which is no input or output: {', '.join(sorted(names))}")
+        raise OptionError(
+            f"keep_io_types names '{unknown[0]}', which is no input or output: {', '.join(sorted(names))}"
+        )
     return dataclasses.replace(policy, low_io=frozenset(names - kept))
 
 
@@ -172,15 +179,21 @@ def _file_bytes(program: Program) -> int | None:
 
 
 @contextlib.contextmanager
-def _written(program: Program, destination: pathlib.Path | None, verify: bool, clock: _Clock) -> Iterator[Staged | None]:
+def _written(
+    program: Program, destination: pathlib.Path | None, verify: bool, clock: _Clock
+) -> Iterator[Staged | None]:
     """Write the program beside its destination, or to a temporary folder where it is only to be checked."""
     if destination is not None:
-        with stage(program, destination, progress=lambda done, total: clock.tell("write", done / max(1, total))) as staged:
+        with stage(
+            program, destination, progress=lambda done, total: clock.tell("write", done / max(1, total))
+        ) as staged:
             yield staged
     elif verify:
-        with tempfile.TemporaryDirectory(prefix="amp-transpiler-") as folder:
-            with stage(program, pathlib.Path(folder) / "model.onnx") as staged:
-                yield staged
+        with (
+            tempfile.TemporaryDirectory(prefix="amp-transpiler-") as folder,
+            stage(program, pathlib.Path(folder) / "model.onnx") as staged,
+        ):
+            yield staged
     else:
         yield None
 

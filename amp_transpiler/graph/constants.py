@@ -6,9 +6,9 @@ memory than its largest tensor.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +16,9 @@ import onnx_ir as ir
 from amp_transpiler.errors import AmpError
 from amp_transpiler.graph.dtypes import LowFormat
 
-__all__ = ["ConstantRange", "constant_range", "convert_array", "low_tensor", "reading"]
+__all__ = ["ConstantRange", "computed_tensor", "constant_range", "convert_array", "low_tensor", "read"]
+
+Result = TypeVar("Result")
 
 _BLOCK = 1 << 20  # elements looked at in one go: 4 MB of float32
 _LAZY_BYTES = 1 << 16  # smaller tensors are converted at once
@@ -41,30 +43,28 @@ class ConstantRange:
     stands_for_infinity: bool = False
 
 
-@contextlib.contextmanager
-def reading(tensor: ir.TensorProtocol) -> Iterator[np.ndarray]:
-    """Give the tensor's values as a read-only array, unmapping its file afterwards."""
-    array = tensor.numpy()
-    try:
-        yield array
-    finally:
-        del array
-        if isinstance(tensor, ir.ExternalTensor):
-            with contextlib.suppress(BufferError):  # the caller kept a view: its memory map goes with that
-                tensor.release()
+def read(tensor: ir.TensorProtocol, function: Callable[[np.ndarray], Result]) -> Result:
+    """Return what `function` makes of the tensor's values, and unmap the tensor's file again.
+
+    `function` must not keep the array, nor return a view of it: a map cannot be released while a view lives.
+    """
+    result = function(tensor.numpy())
+    if isinstance(tensor, ir.ExternalTensor):
+        tensor.release()
+    return result
 
 
 def constant_range(tensor: ir.TensorProtocol, low: LowFormat) -> ConstantRange:
     """Measure what rounding `tensor` (float32) to `low` would do."""
-    with reading(tensor) as array:
-        flat = array.reshape(-1)
-        largest = max((_largest(flat[at : at + _BLOCK]) for at in range(0, flat.size, _BLOCK)), default=0.0)
-        with np.errstate(over="ignore"):
-            overflows = bool(np.isinf(np.float32(largest).astype(low.numpy)))
-        loss = _loss(flat, low) if 0.0 < largest < _SAFE_MAGNITUDE else 0.0
-        infinity = overflows and _stands_for_infinity(flat, low)
-        del flat
-    return ConstantRange(largest, overflows, loss, infinity)
+    return read(tensor, lambda array: _range(array.reshape(-1), low))
+
+
+def _range(flat: np.ndarray, low: LowFormat) -> ConstantRange:
+    largest = max((_largest(flat[at : at + _BLOCK]) for at in range(0, flat.size, _BLOCK)), default=0.0)
+    with np.errstate(over="ignore"):
+        overflows = bool(np.isinf(np.float32(largest).astype(low.numpy)))
+    loss = _loss(flat, low) if 0.0 < largest < _SAFE_MAGNITUDE else 0.0
+    return ConstantRange(largest, overflows, loss, overflows and _stands_for_infinity(flat, low))
 
 
 def _stands_for_infinity(flat: np.ndarray, low: LowFormat) -> bool:
@@ -103,38 +103,61 @@ def convert_array(array: np.ndarray, low: LowFormat) -> np.ndarray:
     """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         rounded = array.astype(low.numpy)
-        overflown = np.isinf(rounded)
-        if overflown.any():
-            overflown &= np.isfinite(array)
+        if _has_nonfinite(rounded, low):
+            overflown = np.isinf(rounded) & np.isfinite(array)
             rounded = np.where(overflown, np.copysign(low.max, array).astype(low.numpy), rounded)
     if array.size == 1 and not rounded.any() and array.any():
-        return np.copysign(np.full(array.shape, low.smallest), array).astype(low.numpy)
-    return rounded
+        rounded = np.copysign(np.full(array.shape, low.smallest), array).astype(low.numpy)
+    return np.asarray(rounded)
+
+
+def _has_nonfinite(rounded: np.ndarray, low: LowFormat) -> bool:
+    """Whether any element is infinite or NaN, told by its bits: several times faster than asking each element."""
+    if not rounded.size:
+        return False
+    infinity = int(np.asarray(np.inf, low.numpy).view(np.uint16))
+    negative, positive = rounded.view(np.uint16).max(), rounded.view(np.int16).max()
+    return bool(positive >= infinity or negative >= infinity | 0x8000)
 
 
 def low_tensor(tensor: ir.TensorProtocol, low: LowFormat, name: str) -> ir.TensorProtocol:
     """Return `tensor` (float32) in `low`, converted when it is read; small ones at once."""
-    if tensor.nbytes <= _LAZY_BYTES:
-        with reading(tensor) as array:
-            return ir.Tensor(convert_array(array, low), dtype=low.dtype, name=name)
-    return _LowTensor(tensor, low, name)
+    return computed_tensor(tensor, lambda array: convert_array(array, low), low.dtype, name)
 
 
-class _LowTensor(ir.LazyTensor):
-    """A constant rounded to a low format each time it is asked for, so that none is held.
+def computed_tensor(
+    source: ir.TensorProtocol, compute: Callable[[np.ndarray], np.ndarray], dtype: ir.DataType, name: str
+) -> ir.TensorProtocol:
+    """Return what `compute` makes of the values of `source`: small ones now, large ones each time they are asked for.
 
-    `streamed` tells that the source lies in a file of its own.
+    Args:
+        source: where the values come from.
+        compute: keeps the shape; must not return a view of its argument.
+        dtype: the element type that it gives.
+        name: the new tensor's.
+    """
+    if source.nbytes <= _LAZY_BYTES:
+        return ir.Tensor(read(source, compute), dtype=dtype, name=name)
+    return _ComputedTensor(source, compute, dtype, name)
+
+
+class _ComputedTensor(ir.LazyTensor):
+    """A tensor computed from another each time it is asked for, so that none is held.
+
+    `onnx_ir` believes what a lazy tensor declares, so type and shape are checked here. `streamed` tells that the source
+    lies in a file of its own.
     """
 
-    def __init__(self, source: ir.TensorProtocol, low: LowFormat, name: str) -> None:
+    def __init__(
+        self, source: ir.TensorProtocol, compute: Callable[[np.ndarray], np.ndarray], dtype: ir.DataType, name: str
+    ) -> None:
         self.streamed = isinstance(source, ir.ExternalTensor) or getattr(source, "streamed", False)
+        shape = tuple(source.shape.numpy())
 
-        def convert() -> ir.TensorProtocol:
-            with reading(source) as array:
-                rounded = convert_array(array, low)
-                del array
-            if rounded.shape != tuple(source.shape.numpy()):
-                raise AmpError(f"weight '{name}' has shape {rounded.shape}, declared {source.shape}")
-            return ir.Tensor(rounded, dtype=low.dtype, name=name)
+        def checked() -> ir.TensorProtocol:
+            array = read(source, compute)
+            if array.shape != shape or array.dtype != dtype.numpy():
+                raise AmpError(f"weight '{name}' became {array.dtype}{array.shape}, declared {dtype.name}{shape}")
+            return ir.Tensor(array, dtype=dtype, name=name)
 
-        super().__init__(convert, dtype=low.dtype, shape=ir.Shape(source.shape), name=name)
+        super().__init__(checked, dtype=dtype, shape=ir.Shape(shape), name=name)

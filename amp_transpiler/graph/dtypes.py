@@ -45,7 +45,7 @@ BFLOAT16 = LowFormat(
     "bf16",
     ir.DataType.BFLOAT16,
     np.dtype(ml_dtypes.bfloat16),
-    float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
+    (2.0 - 2.0**-7) * 2.0**127,
     2.0**-133,
     8,
 )

@@ -58,7 +58,7 @@ def _read_small(model: ir.Model) -> None:
                         node.attributes[name] = ir.AttrTensor(name, _in_memory(tensor))
 
 
-def _in_memory(tensor: ir.ExternalTensor) -> ir.Tensor:
+def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
 
 
@@ -72,8 +72,7 @@ def _external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
     for scope in scopes(model):
         candidates = [value.const_value for value in scope.graph.initializers.values()]
         for node in scope.graph:
-            for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                    candidates.append(attribute.as_tensor())
+            attributes = node.attributes.values()
+            candidates += [a.as_tensor() for a in attributes if a.type == ir.AttributeType.TENSOR and not a.is_ref()]
         found += [tensor for tensor in candidates if isinstance(tensor, ir.ExternalTensor)]
     return found

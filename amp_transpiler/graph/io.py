@@ -146,7 +146,7 @@ class Staged:
     def commit(self) -> None:
         """Move the files to the destination, replacing what is there: weights first, then the model."""
         for file in sorted(self.path.parent.iterdir(), key=lambda file: file == self.path):
-            os.replace(file, self.destination.parent / file.name)
+            file.replace(self.destination.parent / file.name)
 
     @property
     def file_bytes(self) -> int:
@@ -160,7 +160,7 @@ def check_destination(destination: pathlib.Path, program: Program) -> None:
     beside = destination.with_name(f"{destination.name}.data")
     if beside.exists() and any(file.samefile(beside) for file in external_files(program.model) if file.exists()):
         raise OutputError(
-            f"{destination}: its weights would go to {beside.name}, which holds the source's weights; choose another output"
+            f"{destination}: its weights would go to {beside.name}, which holds the source's; choose another output"
         )
     if source is not None and destination.exists() and source.exists() and destination.samefile(source):
         raise OutputError(f"{destination}: output and input are the same file; the source is never overwritten")

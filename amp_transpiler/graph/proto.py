@@ -47,6 +47,8 @@ def has_opaque_types(model: ir.Model) -> bool:
 def holds_map(type_: onnx.TypeProto) -> bool:
     """Whether a type is, or contains, a map: what `onnx_ir` does not know."""
     kind = type_.WhichOneof("value")
-    if kind in ("sequence_type", "optional_type"):
-        return holds_map(getattr(type_, kind).elem_type)
-    return kind == "map_type"
+    if kind == "sequence_type":
+        return holds_map(type_.sequence_type.elem_type)
+    if kind == "optional_type":
+        return holds_map(type_.optional_type.elem_type)
+    return bool(kind == "map_type")

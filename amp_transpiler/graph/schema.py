@@ -113,7 +113,7 @@ def _runtime_schemas() -> Mapping[tuple[str, str], list[Any]]:
     return found
 
 
-def _from_onnx(schema: onnx.defs.OpSchema) -> Signature:
+def _from_onnx(schema: Any) -> Signature:  # onnx's type stubs lack some of the properties used here
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
     def slots(formals: Any) -> tuple[Slot, ...]:
@@ -145,10 +145,10 @@ def _from_runtime(schema: Any) -> Signature:
     )
 
 
-_TENSOR_NAMES = {
+_TENSOR_NAMES: dict[ir.DataType, str] = {
+    **{dtype: dtype.name.lower() for dtype in ir.DataType},
     ir.DataType.FLOAT: "float",
     ir.DataType.DOUBLE: "double",
-    **{t: t.name.lower() for t in ir.DataType if t not in (ir.DataType.FLOAT, ir.DataType.DOUBLE)},
 }
 _TENSORS = {dtype: f"tensor({name})" for dtype, name in _TENSOR_NAMES.items()}
 

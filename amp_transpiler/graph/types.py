@@ -129,7 +129,9 @@ def _type_outputs(model: ir.Model, node: ir.Node) -> None:
             _set_type(value, found)
 
 
-def _output_type(node: ir.Node, index: int, slot: Slot, sig: Signature, bound: dict[str, str]) -> ir.TypeProtocol | None:
+def _output_type(
+    node: ir.Node, index: int, slot: Slot, sig: Signature, bound: dict[str, str]
+) -> ir.TypeProtocol | None:
     if node.op_type == "Constant":
         tensor = node.attributes.get("value")
         if tensor is not None and not tensor.is_ref():

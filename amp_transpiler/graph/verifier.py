@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import VerificationError
 from amp_transpiler.graph.dtype_attributes import attribute_dtype, dtype_attribute
-from amp_transpiler.graph.schema import Signature, type_string
+from amp_transpiler.graph.schema import Signature, Slot, type_string
 from amp_transpiler.graph.types import node_signature
 from amp_transpiler.graph.walk import Scope, control_ports, scopes
 
@@ -70,7 +70,8 @@ def _node_faults(model: ir.Model, node: ir.Node) -> Iterator[str]:
         asked = attribute_dtype(node, rule)
         for index in rule.outputs:
             if index < len(node.outputs) and asked and node.outputs[index].dtype not in (None, asked):
-                yield f"attribute {rule.attribute} makes output {index} {asked.name}, declared {node.outputs[index].dtype}"
+                declared = node.outputs[index].dtype
+                yield f"attribute {rule.attribute} makes output {index} {asked.name}, declared {declared}"
 
 
 def _port_types(*groups: object) -> Iterator[str | None]:
@@ -86,19 +87,20 @@ def _slot_faults(node: ir.Node, sig: Signature) -> Iterator[str]:
         for index, value in enumerate(values):
             if value is None:
                 continue
-            slot = formal(index)
+            slot, text = formal(index), type_string(value.type)
             if slot is None:
-                yield f"{kind} {index} is beyond the {len(sig.inputs)} inputs and {len(sig.outputs)} outputs of the schema"
-                continue
-            text = type_string(value.type)
-            if text is None:
-                continue
-            if text not in sig.types(slot):
-                yield f"{kind} {index} ({slot.name}) '{value.name}' is {text}, the schema permits {_some(sig.types(slot))}"
-            if slot.homogeneous and slot.type in sig.allowed:
-                first = bound.setdefault(slot.type, (text, f"'{value.name}'"))
-                if first[0] != text:
-                    yield f"{kind} {index} ({slot.name}) '{value.name}' is {text}, but {first[1]} of the same type {slot.type} is {first[0]}"
+                yield f"{kind} {index} is beyond the schema's {len(sig.inputs)} inputs and {len(sig.outputs)} outputs"
+            elif text is not None:
+                yield from _slot_fault(f"{kind} {index} ({slot.name}) '{value.name}'", text, slot, sig, bound)
+
+
+def _slot_fault(where: str, text: str, slot: Slot, sig: Signature, bound: dict[str, tuple[str, str]]) -> Iterator[str]:
+    if text not in sig.types(slot):
+        yield f"{where} is {text}, the schema permits {_some(sig.types(slot))}"
+    if slot.homogeneous and slot.type in sig.allowed:
+        first, place = bound.setdefault(slot.type, (text, where))
+        if first != text:
+            yield f"{where} is {text}, but {place} of the same type {slot.type} is {first}"
 
 
 def _some(types: frozenset[str]) -> str:

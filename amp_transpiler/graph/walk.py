@@ -7,7 +7,17 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-__all__ = ["ControlPort", "Scope", "Use", "all_nodes", "bodies", "constant_of", "control_ports", "is_standard", "scopes"]
+__all__ = [
+    "ControlPort",
+    "Scope",
+    "Use",
+    "all_nodes",
+    "bodies",
+    "constant_of",
+    "control_ports",
+    "is_standard",
+    "scopes",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -27,11 +37,10 @@ def is_standard(node: ir.Node) -> bool:
 def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     """Yield attribute name and graph of every body of `node`."""
     for name, attribute in node.attributes.items():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
+        kind = attribute.type
+        if kind is ir.AttributeType.GRAPH and not attribute.is_ref():
             yield name, attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
+        elif kind is ir.AttributeType.GRAPHS and not attribute.is_ref():
             for index, graph in enumerate(attribute.as_graphs()):
                 yield f"{name}[{index}]", graph
 
@@ -43,7 +52,7 @@ def scopes(model: ir.Model) -> Iterator[Scope]:
         scope = pending.pop()
         yield scope
         for node in scope.graph:
-            for name, graph in bodies(node):
+            for name, graph in bodies(node) if node.attributes else ():
                 prefix = f"{scope.path}/" if scope.path else ""
                 pending.append(Scope(graph, node, f"{prefix}{node.name or node.op_type}/{name}"))
 
@@ -146,7 +155,6 @@ def _output(node: ir.Node, index: int) -> ir.Value | None:
 def _port(
     kind: str, definitions: tuple[ir.Value | None, ...], uses: tuple[tuple[ir.Node | ir.Graph, int], ...]
 ) -> ControlPort:
-    kept = tuple(
-        Use(user, index) for user, index in uses if index < len(user.inputs if isinstance(user, ir.Node) else user.outputs)
-    )
+    sizes = (len(user.inputs) if isinstance(user, ir.Node) else len(user.outputs) for user, _ in uses)
+    kept = tuple(Use(user, index) for (user, index), size in zip(uses, sizes, strict=True) if index < size)
     return ControlPort(kind, tuple(value for value in definitions if value is not None), kept)

@@ -1,1 +1,1 @@
-"""Deciding: lists, regions, constraints and rules, and the assignment that they lead to. Nothing here edits a program."""
+"""Deciding: lists, regions, constraints and rules, and the assignment they lead to. Nothing here edits a program."""

@@ -31,8 +31,10 @@ def islands(decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, st
         work = sum(not (is_standard(node) and node.op_type in MOVEMENT) for node in group)
         casts = _casts(group, decisions)
         if work <= casts:
-            reason = "it only moves values" if not work else f"{work} cheap operators are not worth {casts} casts"
-            yield from ((node, f"an island: {reason}, and nothing connected to it computes in low precision") for node in group)
+            reason = "it only moves values" if not work else f"{casts} casts for {work} cheap operators"
+            yield from (
+                (node, f"an island: {reason}, and nothing connected to it computes in low precision") for node in group
+            )
 
 
 def _computes(node: ir.Node) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 __all__ = ["BOUNDED", "CAPPED", "COMPUTE", "CONTRIB_COMPUTE", "EXACT", "MOVEMENT", "SUMS"]
 
 # The operators whose time low precision is for.
-COMPUTE = frozenset({"Attention", "Conv", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
+COMPUTE = frozenset(
+    {"Attention", "Conv", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"}
+)
 
 # The same in com.microsoft.
 CONTRIB_COMPUTE = frozenset(

@@ -1,7 +1,7 @@
 """The precision of values that control flow passes on: branch results, loop state, scan inputs and outputs.
 
 Such a value has one type on both sides. It becomes low where that saves casts: each place that makes it, and the
-readers of each of its names, have a vote. A tie goes to float32 for loop state, which accumulates, and to low otherwise.
+readers of each of its names, have a vote. A tie goes to float32 for loop state, which accumulates, else to low.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.constants import convert_array, reading
+from amp_transpiler.graph.constants import convert_array, read
 from amp_transpiler.graph.dtype_attributes import dtype_attribute
 from amp_transpiler.graph.dtypes import LowFormat
 
@@ -27,7 +27,6 @@ def retype_attributes(node: ir.Node, outputs: Collection[int], low: LowFormat) -
         zero = ir.Tensor(np.zeros(1, low.numpy), dtype=low.dtype)
         node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, zero)
         return
-    with reading(given.as_tensor()) as array:
-        tensor = ir.Tensor(convert_array(array, low), dtype=low.dtype, name=given.as_tensor().name)
+    rounded = read(given.as_tensor(), lambda array: convert_array(array, low))
+    tensor = ir.Tensor(rounded, dtype=low.dtype, name=given.as_tensor().name)
     node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, tensor)
-

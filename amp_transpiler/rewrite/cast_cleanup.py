@@ -6,7 +6,7 @@
 3. A second cast of one value to one type in the same graph.
 4. A cast that nothing reads.
 
-A float32 -> low -> float32 round trip is never removed: it rounds. Neither is float32 -> int64 -> float32: it truncates.
+A float32 -> low -> float32 round trip is never removed: it rounds. Nor is float32 -> int64 -> float32: it truncates.
 """
 
 from __future__ import annotations

@@ -9,10 +9,7 @@ from amp_transpiler.graph.walk import all_nodes, is_standard
 
 __all__ = ["unify_constants"]
 
-_FORMS = {
-    "value_float": (np.float32, lambda attribute: attribute.as_float()),
-    "value_floats": (np.float32, lambda attribute: list(attribute.as_floats())),
-}
+_FORMS = ("value_float", "value_floats")
 
 
 def unify_constants(model: ir.Model) -> int:
@@ -21,10 +18,10 @@ def unify_constants(model: ir.Model) -> int:
     for node in all_nodes(model):
         if node.op_type != "Constant" or not is_standard(node):
             continue
-        for name, (dtype, read) in _FORMS.items():
+        for name in _FORMS:
             attribute = node.attributes.get(name)
             if attribute is not None and not attribute.is_ref():
                 del node.attributes[name]
-                node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(np.array(read(attribute), dtype)))
+                node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(np.array(attribute.value, np.float32)))
                 changed += 1
     return changed

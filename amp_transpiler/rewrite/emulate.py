@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.graph.constants import reading
+from amp_transpiler.graph.constants import computed_tensor
 from amp_transpiler.graph.dtype_attributes import attribute_dtype, dtype_attribute
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.names import NameAllocator
@@ -169,7 +169,11 @@ def _retype(node: ir.Node) -> None:
     rule = dtype_attribute(node)
     if node.op_type == "SequenceEmpty" and is_standard(node):
         node.attributes["dtype"] = ir.AttrInt64("dtype", int(ir.DataType.FLOAT))
-    if rule is None or attribute_dtype(node, rule) not in _LOW or not any(_is_low(node.outputs[i]) for i in rule.outputs):
+    if (
+        rule is None
+        or attribute_dtype(node, rule) not in _LOW
+        or not any(_is_low(node.outputs[i]) for i in rule.outputs)
+    ):
         return
     if not rule.holds_tensor:
         node.attributes[rule.attribute] = ir.AttrInt64(rule.attribute, int(ir.DataType.FLOAT))
@@ -187,10 +191,4 @@ def _widen_constant(node: ir.Node) -> None:
 
 
 def _wide_tensor(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    def widen() -> ir.TensorProtocol:
-        with reading(tensor) as array:
-            return ir.Tensor(array.astype(np.float32), dtype=ir.DataType.FLOAT, name=name)
-
-    if tensor.nbytes < 1 << 16:
-        return widen()
-    return ir.LazyTensor(widen, dtype=ir.DataType.FLOAT, shape=ir.Shape(tensor.shape), name=name)
+    return computed_tensor(tensor, lambda array: array.astype(np.float32), ir.DataType.FLOAT, name)

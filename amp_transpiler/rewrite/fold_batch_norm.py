@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.errors import AmpError
-from amp_transpiler.graph.constants import reading
+from amp_transpiler.graph.constants import computed_tensor
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.schema import opset_of
 from amp_transpiler.graph.walk import all_nodes, bodies, is_standard
@@ -19,8 +18,6 @@ from amp_transpiler.rewrite.node_builder import constant_array, constant_tensor,
 __all__ = ["fold_batch_norm"]
 
 logger = logging.getLogger(__name__)
-
-_LAZY_BYTES = 1 << 16  # smaller weights are computed at once
 
 
 def fold_batch_norm(model: ir.Model, wanted: Callable[[ir.Node], bool] = lambda _: True) -> list[str]:
@@ -200,29 +197,12 @@ def _label(node: ir.Node) -> str:
 
 def _new_weight(fold: _Fold, name: str) -> ir.TensorProtocol:
     """Return the folded weights, computed when they are read; small ones at once."""
-    lazy = _FoldedWeight(fold, name)
-    return ir.Tensor(lazy.numpy(), dtype=lazy.dtype, name=name) if fold.weight.nbytes <= _LAZY_BYTES else lazy
 
+    def fold_in(array: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            return np.asarray((array.astype(np.float64) * fold.factor).astype(array.dtype))
 
-class _FoldedWeight(ir.LazyTensor):
-    """Weights times factors, computed each time they are asked for, so that none are held.
-
-    `streamed` tells that the source lies in a file of its own.
-    """
-
-    def __init__(self, fold: _Fold, name: str) -> None:
-        weight = fold.weight
-        self.streamed = isinstance(weight, ir.ExternalTensor) or getattr(weight, "streamed", False)
-
-        def compute() -> ir.TensorProtocol:
-            with reading(weight) as array, np.errstate(over="ignore"):
-                folded = (array.astype(np.float64) * fold.factor).astype(weight.dtype.numpy())
-                del array
-            if folded.shape != tuple(weight.shape.numpy()):
-                raise AmpError(f"weight '{name}' has shape {folded.shape}, declared {weight.shape}")
-            return ir.Tensor(folded, dtype=weight.dtype, name=name)
-
-        super().__init__(compute, dtype=weight.dtype, shape=ir.Shape(weight.shape.numpy()), name=name)
+    return computed_tensor(fold.weight, fold_in, fold.weight.dtype, name)
 
 
 def _initializer(model: ir.Model, tensor: ir.TensorProtocol) -> ir.Value:

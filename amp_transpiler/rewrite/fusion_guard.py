@@ -1,9 +1,9 @@
 """Keeping ONNX Runtime 1.31 from a fusion that it has no kernel for.
 
 Its optimizer turns Pow, ReduceMean, Add, Sqrt, Div, Mul and Mul into one SimplifiedLayerNormalization and absorbs casts
-in front of it and before the last Mul. With bfloat16 on one side and float32 on the other, input against scale, CUDA has
-no such kernel, and the session is refused. Written as a product, the square is not recognised, and everything runs as
-it stands.
+in front of it and before the last Mul. With bfloat16 on one side and float32 on the other, input against scale, CUDA
+has no such kernel, and the session is refused. Written as a product, the square is not recognised, and everything runs
+as it stands.
 """
 
 from __future__ import annotations

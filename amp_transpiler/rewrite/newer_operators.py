@@ -33,7 +33,7 @@ def write_out_newer_operators(model: ir.Model, newest: int) -> list[str]:
     opset = opset_of(model, "")
     nodes = [node for node in all_nodes(model) if is_standard(node) and _is_newer(node, opset, newest)]
     for index, node in enumerate(nodes):
-        function = ir.from_proto(_definition(node, opset, f"{node.op_type}_{index}"))
+        function = ir.serde.deserialize_function(_definition(node, opset, f"{node.op_type}_{index}"))
         model.functions[function.identifier()] = function
         node.domain, node.op_type = _DOMAIN, function.name
     if nodes:
@@ -55,11 +55,11 @@ def _definition(node: ir.Node, opset: int, name: str) -> onnx.FunctionProto:
     if schema.has_context_dependent_function:
         types = [_type_bytes(value) for value in node.inputs]
         body = schema.get_context_dependent_function(ir.to_proto(node).SerializeToString(), types)
-        function = onnx.FunctionProto.FromString(body)
+        function: onnx.FunctionProto = onnx.FunctionProto.FromString(body)
         if not function.node:
             raise ModelError(
-                f"{node.op_type} '{node.name}' is newer than ONNX Runtime and cannot be written out: its inputs have no "
-                "known rank; run shape inference on the model first"
+                f"{node.op_type} '{node.name}' is newer than ONNX Runtime and cannot be written out: its inputs have "
+                "no known rank; run shape inference on the model first"
             )
     else:
         function = onnx.FunctionProto()
@@ -86,6 +86,6 @@ def _give_attributes(function: onnx.FunctionProto, schema: Any) -> None:
 
 
 def _type_bytes(value: ir.Value | None) -> bytes:
-    if value is None or not isinstance(value.type, ir.TensorType):
-        return onnx.TypeProto().SerializeToString()
-    return ir.to_proto(value).type.SerializeToString()  # some builders read the rank
+    known = value is not None and isinstance(value.type, ir.TensorType)
+    type_: onnx.TypeProto = ir.to_proto(value).type if value is not None and known else onnx.TypeProto()
+    return bytes(type_.SerializeToString())  # with the shape: some builders read the rank

@@ -76,10 +76,7 @@ def make_reference(source: Program, fallback: Program, inputs: Inputs | None) ->
     """
     _require_memory(source.model)
     program, session = _open(source, fallback)
-    if inputs is not None:
-        samples = given_inputs(inputs, program.model)
-    else:
-        samples = [_made_up(program.model, session)]
+    samples = [_made_up(program.model, session)] if inputs is None else given_inputs(inputs, program.model)
     try:
         outputs = [_run(session, sample) for sample in samples]
     except ORT_ERRORS as error:

@@ -1,4 +1,4 @@
-"""Finding the nodes that spoil a result: each node's own error, from one run of both programs with all intermediates."""
+"""Finding the nodes that spoil a result: each node's own error, from a run of both programs with intermediates."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def _own_errors(graph: ir.Graph, errors: Mapping[str, float]) -> Iterator[tuple[
         if not results:
             continue
         inherited = [
-            errors.get(str(value.name), 0.0) for value in node.inputs if value is not None and constant_of(value) is None
+            errors.get(str(value.name), 0.0)
+            for value in node.inputs
+            if value is not None and constant_of(value) is None
         ]
         largest = max(inherited, default=0.0)
         if math.isfinite(largest):

@@ -94,6 +94,10 @@ def check_load(path: pathlib.Path, program: Program) -> LoadResult:
 
 def _lacks_kernel_or_operator(error: BaseException) -> bool:
     text = str(error)
-    signs = ("NOT_IMPLEMENTED", "is not a registered function/op", "Could not find an implementation", "No Op registered")
+    signs = (
+        "NOT_IMPLEMENTED",
+        "is not a registered function/op",
+        "Could not find an implementation",
+        "No Op registered",
+    )
     return any(sign in text for sign in signs) or "Unsupported model IR version" in text
-

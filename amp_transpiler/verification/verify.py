@@ -27,6 +27,7 @@ __all__ = ["accurate", "check_result", "check_source"]
 
 logger = logging.getLogger(__name__)
 
+_LOAD_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, InputError)
 _REPAIRS = 10
 _AUTO_LIMITS = {"float16": 0.02, "bfloat16": 0.05}  # relative norm error that level auto stands for by itself
 
@@ -77,7 +78,13 @@ def accurate(
     try:
         with phase("run fp32"):
             reference = make_reference(source, prepared, inputs)
-        limit = tolerance if tolerance is not None else _AUTO_LIMITS[policy.low.name] if policy.level == "auto" else math.inf
+        limit = (
+            tolerance
+            if tolerance is not None
+            else _AUTO_LIMITS[policy.low.name]
+            if policy.level == "auto"
+            else math.inf
+        )
         forced: dict[str, str] = {}
         for attempt in range(_REPAIRS + 1):
             with phase("compare"):
@@ -126,8 +133,8 @@ def _judge(
             what = f"differs by {row.relative:.2%} in relative norm, allowed are {limit:.2%}"
         repaired = f" after making {len(report.repaired)} nodes float32" if report.repaired else ""
         raise CheckFailed(
-            f"{report.source}: output '{row.name}' {what}{repaired}; nothing was written. Try level auto or O1, bfloat16, "
-            "a black list, or a larger --tolerance",
+            f"{report.source}: output '{row.name}' {what}{repaired}; nothing was written. Try level auto or O1, "
+            "bfloat16, a black list, or a larger --tolerance",
             report,
         )
     report.verdict = f"verified: within {worst:.2%} of fp32 on {data} sample{plural}, rounding emulated"
@@ -137,7 +144,10 @@ def _judge(
     if changed:
         report.notes = (*report.notes, f"integer or text outputs that changed: {', '.join(changed)}")
     if not reference.given:
-        report.notes = (*report.notes, "compared on made-up inputs; give real ones with --inputs for a better judgement")
+        report.notes = (
+            *report.notes,
+            "compared on made-up inputs; judge on real ones with --inputs",
+        )
 
 
 def check_result(staged: Staged, program: Program, source: Program, report: Report, phase: Phase) -> None:
@@ -171,7 +181,7 @@ def check_result(staged: Staged, program: Program, source: Program, report: Repo
 def _loads(source: Program) -> bool:
     try:
         Session(source.source or source, CPUPlace(), emulate=False)
-    except (*ORT_ERRORS, InputError) as error:
+    except _LOAD_ERRORS as error:
         logger.info("the source does not load either: %s", error)
         return False
     return True

@@ -11,7 +11,7 @@ import onnx.numpy_helper
 import onnxruntime as ort
 
 import amp_transpiler as amp
-from amp_transpiler.runtime.ort import ORT_ERRORS
+from amp_transpiler.runtime.ort import ORT_ERRORS, run_session
 from tests.corpus.agreement import disagreement
 
 NEWEST_IR = 13  # that ONNX Runtime reads
@@ -72,14 +72,13 @@ class OnnxCase:
         try:
             message = self.model.SerializeToString()
             session = ort.InferenceSession(message, options, providers=["CPUExecutionProvider"])
-            outputs: list[Any] = session.run(None, self.feeds())
+            return run_session(session, self.feeds(), [output.name for output in session.get_outputs()])
         except ORT_ERRORS:
             return None
         finally:
             del os.environ[_ANY_OPSET]
             if before is not None:
                 os.environ[_ANY_OPSET] = before
-        return outputs
 
     def disagreement(self, program: amp.Program, wanted: list[Any], limit: float) -> str:
         """Run a converted program, emulated, and say which output is further than `limit` from fp32, and how."""

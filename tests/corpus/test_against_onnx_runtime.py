@@ -1,0 +1,112 @@
+"""Ours against ONNX Runtime's own converter, both at their most eager: low nodes and casts, in sum."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import amp_transpiler as amp
+from tests.corpus.agreement import TWO_PERCENT, disagreement
+from tests.corpus.counting import convert_by_onnx_runtime, count_casts, low_nodes
+from tests.corpus.files import inputs_of, name_of, node_cases, real_models
+from tests.corpus.onnx_case import OnnxCase
+
+pytestmark = pytest.mark.slow
+
+_FEWEST_CASES = 1100  # that its converter converts into a loadable model: fewer, and the test compares too little
+_MAX_BYTES = 300 << 20  # its converter takes gigabytes of memory for more
+
+
+def _open(model: onnx.ModelProto) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def test_low_nodes_of_the_node_cases_are_no_fewer(
+    corpus: pathlib.Path, record_property: Callable[[str, object], None]
+) -> None:
+    cases = [case for case in map(OnnxCase, node_cases(corpus)) if case.has_float32]
+    if not cases:
+        pytest.skip("onnx_backend/node is not in the corpus; scripts/fetch_corpus.py makes it")
+    start, compared = time.perf_counter(), 0
+    ours: collections.Counter[str] = collections.Counter()
+    theirs: collections.Counter[str] = collections.Counter()
+    for case in cases:
+        if case.run_fp32() is None or (peer := _their_conversion(case.model)) is None:
+            continue
+        program = amp.transpile(case.folder / "model.onnx", level="O2", verify=False).program
+        assert program is not None
+        ours.update(low_nodes(program.to_onnx()))
+        theirs.update(low_nodes(peer))
+        compared += 1
+    told = f"{ours.total()} low nodes, ONNX Runtime's converter {theirs.total()}, on {compared} node cases"
+    record_property("summary", f"{told}, {time.perf_counter() - start:.0f} s")
+    assert compared >= _FEWEST_CASES
+    assert ours.total() >= theirs.total(), f"{told}; operators that are low more often there: {theirs - ours}"
+
+
+def _their_conversion(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Convert with ONNX Runtime's converter; None if it fails or ONNX Runtime does not load the result."""
+    try:
+        converted = convert_by_onnx_runtime(model)
+        _open(converted)
+    except Exception:  # noqa: BLE001  whatever it raises, it did not convert the model
+        return None
+    return converted
+
+
+def test_casts_in_the_real_models_are_no_more(
+    corpus: pathlib.Path, record_property: Callable[[str, object], None]
+) -> None:
+    models = real_models(corpus)
+    if not models.present:
+        pytest.skip("; ".join(f"{name}: {reason}" for name, reason in models.absent.items()))
+    start, ours, theirs, rows = time.perf_counter(), 0, 0, []
+    for path in models.present:
+        if path.stat().st_size > _MAX_BYTES:
+            rows.append(f"{name_of(path)}: too large for ONNX Runtime's converter here")
+            continue
+        their_casts = _casts_if_right(path)
+        if their_casts is None:
+            rows.append(f"{name_of(path)}: ONNX Runtime's converter does not get it right")
+            continue
+        program = amp.transpile(path, level="O2", verify=False).program
+        assert program is not None
+        our_casts = count_casts(program.to_onnx()) - count_casts(onnx.load(path, load_external_data=False))
+        ours, theirs = ours + our_casts, theirs + their_casts
+        rows.append(f"{name_of(path)}: {our_casts}, there {their_casts}")
+    told = f"{ours} casts, ONNX Runtime's converter {theirs}"
+    record_property("summary", f"{told}, {time.perf_counter() - start:.0f} s: " + "; ".join(rows))
+    assert theirs > 0, "nothing was compared"
+    assert ours <= theirs, "\n".join([told, *rows])
+
+
+def _casts_if_right(path: pathlib.Path) -> int | None:
+    """Return the casts that ONNX Runtime's converter adds, None if its result is wrong, or there is none."""
+    with np.load(inputs_of(path)) as arrays:
+        sample = dict(arrays)
+    try:
+        model = onnx.load(path)
+        before, wanted = count_casts(model), _run(_open(model), sample)
+        converted = convert_by_onnx_runtime(model)
+        got = _run(_open(converted), sample)
+    except Exception:  # noqa: BLE001  whatever it raises, it did not convert the model
+        return None
+    if any(disagreement(w, g, TWO_PERCENT) for w, g in zip(wanted, got, strict=True)):
+        return None
+    return count_casts(converted) - before
+
+
+def _run(session: ort.InferenceSession, sample: dict[str, np.ndarray]) -> list[Any]:
+    names = {value.name for value in session.get_inputs()}
+    outputs: list[Any] = session.run(None, {name: array for name, array in sample.items() if name in names})
+    return outputs

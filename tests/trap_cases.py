@@ -1,0 +1,604 @@
+"""Graphs that break converters, one row a trap: where it is described, a model, feeds that show it.
+
+Sources of the rows: `onnx_tools N` are faults found in today's converters, by section of that study; `complaint N` are
+its telling bug reports; `style T N` are traps of onnx-ir.
+"""
+
+import dataclasses
+
+import numpy as np
+import onnx
+
+from tests.support import array, chain, parse
+
+
+@dataclasses.dataclass(frozen=True)
+class Trap:
+    """A model and inputs for it.
+
+    Attributes:
+        low: operators all of whose nodes compute low at O2 in float16.
+        high: operators none of whose nodes does.
+        random: the outputs are drawn: shapes and types are compared, not values.
+        limit: relative norm allowed, where not the format's usual one.
+    """
+
+    model: onnx.ModelProto
+    feeds: dict
+    low: tuple = ()
+    high: tuple = ()
+    random: bool = False
+    limit: float | None = None
+
+
+X = {"x": array(2, 4)}
+W = array(4, 4, seed=1, scale=0.5)
+YES, NO = {"x": array(2, 4), "c": np.array(True)}, {"x": array(2, 4), "c": np.array(False)}
+LOCAL = '<opset_import: ["": 18, "local": 1], domain: "local">'
+
+
+def _if(then, otherwise, *, before="h = MatMul (x, w)", opset=18, **weights):
+    graph = f"""(float[2,4] x, bool c) => (float[A,B] y) {{
+        [product] {before} [branch] y = If (c) <
+            then_branch = t () => (float[A,B] p) {{ {then} }}, else_branch = e () => (float[A,B] q) {{ {otherwise} }}
+        >
+    }}"""
+    return parse(graph, opset=opset, w=W, **weights)
+
+
+def _loop(body, states, results, *, before="", after="", opset=18, trips=3, **weights):
+    """A Loop over `states` ("float[2,4] a" -> initial "x")."""
+    graph = f"""(float[2,4] x) => ({results}) <int64 trips = {{{trips}}}, bool yes = {{1}}> {{
+        {before} {", ".join(r.split()[-1] for r in results.split(", "))} = Loop (trips, yes, {", ".join(states.values())}) <
+            body = b (int64 i, bool k, {", ".join(states)}) => (bool k2, {body[0]}) {{ k2 = Identity (k) {body[1]} }}
+        > {after}
+    }}"""
+    return parse(graph, opset=opset, w=W, **weights)
+
+
+TYPED_BY_ATTRIBUTE = {
+    "onnx_tools 1.1, complaint 1: Cast(to=float) behind an integer": Trap(
+        chain("MatMul ({}, w)", "Cast <to=6> ({})", "Cast <to=1> ({})", "MatMul ({}, w)", w=W), {"x": array(2, 4, scale=4)}
+    ),
+    "onnx_tools 1.1: Cast(to=float) of a float": Trap(chain("MatMul ({}, w)", "Cast <to=1> ({})", "Relu ({})", w=W), X),
+    "onnx_tools 1.1: ConstantOfShape's default value": Trap(
+        chain("MatMul ({}, w)", "Add ({}, zero)", "Concat <axis=0> ({}, rows)", "Gather <axis=0> ({}, first)", w=W, zero=W[0], rows=W, first=[0, 1])
+        if False
+        else parse(
+            "(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) s = Shape (h) z = ConstantOfShape (s) y = Add (h, z) }", w=W
+        ),
+        X,
+        low=("ConstantOfShape", "Add"),
+    ),
+    "onnx_tools 1.1: ConstantOfShape with a float value": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y) {
+                h = MatMul (x, w) s = Shape (h) z = ConstantOfShape <value = float[1] {0.5}> (s) y = Add (h, z)
+            }""",
+            w=W,
+        ),
+        X,
+        low=("ConstantOfShape", "Add"),
+    ),
+    "onnx_tools 1.1: RandomNormal, RandomUniform": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y) {
+                n = RandomNormal <shape = [2,4]> () u = RandomUniform <shape = [2,4], dtype = 1> ()
+                h = MatMul (x, w) a = Add (h, n) y = Mul (a, u)
+            }""",
+            w=W,
+        ),
+        X,
+        random=True,
+    ),
+    "onnx_tools 1.3: RandomNormalLike, RandomUniformLike, Bernoulli, Multinomial": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y, int32[2,3] m) {
+                h = MatMul (x, w) n = RandomNormalLike (h) u = RandomUniformLike <dtype = 1> (h)
+                p = Sigmoid (h) b = Bernoulli <dtype = 1> (p) a = Add (n, u) d = Add (b, h) y = Add (a, d)
+                m = Multinomial <sample_size = 3> (h)
+            }""",
+            w=W,
+        ),
+        X,
+        random=True,
+    ),
+    "onnx_tools 1.1: EyeLike with and without dtype": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y) {
+                h = MatMul (x, w) e = EyeLike (h) f = EyeLike <dtype = 1, k = 1> (h) a = Add (h, e) y = Add (a, f)
+            }""",
+            w=W,
+        ),
+        X,
+    ),
+    "onnx_tools 1.1: CastLike": Trap(
+        parse(
+            """(float[2,4] x, int64[2,4] n) => (float[2,4] y) {
+                h = MatMul (x, w) f = CastLike (n, h) y = Add (h, f)
+            }""",
+            w=W,
+        ),
+        {**X, "n": np.arange(8).reshape(2, 4)},
+    ),
+    "onnx_tools 1.1: Constant value_float and value_floats": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y) {
+                s = Constant <value_float = 0.5> () v = Constant <value_floats = [1.0, 2.0, 3.0, 4.0]> ()
+                h = MatMul (x, w) a = Mul (h, s) y = Add (a, v)
+            }""",
+            w=W,
+        ),
+        X,
+        low=("MatMul", "Mul", "Add"),
+    ),
+    "onnx_tools 1.3: windows and MelWeightMatrix": Trap(
+        parse(
+            """(float[2,8] x) => (float[2,8] y, float[5,6] m) <int64 size = {8}, int64 bins = {6}, int64 dft = {8},
+                int64 rate = {8000}, float low = {0.0}, float high = {4000.0}> {
+                h = HannWindow (size) g = HammingWindow <output_datatype = 1> (size) b = BlackmanWindow (size)
+                hg = Add (h, g) hgb = Add (hg, b) p = MatMul (x, w) y = Mul (p, hgb)
+                m = MelWeightMatrix (bins, dft, rate, low, high)
+            }""",
+            w=array(8, 8),
+        ),
+        {"x": array(2, 8)},
+    ),
+    "onnx_tools 1.3: LayerNormalization with Mean and InvStdDev": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y, float[2,1] mean, float[2,1] inverse) {
+                h = MatMul (x, w) y, mean, inverse = LayerNormalization <axis = -1> (h, scale, bias)
+            }""",
+            w=W,
+            scale=array(4, low=0.5),
+            bias=array(4, seed=2),
+        ),
+        X,
+    ),
+    "onnx_tools 1.3: BitCast reinterprets bits": Trap(
+        parse(
+            "(float[2,4] x) => (int32[2,4] y, float[2,4] z) { y = BitCast <to = 6> (x) z = MatMul (x, w) }", opset=26, w=W
+        ),
+        X,
+        high=("BitCast",),
+    ),
+    "onnx_tools 1.3: TfIdfVectorizer": Trap(
+        parse(
+            """(int64[6] t) => (float[4] y) {
+                f = TfIdfVectorizer <max_gram_length = 1, max_skip_count = 0, min_gram_length = 1, mode = "TF",
+                    ngram_counts = [0], ngram_indexes = [0,1,2,3], pool_int64s = [2,3,5,7]> (t)
+                y = MatMul (f, w)
+            }""",
+            w=W,
+        ),
+        {"t": np.array([2, 3, 3, 7, 9, 2])},
+        high=("TfIdfVectorizer",),
+    ),
+    "onnx_tools 1.3: DynamicQuantizeLinear": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y) {
+                h = MatMul (x, w) q, s, z = DynamicQuantizeLinear (h) y = DequantizeLinear (q, s, z)
+            }""",
+            w=W,
+        ),
+        X,
+        high=("DynamicQuantizeLinear",),
+    ),
+    "onnx_tools 1.3: MeanVarianceNormalization, a function operator": Trap(
+        parse("(float[2,3,4,4] x) => (float[2,3,4,4] y) { y = MeanVarianceNormalization (x) }"), {"x": array(2, 3, 4, 4)}
+    ),
+    "onnx_tools 2: SequenceEmpty's dtype": Trap(
+        parse(
+            """(float[2,4] x) => (float[4,4] y) {
+                h = MatMul (x, w) s = SequenceEmpty <dtype = 1> () t = SequenceInsert (s, h) u = SequenceInsert (t, x)
+                y = ConcatFromSequence <axis = 0> (u)
+            }""",
+            w=W,
+        ),
+        X,
+    ),
+}
+
+CONSTANTS = {
+    "onnx_tools 1.1 and 1.3, complaint 3: shared initializer, low and high reader": Trap(
+        parse(
+            "(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) t = Mul (w, k) r = ReduceSum <keepdims = 0> (t, rows) y = Add (h, r) }",
+            w=W,
+            k=np.float32(1.0),
+            rows=np.array([0]),
+        ),
+        X,
+    ),
+    "onnx_tools 1.3: initializer that is an output, too": Trap(
+        parse("(float[2,4] x) => (float[2,4] y, float[4,4] w) { y = MatMul (x, w) }", w=W), X
+    ),
+    "onnx_tools 1.4: initializer that is an input, IR 3": Trap(
+        parse("(float[2,4] x, float[4,4] w) => (float[2,4] y) { y = MatMul (x, w) }", opset=8, ir_version=3, w=W), X
+    ),
+    "onnx_tools 1.4: initializer that is an input, IR 8": Trap(
+        parse("(float[2,4] x, float[4,4] w) => (float[2,4] y) { y = MatMul (x, w) }", ir_version=8, w=W), X
+    ),
+    "onnx_tools 1.1: weights between 1e4 and 65504": Trap(
+        chain("MatMul ({}, w)", "Mul ({}, k)", w=W * 30000, k=np.float32(2e-5)), X, low=("MatMul",)
+    ),
+    "onnx_tools 1.4: weights beyond 65504": Trap(chain("MatMul ({}, w)", "Mul ({}, k)", w=W * 1e6, k=np.float32(1e-6)), X),
+    "onnx_tools 1.4: weights that flush to zero": Trap(
+        chain("MatMul ({}, w)", "Mul ({}, k)", w=W * 1e-9, k=np.float32(1e9)), X, limit=0.02
+    ),
+    "onnx_tools 1.4: tiny negative weights keep their sign": Trap(
+        chain("MatMul ({}, w)", "Add ({}, b)", w=W, b=np.full(4, -1e-7, np.float32)), X
+    ),
+    "onnx_tools 5: a mask of -1e9": Trap(
+        parse(
+            """(float[2,4] x, bool[2,4] m) => (float[2,4] y) <float off = {-1.0e9}> {
+                h = MatMul (x, w) s = Where (m, h, off) p = Softmax (s) y = MatMul (p, w)
+            }""",
+            w=W,
+        ),
+        {**X, "m": np.array([[1, 1, 0, 0], [0, 1, 1, 1]], bool)},
+    ),
+    "onnx_tools 5: a mask of -3.4e38, added": Trap(
+        parse(
+            """(float[2,4] x, float[2,4] m) => (float[2,4] y) <float one = {1.0}, float off = {-3.4028234663852886e+38}> {
+                n = Sub (one, m) a = Mul (n, off) h = MatMul (x, w) s = Add (h, a) p = Softmax (s) y = MatMul (p, w)
+            }""",
+            w=W,
+        ),
+        {**X, "m": np.array([[1, 1, 0, 0], [0, 1, 1, 1]], np.float32)},
+    ),
+    "onnx_tools 1.1: weights in Constant nodes": Trap(
+        parse(
+            """(float[2,2] x) => (float[2,2] y) {
+                w = Constant <value = float[2,2] {0.5, -1.0, 2.0, 0.25}> () h = MatMul (x, w) e = Exp (w) y = Mul (h, e)
+            }"""
+        ),
+        {"x": array(2, 2)},
+    ),
+    "onnx_tools 1.4: empty tensors": Trap(
+        parse(
+            "(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) y = Concat <axis = 0> (h, none) }",
+            w=W,
+            none=np.zeros((0, 4), np.float32),
+        ),
+        X,
+    ),
+}
+
+GRAPH = {
+    "onnx_tools 1.1 and 1.3: unnamed nodes": Trap(
+        parse("(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) e = Exp (h) l = Exp (h) a = Add (e, l) y = MatMul (a, w) }", w=W),
+        X,
+    ),
+    "complaint 19: a cast that is read and is an output": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y, int32[2,4] n, float[2,4] z) {
+                h = MatMul (x, w) n = Cast <to = 6> (h) y = Relu (h) f = Cast <to = 1> (n) z = MatMul (f, w)
+            }""",
+            w=W,
+        ),
+        {"x": array(2, 4, scale=5)},
+        limit=0.3,
+    ),
+    "onnx_tools 1.3: float -> int64 -> float truncates": Trap(
+        parse(
+            "(float[2,4] x) => (float[2,4] y) { n = Cast <to = 7> (x) f = Cast <to = 1> (n) y = MatMul (f, w) }", w=W
+        ),
+        {"x": np.array([[0.4, 1.6, -2.7, 3.2], [-0.9, 0.2, 5.5, -7.8]], np.float32)},
+    ),
+    "style T10: an output that other nodes read": Trap(
+        parse("(float[2,4] x) => (float[2,4] y, float[2,4] z) { y = MatMul (x, w) a = Relu (y) z = MatMul (a, w) }", w=W), X
+    ),
+    "onnx_tools 3.4: graph input as output": Trap(
+        parse("(float[2,4] x) => (float[2,4] x, float[2,4] y) { y = MatMul (x, w) }", w=W), X
+    ),
+    "onnx_tools 3.4: one value as two outputs": Trap(
+        parse("(float[2,4] x) => (float[2,4] y, float[2,4] y) { y = MatMul (x, w) }", w=W), X
+    ),
+    "complaint 25, PaddleOCR: wrong declared shape of an intermediate": Trap(
+        parse("(float[2,4] x) => (float[2,4] y) <float[7,9] h> { h = MatMul (x, w) y = Relu (h) }", w=W), X
+    ),
+    "style T5: declared types of intermediates": Trap(
+        parse("(float[2,4] x) => (float[2,4] y) <float[2,4] h, float[2,4] a> { h = MatMul (x, w) a = Relu (h) y = Exp (a) }", w=W),
+        X,
+    ),
+    "style T5: wrong declared type of an intermediate": Trap(
+        parse("(float[2,4] x) => (float[2,4] y) <float16[2,4] h> { h = MatMul (x, w) y = Relu (h) }", w=W), X
+    ),
+    "complaint 4: nodes listed out of order": Trap(
+        parse("(float[2,4] x) => (float[2,4] y) { y = Relu (h) h = MatMul (x, w) }", w=W), X
+    ),
+    "onnx_tools 1.4: a Cast read by a Cast and by a Relu": Trap(
+        parse(
+            """(float16[2,4] x) => (float16[2,4] y, float[2,4] z) {
+                f = Cast <to = 1> (x) y = Cast <to = 10> (f) z = Relu (f)
+            }"""
+        ),
+        {"x": array(2, 4).astype(np.float16)},
+    ),
+    "onnx_tools 1.1: a model that is partly float16": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y) {
+                a = Cast <to = 10> (x) h = MatMul (a, v) f = Cast <to = 1> (h) g = MatMul (f, w) y = Relu (g)
+            }""",
+            w=W,
+            v=W.astype(np.float16),
+        ),
+        X,
+    ),
+    "complaint 25, Olive 1287: float64 parts": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y, double[2,4] z) {
+                h = MatMul (x, w) d = Cast <to = 11> (h) z = Einsum <equation = "ij,jk->ik"> (d, v) f = Cast <to = 1> (z)
+                y = MatMul (f, w)
+            }""",
+            w=W,
+            v=W.astype(np.float64),
+        ),
+        X,
+        high=("Einsum",),
+    ),
+    "complaint 8: residual with casts down and up": Trap(
+        parse("(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) e = Exp (h) a = Add (h, e) g = MatMul (a, w) y = Add (g, e) }", w=W),
+        X,
+    ),
+}
+
+SCOPES = {
+    "onnx_tools 1.3, complaint 20: black operator in an If body": Trap(
+        _if("e = Exp (h) p = MatMul (e, w)", "q = Relu (h)"), YES
+    ),
+    "onnx_tools 1.3: black operator in the other branch": Trap(_if("e = Exp (h) p = MatMul (e, w)", "q = Relu (h)"), NO),
+    "complaint 23: branches that differ in precision": Trap(
+        _if("p = Identity (x)", "q = MatMul (h, w)"), NO
+    ),
+    "onnx_tools 1.1: captured values": Trap(
+        _if("p = Add (h, x)", "q = Sub (x, h)"), YES
+    ),
+    "onnx_tools 1.3: duplicate initializer and value names in branches": Trap(
+        parse(
+            """(float[2,4] x, bool c) => (float[A,B] y) {
+                y = If (c) <
+                    then_branch = t () => (float[A,B] r) <float[4] k = {1,2,3,4}> { h = MatMul (x, w) r = Add (h, k) },
+                    else_branch = e () => (float[A,B] r) <float[4] k = {4,3,2,1}> { h = MatMul (x, w) r = Mul (h, k) }
+                >
+            }""",
+            w=W,
+        ),
+        NO,
+    ),
+    "onnx_tools 1.4: nested If": Trap(
+        _if(
+            """[inner] p = If (c) <
+                then_branch = t2 () => (float[A,B] p2) { e2 = Exp (h) p2 = MatMul (e2, w) },
+                else_branch = e2b () => (float[A,B] q2) { q2 = Add (h, x) }
+            >""",
+            "q = Relu (h)",
+        ),
+        YES,
+    ),
+    "onnx_tools 1.4: float state of a Loop": Trap(
+        _loop(("float[2,4] a2", "a2 = MatMul (a, w)"), {"float[2,4] a": "x"}, "float[2,4] y"), X
+    ),
+    "onnx_tools 1.4: state and scan outputs of a Loop, captures": Trap(
+        _loop(
+            ("float[2,4] a2, float[2,4] s", "m = MatMul (a, w) e = Tanh (m) a2 = Add (e, h) s = Relu (m)"),
+            {"float[2,4] a": "x"},
+            "float[2,4] y, float[N,2,4] scans",
+            before="h = MatMul (x, w)",
+        ),
+        X,
+    ),
+    "onnx_tools 1.3: black operator in a Loop body": Trap(
+        _loop(("float[2,4] a2", "e = Exp (a) t = Tanh (e) a2 = MatMul (t, w)"), {"float[2,4] a": "x"}, "float[2,4] y"), X
+    ),
+    "onnx_tools 1.4: a Loop that swaps its states": Trap(
+        _loop(
+            ("float[2,4] a2, float[2,4] b2", "b2 = MatMul (a, w) a2 = Identity (b)"),
+            {"float[2,4] a": "x", "float[2,4] b": "x"},
+            "float[2,4] y, float[2,4] z",
+        ),
+        X,
+    ),
+    "onnx_tools 5: Scan": Trap(
+        parse(
+            """(float[2,4] x, float[5,2,4] xs) => (float[2,4] y, float[5,2,4] ys) {
+                y, ys = Scan <num_scan_inputs = 1, body = b (float[2,4] s, float[2,4] v) => (float[2,4] s2, float[2,4] o) {
+                    m = MatMul (s, w) s2 = Add (m, v) o = Relu (m)
+                }> (x, xs)
+            }""",
+            w=W,
+        ),
+        {**X, "xs": array(5, 2, 4)},
+    ),
+    "onnx_tools 5: If inside Loop": Trap(
+        _loop(
+            (
+                "float[2,4] a2",
+                """m = MatMul (a, w) a2 = If (k) <
+                    then_branch = t () => (float[2,4] p) { p = Relu (m) },
+                    else_branch = e () => (float[2,4] q) { q = Exp (m) }
+                >""",
+            ),
+            {"float[2,4] a": "x"},
+            "float[2,4] y",
+        ),
+        X,
+    ),
+    "onnx_tools 1.1: sequences": Trap(
+        parse(
+            """(float[2,4] x) => (float[4,4] y, float[2,4] z) <int64 one = {1}> {
+                h = MatMul (x, w) s = SequenceConstruct (h, x) y = ConcatFromSequence <axis = 0> (s)
+                a = SequenceAt (s, one) z = MatMul (a, w)
+            }""",
+            w=W,
+        ),
+        X,
+    ),
+    "issue 2: sequence as output": Trap(
+        parse("(float[2,4] x) => (seq(float[2,4]) y) { h = MatMul (x, w) y = SequenceConstruct (h, x) }", w=W), X
+    ),
+    "issue 2: optionals": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y) {
+                h = MatMul (x, w) o = Optional (h) g = OptionalGetElement (o) y = MatMul (g, w)
+            }""",
+            w=W,
+        ),
+        X,
+    ),
+    "onnx_tools 1.1 and 1.4: model-local function": Trap(
+        parse(
+            "(float[2,4] x) => (float[2,4] y) { h = local.block (x, w) y = local.block (h, w) }",
+            f"{LOCAL} block (a, v) => (r) {{ m = MatMul (a, v) e = Exp (m) r = Tanh (e) }}",
+            imports=', "local": 1',
+            w=W,
+        ),
+        X,
+    ),
+    "style T3: function with an attribute parameter, called in a body": Trap(
+        parse(
+            """(float[2,4] x, bool c) => (float[A,B] y) {
+                y = If (c) <
+                    then_branch = t () => (float[A,B] p) { p = local.leak <alpha = 0.5> (x, w) },
+                    else_branch = e () => (float[A,B] q) { q = local.leak <alpha = 0.25> (x, w) }
+                >
+            }""",
+            f"{LOCAL} leak <alpha> (a, v) => (r) {{ m = MatMul (a, v) r = LeakyRelu <alpha : float = @alpha> (m) }}",
+            imports=', "local": 1',
+            w=W,
+        ),
+        YES,
+    ),
+}
+
+OPERATORS = {
+    "onnx_tools 1.1, complaint 5: Resize with scales and roi": Trap(
+        parse(
+            """(float[1,2,4,4] x) => (float[1,2,6,6] y) <float[8] roi = {0,0,0,0,1,1,1,1}, float[4] scales = {1,1,1.5,1.5}> {
+                h = Conv (x, w) r = Resize <mode = "linear"> (h, roi, scales) y = Relu (r)
+            }""",
+            w=array(2, 2, 1, 1),
+        ),
+        {"x": array(1, 2, 4, 4)},
+    ),
+    "complaint 5: Resize, tf_crop_and_resize reads roi": Trap(
+        parse(
+            """(float[1,1,4,4] x) => (float[1,1,3,3] y) <float[8] roi = {0,0,0.4,0.6,1,1,0.6,0.8}, float none, int64[4] sizes = {1,1,3,3}> {
+                h = Conv (x, w) y = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"> (h, roi, , sizes)
+            }""",
+            w=array(1, 1, 1, 1),
+        ),
+        {"x": array(1, 1, 4, 4)},
+    ),
+    "complaint 5: Resize of opset 10": Trap(
+        parse(
+            "(float[1,2,4,4] x) => (float[1,2,8,8] y) <float[4] scales = {1,1,2,2}> { h = Conv (x, w) y = Resize (h, scales) }",
+            opset=10,
+            w=array(2, 2, 1, 1),
+        ),
+        {"x": array(1, 2, 4, 4)},
+    ),
+    "onnx_tools 1.1 and 1.3: QDQ below opset 19": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y) <float s = {0.05}, int8 z = {3}> {
+                q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z)
+                qw = QuantizeLinear (w, s, z) dw = DequantizeLinear (qw, s, z) y = MatMul (d, dw)
+            }""",
+            opset=13,
+            w=W,
+        ),
+        X,
+    ),
+    "onnx_tools 1.1: QDQ at opset 19": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y) <float s = {0.0625}, int8 z = {3}> {
+                q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) y = MatMul (d, w)
+            }""",
+            opset=19,
+            w=W,
+        ),
+        {"x": array(2, 4, low=-2.0, scale=2.0)},
+        limit=0.1,
+    ),
+    "onnx_tools 1.1: Min, Max, CumSum and TopK by today's schemas": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,2] y, int64[2,2] i) <int64 axis = {1}, int64[1] k = {2}> {
+                h = MatMul (x, w) a = Min (h, x) b = Max (a, w0) s = CumSum (b, axis) y, i = TopK (s, k)
+            }""",
+            w=W,
+            w0=W[:2],
+        ),
+        {"x": np.array([[1, 2, 4, 8], [-1, 3, 9, 27]], np.float32)},
+        low=("Min", "Max"),
+    ),
+    "onnx_tools 5, complaint 17: NonMaxSuppression stays float32": Trap(
+        parse(
+            """(float[1,3,4] x) => (int64[N,3] y) <int64[1] most = {2}, float[1] iou = {0.5}, float[1] score = {0.0}> {
+                b = MatMul (x, one) y = NonMaxSuppression (b, p, most, iou, score)
+            }""",
+            one=np.eye(4, dtype=np.float32),
+            p=np.array([[[0.9, 0.75, 0.6]]], np.float32),
+        ),
+        {"x": np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11]]], np.float32)},
+        high=("NonMaxSuppression",),
+    ),
+    "onnx_tools 1.4: contrib operator SkipLayerNormalization": Trap(
+        parse(
+            """(float[1,2,4] x) => (float[1,2,4] y) {
+                h = MatMul (x, w) y = com.microsoft.SkipLayerNormalization <epsilon = 0.00001> (h, x, gamma, beta)
+            }""",
+            imports=', "com.microsoft": 1',
+            w=W,
+            gamma=array(4, low=0.5),
+            beta=array(4),
+        ),
+        {"x": array(1, 2, 4)},
+    ),
+    "onnx_tools 1.4: contrib operator FusedMatMul": Trap(
+        parse(
+            "(float[2,4] x) => (float[2,4] y) { y = com.microsoft.FusedMatMul <alpha = 0.5, transB = 1> (x, w) }",
+            imports=', "com.microsoft": 1',
+            w=W,
+        ),
+        X,
+        low=("FusedMatMul",),
+    ),
+    "issue 2: ai.onnx.ml": Trap(
+        parse(
+            """(float[2,4] x) => (float[2,4] y) {
+                h = MatMul (x, w) s = ai.onnx.ml.Scaler <offset = [0.5], scale = [2.0]> (h) y = MatMul (s, w)
+            }""",
+            imports=', "ai.onnx.ml": 3',
+            w=W,
+        ),
+        X,
+        high=("Scaler",),
+    ),
+    "style T12: BatchNormalization in training mode": Trap(
+        parse(
+            """(float[4,3] x) => (float[4,3] y) {
+                y, m, v = BatchNormalization <training_mode = 1> (x, scale, bias, mean, var)
+            }""",
+            scale=array(3, low=0.5),
+            bias=array(3),
+            mean=array(3, seed=4),
+            var=array(3, seed=5, low=0.5),
+        ),
+        {"x": array(4, 3)},
+    ),
+    "complaint 6: ReduceMean over many values": Trap(
+        parse("(float[1,64,64,40] x) => (float[1,1,1,40] y) <int64[2] axes = {1,2}> { r = Relu (x) y = ReduceMean (r, axes) }"),
+        {"x": array(1, 64, 64, 40, scale=20)},
+    ),
+    "onnx_tools 1.4: shape and index inputs": Trap(
+        parse(
+            """(float[2,4] x, int64[2] s, int64[3] i) => (float[3,R] y) {
+                h = MatMul (x, w) r = Reshape (h, s) y = Gather <axis = 0> (r, i)
+            }""",
+            w=W,
+        ),
+        {**X, "s": np.array([4, 2]), "i": np.array([0, 3, 1])},
+    ),
+}
+
+TRAPS = {**TYPED_BY_ATTRIBUTE, **CONSTANTS, **GRAPH, **SCOPES, **OPERATORS}
