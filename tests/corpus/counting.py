@@ -14,7 +14,9 @@ import amp_transpiler as amp
 from amp_transpiler.graph.schema import signature, type_string
 from amp_transpiler.kernels import attribute_values, bind_types, body_has_kernels, kernel_table, schema_version
 
-_NO_WORK = ("Cast", "Constant")  # a weight is a Constant in one model and an initializer in another
+# A weight is a Constant in one model and an initializer in another; Shape and Size read no element of what they are
+# given, so whether that is low makes no difference to them.
+_NO_WORK = ("Cast", "Constant", "Shape", "Size")
 
 
 def count_casts(model: onnx.ModelProto) -> int:
@@ -34,7 +36,8 @@ def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 def low_nodes(model: onnx.ModelProto) -> list[str]:
     """List the operators of the nodes, in all scopes, that the CUDA provider runs with a float16 input or output.
 
-    Casts and constants, which do no work, are left out; so are nodes without a float16 kernel at the model's opset.
+    Casts, constants, Shape and Size do no work and are left out; so are nodes without a float16 kernel at the model's
+    opset.
     """
     typed = amp.load(onnx.shape_inference.infer_shapes(model)).model
     return [node.op_type for node in ir.traversal.RecursiveGraphIterator(typed.graph) if _is_low(node, typed)]

@@ -55,13 +55,28 @@ def test_low_nodes_of_the_node_cases_are_no_fewer(
 
 
 def _their_conversion(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Convert with ONNX Runtime's converter; None if it fails or ONNX Runtime does not load the result."""
+    """Convert with ONNX Runtime's converter.
+
+    Returns:
+        None if it fails, ONNX or ONNX Runtime do not take the result, or its I/O types (those of sequences, for one)
+        are not those of `model`, although that was asked for.
+    """
+    interface = [(value.name, _element(value.type)) for value in (*model.graph.input, *model.graph.output)]
+
     try:
         converted = convert_by_onnx_runtime(model)
         _open(converted)
+        typed = onnx.shape_inference.infer_shapes(converted)
     except Exception:  # noqa: BLE001  whatever it raises, it did not convert the model
         return None
-    return converted
+    kept = [(value.name, _element(value.type)) for value in (*typed.graph.input, *typed.graph.output)]
+    return typed if kept == interface else None
+
+
+def _element(type_: onnx.TypeProto) -> int:
+    """Return the element type of a tensor, or of the tensors inside a sequence or optional."""
+    kind = type_.WhichOneof("value")
+    return type_.tensor_type.elem_type if kind == "tensor_type" else _element(getattr(type_, kind).elem_type)
 
 
 def test_casts_in_the_real_models_are_no_more(

@@ -1,4 +1,4 @@
-"""ONNX's own node tests at O2: converted, valid, and as near to fp32 as the format allows, seen on the CPU, emulated."""
+"""ONNX's own node tests at O2: converted, valid, and as near to fp32 as the format allows, emulated on the CPU."""
 
 from __future__ import annotations
 

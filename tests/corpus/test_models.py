@@ -1,0 +1,82 @@
+"""Real models, shipped by others and exported from PyTorch: converted at every level, valid, at auto also accurate."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Callable
+
+import onnx
+import pytest
+
+import amp_transpiler as amp
+from tests.corpus.agreement import FIVE_PERCENT, TWO_PERCENT
+from tests.corpus.files import inputs_of, name_of, real_models
+
+pytestmark = pytest.mark.slow
+
+LIMITS = {"float16": TWO_PERCENT, "bfloat16": FIVE_PERCENT}
+# Made wrong on purpose: its convolutions read bfloat16 and float32. The message must name the first of them.
+BROKEN = {"exported/convmodel_bf16_already/dynamo_op22.onnx": "node_Conv_20"}
+# What ONNX Runtime's CPU provider does not run in fp32, so that there is nothing to compare with.
+CANNOT_RUN = {"exported/mlp_bf16_already/dynamo.onnx": "it is bfloat16 already, and that provider has no such Gemm"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+def test_converts(model: pathlib.Path, level: str, dtype: str, record_property: Callable[[str, object], None]) -> None:
+    name, start = name_of(model), time.perf_counter()
+    if name in BROKEN:
+        with pytest.raises(amp.ModelError, match=BROKEN[name]):
+            amp.transpile(model, level=level, dtype=dtype, inputs=inputs_of(model))
+        return
+    report = amp.transpile(model, level=level, dtype=dtype, inputs=inputs_of(model))
+    if "comparing would need about" in report.verdict:
+        pytest.skip(f"{name}: {report.verdict}")
+    _assert_valid(report)
+    assert report.program is not None
+    _assert_same_interface(model, report.program)
+    assert report.verdict.startswith("verified") == (name not in CANNOT_RUN), report.verdict
+    worst = max((row.relative for row in report.outputs.values()), default=0.0)
+    if level == "auto":
+        assert not [row for row in report.outputs.values() if row.nonfinite or row.relative > LIMITS[dtype]]
+    told = f"{report.low_nodes} of {report.nodes} nodes low, {report.casts} casts, {worst:.2%} from fp32"
+    record_property("summary", f"{told}, {len(report.repaired)} repaired, {time.perf_counter() - start:.1f} s")
+
+
+def _assert_valid(report: amp.Report) -> None:
+    told = (*report.checks, report.verdict, *report.notes)
+    assert "onnx.checker, full" in report.checks, told
+    assert any(check.startswith("ONNX Runtime") for check in report.checks), told
+
+
+def _assert_same_interface(model: pathlib.Path, program: amp.Program) -> None:
+    source, result = onnx.load(model, load_external_data=False), program.to_onnx()
+    assert _types(source.graph.output) == _types(result.graph.output)
+    assert _required_inputs(source) == _required_inputs(result)
+
+
+def _required_inputs(model: onnx.ModelProto) -> list[tuple[str, str]]:
+    """List the inputs; in an old model every initializer is one, too, and those are left out."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    return _types([value for value in model.graph.input if value.name not in constants])
+
+
+def _types(values: list[onnx.ValueInfoProto]) -> list[tuple[str, str]]:
+    """List names and types, shapes apart: a wrong declared shape of a source is mended."""
+    listed = []
+    for value in values:
+        type_ = onnx.TypeProto()
+        type_.CopyFrom(value.type)
+        if type_.HasField("tensor_type"):
+            type_.tensor_type.ClearField("shape")
+        type_.ClearField("denotation")
+        listed.append((value.name, str(type_)))
+    return listed
+
+
+def test_named_exceptions_are_in_the_corpus(corpus: pathlib.Path) -> None:
+    models = real_models(corpus)
+    absent = tuple(f"{name}/" for name in models.absent)
+    present = set(map(name_of, models.present))
+    assert not [name for name in {*BROKEN, *CANNOT_RUN} - present if not name.startswith(absent)]

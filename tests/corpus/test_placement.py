@@ -1,0 +1,69 @@
+"""The real CUDA provider, asked without a GPU: a converted model leaves no more nodes on the CPU than its source."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import amp_transpiler as amp
+from tests.corpus.files import name_of
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "placement.py"
+_CANNOT_TELL = 3  # the script's exit status where this machine lacks gcc, or the CUDA provider
+_REFUSED_SOURCES = {
+    "exported/convmodel_bf16_already/dynamo_op22.onnx": "wrong on purpose: convolutions of bfloat16 with float32",
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_no_more_nodes_on_the_cpu(
+    model: pathlib.Path, dtype: str, tmp_path: pathlib.Path, record_property: Callable[[str, object], None]
+) -> None:
+    name, start = name_of(model), time.perf_counter()
+    if name in _REFUSED_SOURCES:
+        assert "error" in place(model)[str(model)], f"{name} is placed: take it out of _REFUSED_SOURCES"
+        return
+    results = {level: tmp_path / f"{level}.onnx" for level in ("auto", "O2")}
+    try:
+        for level, path in results.items():
+            amp.transpile(model, path, level=level, dtype=dtype, verify=False)
+        placed = place(model, *results.values())
+    finally:
+        shutil.rmtree(tmp_path)  # pytest keeps folders of three runs, and these are gigabytes
+    source = placed[str(model)]
+    assert "error" not in source, source
+    before = sum(source["cpu"].values())
+    faults, told = [], [f"{before} nodes on the CPU in fp32"]
+    for level, path in results.items():
+        result = placed[str(path)]
+        if "error" in result:
+            faults.append(f"{level}: session refused: {result['error']}")
+            continue
+        after = sum(result["cpu"].values())
+        told.append(f"{after} at {level}")
+        if after > before:
+            added = [node for node in result["cpu_nodes"] if node not in source["cpu_nodes"]]
+            faults.append(f"{level}: {after} nodes on the CPU instead of {before}, among them {added[:10]}")
+    record_property("summary", f"{', '.join(told)}, {time.perf_counter() - start:.1f} s")
+    assert not faults, "\n".join(faults)
+
+
+def place(*models: pathlib.Path) -> dict[str, Any]:
+    """Ask for the placement of all nodes of the models; the test is skipped where that cannot be told."""
+    command = [sys.executable, str(SCRIPT), "--json", *map(str, models)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode == _CANNOT_TELL:
+        pytest.skip(f"placement: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr[-2000:]
+    placed: dict[str, Any] = json.loads(done.stdout)
+    return placed

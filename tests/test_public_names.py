@@ -1,0 +1,145 @@
+"""The names that the package hands out, and what importing it costs."""
+
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import amp_transpiler as amp
+
+# The interface of the design, and what errors and reports need.
+NAMES = {
+    "AmpError",
+    "AutoMixedPrecisionLists",
+    "CPUPlace",
+    "CUDAPlace",
+    "CheckFailed",
+    "DecisionRow",
+    "EnvironmentProblem",
+    "InputError",
+    "ModelError",
+    "OptionError",
+    "OutputComparison",
+    "OutputError",
+    "Program",
+    "Report",
+    "Session",
+    "VerificationError",
+    "cast_model_to_fp16",
+    "cast_parameters_to_fp16",
+    "disable_amp",
+    "emulate",
+    "fp16_guard",
+    "load",
+    "mark_region",
+    "save",
+    "transpile",
+}
+
+
+def test_the_package_hands_out_these_names_and_no_others():
+    assert set(amp.__all__) == NAMES
+    assert len(amp.__all__) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_public_name_exists_is_documented_and_listed(name):
+    value = getattr(amp, name)
+    assert inspect.getdoc(value)
+    assert name in dir(amp)
+    assert value is getattr(amp, name)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="nonsense"):
+        amp.nonsense  # noqa: B018  # the access is the test
+
+
+# Arguments by name and default, as the design fixes them; a later version may add some.
+SIGNATURES = {
+    "transpile": {
+        "src": inspect.Parameter.empty,
+        "dst": None,
+        "level": "auto",
+        "dtype": "float16",
+        "target": "cuda",
+        "keep_io_types": True,
+        "amp_lists": None,
+        "use_promote": False,
+        "guard": (),
+        "disable_amp": (),
+        "inputs": None,
+        "tolerance": None,
+        "verify": True,
+    },
+    "cast_model_to_fp16": {
+        "program": inspect.Parameter.empty,
+        "amp_lists": None,
+        "use_fp16_guard": True,
+        "dest_type": "float16",
+        "level": "O2",
+        "use_promote": False,
+    },
+    "cast_parameters_to_fp16": {
+        "place": inspect.Parameter.empty,
+        "program": inspect.Parameter.empty,
+        "scope": None,
+        "to_fp16_var_names": None,
+    },
+    "AutoMixedPrecisionLists": {
+        "custom_white_list": None,
+        "custom_black_list": None,
+        "custom_black_varnames": None,
+        "dtype": "float16",
+    },
+    "mark_region": {"program": inspect.Parameter.empty, "kind": inspect.Parameter.empty, "nodes": inspect.Parameter.empty},
+    "Session": {"program": inspect.Parameter.empty, "place": None},
+    "emulate": {"program": inspect.Parameter.empty},
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_arguments_and_defaults(name):
+    found = {n: p.default for n, p in inspect.signature(getattr(amp, name)).parameters.items()}
+    assert {n: found[n] for n in SIGNATURES[name]} == SIGNATURES[name]
+    assert list(found)[: len(SIGNATURES[name])] == list(SIGNATURES[name])
+
+
+# name -> base classes of errors; the command's exit statuses hang on them
+ERRORS = {
+    "InputError": (amp.AmpError, ValueError),
+    "ModelError": (amp.InputError,),
+    "OptionError": (amp.InputError,),
+    "OutputError": (amp.InputError,),
+    "EnvironmentProblem": (amp.AmpError,),
+    "VerificationError": (amp.AmpError,),
+    "CheckFailed": (amp.AmpError,),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_the_tree_of_errors(name):
+    assert issubclass(getattr(amp, name), ERRORS[name])
+    if name in ("EnvironmentProblem", "VerificationError", "CheckFailed"):
+        assert not issubclass(getattr(amp, name), amp.InputError)
+
+
+def _modules():
+    return sorted(info.name for info in pkgutil.walk_packages(amp.__path__, "amp_transpiler.") if "__main__" not in info.name)
+
+
+@pytest.mark.parametrize("name", _modules())
+def test_every_module_exports_what_it_says(name):
+    module = importlib.import_module(name)
+    for exported in getattr(module, "__all__", ()):
+        assert hasattr(module, exported)
+
+
+def test_importing_the_package_costs_nothing():
+    """style T13: onnx_ir takes a third of a second to import, ONNX Runtime more: they come when they are needed."""
+    code = "import sys, amp_transpiler; print(sorted({m.split('.')[0] for m in sys.modules} & {'onnx','onnx_ir','onnxruntime','numpy'}))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
