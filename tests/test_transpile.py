@@ -116,7 +116,7 @@ def test_the_source_s_weights_are_never_overwritten(tmp_path):
     """A source with its weights in the file that the result's would go to."""
     onnx.save(big_network(), tmp_path / "model.onnx", save_as_external_data=True, location="out.onnx.data")
     before = support.folder_hash(tmp_path)
-    with pytest.raises(OutputError, match="holds the source's weights"):
+    with pytest.raises(OutputError, match="choose another output"):
         amp.transpile(tmp_path / "model.onnx", tmp_path / "out.onnx", level="O2")
     assert support.folder_hash(tmp_path) == before
 

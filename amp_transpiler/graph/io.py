@@ -38,6 +38,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 NEWEST_IR = 13  # what ONNX Runtime 1.31 reads
+_WRITERS = 2  # threads that convert and write weights; each holds one tensor
 _INLINE_LIMIT = 1_900_000_000  # protobuf messages end at 2 GiB; the graph itself needs some of it
 _KEPT_WEIGHT_BYTES = 1024  # shape inference reads shapes, axes and the like, which are smaller than this
 
@@ -236,7 +237,10 @@ def _write(model: ir.Model, path: pathlib.Path, external: bool, progress: Callab
     if has_opaque_types(model) and not external:
         onnx.save_model(to_proto(model), path)
         return
-    ir.save(model, path, external_data=f"{path.name}.data" if external else None, callback=report if external else None)
+    if external:
+        ir.save(model, path, external_data=f"{path.name}.data", callback=report, max_workers=_WRITERS)
+    else:
+        ir.save(model, path)
 
 
 def _has_external_data(model: ir.Model) -> bool:

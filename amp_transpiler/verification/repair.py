@@ -33,8 +33,8 @@ def worst_nodes(
     """Return the names of the nodes with the largest errors of their own, each with a reason.
 
     A node's own error is the relative error of its result, less the largest among its inputs: what it adds or
-    amplifies. A node whose result is non-finite while its inputs are finite comes first. A control-flow node counts
-    with all the low nodes of its bodies.
+    amplifies. A node that reads or makes fp32 values beyond the low format's range has an infinite one, and so has one whose result is non-finite while its inputs are finite; all such nodes are returned at once. A control-flow
+    node counts with all the low nodes of its bodies.
 
     Args:
         prepared: the fp32 program.
@@ -51,7 +51,8 @@ def worst_nodes(
     exact = _intermediates(prepared, wanted, reference)
     rounded = _intermediates(emulate(low_program), wanted, reference)
     errors = {name: _error(exact[name], rounded[name], low) for name in exact if name in rounded}
-    ranked = sorted(_own_errors(prepared.model.graph, errors), key=lambda item: -item[1])
+    beyond = {name for name, values in exact.items() if _overflows(values, low)}
+    ranked = sorted(_own_errors(prepared.model.graph, errors, beyond), key=lambda item: -item[1])
     chosen: dict[str, str] = {}
     budget = max(1, int(_SHARE * len(candidates)))
     for node, own in ranked:
@@ -70,8 +71,17 @@ def _names(node: ir.Node) -> Iterator[str]:
             yield from _names(inner)
 
 
-def _own_errors(graph: ir.Graph, errors: Mapping[str, float]) -> Iterator[tuple[ir.Node, float]]:
+def _overflows(exact: np.ndarray, low: LowFormat) -> bool:
+    """Whether a finite value becomes infinite when it is rounded to `low`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool((np.isfinite(exact) & ~np.isfinite(exact.astype(low.numpy))).any())
+
+
+def _own_errors(graph: ir.Graph, errors: Mapping[str, float], beyond: set[str]) -> Iterator[tuple[ir.Node, float]]:
     for node in graph:
+        if any(value is not None and value.name in beyond for value in (*node.inputs, *node.outputs)):
+            yield node, math.inf
+            continue
         results = [errors[str(value.name)] for value in node.outputs if value.name in errors]
         if not results:
             continue

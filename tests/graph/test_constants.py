@@ -1,0 +1,127 @@
+"""What rounding does to a constant, and its conversion."""
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from amp_transpiler.errors import AmpError
+from amp_transpiler.graph.constants import constant_range, convert_array, low_tensor, reading
+from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from tests.support import array
+
+F = np.float32
+# name: (values, largest, overflows, loses much, stands for infinity) in float16
+RANGES = {
+    "ordinary": ([1.0, -2.0, 0.5], 2.0, False, False, False),
+    "empty": ([], 0.0, False, False, False),
+    "zeros": ([0.0, -0.0], 0.0, False, False, False),
+    "largest that fits": ([65504.0], 65504.0, False, False, False),
+    "rounds down to the largest": ([65519.0], 65519.0, False, False, False),
+    "rounds up to infinity": ([65520.0], 65520.0, True, False, False),
+    "below 1e4 and above, onnx_tools 1.1": ([20000.0], 20000.0, False, False, False),
+    "mask": ([0.0, -1e9], 1e9, True, False, True),
+    "mask of float32's lowest": ([0.0, -3.4028235e38], 3.4028235e38, True, False, True),
+    "weights beyond": ([1.0, 70000.0, -1e9], 1e9, True, False, False),
+    "infinity does not overflow": ([np.inf, 1.0], 1.0, False, False, False),
+    "NaN neither": ([np.nan, 1.0], 1.0, False, False, False),
+    "flushes to zero": ([1e-9, -2e-9], 2e-9, False, True, False),
+    "loses digits": ([1e-7, 2e-7, 3.3e-7], 3.3e-7, False, True, False),
+    "small beside large matters not": ([1e-9, 1.0], 1.0, False, False, False),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_the_range_of_a_constant(name):
+    values, largest, overflows, loses, infinity = RANGES[name]
+    found = constant_range(ir.tensor(np.array(values, F)), FLOAT16)
+    assert found.largest == pytest.approx(largest, rel=1e-6)
+    assert (found.overflows, found.loss > 0.01, found.stands_for_infinity) == (overflows, loses, infinity)
+
+
+def test_a_constant_of_many_blocks_is_measured_to_its_end():
+    values = np.zeros((1 << 20) + 3, F)
+    values[-1] = 1e5
+    found = constant_range(ir.tensor(values), FLOAT16)
+    assert (found.largest, found.overflows) == (1e5, True)
+
+
+@pytest.mark.parametrize("low", [FLOAT16, BFLOAT16], ids=str)
+def test_conversion_rounds_to_nearest_even_like_numpy(low):
+    values = np.concatenate([array(1000, seed=3, scale=10.0**exponent) for exponent in range(-4, 4)])
+    np.testing.assert_array_equal(convert_array(values, low), values.astype(low.numpy))
+
+
+CONVERTED = {
+    # name: (values, float16)
+    "ties go to even": ([2049.0, 2051.0], [2048.0, 2052.0]),
+    "overflow is capped, the sign kept": ([1e9, -1e9, 65520.0], [65504.0, -65504.0, 65504.0]),
+    "infinities and NaN stay": ([np.inf, -np.inf, np.nan], [np.inf, -np.inf, np.nan]),
+    "a lone epsilon does not vanish": ([1e-12], [2.0**-24]),
+    "a lone negative epsilon keeps its sign, onnx_tools 1.4": ([-1e-12], [-(2.0**-24)]),
+    "a lone zero is zero": ([0.0], [0.0]),
+    "one of several may vanish": ([1e-12, 1.0], [0.0, 1.0]),
+}
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_conversion_at_the_ends_of_the_range(name):
+    values, expected = CONVERTED[name]
+    found = convert_array(np.array(values, F), FLOAT16)
+    np.testing.assert_array_equal(found, np.array(expected, np.float16))
+
+
+def test_bfloat16_has_float32_s_range():
+    values = np.array([1e30, -3e38, 1e-30, 3.4028235e38], F)
+    found = convert_array(values, BFLOAT16)
+    np.testing.assert_array_equal(found[:3], values[:3].astype(ml_dtypes.bfloat16))
+    assert found[3] == ml_dtypes.finfo(ml_dtypes.bfloat16).max
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (0, 4), (200, 200)])
+@pytest.mark.parametrize("low", [FLOAT16, BFLOAT16], ids=str)
+def test_a_low_tensor_has_the_type_shape_and_bytes_it_declares(shape, low):
+    """style T8."""
+    values = array(*shape)
+    tensor = low_tensor(ir.tensor(values, name="w"), low, "w_low")
+    assert (tensor.name, tensor.dtype, tuple(tensor.shape)) == ("w_low", low.dtype, shape)
+    assert tensor.numpy().dtype == low.numpy
+    assert tensor.numpy().shape == shape
+    np.testing.assert_array_equal(tensor.numpy(), convert_array(values, low))
+    assert tensor.tobytes() == convert_array(values, low).tobytes()
+    assert tensor.nbytes == len(tensor.tobytes())
+
+
+def test_large_constants_wait_until_they_are_read():
+    class Counted(ir.Tensor):
+        reads = 0
+
+        def numpy(self):
+            Counted.reads += 1
+            return super().numpy()
+
+    tensor = low_tensor(Counted(array(200, 200)), FLOAT16, "w")
+    assert Counted.reads == 0
+    tensor.numpy()
+    tensor.numpy()
+    assert Counted.reads == 2, "no copy is kept"
+
+
+def test_a_weight_that_is_not_of_its_declared_shape_is_an_error():
+    """style T8: the surplus would spill into the next tensor."""
+    lying = ir.LazyTensor(lambda: ir.tensor(array(10, 10)), dtype=ir.DataType.FLOAT, shape=ir.Shape([200, 200]), name="w")
+    tensor = low_tensor(lying, FLOAT16, "w")
+    with pytest.raises(AmpError, match="'w' has shape"):
+        tensor.numpy()
+
+
+def test_reading_an_external_weight_lets_its_memory_map_go(tmp_path):
+    values = array(100, 100)
+    (tmp_path / "w.bin").write_bytes(values.tobytes())
+    tensor = ir.ExternalTensor("w.bin", 0, values.nbytes, ir.DataType.FLOAT, shape=ir.Shape([100, 100]), name="w", base_dir=tmp_path)
+    with reading(tensor) as found:
+        np.testing.assert_array_equal(found, values)
+        with pytest.raises(ValueError, match="read-only"):
+            found[0, 0] = 0
+        del found
+    assert tensor.raw is None
