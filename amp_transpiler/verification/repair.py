@@ -33,8 +33,9 @@ def worst_nodes(
     """Return the names of the nodes with the largest errors of their own, each with a reason.
 
     A node's own error is the relative error of its result, less the largest among its inputs: what it adds or
-    amplifies. A node that reads or makes fp32 values beyond the low format's range has an infinite one, and so has one whose result is non-finite while its inputs are finite; all such nodes are returned at once. A control-flow
-    node counts with all the low nodes of its bodies.
+    amplifies. It is infinite for a node that reads or makes fp32 values beyond the low format's range, and for one
+    whose result is non-finite while its inputs are finite; all such nodes are returned at once. A control-flow node
+    counts with all the low nodes of its bodies.
 
     Args:
         prepared: the fp32 program.

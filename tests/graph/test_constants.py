@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.errors import AmpError
-from amp_transpiler.graph.constants import constant_range, convert_array, low_tensor, reading
+from amp_transpiler.graph.constants import constant_range, convert_array, low_tensor, read
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from tests.support import array
 
@@ -119,9 +119,5 @@ def test_reading_an_external_weight_lets_its_memory_map_go(tmp_path):
     values = array(100, 100)
     (tmp_path / "w.bin").write_bytes(values.tobytes())
     tensor = ir.ExternalTensor("w.bin", 0, values.nbytes, ir.DataType.FLOAT, shape=ir.Shape([100, 100]), name="w", base_dir=tmp_path)
-    with reading(tensor) as found:
-        np.testing.assert_array_equal(found, values)
-        with pytest.raises(ValueError, match="read-only"):
-            found[0, 0] = 0
-        del found
+    assert read(tensor, lambda found: (float(found.sum()), found.flags.writeable)) == (float(values.sum()), False)
     assert tensor.raw is None
