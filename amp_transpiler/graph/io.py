@@ -308,14 +308,25 @@ def sort_if_needed(model: ir.Model, what: str) -> None:
     """Sort nodes topologically where a scope lists them otherwise.
 
     Raises:
-        ModelError: the nodes form a cycle.
+        ModelError: the nodes form a cycle, or one reads a value that nothing makes.
     """
+    _check_defined(model, what)
     if not _is_sorted(model.graph, set()):
         try:
             model.graph.sort()
         except ValueError as error:
             raise ModelError(f"{what}: the graph has a cycle: {_first_line(error)}") from error
         logger.info("nodes of %s were not in topological order: sorted", what)
+
+
+def _check_defined(model: ir.Model, what: str) -> None:
+    for scope in scopes(model):
+        for user in (*scope.graph, scope.graph):
+            for value in user.inputs if isinstance(user, ir.Node) else user.outputs:
+                if value is None or value.producer() is not None or value.is_graph_input() or value.is_initializer():
+                    continue
+                where = f"{user.op_type} '{user.name}'" if isinstance(user, ir.Node) else "the graph's outputs"
+                raise ModelError(f"{what}: the model is invalid: {where} reads '{value.name}', which nothing makes")
 
 
 def _is_sorted(graph: ir.Graph, seen: set[ir.Node]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.types import node_signature
 from amp_transpiler.graph.walk import bodies, constant_of, control_ports, is_standard
 from amp_transpiler.precision.assignment import Assignment, Decision
 from amp_transpiler.precision.constraints import (
@@ -19,9 +20,10 @@ from amp_transpiler.precision.constraints import (
     is_float32,
     touches_float32,
 )
+from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.islands import islands
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
-from amp_transpiler.precision.numerics import unsafe_nodes
+from amp_transpiler.precision.numerics import in_order, unsafe_nodes
 from amp_transpiler.precision.operators import CAPPED
 from amp_transpiler.precision.policy import Colour, Level, colour, operator_name
 from amp_transpiler.precision.ports import settle_ports
@@ -78,12 +80,14 @@ class _Assigner:
         self._result = Assignment(policy.low)
         self._leaning: dict[ir.Value, str] = {}  # value -> low or high, where its producer has a precision of its own
         self._unsafe: Mapping[ir.Node, str] = {}
+        self._folded: set[ir.Node] = set()
         self._guarded = False
 
     def run(self) -> Assignment:
         model, policy, result = self._model, self._policy, self._result
         if policy.level == "auto":
             self._unsafe = unsafe_nodes(model, policy.low, self._ranges)
+        self._folded = folded_nodes(in_order(model.graph))
         self._guarded = policy.use_guard and any(FP16_GUARD in region_of(node) for node in model.graph.all_nodes())
         self._graph(model.graph)
         if policy.level == "auto":
@@ -93,8 +97,13 @@ class _Assigner:
             if decision.form is not None:
                 result.low_values.update(node.outputs[index] for index in decision.form.outputs)
         self._settle_io()
-        settle_ports(result)
+        settle_ports(result, self._may_pass_low)
         return result
+
+    def _may_pass_low(self, node: ir.Node) -> bool:
+        """Whether the schema of a control-flow operator admits the low format; bfloat16 came late to it."""
+        sig = node_signature(self._model, node)
+        return sig is not None and f"tensor({self._policy.low.name})" in sig.allowed.get("V", ())
 
     def _graph(self, graph: ir.Graph) -> None:
         for node in graph:
@@ -137,6 +146,8 @@ class _Assigner:
             return Decision("high", "level O0 changes nothing")
         if found.form is None:
             return self._unsupported(node, found)
+        if node in self._folded:
+            return Decision("high", "computed from constants alone: folded when the model is loaded", neutral=True)
         reason = self._forbidden(node, found.form)
         if reason:
             return Decision("high", reason)

@@ -119,15 +119,18 @@ def _candidates(nodes: list[ir.Node], own: int) -> Iterator[int]:
 
 
 def _loses_kernel(model: ir.Model, node: ir.Node, target: Target, own: int, opset: int) -> bool:
-    """Whether `node` has a kernel in float32 at `own`, and none, neither low nor float32, at `opset`."""
+    """Whether `node` would leave its provider at `opset`: it has a float32 kernel at `own`, and none of any type there.
+
+    A node that only the CPU ran must at least still be run by some provider.
+    """
     if target.name == "tensorrt" or schema_version("", node.op_type, own) == schema_version("", node.op_type, opset):
         return False
-    provider = "cpu" if target.name == "cpu" else "cuda"
-    return (
-        _runs_in_float32(node, provider, own)
-        and not _runs_in_float32(node, provider, opset)
-        and constrain(model, node, target, opset).form is None
-    )
+    if constrain(model, node, target, opset).form is not None:
+        return False
+    wanted = "cpu" if target.name == "cpu" else "cuda"
+    before = {provider for provider in ("cuda", "cpu") if _runs_in_float32(node, provider, own)}
+    after = {provider for provider in ("cuda", "cpu") if _runs_in_float32(node, provider, opset)}
+    return bool(before) and (not after or (wanted in before and wanted not in after))
 
 
 def _runs_in_float32(node: ir.Node, provider: str, opset: int) -> bool:

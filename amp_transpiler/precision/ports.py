@@ -6,6 +6,8 @@ readers of each of its names, have a vote. A tie goes to float32 for loop state,
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 
 from amp_transpiler.graph.walk import ControlPort, constant_of, control_ports
@@ -15,14 +17,19 @@ from amp_transpiler.precision.constraints import is_float32
 __all__ = ["settle_ports"]
 
 
-def settle_ports(assignment: Assignment) -> None:
-    """Decide every float32 port of the program, inner ones before outer ones, into `assignment`."""
+def settle_ports(assignment: Assignment, permitted: Callable[[ir.Node], bool] = lambda _: True) -> None:
+    """Decide every float32 port of the program, inner ones before outer ones, into `assignment`.
+
+    Args:
+        assignment: nodes are decided, `low_values` holds what they make low.
+        permitted: whether a control-flow node may pass the low format on.
+    """
     settled: set[ir.Value] = set()
     for node in list(assignment.decisions):
         for port in control_ports(node):
             if not _is_float32(port):
                 continue
-            if port.kind != "opaque" and _wants_low(port, assignment, settled):
+            if port.kind != "opaque" and permitted(node) and _wants_low(port, assignment, settled):
                 assignment.low_values.update(port.definitions)
                 assignment.low_uses.update((use.user, use.index) for use in port.uses)
             settled.update(port.definitions)

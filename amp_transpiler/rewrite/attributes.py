@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constants import convert_array, read
-from amp_transpiler.graph.dtype_attributes import dtype_attribute
+from amp_transpiler.graph.dtype_attributes import attribute_dtype, dtype_attribute
 from amp_transpiler.graph.dtypes import LowFormat
 
 __all__ = ["retype_attributes"]
@@ -17,7 +17,7 @@ __all__ = ["retype_attributes"]
 def retype_attributes(node: ir.Node, outputs: Collection[int], low: LowFormat) -> None:
     """Make the attribute of `node` that types one of `outputs` say `low`."""
     rule = dtype_attribute(node)
-    if rule is None or not set(rule.outputs) & set(outputs):
+    if rule is None or not set(rule.outputs) & set(outputs) or attribute_dtype(node, rule) == low.dtype:
         return
     if not rule.holds_tensor:
         node.attributes[rule.attribute] = ir.AttrInt64(rule.attribute, int(low.dtype))

@@ -95,9 +95,11 @@ def _replace(old: ir.Value, new: ir.Value) -> None:
     """Let `new` take the place of `old`; a graph output keeps its name, which is why some stay."""
     if old.is_graph_output():
         if new.is_graph_output() or new.producer() is None or new.graph is not old.graph:
-            old.replace_all_uses_with(new)
+            for use in list(old.uses()):
+                use.node.replace_input_with(use.idx, new)
             return
         old.replace_all_uses_with(new, replace_graph_outputs=True)
+        new.shape = new.shape or old.shape  # an output must have one
         old.name, new.name = f"{old.name}__amp_unused", old.name
         return
     old.replace_all_uses_with(new)

@@ -169,12 +169,12 @@ def _retype(node: ir.Node) -> None:
     rule = dtype_attribute(node)
     if node.op_type == "SequenceEmpty" and is_standard(node):
         node.attributes["dtype"] = ir.AttrInt64("dtype", int(ir.DataType.FLOAT))
-    if (
-        rule is None
-        or attribute_dtype(node, rule) not in _LOW
-        or not any(_is_low(node.outputs[i]) for i in rule.outputs)
-    ):
+    if rule is None or attribute_dtype(node, rule) not in _LOW:
         return
+    if not any(_is_low(node.outputs[index]) for index in rule.outputs if index < len(node.outputs)):
+        return
+    if rule.attribute not in node.attributes and not isinstance(rule.default, ir.DataType):
+        return  # typed by an input, which becomes float32 as well
     if not rule.holds_tensor:
         node.attributes[rule.attribute] = ir.AttrInt64(rule.attribute, int(ir.DataType.FLOAT))
         return

@@ -1,0 +1,52 @@
+"""Nodes that compute from constants alone: ONNX Runtime runs them once, when it loads a model.
+
+They stay float32. It folds them on the CPU, which has float32 kernels for all of them and float16 kernels for few; what
+it could not fold would run every time, and a BatchNormalization in training form, by which some networks standardise
+their weights, is refused by CUDA altogether.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.walk import bodies, constant_of, is_standard
+from amp_transpiler.precision.operators import MOVEMENT
+
+__all__ = ["folded_nodes"]
+
+_RANDOM = {
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+    "Dropout",
+}
+
+
+def folded_nodes(nodes: Iterable[ir.Node]) -> set[ir.Node]:
+    """Return the nodes that compute from constants alone, and those that move constants on to them.
+
+    A node that only moves constants to where they are used is not among them: it may be low, and its constant with it.
+
+    Args:
+        nodes: in the order of execution.
+    """
+    constant: dict[ir.Value, ir.Node] = {}
+    folded: set[ir.Node] = set()
+    order: list[ir.Node] = []
+    for node in nodes:
+        inputs = [value for value in node.inputs if value is not None]
+        if not inputs or node.op_type in _RANDOM or any(True for _ in bodies(node)):
+            continue
+        if all(value in constant or constant_of(value) is not None for value in inputs):
+            constant.update(dict.fromkeys(node.outputs, node))
+            order.append(node)
+    for node in reversed(order):
+        if node in folded or not (is_standard(node) and node.op_type in MOVEMENT):
+            folded.add(node)
+            folded.update(constant[value] for value in node.inputs if value in constant)
+    return folded
