@@ -1,4 +1,4 @@
-"""What tests share: models from ONNX text, runs that do not go through the package, and questions asked of a program."""
+"""What tests share: models from ONNX text, runs that do not go through the package, questions asked of a program."""
 
 import hashlib
 
@@ -109,7 +109,8 @@ def assert_close(expected, found, limit):
 
 
 def convert(model, feeds, level="O2", dtype="float16", limit=None, **options):
-    """Convert `model` in memory, assert that the result is valid and close to fp32 on `feeds`, and return the report."""
+    """Convert `model` in memory, assert that the result is valid and close to fp32 on `feeds`, and return the
+    report."""
     before = model.SerializeToString(deterministic=True)
     report = amp.transpile(model, level=level, dtype=dtype, inputs=dict(feeds), **options)
     assert model.SerializeToString(deterministic=True) == before, "the source was changed"

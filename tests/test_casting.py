@@ -59,7 +59,11 @@ def test_a_program_that_was_cast_has_no_source_that_it_could_be_confused_with(tm
 
 
 BROKEN = {
-    "an invalid model": (lambda: parse("(float[2,4] x) => (float[2,4] y) { y = MatMul (x, d) }", d=np.ones((4, 4))), {}, ModelError),
+    "an invalid model": (
+        lambda: parse("(float[2,4] x) => (float[2,4] y) { y = MatMul (x, d) }", d=np.ones((4, 4))),
+        {},
+        ModelError,
+    ),
     "an unknown level": (network, {"level": "O7"}, OptionError),
     "an unknown dtype": (network, {"dest_type": "float8"}, OptionError),
 }

@@ -72,7 +72,9 @@ def test_a_failed_check_writes_nothing(tmp_path, exists):
         (tmp_path / "out.onnx").write_bytes(b"older result")
     before = support.folder_hash(tmp_path)
     with pytest.raises(CheckFailed, match="non-finite") as caught:
-        amp.transpile(tmp_path / "model.onnx", tmp_path / "out.onnx", level="O2", inputs={"x": np.full((2, 4), 9e3, "f")})
+        amp.transpile(
+            tmp_path / "model.onnx", tmp_path / "out.onnx", level="O2", inputs={"x": np.full((2, 4), 9e3, "f")}
+        )
     assert support.folder_hash(tmp_path) == before
     assert caught.value.report.outputs["y"].nonfinite > 0
     assert caught.value.report.verdict.startswith("failed")
@@ -86,7 +88,7 @@ def test_a_tolerance_that_is_missed_writes_nothing(source, tmp_path):
 
 
 REFUSED = {
-    # name: (arguments, error)
+    # arguments, and the error they raise
     "unknown level": ({"level": "O3"}, OptionError),
     "unknown dtype": ({"dtype": "int8"}, OptionError),
     "unknown target": ({"target": "tpu"}, OptionError),
@@ -131,14 +133,26 @@ def test_saving_a_loaded_program_over_its_source_is_refused(source):
 
 def big_network():
     """Weights of 256 KiB: large enough to be streamed and to be stored outside."""
-    return chain("MatMul ({}, w)", "Relu ({})", "MatMul ({}, v)", shape="float[2,256]", w=array(256, 256), v=array(256, 256, seed=1))
+    return chain(
+        "MatMul ({}, w)",
+        "Relu ({})",
+        "MatMul ({}, v)",
+        shape="float[2,256]",
+        w=array(256, 256),
+        v=array(256, 256, seed=1),
+    )
 
 
 def test_external_data_in_external_data_out(tmp_path):
     model = big_network()
     folder = tmp_path / "in"
     folder.mkdir()
-    onnx.save(onnx.ModelProto.FromString(model.SerializeToString()), folder / "m.onnx", save_as_external_data=True, location="m.bin")
+    onnx.save(
+        onnx.ModelProto.FromString(model.SerializeToString()),
+        folder / "m.onnx",
+        save_as_external_data=True,
+        location="m.bin",
+    )
     before = support.folder_hash(folder)
     feeds = {"x": array(2, 256, scale=0.1)}
     report = amp.transpile(folder / "m.onnx", tmp_path / "out.onnx", level="O2", inputs=feeds)
@@ -167,7 +181,7 @@ SIZES = {"fits": (1_800_000_000, False), "does not fit": (2_100_000_000, True)}
 def test_weights_beyond_protobuf_s_limit_go_outside_by_themselves(tmp_path, monkeypatch, name):
     """style T2: an inline file beyond 2 GB is written without an error and can be read by nobody."""
     size, external = SIZES[name]
-    monkeypatch.setattr(io, "tensor_bytes", lambda model: iter([size]))
+    monkeypatch.setattr(io, "tensor_bytes", lambda _: iter([size]))
     amp.save(amp.load(network()), tmp_path / "m.onnx")
     assert (tmp_path / "m.onnx.data").exists() == external
     support.assert_valid(onnx.load(tmp_path / "m.onnx"))
@@ -250,7 +264,12 @@ def test_every_opset_from_6_to_26(opset, dtype):
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "auto"])
 def test_the_newest_opset_is_lowered_to_what_onnx_runtime_reads(level):
     """onnx 1.23's own defaults: opset 28 and IR 14."""
-    model = parse("(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) r = Relu (h) y = MatMul (r, w) }", opset=28, ir_version=14, w=W)
+    model = parse(
+        "(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) r = Relu (h) y = MatMul (r, w) }",
+        opset=28,
+        ir_version=14,
+        w=W,
+    )
     report = amp.transpile(model, level=level, inputs=X)
     support.assert_valid(report.program)
     assert report.opset == (28, 26)
@@ -354,7 +373,9 @@ def test_every_kind_of_source_gives_the_same_result_and_stays_as_it_was(source, 
     given = KINDS[kind](source)
     report = amp.transpile(given, level="O2", inputs=FEEDS)
     expected = amp.transpile(source, level="O2", inputs=FEEDS).program.to_onnx()
-    assert report.program.to_onnx().SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True)
+    assert report.program.to_onnx().SerializeToString(deterministic=True) == expected.SerializeToString(
+        deterministic=True
+    )
     left = given if isinstance(given, onnx.ModelProto) else amp.load(given).to_onnx()
     assert [node.op_type for node in left.graph.node] == [node.op_type for node in network().graph.node]
     assert all(tensor.data_type == onnx.TensorProto.FLOAT for tensor in left.graph.initializer)

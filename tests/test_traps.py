@@ -14,7 +14,8 @@ import pytest
 import amp_transpiler as amp
 from tests import support
 from tests.support import array, chain, parse
-from tests.trap_cases import TRAPS, W, X
+from tests.trap import W, X
+from tests.trap_cases import TRAPS
 
 FAST = [("O2", "float16"), ("auto", "float16"), ("O2", "bfloat16")]
 SLOW = [("O1", "float16"), ("O1", "bfloat16"), ("auto", "bfloat16"), ("OD", "float16")]
@@ -74,14 +75,14 @@ def test_a_shared_weight_is_exact_for_every_reader_and_copied_only_when_needed(n
     feeds = {"x": np.abs(XX["x"])}
     report = amp.transpile(model, level="O1", inputs=feeds)
     held = {
-        name: value.dtype.name
-        for name, value in report.program.model.graph.initializers.items()
+        weight: value.dtype.name
+        for weight, value in report.program.model.graph.initializers.items()
         if tuple(value.shape) == (2, 2)
     }
     assert held == expected
-    for name, dtype in held.items():
+    for weight, dtype in held.items():
         exact = LOSSY if dtype == "FLOAT" else LOSSY.astype(np.float16)
-        np.testing.assert_array_equal(support.constant(report.program, name), exact)
+        np.testing.assert_array_equal(support.constant(report.program, weight), exact)
     support.assert_valid(report.program)
 
 
@@ -195,7 +196,8 @@ CASTS = {
     ),
     "amp_semantics 6, 60: one tensor in both directions": (
         "O1",
-        "h = MatMul (x, w) e = Exp (h) a = MatMul (e, w) b = MatMul (e, w) c = Tan (e) d = Add (a, b) g = Exp (d) y = Add (g, c)",
+        """h = MatMul (x, w) e = Exp (h) a = MatMul (e, w) b = MatMul (e, w) c = Tan (e) d = Add (a, b) g = Exp (d)
+            y = Add (g, c)""",
         {("x", "FLOAT16"), ("h", "FLOAT"), ("e", "FLOAT16"), ("d", "FLOAT")},
     ),
     "complaint 16: a chain of low operators has casts at its ends alone": (
@@ -229,7 +231,9 @@ def test_a_captured_value_is_cast_once_for_all_bodies():
         v=W + 1,
     )
     program = support.convert(model, {**X, "c": np.array(True)}).program
-    assert [(source, target) for source, _, target in support.casts(program) if target == "FLOAT16"] == [("x", "FLOAT16")]
+    assert [(source, target) for source, _, target in support.casts(program) if target == "FLOAT16"] == [
+        ("x", "FLOAT16")
+    ]
 
 
 def test_casts_of_a_body_stand_in_that_body():
@@ -337,7 +341,8 @@ def test_new_names_collide_with_none_of_any_scope():
             x__amp_fp16 = Exp (x) h = MatMul (x, w)
             y = If (c) <
                 then_branch = t () => (float[2,4] p) { h__amp_fp32 = Exp (h) p = MatMul (h__amp_fp32, w) },
-                else_branch = e () => (float[2,4] q) { x__amp_cast_fp16 = Add (x__amp_fp16, h) q = MatMul (x__amp_cast_fp16, w) }
+                else_branch = e () => (float[2,4] q) { x__amp_cast_fp16 = Add (x__amp_fp16, h) q = MatMul
+                    (x__amp_cast_fp16, w) }
             >
         }""",
         w=W,

@@ -4,37 +4,13 @@ Sources of the rows: `onnx_tools N` are faults found in today's converters, by s
 its telling bug reports; `style T N` are traps of onnx-ir.
 """
 
-import dataclasses
-
 import numpy as np
-import onnx
 
 from tests.support import array, chain, parse
+from tests.trap import Trap, W, X
+from tests.trap_operators import OPERATORS
 
 
-@dataclasses.dataclass(frozen=True)
-class Trap:
-    """A model and inputs for it.
-
-    Attributes:
-        low: operators all of whose nodes compute low at O2 in float16.
-        high: operators none of whose nodes does.
-        random: the outputs are drawn: shapes and types are compared, not values.
-        no_cpu_bfloat16: at the opset that bfloat16 asks for, CUDA has kernels that the CPU lacks even in float32.
-        limit: relative norm allowed, where not the format's usual one.
-    """
-
-    model: onnx.ModelProto
-    feeds: dict
-    low: tuple = ()
-    high: tuple = ()
-    random: bool = False
-    no_cpu_bfloat16: bool = False
-    limit: float | None = None
-
-
-X = {"x": array(2, 4)}
-W = array(4, 4, seed=1, scale=0.5)
 YES, NO = {"x": array(2, 4), "c": np.array(True)}, {"x": array(2, 4), "c": np.array(False)}
 LOCAL = '<opset_import: ["": 18, "local": 1], domain: "local">'
 
@@ -50,8 +26,9 @@ def _if(then, otherwise, *, before="h = MatMul (x, w)", opset=18, **weights):
 
 def _loop(body, states, results, *, before="", after="", opset=18, trips=3, **weights):
     """A Loop over `states` ("float[2,4] a" -> initial "x")."""
+    names = ", ".join(result.split()[-1] for result in results.split(", "))
     graph = f"""(float[2,4] x) => ({results}) <int64 trips = {{{trips}}}, bool yes = {{1}}> {{
-        {before} {", ".join(r.split()[-1] for r in results.split(", "))} = Loop (trips, yes, {", ".join(states.values())}) <
+        {before} {names} = Loop (trips, yes, {", ".join(states.values())}) <
             body = b (int64 i, bool k, {", ".join(states)}) => (bool k2, {body[0]}) {{ k2 = Identity (k) {body[1]} }}
         > {after}
     }}"""
@@ -60,12 +37,15 @@ def _loop(body, states, results, *, before="", after="", opset=18, trips=3, **we
 
 TYPED_BY_ATTRIBUTE = {
     "onnx_tools 1.1, complaint 1: Cast(to=float) behind an integer": Trap(
-        chain("MatMul ({}, w)", "Cast <to=6> ({})", "Cast <to=1> ({})", "MatMul ({}, w)", w=W), {"x": array(2, 4, scale=4)}
+        chain("MatMul ({}, w)", "Cast <to=6> ({})", "Cast <to=1> ({})", "MatMul ({}, w)", w=W),
+        {"x": array(2, 4, scale=4)},
     ),
     "onnx_tools 1.1: Cast(to=float) of a float": Trap(chain("MatMul ({}, w)", "Cast <to=1> ({})", "Relu ({})", w=W), X),
     "onnx_tools 1.1: ConstantOfShape's default value": Trap(
         parse(
-            "(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) s = Shape (h) z = ConstantOfShape (s) y = Add (h, z) }", w=W
+            """(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) s = Shape (h) z = ConstantOfShape (s) y = Add
+                (h, z) }""",
+            w=W,
         ),
         X,
         low=("ConstantOfShape", "Add"),
@@ -168,7 +148,9 @@ TYPED_BY_ATTRIBUTE = {
     ),
     "onnx_tools 1.3: BitCast reinterprets bits": Trap(
         parse(
-            "(float[2,4] x) => (int32[2,4] y, float[2,4] z) { y = BitCast <to = 6> (x) z = MatMul (x, w) }", opset=26, w=W
+            "(float[2,4] x) => (int32[2,4] y, float[2,4] z) { y = BitCast <to = 6> (x) z = MatMul (x, w) }",
+            opset=26,
+            w=W,
         ),
         X,
         high=("BitCast",),
@@ -226,7 +208,8 @@ TYPED_BY_ATTRIBUTE = {
 CONSTANTS = {
     "onnx_tools 1.1 and 1.3, complaint 3: shared initializer, low and high reader": Trap(
         parse(
-            "(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) t = Mul (w, k) r = ReduceSum <keepdims = 0> (t, rows) y = Add (h, r) }",
+            """(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) t = Mul (w, k) r = ReduceSum <keepdims = 0> (t,
+                rows) y = Add (h, r) }""",
             w=W,
             k=np.float32(1.0),
             rows=np.array([0]),
@@ -245,7 +228,9 @@ CONSTANTS = {
     "onnx_tools 1.1: weights between 1e4 and 65504": Trap(
         chain("MatMul ({}, w)", "Mul ({}, k)", w=W * 30000, k=np.float32(2e-5)), X, low=("MatMul",)
     ),
-    "onnx_tools 1.4: weights beyond 65504": Trap(chain("MatMul ({}, w)", "Relu ({})", w=W * 1e6), {"x": array(2, 4, scale=1e-3)}),
+    "onnx_tools 1.4: weights beyond 65504": Trap(
+        chain("MatMul ({}, w)", "Relu ({})", w=W * 1e6), {"x": array(2, 4, scale=1e-3)}
+    ),
     "onnx_tools 1.4: weights that flush to zero": Trap(
         chain("MatMul ({}, w)", "Relu ({})", w=W * 1e-9), {"x": array(2, 4, scale=1e7)}
     ),
@@ -263,7 +248,8 @@ CONSTANTS = {
     ),
     "onnx_tools 5: a mask of -3.4e38, added": Trap(
         parse(
-            """(float[2,4] x, float[2,4] m) => (float[2,4] y) <float one = {1.0}, float off = {-3.4028234663852886e+38}> {
+            """(float[2,4] x, float[2,4] m) => (float[2,4] y) <float one = {1.0}, float off =
+                {-3.4028234663852886e+38}> {
                 n = Sub (one, m) a = Mul (n, off) h = MatMul (x, w) s = Add (h, a) p = Softmax (s) y = MatMul (p, w)
             }""",
             w=W,
@@ -290,7 +276,11 @@ CONSTANTS = {
 
 GRAPH = {
     "onnx_tools 1.1 and 1.3: unnamed nodes": Trap(
-        parse("(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) e = Exp (h) l = Exp (h) a = Add (e, l) y = MatMul (a, w) }", w=W),
+        parse(
+            """(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) e = Exp (h) l = Exp (h) a = Add (e, l) y =
+                MatMul (a, w) }""",
+            w=W,
+        ),
         X,
     ),
     "complaint 19: a cast that is read and is an output": Trap(
@@ -310,7 +300,10 @@ GRAPH = {
         {"x": np.array([[0.4, 1.6, -2.7, 3.2], [-0.9, 0.2, 5.5, -7.8]], np.float32)},
     ),
     "style T10: an output that other nodes read": Trap(
-        parse("(float[2,4] x) => (float[2,4] y, float[2,4] z) { y = MatMul (x, w) a = Relu (y) z = MatMul (a, w) }", w=W), X
+        parse(
+            "(float[2,4] x) => (float[2,4] y, float[2,4] z) { y = MatMul (x, w) a = Relu (y) z = MatMul (a, w) }", w=W
+        ),
+        X,
     ),
     "onnx_tools 3.4: graph input as output": Trap(
         parse("(float[2,4] x) => (float[2,4] x, float[2,4] y) { y = MatMul (x, w) }", w=W), X
@@ -322,7 +315,11 @@ GRAPH = {
         parse("(float[2,4] x) => (float[2,4] y) <float[7,9] h> { h = MatMul (x, w) y = Relu (h) }", w=W), X
     ),
     "style T5: declared types of intermediates": Trap(
-        parse("(float[2,4] x) => (float[2,4] y) <float[2,4] h, float[2,4] a> { h = MatMul (x, w) a = Relu (h) y = Exp (a) }", w=W),
+        parse(
+            """(float[2,4] x) => (float[2,4] y) <float[2,4] h, float[2,4] a> { h = MatMul (x, w) a = Relu (h) y =
+                Exp (a) }""",
+            w=W,
+        ),
         X,
     ),
     "complaint 4: nodes listed out of order": Trap(
@@ -349,7 +346,8 @@ GRAPH = {
     "complaint 25, Olive 1287: float64 parts": Trap(
         parse(
             """(float[2,4] x) => (float[2,4] y, double[2,4] z) {
-                h = MatMul (x, w) d = Cast <to = 11> (h) z = Einsum <equation = "ij,jk->ik"> (d, v) f = Cast <to = 1> (z)
+                h = MatMul (x, w) d = Cast <to = 11> (h) z = Einsum <equation = "ij,jk->ik"> (d, v) f = Cast <to
+                    = 1> (z)
                 y = MatMul (f, w)
             }""",
             w=W,
@@ -359,7 +357,11 @@ GRAPH = {
         high=("Einsum",),
     ),
     "complaint 8: residual with casts down and up": Trap(
-        parse("(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) e = Exp (h) a = Add (h, e) g = MatMul (a, w) y = Add (g, e) }", w=W),
+        parse(
+            """(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) e = Exp (h) a = Add (h, e) g = MatMul (a, w) y
+                = Add (g, e) }""",
+            w=W,
+        ),
         X,
     ),
 }
@@ -368,13 +370,11 @@ SCOPES = {
     "onnx_tools 1.3, complaint 20: black operator in an If body": Trap(
         _if("e = Exp (h) p = MatMul (e, w)", "q = Relu (h)"), YES
     ),
-    "onnx_tools 1.3: black operator in the other branch": Trap(_if("e = Exp (h) p = MatMul (e, w)", "q = Relu (h)"), NO),
-    "complaint 23: branches that differ in precision": Trap(
-        _if("p = Identity (x)", "q = MatMul (h, w)"), NO
+    "onnx_tools 1.3: black operator in the other branch": Trap(
+        _if("e = Exp (h) p = MatMul (e, w)", "q = Relu (h)"), NO
     ),
-    "onnx_tools 1.1: captured values": Trap(
-        _if("p = Add (h, x)", "q = Sub (x, h)"), YES
-    ),
+    "complaint 23: branches that differ in precision": Trap(_if("p = Identity (x)", "q = MatMul (h, w)"), NO),
+    "onnx_tools 1.1: captured values": Trap(_if("p = Add (h, x)", "q = Sub (x, h)"), YES),
     "onnx_tools 1.3: duplicate initializer and value names in branches": Trap(
         parse(
             """(float[2,4] x, bool c) => (float[A,B] y) {
@@ -410,7 +410,8 @@ SCOPES = {
         X,
     ),
     "onnx_tools 1.3: black operator in a Loop body": Trap(
-        _loop(("float[2,4] a2", "e = Exp (a) t = Tanh (e) a2 = MatMul (t, w)"), {"float[2,4] a": "x"}, "float[2,4] y"), X
+        _loop(("float[2,4] a2", "e = Exp (a) t = Tanh (e) a2 = MatMul (t, w)"), {"float[2,4] a": "x"}, "float[2,4] y"),
+        X,
     ),
     "onnx_tools 1.4: a Loop that swaps its states": Trap(
         _loop(
@@ -423,7 +424,8 @@ SCOPES = {
     "onnx_tools 5: Scan": Trap(
         parse(
             """(float[2,4] x, float[5,2,4] xs) => (float[2,4] y, float[5,2,4] ys) {
-                y, ys = Scan <num_scan_inputs = 1, body = b (float[2,4] s, float[2,4] v) => (float[2,4] s2, float[2,4] o) {
+                y, ys = Scan <num_scan_inputs = 1, body = b (float[2,4] s, float[2,4] v) => (float[2,4] s2,
+                    float[2,4] o) {
                     m = MatMul (s, w) s2 = Add (m, v) o = Relu (m)
                 }> (x, xs)
             }""",
@@ -489,151 +491,6 @@ SCOPES = {
             w=W,
         ),
         YES,
-    ),
-}
-
-OPERATORS = {
-    "onnx_tools 1.1, complaint 5: Resize with scales and roi": Trap(
-        parse(
-            """(float[1,2,4,4] x) => (float[1,2,6,6] y) <float[8] roi = {0,0,0,0,1,1,1,1}, float[4] scales = {1,1,1.5,1.5}> {
-                h = Conv (x, w) r = Resize <mode = "linear"> (h, roi, scales) y = Relu (r)
-            }""",
-            w=array(2, 2, 1, 1),
-        ),
-        {"x": array(1, 2, 4, 4)},
-    ),
-    "complaint 5: Resize, tf_crop_and_resize reads roi": Trap(
-        parse(
-            """(float[1,1,4,4] x) => (float[1,1,3,3] y) <float[8] roi = {0,0,0.4,0.6,1,1,0.6,0.8}, float none, int64[4] sizes = {1,1,3,3}> {
-                h = Conv (x, w) y = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"> (h, roi, , sizes)
-            }""",
-            w=array(1, 1, 1, 1),
-        ),
-        {"x": array(1, 1, 4, 4)},
-    ),
-    "complaint 5: Resize of opset 10": Trap(
-        parse(
-            "(float[1,2,4,4] x) => (float[1,2,8,8] y) <float[4] scales = {1,1,2,2}> { h = Conv (x, w) y = Resize (h, scales) }",
-            opset=10,
-            w=array(2, 2, 1, 1),
-        ),
-        {"x": array(1, 2, 4, 4)},
-    ),
-    "onnx_tools 1.1 and 1.3: QDQ below opset 19": Trap(
-        parse(
-            """(float[2,4] x) => (float[2,4] y) <float s = {0.05}, int8 z = {3}> {
-                q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z)
-                qw = QuantizeLinear (w, s, z) dw = DequantizeLinear (qw, s, z) y = MatMul (d, dw)
-            }""",
-            opset=13,
-            w=W,
-        ),
-        X,
-    ),
-    "onnx_tools 1.1: QDQ at opset 19": Trap(
-        parse(
-            """(float[2,4] x) => (float[2,4] y) <float s = {0.0625}, int8 z = {3}> {
-                q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) y = MatMul (d, w)
-            }""",
-            opset=19,
-            w=W,
-        ),
-        {"x": array(2, 4, low=-2.0, scale=2.0)},
-        limit=0.1,
-    ),
-    "onnx_tools 1.1: Min, Max, CumSum and TopK by today's schemas": Trap(
-        parse(
-            """(float[2,4] x) => (float[2,2] y, int64[2,2] i) <int64 axis = {1}, int64[1] k = {2}> {
-                h = MatMul (x, w) a = Min (h, x) b = Max (a, w0) s = CumSum (b, axis) y, i = TopK (s, k)
-            }""",
-            w=W,
-            w0=W[:2],
-        ),
-        {"x": np.array([[1, 2, 4, 8], [-1, 3, 9, 27]], np.float32)},
-        low=("Min", "Max"),
-    ),
-    "onnx_tools 5, complaint 17: NonMaxSuppression stays float32": Trap(
-        parse(
-            """(float[1,3,4] x) => (int64[N,3] y) <int64[1] most = {2}, float[1] iou = {0.5}, float[1] score = {0.0}> {
-                b = MatMul (x, one) y = NonMaxSuppression (b, p, most, iou, score)
-            }""",
-            one=np.eye(4, dtype=np.float32),
-            p=np.array([[[0.9, 0.75, 0.6]]], np.float32),
-        ),
-        {"x": np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11]]], np.float32)},
-        high=("NonMaxSuppression",),
-    ),
-    "onnx_tools 1.4: contrib operator SkipLayerNormalization": Trap(
-        parse(
-            """(float[1,2,4] x) => (float[1,2,4] y) {
-                h = MatMul (x, w) y = com.microsoft.SkipLayerNormalization <epsilon = 0.00001> (h, x, gamma, beta)
-            }""",
-            imports=', "com.microsoft": 1',
-            w=W,
-            gamma=array(4, low=0.5),
-            beta=array(4),
-        ),
-        {"x": array(1, 2, 4)},
-    ),
-    "onnx_tools 1.4: contrib operator FusedMatMul": Trap(
-        parse(
-            "(float[2,4] x) => (float[2,4] y) { y = com.microsoft.FusedMatMul <alpha = 0.5, transB = 1> (x, w) }",
-            imports=', "com.microsoft": 1',
-            w=W,
-        ),
-        X,
-        low=("FusedMatMul",),
-    ),
-    "issue 2: ai.onnx.ml": Trap(
-        parse(
-            """(float[2,4] x) => (float[2,4] y) {
-                h = MatMul (x, w) s = ai.onnx.ml.Scaler <offset = [0.5], scale = [2.0]> (h) y = MatMul (s, w)
-            }""",
-            imports=', "ai.onnx.ml": 3',
-            w=W,
-        ),
-        X,
-        high=("Scaler",),
-    ),
-    "style T12: BatchNormalization in training mode": Trap(
-        parse(
-            """(float[4,3] x) => (float[4,3] y) {
-                y, m, v = BatchNormalization <training_mode = 1> (x, scale, bias, mean, var)
-            }""",
-            scale=array(3, low=0.5),
-            bias=array(3),
-            mean=array(3, seed=4),
-            var=array(3, seed=5, low=0.5),
-        ),
-        {"x": array(4, 3)},
-    ),
-    "complaint 6: ReduceMean over many values": Trap(
-        parse("(float[1,64,64,40] x) => (float[1,1,1,40] y) <int64[2] axes = {1,2}> { r = Relu (x) y = ReduceMean (r, axes) }"),
-        {"x": array(1, 64, 64, 40, scale=20)},
-    ),
-    "style T3: GlobalLpPool, whose kernels end below opset 22, beside a Conv that needs 22 for bfloat16": Trap(
-        parse(
-            "(float[1,2,4,4] x) => (float[1,2,1,1] y) { h = Conv (x, w) y = GlobalLpPool (h) }", w=array(2, 2, 1, 1)
-        ),
-        {"x": array(1, 2, 4, 4)},
-    ),
-    "style T3: MaxRoiPool, likewise": Trap(
-        parse(
-            """(float[1,2,4,4] x) => (float[1,2,2,2] y) <float[1,5] roi = {0,0,0,3,3}> {
-                h = Conv (x, w) y = MaxRoiPool <pooled_shape = [2,2]> (h, roi)
-            }""",
-            w=array(2, 2, 1, 1),
-        ),
-        {"x": array(1, 2, 4, 4)},
-    ),
-    "onnx_tools 1.4: shape and index inputs": Trap(
-        parse(
-            """(float[2,4] x, int64[2] s, int64[3] i) => (float[3,R] y) {
-                h = MatMul (x, w) r = Reshape (h, s) y = Gather <axis = 0> (r, i)
-            }""",
-            w=W,
-        ),
-        {**X, "s": np.array([4, 2]), "i": np.array([0, 3, 1])},
     ),
 }
 

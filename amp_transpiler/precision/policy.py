@@ -71,9 +71,9 @@ def colour(node: ir.Node, lists: AutoMixedPrecisionLists, level: Level) -> Class
 def _is_lifted(node: ir.Node, key: str, lists: AutoMixedPrecisionLists, level: Level) -> bool:
     """Whether an operator of the extra list may be low all the same.
 
-    At O2 and auto whatever does not accumulate may, since the reasons for the list are not those of ONNX Runtime: looking
-    rounded rows of a table up gives what looking them up in float32 and rounding gives; Resize computes its positions
-    from scales that stay float32; a scatter without reduction only moves values.
+    At O2 and auto whatever does not accumulate may, since the list's reasons are not ONNX Runtime's: looking up rounded
+    rows of a table gives what looking them up in float32 and rounding gives; Resize computes its positions from scales
+    that stay float32; a scatter without reduction only moves values.
     """
     if key not in lists.extra_black_list or level not in ("O2", "auto"):
         return False

@@ -13,7 +13,8 @@ def model():
             """(float[2] x, bool c) => (float[2] y) <float[2] w = {1, 2}> {
                 a = Add (x, w) [same] b = Neg (a)
                 y = If (c) <
-                    then_branch = t () => (float[2] p) <float[2] k = {1, 2}> { [same] val_0 = Relu (b) p = Add (val_0, k) },
+                    then_branch = t () => (float[2] p) <float[2] k = {1, 2}> { [same] val_0 = Relu (b) p = Add
+                        (val_0, k) },
                     else_branch = e () => (float[2] p) { [relu] val_0 = Exp (b) p = Neg (val_0) }
                 >
             }"""

@@ -13,31 +13,63 @@ from tests.support import parse
 PROPAGATED = {
     "from an input": ("(float16[2] x) => (float16[2] z) { y = Relu (x) z = Neg (y) }", {"y": "tensor(float16)"}),
     "style T5: a stale declaration gives way": (
-        "(float16[2] x) => (float16[2] z) <float[2] y> { y = Relu (x) z = Neg (y) }", {"y": "tensor(float16)"},
+        "(float16[2] x) => (float16[2] z) <float[2] y> { y = Relu (x) z = Neg (y) }",
+        {"y": "tensor(float16)"},
     ),
-    "output of one type only": ("(float[2] x) => (int64[1] z) { y = Shape (x) z = Identity (y) }", {"y": "tensor(int64)"}),
+    "output of one type only": (
+        "(float[2] x) => (int64[1] z) { y = Shape (x) z = Identity (y) }",
+        {"y": "tensor(int64)"},
+    ),
     "comparison": ("(float[2] x) => (bool[2] z) { y = Less (x, x) z = Not (y) }", {"y": "tensor(bool)"}),
     "Cast": ("(float[2] x) => (double[2] z) { y = Cast <to = 11> (x) z = Neg (y) }", {"y": "tensor(double)"}),
-    "CastLike": ("(float[2] x, float16 l) => (float16[2] z) { y = CastLike (x, l) z = Neg (y) }", {"y": "tensor(float16)"}),
-    "ConstantOfShape by default": ("(int64[1] s) => (float[N] z) { y = ConstantOfShape (s) z = Neg (y) }", {"y": "tensor(float)"}),
-    "ConstantOfShape by value": (
-        "(int64[1] s) => (int32[N] z) { y = ConstantOfShape <value = int32[1] {3}> (s) z = Neg (y) }", {"y": "tensor(int32)"},
+    "CastLike": (
+        "(float[2] x, float16 l) => (float16[2] z) { y = CastLike (x, l) z = Neg (y) }",
+        {"y": "tensor(float16)"},
     ),
-    "EyeLike by default": ("(float16[2,2] x) => (float16[2,2] z) { y = EyeLike (x) z = Neg (y) }", {"y": "tensor(float16)"}),
-    "EyeLike by attribute": ("(int32[2,2] x) => (float[2,2] z) { y = EyeLike <dtype = 1> (x) z = Neg (y) }", {"y": "tensor(float)"}),
-    "RandomNormal by default": ("() => (float[2] z) { y = RandomNormal <shape = [2]> () z = Neg (y) }", {"y": "tensor(float)"}),
-    "RandomNormalLike": ("(float16[2] x) => (float16[2] z) { y = RandomNormalLike (x) z = Neg (y) }", {"y": "tensor(float16)"}),
-    "Multinomial by default": ("(float[2,4] x) => (int32[2,1] z) { y = Multinomial (x) z = Neg (y) }", {"y": "tensor(int32)"}),
-    "window": ("(int64 n) => (double[N] z) { y = HannWindow <output_datatype = 11> (n) z = Neg (y) }", {"y": "tensor(double)"}),
+    "ConstantOfShape by default": (
+        "(int64[1] s) => (float[N] z) { y = ConstantOfShape (s) z = Neg (y) }",
+        {"y": "tensor(float)"},
+    ),
+    "ConstantOfShape by value": (
+        "(int64[1] s) => (int32[N] z) { y = ConstantOfShape <value = int32[1] {3}> (s) z = Neg (y) }",
+        {"y": "tensor(int32)"},
+    ),
+    "EyeLike by default": (
+        "(float16[2,2] x) => (float16[2,2] z) { y = EyeLike (x) z = Neg (y) }",
+        {"y": "tensor(float16)"},
+    ),
+    "EyeLike by attribute": (
+        "(int32[2,2] x) => (float[2,2] z) { y = EyeLike <dtype = 1> (x) z = Neg (y) }",
+        {"y": "tensor(float)"},
+    ),
+    "RandomNormal by default": (
+        "() => (float[2] z) { y = RandomNormal <shape = [2]> () z = Neg (y) }",
+        {"y": "tensor(float)"},
+    ),
+    "RandomNormalLike": (
+        "(float16[2] x) => (float16[2] z) { y = RandomNormalLike (x) z = Neg (y) }",
+        {"y": "tensor(float16)"},
+    ),
+    "Multinomial by default": (
+        "(float[2,4] x) => (int32[2,1] z) { y = Multinomial (x) z = Neg (y) }",
+        {"y": "tensor(int32)"},
+    ),
+    "window": (
+        "(int64 n) => (double[N] z) { y = HannWindow <output_datatype = 11> (n) z = Neg (y) }",
+        {"y": "tensor(double)"},
+    ),
     "LayerNormalization": (
-        "(float16[2,4] x, float16[4] s) => (float16[2,4] y, float[2,1] z) { y, m, i = LayerNormalization (x, s) z = Neg (m) }",
+        """(float16[2,4] x, float16[4] s) => (float16[2,4] y, float[2,1] z) { y, m, i = LayerNormalization (x, s) z
+            = Neg (m) }""",
         {"y": "tensor(float16)", "m": "tensor(float)", "i": "tensor(float)"},
     ),
     "DequantizeLinear as its scale": (
-        "(int8[2] q, float16 s) => (float16[2] z) { y = DequantizeLinear (q, s) z = Neg (y) }", {"y": "tensor(float16)"},
+        "(int8[2] q, float16 s) => (float16[2] z) { y = DequantizeLinear (q, s) z = Neg (y) }",
+        {"y": "tensor(float16)"},
     ),
     "QuantizeLinear without a zero point": (
-        "(float[2] x, float s) => (uint8[2] z) { y = QuantizeLinear (x, s) z = Identity (y) }", {"y": "tensor(uint8)"},
+        "(float[2] x, float s) => (uint8[2] z) { y = QuantizeLinear (x, s) z = Identity (y) }",
+        {"y": "tensor(uint8)"},
     ),
     "Constant": ("() => (float[1] z) { y = Constant <value = float[1] {1}> () z = Neg (y) }", {"y": "tensor(float)"}),
     "SequenceConstruct and SequenceAt": (
@@ -45,7 +77,8 @@ PROPAGATED = {
         {"s": "seq(tensor(float16))", "y": "tensor(float16)"},
     ),
     "ConcatFromSequence": (
-        "(float16[2] x) => (float16[4] z) { s = SequenceConstruct (x, x) y = ConcatFromSequence <axis = 0> (s) z = Neg (y) }",
+        """(float16[2] x) => (float16[4] z) { s = SequenceConstruct (x, x) y = ConcatFromSequence <axis = 0> (s) z
+            = Neg (y) }""",
         {"y": "tensor(float16)"},
     ),
     "SplitToSequence": (
@@ -62,7 +95,8 @@ PROPAGATED = {
     ),
     "If": (
         """(float16[2] x, bool c) => (float16[2] z) {
-            y = If (c) <then_branch = t () => (float16[2] p) { p = Relu (x) }, else_branch = e () => (float16[2] q) { q = Neg (x) }>
+            y = If (c) <then_branch = t () => (float16[2] p) { p = Relu (x) }, else_branch = e () => (float16[2]
+                q) { q = Neg (x) }>
             z = Neg (y)
         }""",
         {"y": "tensor(float16)", "p": "tensor(float16)"},
@@ -73,7 +107,13 @@ PROPAGATED = {
                 k2 = Identity (k) a2 = Relu (a) o = Neg (a2)
             }>
         }""",
-        {"a": "tensor(float16)", "a2": "tensor(float16)", "o": "tensor(float16)", "y": "tensor(float16)", "s": "tensor(float16)"},
+        {
+            "a": "tensor(float16)",
+            "a2": "tensor(float16)",
+            "o": "tensor(float16)",
+            "y": "tensor(float16)",
+            "s": "tensor(float16)",
+        },
     ),
     "Scan": (
         """(float16[2] x, float16[5,2] xs) => (float16[2] y, float16[5,2] ys) {
@@ -84,16 +124,18 @@ PROPAGATED = {
         {"s": "tensor(float16)", "v": "tensor(float16)", "o": "tensor(float16)", "ys": "tensor(float16)"},
     ),
     "an initializer's own type": (
-        "(float16[2] x) => (float16[2] z) <float16[2] w = {1, 2}> { y = Identity (w) z = Add (x, y) }", {"y": "tensor(float16)"},
+        "(float16[2] x) => (float16[2] z) <float16[2] w = {1, 2}> { y = Identity (w) z = Add (x, y) }",
+        {"y": "tensor(float16)"},
     ),
     "an unknown operator, by its reader": (
-        "(float[2] x) => (float[2] z) { y = my.domain.Any (x) z = Add (x, y) }", {"y": "tensor(float)"},
+        "(float[2] x) => (float[2] z) { y = my.domain.Any (x) z = Add (x, y) }",
+        {"y": "tensor(float)"},
     ),
     "contrib operator": (
         "(float16[2,4] x, float16[4,4] w) => (float16[2,4] z) { y = com.microsoft.FusedMatMul (x, w) z = Neg (y) }",
         {"y": "tensor(float16)"},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PROPAGATED)
@@ -142,6 +184,7 @@ NOT_TYPES = {
     ("SequenceEmpty", "dtype"): "it makes a sequence",
     ("RMSNormalization", "stash_type"): "it types nothing that leaves the operator",
     ("GroupNormalization", "stash_type"): "it types nothing that leaves the operator",
+    ("Range", "stash_type"): "it types nothing that leaves the operator",
     ("Attention", "softmax_precision"): "it types nothing that leaves the operator",
     ("LinearAttention", "accumulation_precision"): "it types nothing that leaves the operator",
 }

@@ -15,53 +15,91 @@ CONTRIB = ', "com.microsoft": 1'
 # name: (graph, operator and part of the message, keywords of parse)
 ILL_TYPED = {
     "style T7: MatMul of float32 and float16": (
-        "(float[2,4] x, float16[4,4] w) => (float[2,4] y) { y = MatMul (x, w) }", "MatMul 'm'", "float16", {},
+        "(float[2,4] x, float16[4,4] w) => (float[2,4] y) { y = MatMul (x, w) }",
+        "MatMul 'm'",
+        "float16",
+        {},
     ),
     "MatMul that turns float16 into float32": (
-        "(float16[2,4] x, float16[4,4] w) => (float[2,4] y) { y = MatMul (x, w) }", "MatMul 'm'", "tensor(float)", {},
+        "(float16[2,4] x, float16[4,4] w) => (float[2,4] y) { y = MatMul (x, w) }",
+        "MatMul 'm'",
+        "tensor(float)",
+        {},
     ),
     "onnx_tools 1.4: Add of bfloat16 and float16": (
-        "(bfloat16[2] x, float16[2] w) => (bfloat16[2] y) { y = Add (x, w) }", "Add 'm'", "float16", {},
+        "(bfloat16[2] x, float16[2] w) => (bfloat16[2] y) { y = Add (x, w) }",
+        "Add 'm'",
+        "float16",
+        {},
     ),
     "variadic: Concat of two types": (
-        "(float[2] x, float16[2] w) => (float[4] y) { y = Concat <axis = 0> (x, w) }", "Concat 'm'", "float16", {},
+        "(float[2] x, float16[2] w) => (float[4] y) { y = Concat <axis = 0> (x, w) }",
+        "Concat 'm'",
+        "float16",
+        {},
     ),
     "type that the opset does not permit": (
-        "(bfloat16[1,2,4,4] x, bfloat16[2,2,1,1] w) => (bfloat16[1,2,4,4] y) { y = Conv (x, w) }", "Conv 'm'", "bfloat16", {},
+        "(bfloat16[1,2,4,4] x, bfloat16[2,2,1,1] w) => (bfloat16[1,2,4,4] y) { y = Conv (x, w) }",
+        "Conv 'm'",
+        "bfloat16",
+        {},
     ),
     "complaint 5: Resize with float16 scales": (
-        "(float16[1,1,2,2] x, float16[4] w) => (float16[1,1,4,4] y) { y = Resize (x, , w) }", "Resize 'm'", "scales", {},
+        "(float16[1,1,2,2] x, float16[4] w) => (float16[1,1,4,4] y) { y = Resize (x, , w) }",
+        "Resize 'm'",
+        "scales",
+        {},
     ),
     "onnx_tools 1.1, complaint 1: Cast whose result is declared otherwise": (
-        "(float[2] x) => (float16[2] y) { y = Cast <to = 1> (x) }", "Cast 'm'", "attribute to", {},
+        "(float[2] x) => (float16[2] y) { y = Cast <to = 1> (x) }",
+        "Cast 'm'",
+        "attribute to",
+        {},
     ),
     "onnx_tools 1.1: ConstantOfShape of float16 without a value": (
-        "(int64[2] x) => (float16[A,B] y) { y = ConstantOfShape (x) }", "ConstantOfShape 'm'", "attribute value", {},
+        "(int64[2] x) => (float16[A,B] y) { y = ConstantOfShape (x) }",
+        "ConstantOfShape 'm'",
+        "attribute value",
+        {},
     ),
     "onnx_tools 1.3: LayerNormalization's Mean in float16": (
         "(float16[2,4] x, float16[4] w) => (float16[2,4] y, float16[2,1] m) { y, m = LayerNormalization (x, w) }",
-        "LayerNormalization 'm'", "float16", {},
+        "LayerNormalization 'm'",
+        "float16",
+        {},
     ),
     "onnx_tools 1.3: window of float16": (
-        "(int64 x) => (float16[N] y) { y = HannWindow (x) }", "HannWindow 'm'", "output_datatype", {},
+        "(int64 x) => (float16[N] y) { y = HannWindow (x) }",
+        "HannWindow 'm'",
+        "output_datatype",
+        {},
     ),
     "onnx_tools 1.3: QuantizeLinear with a float16 scale below opset 19": (
-        "(float16[2] x, float16 w, int8 z) => (int8[2] y) { y = QuantizeLinear (x, w, z) }", "QuantizeLinear 'm'", "float16", {},
+        "(float16[2] x, float16 w, int8 z) => (int8[2] y) { y = QuantizeLinear (x, w, z) }",
+        "QuantizeLinear 'm'",
+        "float16",
+        {},
     ),
     "contrib operator with mixed types": (
         "(float[2,4] x, float16[4,4] w) => (float[2,4] y) { y = com.microsoft.FusedMatMul (x, w) }",
-        "FusedMatMul 'm'", "float16", {"imports": CONTRIB},
+        "FusedMatMul 'm'",
+        "float16",
+        {"imports": CONTRIB},
     ),
     "ai.onnx.ml operator in float16": (
         "(float16[2,4] x) => (float[2,4] y) { y = ai.onnx.ml.Scaler <offset = [0.5], scale = [2.0]> (x) }",
-        "Scaler 'm'", "float16", {"imports": ', "ai.onnx.ml": 3'},
+        "Scaler 'm'",
+        "float16",
+        {"imports": ', "ai.onnx.ml": 3'},
     ),
     "complaint 23: branches of an If that differ in type": (
         """(float[2] x, bool c) => (float[2] y) {
             y = If (c) <then_branch = t () => (float[2] p) { p = Relu (x) },
                         else_branch = e () => (float16[2] q) { q = Cast <to = 10> (x) }>
         }""",
-        "If 'm'", "branch values", {},
+        "If 'm'",
+        "branch values",
+        {},
     ),
     "onnx_tools 1.4: Loop whose state changes its type": (
         """(float[2] x, int64 n, bool c) => (float[2] y) {
@@ -69,7 +107,9 @@ ILL_TYPED = {
                 k2 = Identity (k) a2 = Cast <to = 10> (a)
             }>
         }""",
-        "Loop 'm'", "state values", {},
+        "Loop 'm'",
+        "state values",
+        {},
     ),
     "Scan whose scan output differs from the body's": (
         """(float[2] x, float[5,2] xs) => (float[2] y, float16[5,2] ys) {
@@ -77,16 +117,24 @@ ILL_TYPED = {
                 s2 = Add (s, v) o = Neg (s)
             }> (x, xs)
         }""",
-        "Scan 'm'", "scan values", {},
+        "Scan 'm'",
+        "scan values",
+        {},
     ),
     "sequence of mixed types": (
-        "(float[2] x, float16[2] w) => (seq(float[2]) y) { y = SequenceConstruct (x, w) }", "SequenceConstruct 'm'", "float16", {},
+        "(float[2] x, float16[2] w) => (seq(float[2]) y) { y = SequenceConstruct (x, w) }",
+        "SequenceConstruct 'm'",
+        "float16",
+        {},
     ),
     "If whose condition is a float": (
         """(float[2] x, float c) => (float[2] y) {
-            y = If (c) <then_branch = t () => (float[2] p) { p = Relu (x) }, else_branch = e () => (float[2] q) { q = Neg (x) }>
+            y = If (c) <then_branch = t () => (float[2] p) { p = Relu (x) }, else_branch = e () => (float[2] q) {
+                q = Neg (x) }>
         }""",
-        "If 'm'", "cond", {},
+        "If 'm'",
+        "cond",
+        {},
     ),
     "too many inputs": ("(float[2] x, float[2] w) => (float[2] y) { y = Relu (x, w) }", "Relu 'm'", "beyond", {}),
 }

@@ -96,7 +96,11 @@ PORTS = {
     "Loop": (LOOP, 18, [("state", ["a", "y"], ["x", "a2"]), ("scan", ["s"], ["o"])]),
     "If": (IF, 18, [("branch", ["y"], ["p", "q"]), ("branch", ["z"], ["r", "s"])]),
     "Scan": (SCAN, 18, [("state", ["s", "y"], ["x", "s2"]), ("scan", ["v"], ["xs"]), ("scan", ["ys"], ["o"])]),
-    "Scan of opset 8": (OLD_SCAN, 8, [("state", ["s", "y"], ["x", "s2"]), ("scan", ["v"], ["xs"]), ("scan", ["ys"], ["o"])]),
+    "Scan of opset 8": (
+        OLD_SCAN,
+        8,
+        [("state", ["s", "y"], ["x", "s2"]), ("scan", ["v"], ["xs"]), ("scan", ["ys"], ["o"])],
+    ),
 }
 
 
