@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.dtypes import BFLOAT16
 from amp_transpiler.graph.io import NEWEST_IR
 from amp_transpiler.graph.names import NameAllocator, name_nodes
 from amp_transpiler.graph.program import Program
@@ -35,6 +36,7 @@ __all__ = ["Conversion", "convert", "prepare"]
 logger = logging.getLogger(__name__)
 
 _FIRST_IR_WITH_NODE_METADATA = 10
+_FIRST_OPSET_WITH_BFLOAT16 = 13  # where Cast knows it
 _LAST_IR_WITH_INITIALIZERS_AS_INPUTS = 3
 
 
@@ -78,7 +80,7 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
             f"{what}: uses operators newer than opset {NEWEST_OPSET}, which ONNX Runtime does not know yet"
         )
     if policy.level != "O0":
-        _settle_opset(program, Target(policy.target, policy.low))
+        _settle_opset(program, policy, Target(policy.target, policy.low))
         _fold(program, policy, ranges)
     _settle_ir_version(model)
 
@@ -135,8 +137,11 @@ def _release_initializers(program: Program) -> None:
         )
 
 
-def _settle_opset(program: Program, target: Target) -> None:
+def _settle_opset(program: Program, policy: Policy, target: Target) -> None:
     model = program.model
+    if policy.low_io and policy.low is BFLOAT16 and opset_of(model, "") < _FIRST_OPSET_WITH_BFLOAT16:
+        convert_opset(model, _FIRST_OPSET_WITH_BFLOAT16)
+        program.notes.append(f"opset raised to {_FIRST_OPSET_WITH_BFLOAT16}: inputs and outputs are to be bfloat16")
     choice = choose_opset(model, target, _has_equivalent)
     if not choice.reason:
         return

@@ -452,3 +452,29 @@ def test_without_verification_nothing_is_run(source, tmp_path, monkeypatch):
     report = amp.transpile(source, tmp_path / "out.onnx", level="O2", verify=False)
     assert report.verdict.startswith("not verified")
     onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
+
+
+LOW_IO = {
+    "an initializer that callers may override": (
+        parse("(float[2,4] x, float[4,4] w) => (float[2,4] y) { y = MatMul (x, w) }", ir_version=8, w=W),
+        "float16",
+    ),
+    "bfloat16 at an opset whose Cast does not know it": (
+        parse("(float[2,4,4] x) => (float[2] y) { y = Det (x) }", opset=12),
+        "bfloat16",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOW_IO)
+def test_low_inputs_and_outputs_are_valid_or_refused(name):
+    model, dtype = LOW_IO[name]
+    try:
+        report = amp.transpile(model, level="O2", dtype=dtype, keep_io_types=False)
+    except InputError as error:
+        assert "keep_io_types" in str(error) or "opset" in str(error)  # noqa: PT017  # refusing is one of two right ways
+        return
+    support.assert_valid(report.program)
+    feeds = {"x": array(*(size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim))}
+    found = amp.Session(report.program, amp.CPUPlace()).run(feeds)
+    support.assert_close(support.run(model, feeds), {"y": found[0]}, 0.05)

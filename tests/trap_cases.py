@@ -10,7 +10,6 @@ from tests.support import array, chain, parse
 from tests.trap import Trap, W, X
 from tests.trap_operators import OPERATORS
 
-
 YES, NO = {"x": array(2, 4), "c": np.array(True)}, {"x": array(2, 4), "c": np.array(False)}
 LOCAL = '<opset_import: ["": 18, "local": 1], domain: "local">'
 

@@ -34,7 +34,7 @@ class ConstantRange:
         largest: the largest finite magnitude.
         overflows: a finite element would become infinite.
         loss: norm of the rounding error over norm of the tensor; measured only where underflow could matter, else 0.
-        stands_for_infinity: what overflows does so by orders of magnitude, as the "minus infinity" of masks does.
+        stands_for_infinity: what overflows is negative by orders of magnitude, as the "minus infinity" of masks is.
     """
 
     largest: float
@@ -69,8 +69,8 @@ def _range(flat: np.ndarray, low: LowFormat) -> ConstantRange:
 
 def _stands_for_infinity(flat: np.ndarray, low: LowFormat) -> bool:
     for at in range(0, flat.size, _BLOCK):
-        block = np.abs(flat[at : at + _BLOCK])
-        if ((block > low.max) & (block < _INFINITY)).any():
+        block = flat[at : at + _BLOCK]
+        if ((block > low.max) | ((block < -low.max) & (block > -_INFINITY))).any():
             return False
     return True
 

@@ -59,6 +59,9 @@ def _made(value: ir.Value | None, assignment: Assignment, settled: set[ir.Value]
 
 
 def _read(value: ir.Value, assignment: Assignment) -> set[str]:
-    """The precisions in which nodes read a value that leaves a port."""
+    """The precisions in which nodes, and the outputs of the program, read a value that leaves a port."""
     wants = {assignment.wanted(use.node, use.idx) for use in value.uses() if use.node in assignment.decisions}
+    graph = value.graph
+    if isinstance(graph, ir.Graph) and graph.opset_imports and value.is_graph_output():  # an output of the program
+        wants |= {assignment.wanted(graph, index) for index, output in enumerate(graph.outputs) if output is value}
     return {want for want in wants if want != "any"}

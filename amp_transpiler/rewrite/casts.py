@@ -6,6 +6,7 @@ import logging
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.constants import low_tensor
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.types import set_dtype
@@ -47,6 +48,8 @@ def apply_assignment(model: ir.Model, assignment: Assignment, names: NameAllocat
             converted |= _settle_constant(value, low_uses, high_uses, assignment.low, names)
         elif value in assignment.low_values:
             set_dtype(value, assignment.low.dtype)
+            if value.const_value is not None:  # an input's default
+                value.const_value = low_tensor(value.const_value, assignment.low, str(value.name))
             if high_uses:
                 _cast_for(value, high_uses, ir.DataType.FLOAT, "fp32", names)
         elif low_uses:

@@ -91,9 +91,10 @@ class _Emulation:
         low = [value for value in node.outputs if _is_low(value)]
         if not low:
             return
-        if is_standard(node) and node.op_type == "Constant":
+        leaves = any(self._leaves_the_program(use) for use in self._uses.get(low[0], []))
+        if is_standard(node) and node.op_type == "Constant" and not leaves:
             _widen_constant(node)
-        elif is_standard(node) and node.op_type == "Cast":
+        elif (is_standard(node) and node.op_type == "Constant") or (is_standard(node) and node.op_type == "Cast"):
             self._widen_readers(low[0])
         else:
             _retype(node)

@@ -24,6 +24,7 @@ __all__ = ["worst_nodes"]
 
 logger = logging.getLogger(__name__)
 
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _SHARE = 0.05  # of the low nodes made high in one round
 
 
@@ -111,11 +112,11 @@ def _error(exact: np.ndarray, rounded: np.ndarray, low: LowFormat) -> float:
 
 
 def _intermediates(program: Program, names: list[str], reference: Reference) -> dict[str, np.ndarray]:
-    """Run `program` on the first sample with the named float32 values as further outputs; return those it has."""
+    """Run `program` on the first sample with the named float values as further outputs; return those it has."""
     exposed = program.clone()
     graph = exposed.model.graph
     present = {str(value.name) for value in graph.outputs}
-    found = {str(value.name): value for node in graph for value in node.outputs if is_float32(value)}
+    found = {str(value.name): value for node in graph for value in node.outputs if value.dtype in _FLOATS}
     for name in names:
         if name in found and name not in present:
             graph.outputs.append(found[name])
@@ -126,4 +127,5 @@ def _intermediates(program: Program, names: list[str], reference: Reference) -> 
         arrays = session.run(reference.samples[0], fetched)
     except ORT_ERRORS as error:
         raise CannotCompare(f"the program does not run with its intermediates as outputs: {error}") from error
-    return {name: array for name, array in zip(fetched, arrays, strict=True) if isinstance(array, np.ndarray)}
+    found_arrays = zip(fetched, arrays, strict=True)
+    return {name: array.astype(np.float32) for name, array in found_arrays if isinstance(array, np.ndarray)}

@@ -1,0 +1,316 @@
+"""Deciding: Paddle's priorities, its gray rule, promotion and regions, on small graphs.
+
+The rows cite `amp_semantics` by section, or by row of its section 6, the upstream tests worth re-creating.
+"""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import amp_transpiler as amp
+from amp_transpiler.graph.dtypes import FLOAT16
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.precision.assign import Policy, assign
+from tests import support
+from tests.support import array, parse
+
+W = array(4, 4, seed=1, scale=0.5)
+IMAGE = array(3, 3, 3, 3, seed=2, scale=0.3)
+
+
+def decided(body, level="O1", *, opset=18, head="(float[2,4] x) => (float[2,4] y)", marks=(), **options):
+    """Convert `body` and return node name -> precision."""
+    weights = {name: W for name in ("w", "v") if f" {name})" in body}
+    if "image" in body:
+        weights["image"] = IMAGE
+    program = amp.load(parse(f"{head} {{ {body} }}", opset=opset, **weights))
+    for kind, pattern in marks:
+        amp.mark_region(program, kind, nodes=pattern)
+    report = amp.transpile(program, level=level, verify=False, **options)
+    support.assert_valid(report.program)
+    return support.decisions(report)
+
+
+# ---- O1: the gray rule, 1.3 and resolution 1 ----
+
+GRAY = {
+    # name: (body, precision of node g)
+    "behind white": ("h = MatMul (x, w) [g] y = Relu (h)", "low"),
+    "behind black": ("h = Exp (x) [g] y = Relu (h)", "high"),
+    "black wins over white": ("h = MatMul (x, w) e = Exp (x) [g] y = Add (h, e)", "high"),
+    "black wins over white, in the other order": ("h = MatMul (x, w) e = Exp (x) [g] y = Add (e, h)", "high"),
+    "behind an input: left alone": ("[g] y = Relu (x)", "high"),
+    "behind a parameter: left alone": ("[g] a = Add (x, v) y = MatMul (a, w)", "high"),
+    "behind white and an input": ("h = MatMul (x, w) [g] y = Add (h, x)", "low"),
+    "behind white and a parameter": ("h = MatMul (x, w) [g] y = Mul (h, v)", "low"),
+    "behind low gray": ("h = MatMul (x, w) r = Relu (h) [g] y = Tanh (r)", "low"),
+    "behind gray that was left alone": ("r = Relu (x) [g] y = Tanh (r)", "high"),
+    "behind gray that was left alone, and white": ("r = Relu (x) h = MatMul (r, w) [g] y = Add (h, r)", "low"),
+    "behind high gray and white": ("e = Exp (x) r = Relu (e) h = MatMul (x, w) [g] y = Add (h, r)", "high"),
+    "behind unlisted, which is high": ("e = Gelu (x) [g] y = Relu (e)", "high"),
+}
+
+
+@pytest.mark.parametrize("name", GRAY)
+def test_the_gray_rule(name):
+    body, expected = GRAY[name]
+    head = "(float[4,4] x) => (float[4,4] y)"
+    assert decided(body, head=head, opset=20)["g"] == expected
+
+
+LISTED = {
+    # name: (body, level, lists, precision of node n)
+    "white at O1": ("[n] y = MatMul (x, w)", "O1", {}, "low"),
+    "black at O1": ("[n] y = Softmax (x)", "O1", {}, "high"),
+    "unlisted at O1": ("h = MatMul (x, w) [n] y = Gelu (h)", "O1", {}, "high"),
+    "1.4: black is lifted at O2": ("[n] y = Softmax (x)", "O2", {}, "low"),
+    "1.4: unlisted is low at O2": ("[n] y = Gelu (x)", "O2", {}, "low"),
+    "1.4: custom black holds at O2": ("[n] y = MatMul (x, w)", "O2", {"custom_black_list": ["MatMul"]}, "high"),
+    "row 23: custom black pooling holds at O2": ("[n] y = Relu (x)", "O2", {"custom_black_list": ["relu"]}, "high"),
+    "row 2: custom white Exp is low at O1": ("[n] y = Exp (x)", "O1", {"custom_white_list": ["Exp"]}, "low"),
+    "row 3: custom white Tanh": ("[n] y = Tanh (x)", "O1", {"custom_white_list": ["Tanh"]}, "low"),
+    "row 5: custom black MatMul": ("[n] y = MatMul (x, w)", "O1", {"custom_black_list": ["MatMul"]}, "high"),
+    "row 6: custom black Tanh": ("h = MatMul (x, w) [n] y = Tanh (h)", "O1", {"custom_black_list": ["Tanh"]}, "high"),
+    "1.4: a black name that is read, O1": ("[n] y = MatMul (x, w)", "O1", {"custom_black_varnames": ["w"]}, "high"),
+    "1.4: a black name that is read, O2": ("[n] y = MatMul (x, w)", "O2", {"custom_black_varnames": ["x"]}, "high"),
+    "1.1: a black name that is written": ("[n] y = MatMul (x, w)", "O1", {"custom_black_varnames": ["y"]}, "high"),
+    "a black name wins over custom white": (
+        "[n] y = Exp (x)",
+        "O1",
+        {"custom_white_list": ["Exp"], "custom_black_varnames": ["x"]},
+        "high",
+    ),
+    "another's black name is nothing to it": (
+        "[n] h = MatMul (x, w) y = MatMul (h, v)",
+        "O1",
+        {"custom_black_varnames": ["v"]},
+        "low",
+    ),
+    "OD: white": ("[n] y = MatMul (x, w)", "OD", {}, "low"),
+    "OD: gray": ("h = MatMul (x, w) [n] y = Relu (h)", "OD", {}, "high"),
+    "OD: custom white": ("h = MatMul (x, w) [n] y = Relu (h)", "OD", {"custom_white_list": ["Relu"]}, "low"),
+    "O0: white": ("[n] y = MatMul (x, w)", "O0", {}, "high"),
+    "O0: custom white": ("[n] y = Relu (x)", "O0", {"custom_white_list": ["Relu"]}, "high"),
+}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_lists_and_levels(name):
+    body, level, lists, expected = LISTED[name]
+    found = decided(
+        body, level, opset=20, head="(float[4,4] x) => (float[4,4] y)", amp_lists=amp.AutoMixedPrecisionLists(**lists)
+    )
+    assert found["n"] == expected
+
+
+def test_row_11_a_custom_white_add_leaves_the_black_ones_behind_it():
+    lists = amp.AutoMixedPrecisionLists(custom_white_list=["Add"])
+    body = "[add] a = Add (x, x) [mean] m = ReduceMean <keepdims = 1> (a) [log] l = Log (m) [sum] y = Mul (x, l)"
+    found = decided(body, amp_lists=lists)
+    assert (found["add"], found["mean"], found["log"], found["sum"]) == ("low", "high", "high", "high")
+
+
+def test_row_13_one_convolution_by_the_name_of_its_weight():
+    head = "(float[1,3,8,8] x) => (float[1,3,2,2] y)"
+    body = "[first] a = Conv (x, image) [second] b = Conv (a, other) [third] y = Conv (b, other)"
+    text = f"{head} {{ {body} }}"
+    model = parse(text, image=IMAGE, other=IMAGE)
+    lists = amp.AutoMixedPrecisionLists(custom_black_varnames=["image"])
+    report = support.convert(model, {"x": array(1, 3, 8, 8)}, "O1", amp_lists=lists)
+    assert support.decisions(report) == {"first": "high", "second": "low", "third": "low"}
+
+
+# ---- rows 22, 24 to 29: guard, OD, promotion ----
+
+# The network of rows 26 to 28, its optimizer aside.
+PROMOTED = """(float[1,3,4,4] x) => (float[1,1] y) {
+    [conv] c = Conv (x, image) [bias] a = Add (c, bc) [cast] u = Cast <to = 1> (a) [relu] r = Relu (u)
+    [flat] f = Flatten (r) [matmul] m = MatMul (f, w) [bias2] b = Add (m, bm) [softmax] s = Softmax (b) [mean] y
+        = ReduceMean (s)
+}"""
+
+
+def promoted(level, *, promote):
+    model = parse(PROMOTED, image=IMAGE, bc=array(3, 1, 1), w=array(12, 4, scale=0.3), bm=array(4))
+    report = support.convert(model, {"x": array(1, 3, 4, 4)}, level, use_promote=promote)
+    found = support.decisions(report)
+    return {name for name in ("conv", "bias", "relu", "matmul", "bias2", "softmax", "mean") if found[name] == "low"}
+
+
+PROMOTION = {
+    "row 26: O1 with promotion": ("O1", True, {"conv", "matmul"}),
+    "row 27: O2 with promotion": ("O2", True, {"conv", "bias", "matmul", "bias2", "softmax", "mean"}),
+    "row 28: O2 without": ("O2", False, {"conv", "bias", "relu", "matmul", "bias2", "softmax", "mean"}),
+    "row 24 and 25: OD": ("OD", False, {"conv", "matmul"}),
+    "OD with promotion": ("OD", True, {"conv", "matmul"}),
+}
+
+
+@pytest.mark.parametrize("name", PROMOTION)
+def test_promotion(name):
+    level, promote, expected = PROMOTION[name]
+    assert promoted(level, promote=promote) == expected
+
+
+PROMOTED_NODES = {
+    # name: (body, level, precision of node n)
+    "1.4: a float32 feed holds a node": ("[n] y = Add (x, x)", "O2", "high"),
+    "a low input does not": ("h = MatMul (x, w) [n] y = Relu (h)", "O2", "low"),
+    "one float32 input is enough": ("h = MatMul (x, w) [n] y = Add (h, x)", "O2", "high"),
+    "a parameter is low at O2": ("h = MatMul (x, w) [n] y = Add (h, v)", "O2", "low"),
+    "a parameter is float32 at O1": ("h = MatMul (x, w) [n] y = Add (h, v)", "O1", "high"),
+    "white is not promoted": ("e = Exp (x) [n] y = MatMul (e, w)", "O1", "low"),
+    "black is not demoted": ("h = MatMul (x, w) [n] y = Exp (h)", "O1", "high"),
+    "row 29: behind a float32 path": ("h = MatMul (x, w) u = Cast <to = 1> (h) [n] y = Relu (u)", "O2", "high"),
+}
+
+
+@pytest.mark.parametrize("name", PROMOTED_NODES)
+def test_promotion_of_one_node(name):
+    body, level, expected = PROMOTED_NODES[name]
+    found = decided(body, level, head="(float[4,4] x) => (float[4,4] y)", use_promote=True)
+    assert found["n"] == expected
+
+
+REGIONS = {
+    # name: (level, marks, low nodes of a, b, c)
+    "no region": ("O2", [], {"a", "b", "c"}),
+    "row 22: guard around one": ("O2", [("fp16_guard", "^a$")], {"a"}),
+    "1.4: the guard holds white operators, too": ("O1", [("fp16_guard", "^b$")], set()),
+    "guard around two": ("O2", [("fp16_guard", "^(a|b)$")], {"a", "b"}),
+    "disable_amp around one": ("O2", [("disable_amp", "^c$")], {"a", "b"}),
+    "disable_amp wins over a guard": ("O2", [("fp16_guard", "a|b|c"), ("disable_amp", "^a$")], {"b", "c"}),
+    "a guard inside disable_amp does not count": ("O2", [("disable_amp", "a|b|c"), ("fp16_guard", "^a$")], set()),
+    "guard at auto": ("auto", [("fp16_guard", "^a$")], {"a"}),
+}
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_regions(name):
+    level, marks, expected = REGIONS[name]
+    found = decided("[a] h = MatMul (x, w) [b] r = Relu (h) [c] y = MatMul (r, w)", level, marks=marks)
+    assert {node for node in "abc" if found[node] == "low"} == expected
+
+
+@pytest.mark.parametrize(("option", "expected"), [("guard", {"a"}), ("disable_amp", {"b", "c"})])
+def test_regions_by_pattern(option, expected):
+    body = "[a] h = MatMul (x, w) [b] r = Relu (h) [c] y = MatMul (r, w)"
+    for pattern in ("^a$", ["^a$"]):
+        found = decided(body, "O2", **{option: pattern})
+        assert {node for node in "abc" if found[node] == "low"} == expected
+
+
+# ---- what is not decided ----
+
+UNTOUCHED = {
+    "row 30: the user's cast": "[n] c = Cast <to = 11> (x) d = Cast <to = 1> (c) y = Relu (d)",
+    "Shape": "[n] s = Shape (x) y = Reshape (x, s)",
+    "row 21: integers": "s = Shape (x) [n] t = Abs (s) y = Reshape (x, t)",
+    "a constant": "[n] k = Constant <value_float = 2.0> () y = Mul (x, k)",
+}
+
+
+@pytest.mark.parametrize("name", UNTOUCHED)
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+def test_what_is_left_untouched(name, level):
+    assert decided(UNTOUCHED[name], level)["n"] == "untouched"
+
+
+def test_row_50_and_21_control_flow_with_a_black_operator_and_integers():
+    head = "(float[2,4] x, bool c, int64[2] n) => (float[2,4] y, int64[2] m)"
+    body = """m = Abs (n) h = MatMul (x, w)
+        [branch] y = If (c) <
+            then_branch = t () => (float[2,4] p) { [log] p = Log (h) },
+            else_branch = e () => (float[2,4] q) { [relu] q = Relu (h) }
+        >"""
+    found = decided(body, head=head, guard=())
+    assert (found["branch"], found["log"], found["relu"]) == ("untouched", "high", "low")
+
+
+def test_a_gray_node_behind_control_flow_follows_what_the_bodies_make():
+    head = "(float[2,4] x, bool c) => (float[2,4] y)"
+    for last, expected in (("MatMul (h, w)", "low"), ("Exp (h)", "high")):
+        body = f"""h = Relu (x)
+            b = If (c) <
+                then_branch = t () => (float[2,4] p) {{ p = {last} }},
+                else_branch = e () => (float[2,4] q) {{ q = MatMul (h, w) }}
+            >
+            [g] y = Relu (b)"""
+        assert decided(body, head=head)["g"] == expected
+
+
+def test_a_gray_node_in_a_body_follows_what_is_passed_in():
+    for first, expected in (("MatMul (x, w)", "low"), ("Exp (x)", "high")):
+        head = "(float[2,4] x, int64 n, bool c) => (float[2,4] y)"
+        body = f"""h = {first}
+            y = Loop (n, c, h) <body = b (int64 i, bool k, float[2,4] a) => (bool k2, float[2,4] a2) {{
+                k2 = Identity (k) [g] a2 = Relu (a)
+            }}>"""
+        assert decided(body, head=head)["g"] == expected
+
+
+# ---- assign itself ----
+
+
+def assignment(level="O2", **options):
+    model = ir.from_proto(parse("(float[2,4] x) => (float[2,4] y) { [a] h = MatMul (x, w) [b] y = Exp (h) }", w=W))
+    propagate_types(model)
+    policy = Policy(level=level, low=FLOAT16, target="cuda", lists=amp.AutoMixedPrecisionLists(), **options)
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    found = assign(model, policy)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before, "deciding edits nothing"
+    return model, found
+
+
+def test_deciding_is_pure_and_complete():
+    model, found = assignment()
+    assert list(found.decisions) == list(all_nodes(model))
+    assert all(decision.reason for decision in found.decisions.values())
+    assert {value.name for value in found.low_values} == {"h", "y"}
+
+
+def test_nodes_can_be_forced_high_by_name():
+    _, found = assignment(forced_high={"b": "it was too inaccurate"})
+    decisions = {node.name: (d.precision, d.reason) for node, d in found.decisions.items()}
+    assert decisions["b"] == ("high", "it was too inaccurate")
+    assert decisions["a"][0] == "low"
+
+
+def test_inputs_and_outputs_become_low_by_name():
+    model, found = assignment(low_io=frozenset({"x", "y"}))
+    assert model.graph.inputs[0] in found.low_values
+    assert found.wanted(model.graph, 0) == "low"
+    _, found = assignment()
+    assert found.wanted(model.graph, 0) == "high"
+
+
+def test_operators_without_a_kernel_are_counted():
+    model = parse("(float[2,2] x) => (float y) { [d] d = Det (x) y = Relu (d) }", opset=11)
+    report = amp.transpile(model, level="O2", target="cuda", verify=False)
+    assert report.missing_kernels == {"Det": 1}
+    assert "kernel" in support.reasons(report)["d"]
+
+
+def test_a_constant_out_of_range_holds_its_reader_at_every_level():
+    model = parse("(float[2,4] x) => (float[2,4] y) { [n] y = MatMul (x, w) }", w=W * 1e7)
+    for level in ("OD", "O1", "O2", "auto"):
+        report = amp.transpile(model, level=level, verify=False)
+        assert support.decisions(report)["n"] == "high"
+        assert "65504" in support.reasons(report)["n"]
+
+
+CAPPED = ["Clip (h, lo, hi)", "Min (h, hi)", "Max (h, lo)"]
+
+
+@pytest.mark.parametrize("call", CAPPED)
+@pytest.mark.parametrize("level", ["O2", "auto"])
+def test_a_bound_beyond_the_range_is_no_reason_to_stay_float32(call, level):
+    model = parse(
+        f"(float[2,4] x) => (float[2,4] y) {{ h = MatMul (x, w) [n] c = {call} y = MatMul (c, w) }}",
+        w=W,
+        lo=np.float32(-3.4e38),
+        hi=np.float32(1e5),
+    )
+    report = support.convert(model, {"x": array(2, 4)}, level)
+    assert support.decisions(report)["n"] == "low"

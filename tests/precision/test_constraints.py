@@ -1,0 +1,200 @@
+"""What a node may be: by its schema, by the target's kernels, by the range of its constants."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.precision.constraints import (
+    RangeFaults,
+    Target,
+    constrain,
+    is_float32,
+    range_fault,
+    touches_float32,
+)
+from tests.support import array, parse
+
+FORMATS = {"float16": FLOAT16, "bfloat16": BFLOAT16}
+IMPORTS = ', "com.microsoft": 1, "ai.onnx.ml": 3, "my.domain": 1'
+
+
+def judged(text, opset, dtype, target, position=-1):
+    model = ir.from_proto(parse(text, opset=opset, imports=IMPORTS))
+    propagate_types(model)
+    return constrain(model, list(model.graph)[position], Target(target, FORMATS[dtype]))
+
+
+CONV = "(float[1,2,4,4] x, float[2,2,1,1] w) => (float[1,2,4,4] y) { y = Conv (x, w) }"
+MATMUL = "(float[2,4] x, float[4,4] w) => (float[2,4] y) { y = MatMul (x, w) }"
+MAXPOOL = "(float[1,2,4,4] x) => (float[1,2,4,4] y) { y = MaxPool <kernel_shape = [1,1]> (x) }"
+RESIZE = "(float[1,2,4,4] x, float[8] r, float[4] s) => (float[1,2,8,8] y) { y = Resize (x, r, s) }"
+NORM = """(float[2,4] x, float[4] s, float[4] b) => (float[2,4] y, float[2,1] m, float[2,1] i) {
+    y, m, i = LayerNormalization (x, s, b)
+}"""
+BATCH = """(float[2,4,3] x, float[4] s, float[4] b, float[4] m, float[4] v) => (float[2,4,3] y) {
+    y = BatchNormalization (x, s, b, m, v)
+}"""
+QUANTIZE = "(float[2] x, float s, int8 z) => (int8[2] y) { y = QuantizeLinear (x, s, z) }"
+CUMSUM = "(float[2] x, int64 a) => (float[2] y) { y = CumSum (x, a) }"
+WHERE = "(bool[2] c, float[2] x, float[2] z) => (float[2] y) { y = Where (c, x, z) }"
+FUSED = "(float[2,4] x, float[4,4] w) => (float[2,4] y) { y = com.microsoft.FusedMatMul (x, w) }"
+SCALER = "(float[2,4] x) => (float[2,4] y) { y = ai.onnx.ml.Scaler <offset = [0.5], scale = [2.0]> (x) }"
+
+# (graph, opset, format, target): (low inputs, low outputs), or part of the reason why not
+FORMS = {
+    "Conv in float16": (CONV, 18, "float16", "cuda", ({0, 1}, {0})),
+    "Conv in bfloat16 below opset 22: no such type": (CONV, 18, "bfloat16", "cuda", "does not permit bfloat16"),
+    "Conv in bfloat16 at opset 22": (CONV, 22, "bfloat16", "cuda", ({0, 1}, {0})),
+    "MatMul in bfloat16 at opset 13": (MATMUL, 13, "bfloat16", "cuda", ({0, 1}, {0})),
+    "MatMul in bfloat16 at opset 12: no such type": (MATMUL, 12, "bfloat16", "cuda", "does not permit bfloat16"),
+    "MaxPool loses its kernel at opset 22": (MAXPOOL, 22, "bfloat16", "cuda", "no bfloat16 kernel for MaxPool-22"),
+    "MaxPool in float16": (MAXPOOL, 12, "float16", "cuda", ({0}, {0})),
+    "MatMul on the CPU, which casts by itself": (MATMUL, 18, "float16", "cpu", ({0, 1}, {0})),
+    "MatMul in bfloat16 on the CPU": (MATMUL, 18, "bfloat16", "cpu", "no bfloat16 kernel for MatMul-13 on cpu"),
+    "MatMul in bfloat16 anywhere": (MATMUL, 18, "bfloat16", "any", "no bfloat16 kernel"),
+    "MatMul in float16 anywhere": (MATMUL, 18, "float16", "any", ({0, 1}, {0})),
+    "MaxPool at opset 22 for TensorRT: schema alone": (MAXPOOL, 22, "bfloat16", "tensorrt", ({0}, {0})),
+    "contrib operator for TensorRT": (FUSED, 18, "float16", "tensorrt", "no float16 kernel"),
+    "contrib operator on CUDA": (FUSED, 18, "float16", "cuda", ({0, 1}, {0})),
+    "Resize's scales stay, and its roi for want of a kernel": (RESIZE, 18, "float16", "cuda", ({0}, {0})),
+    "Resize for TensorRT: by the schema roi may be low": (RESIZE, 18, "float16", "tensorrt", ({0, 1}, {0})),
+    "LayerNormalization's statistics stay": (NORM, 18, "float16", "cuda", ({0, 1, 2}, {0})),
+    "QuantizeLinear below opset 19": (QUANTIZE, 18, "float16", "cuda", "does not permit float16"),
+    "QuantizeLinear at opset 19": (QUANTIZE, 19, "float16", "cuda", ({0, 1}, set())),
+    "CumSum below opset 14": (CUMSUM, 13, "float16", "cuda", "does not permit float16"),
+    "Where keeps its condition": (WHERE, 18, "float16", "cuda", ({1, 2}, {0})),
+    "ai.onnx.ml has no low types": (SCALER, 18, "float16", "cuda", "does not permit float16"),
+    "unknown domain": (
+        "(float[2] x) => (float[2] y) { y = my.domain.Any (x) }",
+        18,
+        "float16",
+        "cuda",
+        "no schema is known",
+    ),
+    "operator newer than the opset": (
+        "(float[2] x) => (float[2] y) { y = Gelu (x) }",
+        19,
+        "float16",
+        "cuda",
+        "no schema is known",
+    ),
+    "a function judged by its body": (
+        "(float[2] x) => (float[2] y) { y = HardSwish (x) }",
+        18,
+        "float16",
+        "cuda",
+        ({0}, {0}),
+    ),
+    "NonMaxSuppression": (
+        "(float[1,3,4] b, float[1,1,3] s) => (int64[N,3] y) { y = NonMaxSuppression (b, s) }",
+        18,
+        "float16",
+        "cuda",
+        "",
+    ),
+    "BitCast": ("(float[2] x) => (int32[2] y) { y = BitCast <to = 6> (x) }", 26, "float16", "cuda", "reinterprets"),
+    "DynamicQuantizeLinear": (
+        "(float[2] x) => (uint8[2] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear (x) }",
+        18,
+        "float16",
+        "cuda",
+        "by definition",
+    ),
+    "a sequence": ("(float[2] x) => (seq(float[2]) y) { y = SequenceConstruct (x) }", 18, "float16", "cuda", "seq"),
+    "an optional": ("(float[2] x) => (optional(float[2]) y) { y = Optional (x) }", 18, "float16", "cuda", "optional"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_low_form_of_a_node(name):
+    text, opset, dtype, target, expected = FORMS[name]
+    found = judged(text, opset, dtype, target)
+    if isinstance(expected, str):
+        assert found.form is None
+        assert expected in found.reason
+        assert found.missing_kernel == ("kernel" in expected)
+    else:
+        assert (set(found.form.inputs), set(found.form.outputs)) == expected
+        assert found.reason == ""
+
+
+def test_batch_normalization_follows_the_kernel_not_the_schema():
+    """amp_semantics 1.5: from opset 15 on, the schema lets the statistics stay float32; CUDA's kernel does not."""
+    found = judged(BATCH, 15, "float16", "cuda")
+    assert (set(found.form.inputs), set(found.form.outputs)) == ({0, 1, 2, 3, 4}, {0})
+
+
+READS_ANY = ["Shape (x)", "Size (x)", "Cast <to = 7> (x)"]
+
+
+@pytest.mark.parametrize("call", READS_ANY)
+def test_operators_that_take_any_float(call):
+    found = judged(f"(float[2] x) => (int64[N] y) {{ y = {call} }}", 18, "float16", "cuda")
+    assert found.reads_any
+    assert found.form is None
+
+
+def test_a_node_can_be_judged_at_another_opset():
+    model = ir.from_proto(parse(CONV, opset=18))
+    propagate_types(model)
+    target = Target("cuda", BFLOAT16)
+    assert constrain(model, model.graph[0], target).form is None
+    assert constrain(model, model.graph[0], target, 22).form is not None
+
+
+FLOATS = {"float": True, "float16": False, "double": False, "int64": False, "bool": False}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_only_float32_is_ever_touched(dtype):
+    model = ir.from_proto(parse(f"({dtype}[2] x) => ({dtype}[2] y) {{ y = Identity (x) }}"))
+    assert is_float32(model.graph.inputs[0]) == FLOATS[dtype]
+    assert touches_float32(model.graph[0]) == FLOATS[dtype]
+    assert not is_float32(None)
+
+
+def test_a_sequence_of_float32_is_no_float32_tensor():
+    model = ir.from_proto(parse("(seq(float[2]) x) => (int64 y) { y = SequenceLength (x) }"))
+    assert not is_float32(model.graph.inputs[0])
+
+
+# values: fault where strict, fault where not; None for none
+FAULTS = {
+    "ordinary": ([1.0, -2.0], None, None),
+    "beyond": ([70000.0], "beyond float16's 65504", "beyond float16's 65504"),
+    "mask": ([-1e9], "beyond float16's 65504", None),
+    "flushes": ([1e-9, 2e-9], "loses", "loses"),
+    "a lone epsilon": ([1e-9], "loses", None),
+    "infinite": ([np.inf], None, None),
+    "empty": ([], None, None),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_of_constants(name):
+    values, *expected = FAULTS[name]
+    tensor = ir.tensor(np.array(values, np.float32))
+    for strict, part in zip((True, False), expected, strict=True):
+        found = range_fault(tensor, FLOAT16, strict)
+        assert (part in found) if part else found == ""
+        assert range_fault(tensor, BFLOAT16, strict) == "", "bfloat16 has float32's range"
+
+
+def test_a_constant_is_looked_at_once():
+    class Counted(ir.Tensor):
+        reads = 0
+
+        def numpy(self):
+            Counted.reads += 1
+            return super().numpy()
+
+    value = ir.Value(name="w", type=ir.TensorType(ir.DataType.FLOAT), const_value=Counted(array(4, 4) * 1e6))
+    ir.Graph([], [], nodes=[], initializers=[value])
+    ranges = RangeFaults(FLOAT16)
+    assert "beyond" in ranges.of(value)
+    reads = Counted.reads
+    assert ranges.of(value) == ranges.of(value)
+    assert Counted.reads == reads
+    assert ranges.of(None) == ""

@@ -1,0 +1,53 @@
+"""Low islands that would only cost casts, at level auto."""
+
+import pytest
+
+import amp_transpiler as amp
+from tests import support
+from tests.support import array, parse
+
+W = array(4, 4, seed=1)
+ISLANDS = {
+    # name: (body, low nodes)
+    "nothing computes": ("[a] h = Relu (x) [b] y = Tanh (h)", set()),
+    "one product keeps its neighbours": ("[a] h = Relu (x) [b] m = MatMul (h, w) [c] y = Tanh (m)", {"a", "b", "c"}),
+    "a lone cheap operator": ("[a] y = Sigmoid (x)", set()),
+    "a lone product stays": ("[a] y = MatMul (x, w)", {"a"}),
+    "movement alone": (
+        "[a] h = Transpose (x) [b] t = Transpose (h) [c] u = Transpose (t) [d] y = Transpose (u)",
+        set(),
+    ),
+    "many operators are worth two casts": ("[a] h = Relu (x) [b] i = Tanh (h) [c] y = Sigmoid (i)", {"a", "b", "c"}),
+    "an island between float32 operators": ("[e] h = Exp (x) [a] r = Relu (h) [f] y = Exp (r)", set()),
+    "two islands, one of which computes": (
+        "[a] r = Relu (x) [e] h = Exp (r) [b] m = MatMul (h, w) [c] y = Relu (m)",
+        {"b", "c"},
+    ),
+    "joined by what reads both": ("[a] r = Tanh (x) [b] m = MatMul (x, w) [c] y = Add (r, m)", {"a", "b", "c"}),
+}
+
+
+@pytest.mark.parametrize("name", ISLANDS)
+def test_which_islands_stay_low(name):
+    body, expected = ISLANDS[name]
+    weights = {"w": W} if " w)" in body else {}
+    report = amp.transpile(
+        parse(f"(float[4,4] x) => (float[4,4] y) {{ {body} }}", **weights), level="auto", verify=False
+    )
+    found = {node for node, precision in support.decisions(report).items() if precision == "low"}
+    assert found == expected
+    for node in "abcd":
+        if node in support.reasons(report) and node not in expected:
+            assert support.reasons(report)[node].startswith("an island: ")
+
+
+def test_islands_are_left_at_o2():
+    report = amp.transpile(parse("(float[4,4] x) => (float[4,4] y) { [a] y = Relu (x) }"), level="O2", verify=False)
+    assert support.decisions(report)["a"] == "low"
+
+
+def test_an_island_costs_no_cast():
+    report = support.convert(
+        parse("(float[4,4] x) => (float[4,4] y) { a = Relu (x) y = Neg (a) }"), {"x": array(4, 4)}, "auto"
+    )
+    assert report.casts == 0

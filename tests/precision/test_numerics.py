@@ -1,0 +1,164 @@
+"""What is unsafe in a low format by what is known without data."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import amp_transpiler as amp
+from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.precision.constraints import RangeFaults
+from amp_transpiler.precision.numerics import UNSAFE, in_order, unsafe_nodes
+from amp_transpiler.precision.operators import BOUNDED, CAPPED, COMPUTE, EXACT, MOVEMENT, SUMS
+from tests import support
+from tests.support import array, parse
+
+W = array(4, 4, seed=1)
+BOTH, FP16, NONE = {"float16", "bfloat16"}, {"float16"}, set()
+
+# name: (body over h, the result of a MatMul; node n's formats in which it is unsafe)
+BODIES = {
+    # amplifiers
+    "Exp": ("[n] y = Exp (h)", BOTH),
+    "Log": ("[n] y = Log (h)", BOTH),
+    "Reciprocal overflows in float16 alone": ("[n] y = Reciprocal (h)", FP16),
+    "ReduceSum likewise": ("[n] y = ReduceSum (h)", FP16),
+    "complaint 6: ReduceMean is a kernel that accumulates in float32": ("[n] y = ReduceMean (h)", NONE),
+    "Softmax is bounded": ("[n] y = Softmax (h)", NONE),
+    "LayerNormalization computes in float32": ("[n] y = LayerNormalization (h, row)", NONE),
+    "Relu": ("[n] y = Relu (h)", NONE),
+    "MatMul": ("[n] y = MatMul (h, w)", NONE),
+    "ReduceL2": ("[n] y = ReduceL2 (h)", BOTH),
+    "ScatterND that adds": ('[n] y = ScatterND <reduction = "add"> (h, at, row2)', BOTH),
+    "ScatterND that replaces": ("[n] y = ScatterND (h, at, row2)", NONE),
+    # sums of squares
+    "a square by Pow": ("[n] p = Pow (h, two) y = ReduceMean (p)", BOTH),
+    "a square by Mul": ("[n] p = Mul (h, h) y = ReduceMean (p)", BOTH),
+    "a product that is no square": ("[n] p = Mul (h, w2) y = ReduceMean (p)", NONE),
+    "a square that is not summed": ("[n] p = Mul (h, h) y = Relu (p)", NONE),
+    "the sum of squares": ("p = Mul (h, h) [n] y = ReduceMean (p)", BOTH),
+    "epsilon added to it": ("p = Mul (h, h) m = ReduceMean (p) [n] e = Add (m, eps) y = Sqrt (e)", BOTH),
+    "the root of it": ("p = Mul (h, h) m = ReduceMean (p) e = Add (m, eps) [n] y = Sqrt (e)", BOTH),
+    "the normalisation by it": ("p = Mul (h, h) m = ReduceMean (p) r = Sqrt (m) [n] y = Div (h, r)", BOTH),
+    "what comes after": ("p = Mul (h, h) m = ReduceMean (p) r = Sqrt (m) d = Div (h, r) [n] y = Relu (d)", NONE),
+    # beyond the range
+    "1.1: where a mask is chosen: its constant holds it, not this rule": (
+        "[n] s = Where (c, h, off) y = Softmax (s)",
+        NONE,
+    ),
+    "Softmax behind a mask": ("s = Where (c, h, off) [n] y = Softmax (s)", FP16),
+    "an Add of what may be beyond": ("s = Mul (h, off) [n] a = Add (h, s) y = Softmax (a)", FP16),
+    "behind the Softmax all is well": ("s = Mul (h, off) a = Add (h, s) p = Softmax (a) [n] y = MatMul (p, w)", NONE),
+    "movement carries it on": ("s = Mul (h, off) t = Transpose (s) [n] y = Relu (t)", FP16),
+    "a division by it makes it small": ("s = Div (h, off) [n] y = Relu (s)", NONE),
+    "a bound is no mask": ("s = Max (h, off) [n] y = Relu (s)", NONE),
+    # index arithmetic
+    "positions": ("i = Range (zero, four, one) f = Cast <to = 1> (i) [n] p = Mul (f, small) y = Add (h, p)", BOTH),
+    "functions of positions": (
+        "i = Range (zero, four, one) f = Cast <to = 1> (i) q = Mul (f, small) [n] p = Sin (q) y = Add (h, p)",
+        BOTH,
+    ),
+    "where they meet features": (
+        "i = Range (zero, four, one) f = Cast <to = 1> (i) p = Mul (f, small) [n] y = Add (h, p)",
+        NONE,
+    ),
+    "an embedding is no index arithmetic": ("[n] p = Gather (table, ids) y = MatMul (p, w)", NONE),
+}
+
+
+def unsafe(body, low):
+    model = ir.from_proto(
+        parse(
+            f"(float[2,4] x, bool[2,4] c) => (float[A,B] y) {{ h = MatMul (x, w) {body} }}",
+            w=W,
+            w2=W[:2],
+            row=W[0],
+            row2=W[:1],
+            two=np.float32(2),
+            eps=np.float32(1e-5),
+            off=np.float32(-1e9),
+            small=np.array([[0.1, 0.2, 0.3, 0.4]], np.float32),
+            zero=np.int64(0),
+            four=np.int64(4),
+            one=np.int64(1),
+            at=np.array([[0]]),
+            ids=np.array([1, 0]),
+            table=array(300, 4),
+        )
+    )
+    propagate_types(model)
+    found = unsafe_nodes(model, low, RangeFaults(low))
+    assert all(found.values()), "every reason is a sentence"
+    return {node.name for node in found}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_what_is_unsafe(name):
+    body, formats = BODIES[name]
+    found = {low.name for low in (FLOAT16, BFLOAT16) if "n" in unsafe(body, low)}
+    assert found == formats
+
+
+@pytest.mark.parametrize("name", ["a mask", "a mask passed into a body"])
+def test_a_mask_is_right_at_auto_wherever_it_is_made(name):
+    bodies = {
+        "a mask": "m = Where (c, h, off) s = Softmax (m) y = MatMul (s, w)",
+        "a mask passed into a body": """m = Where (c, h, off)
+            y = If (yes) <then_branch = t () => (float[2,4] p) { s = Softmax (m) p = MatMul (s, w) },
+                          else_branch = e () => (float[2,4] q) { q = Relu (m) }>""",
+    }
+    model = parse(
+        f"(float[2,4] x, bool[2,4] c, bool yes) => (float[2,4] y) {{ h = MatMul (x, w) {bodies[name]} }}",
+        w=W,
+        off=np.float32(-3.4e38),
+    )
+    feeds = {"x": array(2, 4), "c": np.array([[1, 0, 0, 1], [0, 0, 0, 0]], bool), "yes": np.array(True)}
+    for level in ("auto", "O2"):
+        support.convert(model, feeds, level)
+
+
+def test_nodes_come_in_the_order_of_execution():
+    model = ir.from_proto(
+        parse(
+            """(float[2] x, bool c) => (float[2] y) {
+                [a] h = Relu (x)
+                [if] b = If (c) <then_branch = t () => (float[2] p) { [in] p = Neg (h) },
+                                 else_branch = e () => (float[2] q) { [out] q = Abs (h) }>
+                [z] y = Exp (b)
+            }"""
+        )
+    )
+    names = [node.name for node in in_order(model.graph)]
+    assert names == ["a", "in", "out", "if", "z"]
+
+
+TABLES = {
+    "UNSAFE": UNSAFE,
+    "COMPUTE": COMPUTE,
+    "MOVEMENT": MOVEMENT,
+    "BOUNDED": BOUNDED,
+    "SUMS": SUMS,
+    "EXACT": EXACT,
+    "CAPPED": CAPPED,
+}
+NOT_YET_IN_ONNX = {"Erfinv", "CumProd"}  # newer than the oldest onnx that is supported, or not in it
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_operator_of_a_table_exists(name):
+    known = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain}
+    assert set(TABLES[name]) - known <= NOT_YET_IN_ONNX
+
+
+@pytest.mark.parametrize("op_type", sorted(EXACT))
+def test_an_exact_operator_makes_no_new_numbers(op_type):
+    """Emulation rounds no result of these: each must be exact in float16 where its inputs are."""
+    assert op_type not in BOUNDED or op_type == "Sign"
+    assert op_type not in UNSAFE
+
+
+def test_auto_follows_these_rules_and_o2_does_not():
+    model = parse("(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) [n] e = Exp (h) y = MatMul (e, w) }", w=W)
+    assert support.decisions(amp.transpile(model, level="auto", verify=False))["n"] == "high"
+    assert support.decisions(amp.transpile(model, level="O2", verify=False))["n"] == "low"
