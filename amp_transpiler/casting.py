@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, MutableMapping
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -88,8 +89,9 @@ def cast_model_to_fp16(
 def cast_parameters_to_fp16(
     place: Any,
     program: Program | ir.Model | onnx.ModelProto,
-    scope: Any = None,
+    scope: MutableMapping[str, np.ndarray] | None = None,
     to_fp16_var_names: Collection[str] | None = None,
+    dest_type: str = "float16",
 ) -> None:
     """See that the parameters named are low.
 
@@ -102,13 +104,20 @@ def cast_parameters_to_fp16(
         scope: holds the values of a program that does not carry them; a mapping from name to array. Float32 arrays of
             the names given are rounded in it.
         to_fp16_var_names: what `cast_model_to_fp16` returned; nothing is done for None or an empty set.
+        dest_type: `float16` or `bfloat16`: what arrays in `scope` are rounded to.
     """
     if not to_fp16_var_names:
         return
+    low = low_format(dest_type)
+    for name in sorted(set(to_fp16_var_names) & set(scope or ())):
+        if scope is not None and scope[name].dtype == np.float32:
+            scope[name] = scope[name].astype(low.numpy)
     model = load(program).model
     held = {str(name): value.dtype for s in scopes(model) for name, value in s.graph.initializers.items()}
     held |= {str(v.name): v.dtype for s in scopes(model) for n in s.graph if n.op_type == "Constant" for v in n.outputs}
     for name in sorted(to_fp16_var_names):
+        if scope is not None and name in scope:
+            continue
         if name not in held:
             logger.warning("parameter '%s' is not in the program: not converted", name)
         elif held[name] == ir.DataType.FLOAT:

@@ -206,3 +206,11 @@ def test_the_guard(name):
     assert support.dtypes(program, "MatMul") == expected
     assert names == ({"w"} if use else {"w", "v"})
     support.assert_valid(program)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_values_in_a_scope_are_rounded(dtype):
+    scope = {"w": np.array([1.0, 1.0 + 2.0**-12], np.float32), "n": np.array([7]), "other": np.ones(1, np.float32)}
+    amp.cast_parameters_to_fp16(amp.CPUPlace(), amp.load(network()), scope, {"w", "n"}, dest_type=dtype)
+    assert [scope[name].dtype.name for name in ("w", "n", "other")] == [dtype, "int64", "float32"]
+    assert scope["w"].astype(float).tolist() == [1.0, 1.0]

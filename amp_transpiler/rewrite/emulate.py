@@ -27,14 +27,9 @@ from amp_transpiler.rewrite.casts import add_cast, redirect, rename_output
 from amp_transpiler.rewrite.constants import unify_constants
 from amp_transpiler.rewrite.functions import inline_functions
 
-__all__ = ["emulate", "has_low_values"]
+__all__ = ["emulate"]
 
 _LOW = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
-
-
-def has_low_values(model: ir.Model) -> bool:
-    """Whether any value of the model is a float16 or bfloat16 tensor."""
-    return any(_is_low(value) for scope in scopes(model) for value in _values(scope.graph))
 
 
 def emulate(program: Program | ir.Model | onnx.ModelProto | str | os.PathLike[str]) -> Program:
@@ -61,10 +56,6 @@ def emulate(program: Program | ir.Model | onnx.ModelProto | str | os.PathLike[st
 
 def _is_low(value: ir.Value | None) -> bool:
     return value is not None and value.dtype in _LOW
-
-
-def _values(graph: ir.Graph) -> list[ir.Value]:
-    return [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
 
 
 class _Emulation:
