@@ -36,6 +36,7 @@ __all__ = ["Conversion", "convert", "prepare"]
 logger = logging.getLogger(__name__)
 
 _FIRST_IR_WITH_NODE_METADATA = 10
+_OPSET_OF_CASTS = 13  # for a program without any operator of ONNX's own domain
 _FIRST_OPSET_WITH_BFLOAT16 = 13  # where Cast knows it
 _LAST_IR_WITH_INITIALIZERS_AS_INPUTS = 3
 
@@ -75,6 +76,7 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     propagate_types(model)
     if fault := next(faults(model), None):
         raise ModelError(f"{what}: the model is invalid as it is, before any conversion: {fault}")
+    model.graph.opset_imports.setdefault("", _OPSET_OF_CASTS)
     if not _lower_opset(program):
         raise ModelError(
             f"{what}: uses operators newer than opset {NEWEST_OPSET}, which ONNX Runtime does not know yet"

@@ -82,6 +82,7 @@ def open_session(
     place: Place = _CPU,
     *,
     optimize: bool = True,
+    fuse: bool = True,
     threads: int | None = None,
     external_folder: str | os.PathLike[str] | None = None,
     record_assignment: bool = False,
@@ -93,6 +94,7 @@ def open_session(
         model: a serialised model, or the path of one.
         place: where it runs; on CUDA, nodes without a CUDA kernel run on the CPU.
         optimize: whether ONNX Runtime may rewrite the graph.
+        fuse: whether it may also fuse operators, which can swallow casts.
         threads: threads inside an operator; None leaves the choice to ONNX Runtime.
         external_folder: where a serialised model's external data lies.
         record_assignment: remember the provider of each node, for `nodes_on_cpu`.
@@ -107,7 +109,7 @@ def open_session(
         problem = cuda_problem(place.device_id)
         if problem is not None:
             raise EnvironmentProblem(f"cannot run on {place}: {problem}")
-    settings = _settings(optimize=optimize, threads=threads)
+    settings = _settings(optimize=optimize, fuse=fuse, threads=threads)
     if external_folder is not None:
         settings.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", os.fspath(external_folder)
@@ -119,11 +121,13 @@ def open_session(
     return _create(model if isinstance(model, bytes) else os.fspath(model), settings, place)
 
 
-def _settings(*, optimize: bool, threads: int | None) -> onnxruntime.SessionOptions:
+def _settings(*, optimize: bool, threads: int | None, fuse: bool = True) -> onnxruntime.SessionOptions:
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = _FATAL
     if not optimize:
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    elif not fuse:
+        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     if threads is not None:
         settings.intra_op_num_threads = threads
     return settings

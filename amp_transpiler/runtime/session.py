@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import pathlib
@@ -176,8 +177,12 @@ class Session:
         return binding
 
     def _open(self, program: AnyProgram, *, record_assignment: bool) -> onnxruntime.InferenceSession:
+        # The casts of an emulated program are its meaning; a fused LayerNormalization would take some of them in.
+        open_session = functools.partial(
+            ort.open_session, place=self.place, fuse=not self.emulated, record_assignment=record_assignment
+        )
         if isinstance(program, (str, os.PathLike)):
-            return ort.open_session(program, self.place, record_assignment=record_assignment)
+            return open_session(program)
         program = io.load(program)
         files = [tensor for tensor in _initializers(program.model) if isinstance(tensor, ir.ExternalTensor)]
         folders = {os.fspath(tensor.base_dir) for tensor in files}
@@ -185,12 +190,12 @@ class Session:
         if inline <= _INLINE_LIMIT and len(folders) <= 1:
             message = to_proto(program.model).SerializeToString()  # external data stays where it is
             where = folders.pop() if folders else None
-            return ort.open_session(message, self.place, external_folder=where, record_assignment=record_assignment)
+            return open_session(message, external_folder=where)
         # ONNX Runtime may keep the weights mapped, so the folder stays as long as the session.
         folder = pathlib.Path(tempfile.mkdtemp(prefix="amp-transpiler-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         io.save(program, folder / "model.onnx", external=True)
-        return ort.open_session(folder / "model.onnx", self.place, record_assignment=record_assignment)
+        return open_session(folder / "model.onnx")
 
 
 def has_low_values(program: Program) -> bool:
