@@ -28,6 +28,7 @@ from amp_transpiler.precision.lists import AutoMixedPrecisionLists
 from amp_transpiler.precision.policy import operator_name, parse_level
 from amp_transpiler.precision.regions import DISABLE_AMP, FP16_GUARD, mark_region
 from amp_transpiler.report import DecisionRow, Report
+from amp_transpiler.verification.verify import accurate, check_result, check_source
 
 __all__ = ["TARGETS", "transpile"]
 
@@ -86,40 +87,52 @@ def transpile(
         source = load(src)
         if destination is not None:
             check_destination(destination, source)
-        owned = isinstance(src, (str, os.PathLike)) and not verify
-        program = source if owned else source.clone()
-        before = opset_of(program.model, ""), sum(tensor_bytes(program.model)), _file_bytes(source)
-        for kind, patterns in ((FP16_GUARD, guard), (DISABLE_AMP, disable_amp)):
-            for pattern in (patterns,) if isinstance(patterns, str) else patterns:
-                mark_region(program, kind, nodes=pattern)
+        # A file loaded for this call alone may be worked on itself; verification wants the original beside the result.
+        program = source if isinstance(src, (str, os.PathLike)) and not verify else source.clone()
+        _mark(program, guard, disable_amp)
         policy = _with_io(policy, program.model, keep_io_types)
+        report = _begin(source, destination, policy)
     ranges = RangeFaults(policy.low, strict=policy.level == "auto")
     with clock.phase("prepare"):
         prepare(program, policy, ranges)
-    report = Report(str(source.source or source), policy.level, policy.low.name, policy.target)
-    report.destination = None if destination is None else str(destination)
     if verify:
-        from amp_transpiler.verification.verify import accurate, check_source
-
         check_source(program, clock.phase)
         program, conversion = accurate(source, program, policy, ranges, inputs, tolerance, report, clock.phase)
     else:
         with clock.phase("convert"):
             conversion = convert(program, policy, ranges)
         report.verdict = "not verified: verification was switched off"
-    _describe(report, program, conversion, before)
+    _describe(report, program, conversion)
     with clock.phase("write"), _written(program, destination, verify, clock) as staged:
         if verify and staged is not None:
-            from amp_transpiler.verification.verify import check_result
-
             check_result(staged, program, source, report, clock.phase)
         if staged is not None and destination is not None:
-            report.file_bytes = (before[2], staged.file_bytes)
+            report.file_bytes = (report.file_bytes[0], staged.file_bytes)
             staged.commit()
-    if destination is not None:
-        program.source = destination
+            program.source = destination
     report.seconds, report.phases = clock.total(), clock.phases
     return report
+
+
+def _mark(program: Program, guard: str | Collection[str], disable_amp: str | Collection[str]) -> None:
+    for kind, patterns in ((FP16_GUARD, guard), (DISABLE_AMP, disable_amp)):
+        for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+            mark_region(program, kind, nodes=pattern)
+
+
+def _begin(source: Program, destination: pathlib.Path | None, policy: Policy) -> Report:
+    """Return a report that says what was asked for, and what there was before."""
+    opset, weights = opset_of(source.model, ""), sum(tensor_bytes(source.model))
+    return Report(
+        str(source.source or source),
+        policy.level,
+        policy.low.name,
+        policy.target,
+        destination=None if destination is None else str(destination),
+        opset=(opset, opset),
+        weight_bytes=(weights, weights),
+        file_bytes=(_file_bytes(source), None),
+    )
 
 
 def _policy(
@@ -149,7 +162,7 @@ def _with_io(policy: Policy, model: ir.Model, keep: bool | Collection[str]) -> P
     return dataclasses.replace(policy, low_io=frozenset(names - kept))
 
 
-def _describe(report: Report, program: Program, conversion: Conversion, before: tuple[int, int, int | None]) -> None:
+def _describe(report: Report, program: Program, conversion: Conversion) -> None:
     decisions = conversion.assignment.decisions
     report.program = program
     report.decisions = tuple(_rows(program.model, conversion.assignment))
@@ -157,9 +170,8 @@ def _describe(report: Report, program: Program, conversion: Conversion, before: 
     report.low_nodes = sum(decision.precision == "low" for decision in decisions.values())
     report.high_nodes = sum(decision.precision == "high" for decision in decisions.values())
     report.casts, report.casts_removed = conversion.casts, conversion.casts_removed
-    report.opset = (before[0], opset_of(program.model, ""))
-    report.weight_bytes = (before[1], sum(tensor_bytes(program.model)))
-    report.file_bytes = (before[2], None)
+    report.opset = (report.opset[0], opset_of(program.model, ""))
+    report.weight_bytes = (report.weight_bytes[0], sum(tensor_bytes(program.model)))
     report.missing_kernels = dict(conversion.assignment.missing_kernels)
     report.notes = (*program.notes, *report.notes)
 

@@ -214,7 +214,9 @@ def stage(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def save(program: Program, path: str | os.PathLike[str], external: bool | None = None) -> None:
+def save(
+    program: Program | ir.Model | onnx.ModelProto, path: str | os.PathLike[str], external: bool | None = None
+) -> None:
     """Write `program` to `path`, atomically: after a failure the old file, if any, is still there.
 
     Args:
@@ -225,7 +227,7 @@ def save(program: Program, path: str | os.PathLike[str], external: bool | None =
     Raises:
         OutputError: the place is unusable, or the disk is full.
     """
-    with stage(program, path, external) as staged:
+    with stage(load(program), path, external) as staged:
         staged.commit()
 
 
