@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["picture", "sound"]
+__all__ = ["drawing", "picture", "sound"]
 
 _SAMPLE_RATE = 16000.0
 _PITCH = 150.0  # Hz, of a voice
@@ -33,6 +33,31 @@ def picture(shape: tuple[int, ...], rng: np.random.Generator, *, channels_last: 
     spread = noise.std(axis=(2, 3), keepdims=True)
     pixels: np.ndarray = np.clip(0.5 + 0.2 * noise / np.where(spread > 0.0, spread, 1.0), 0.0, 1.0)
     return pixels
+
+
+def drawing(shape: tuple[int, ...], rng: np.random.Generator, *, channels_last: bool = False) -> np.ndarray:
+    """Return dark strokes on a light page, between 0 and 1: what a model that looks for text or objects may find.
+
+    Args:
+        shape: four dimensions: pictures, channels, rows, columns.
+        rng: where the randomness comes from.
+        channels_last: the channels come last in `shape` and result.
+    """
+    if channels_last:
+        n, h, w, c = shape
+        return np.moveaxis(drawing((n, c, h, w), rng), 1, 3)
+    height, width = shape[2:]
+    page = np.full((height, width), 0.95)
+    size = max(4, min(height, width) // 8)  # of a sign; a stroke is a fifth of it
+    for top in range(size // 2, height - size, 2 * size):
+        for left in range(size // 2, width - size, size + size // 4):
+            for _ in range(3):
+                at, thick = int(rng.integers(0, size)), max(1, size // 5)
+                if rng.random() < 0.5:
+                    page[top + at : top + at + thick, left : left + size] = 0.1
+                else:
+                    page[top : top + size, left + at : left + at + thick] = 0.1
+    return np.broadcast_to(page, shape).copy()
 
 
 def sound(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

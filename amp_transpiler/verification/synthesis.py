@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import AmpError
 from amp_transpiler.runtime.ort import error_text
-from amp_transpiler.verification.signals import picture, sound
+from amp_transpiler.verification.signals import drawing, picture, sound
 from amp_transpiler.verification.tables import table_size
 
 __all__ = ["CannotSynthesise", "synthesise_inputs"]
@@ -41,6 +41,7 @@ class _Guess:
         channels: of an image.
         ids: integers without a table of known size are below this.
         rank: of an input whose rank is unknown.
+        drawn: pictures are strokes on a page, not like photographs.
     """
 
     image: tuple[int, int] = (224, 224)
@@ -49,10 +50,11 @@ class _Guess:
     channels: int = 3
     ids: int = 20
     rank: int = 2
+    drawn: bool = False
 
 
 def synthesise_inputs(
-    model: ir.Model, run: Callable[[dict[str, np.ndarray]], object], seed: int = 0
+    model: ir.Model, run: Callable[[dict[str, np.ndarray]], object], seed: int = 0, *, drawn: bool = False
 ) -> dict[str, np.ndarray]:
     """Return plausible inputs that `run` accepts.
 
@@ -60,6 +62,7 @@ def synthesise_inputs(
         model: the model to feed; only its inputs and what reads them is looked at.
         run: tries inputs; whatever it raises means that they do not fit, and the next guess is tried.
         seed: of the random numbers; equal seeds give equal inputs.
+        drawn: pictures are strokes on a page, not like photographs.
 
     Returns:
         Input name -> array. Inputs that are initializers, too, keep their default and are left out.
@@ -70,7 +73,8 @@ def synthesise_inputs(
     inputs = [_Input.of(value) for value in model.graph.inputs if not value.is_initializer()]
     tried: set[tuple[object, ...]] = set()
     last: Exception | None = None
-    for guess in _guesses(inputs):
+    for sizes in _guesses(inputs):
+        guess = dataclasses.replace(sizes, drawn=drawn)
         shapes = _shapes(inputs, guess)
         elements = sum(math.prod(shape) for shape in shapes.values())
         if tried and elements > _MOST_ELEMENTS:
@@ -336,14 +340,14 @@ def _numbers(info: _Input, shape: Shape, guess: _Guess, length: int, rng: np.ran
         bound = min(_bound(info, guess), _largest(info.dtype) + 1)
         # Zero is left out where it can be: it is what padding looks like, and padding may be ignored.
         return rng.integers(1 if bound > 2 else 0, bound, shape)
-    return _signal(info, shape, rng)
+    return _signal(info, shape, rng, drawn=guess.drawn)
 
 
-def _signal(info: _Input, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+def _signal(info: _Input, shape: Shape, rng: np.random.Generator, *, drawn: bool) -> np.ndarray:
     """Return what a camera, a microphone or nothing in particular gives."""
     dims = info.dims if info.dims is not None else shape
     if info.role == "image" or (info.role == "bytes" and _image_layout(dims)):
-        pixels = picture(shape, rng, channels_last=_image_layout(dims) == "NHWC")
+        pixels = (drawing if drawn else picture)(shape, rng, channels_last=_image_layout(dims) == "NHWC")
         return pixels * 255.0 if info.role == "bytes" else pixels
     if info.role == "bytes":
         return rng.integers(0, 256, shape)

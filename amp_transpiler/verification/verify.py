@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from amp_transpiler.convert import Conversion, convert
 from amp_transpiler.errors import CheckFailed, InputError, ModelError
+from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
 from amp_transpiler.graph.io import Staged
 from amp_transpiler.graph.program import Program
 from amp_transpiler.precision.assign import Policy
@@ -21,7 +22,7 @@ from amp_transpiler.runtime.session import Session
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.repair import worst_nodes
-from amp_transpiler.verification.structure import check_load, checker_fault, mend_declared_shapes
+from amp_transpiler.verification.structure import check_load
 
 __all__ = ["accurate", "check_result", "check_source"]
 
@@ -89,7 +90,7 @@ def accurate(
         for attempt in range(_REPAIRS + 1):
             with phase("compare"):
                 report.outputs = reference.compare(program)
-            failing = _failing(report.outputs, limit)
+            failing = _failing(report.outputs, limit, reference.unjudged())
             if not failing or policy.level != "auto" or attempt == _REPAIRS:
                 break
             with phase("repair"):
@@ -108,8 +109,10 @@ def accurate(
     return program, conversion
 
 
-def _failing(outputs: dict[str, OutputComparison], limit: float) -> list[OutputComparison]:
-    return [row for row in outputs.values() if row.nonfinite or not row.relative <= limit]
+def _failing(outputs: dict[str, OutputComparison], limit: float, unjudged: list[str]) -> list[OutputComparison]:
+    return [
+        row for row in outputs.values() if row.nonfinite or (not row.relative <= limit and row.name not in unjudged)
+    ]
 
 
 def _judge(
@@ -122,7 +125,8 @@ def _judge(
 ) -> None:
     data = f"{len(reference.samples)} given" if reference.given else "1 made-up"
     plural = "s" if len(reference.samples) > 1 else ""
-    worst = max((row.relative for row in report.outputs.values()), default=0.0)
+    unjudged = reference.unjudged()
+    worst = max((row.relative for row in report.outputs.values() if row.name not in unjudged), default=0.0)
     if failing:
         report.program, report.casts = program, conversion.casts
         report.verdict = f"failed on {data} sample{plural}"
@@ -140,6 +144,9 @@ def _judge(
     report.verdict = f"verified: within {worst:.2%} of fp32 on {data} sample{plural}, rounding emulated"
     if report.repaired:
         report.notes = (*report.notes, f"{len(report.repaired)} nodes were made float32 to be accurate enough")
+    if unjudged:
+        names = ", ".join(unjudged)
+        report.notes = (*report.notes, f"the made-up inputs leave {names} practically zero, so its error is not judged")
     changed = [row.name for row in report.outputs.values() if row.mismatched]
     if changed:
         report.notes = (*report.notes, f"integer or text outputs that changed: {', '.join(changed)}")

@@ -1,0 +1,79 @@
+"""What the verdict rests on where no inputs are given: other pictures for detectors, and outputs that say nothing."""
+
+import numpy as np
+import onnx
+import pytest
+
+import amp_transpiler as amp
+from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
+from amp_transpiler.rewrite.opset import convert_opset
+from amp_transpiler.verification.signals import drawing
+from tests.support import parse
+
+EDGES = np.array([[[[-1.0, 1.0]]]], np.float32)  # a detector of edges, steeper than any in smooth noise
+DETECTOR = parse(
+    "(float[1,1,64,64] image) => (float[1,1,64,63] y) { e = Conv (image, k) d = Sub (e, t) r = Relu (d) y = Abs (r) }",
+    k=EDGES,
+    t=np.float32(0.8),
+)
+BLIND = parse(
+    "(float[1,1,64,64] image) => (float[1,1,64,64] y) { s = Mul (image, f) y = Sub (s, f) }", f=np.float32(1e-6)
+)
+
+
+def test_a_drawing_has_dark_strokes_on_a_light_page_in_either_layout():
+    page = drawing((2, 3, 64, 48), np.random.default_rng(0))
+    assert page.shape == (2, 3, 64, 48)
+    assert set(np.unique(page)) == {0.1, 0.95}
+    assert drawing((2, 64, 48, 3), np.random.default_rng(0), channels_last=True).shape == (2, 64, 48, 3)
+
+
+def test_a_detector_that_finds_nothing_in_noise_gets_something_to_find():
+    report = amp.transpile(DETECTOR, level="O2")
+    assert report.verdict.startswith("verified")
+    assert report.outputs["y"].relative > 0.0  # zeros would agree exactly
+    assert not any("practically zero" in note for note in report.notes)
+
+
+def test_an_output_that_is_practically_zero_is_not_judged_on_made_up_inputs():
+    report = amp.transpile(BLIND, level="O2", tolerance=1e-6)
+    assert report.outputs["y"].relative > 1e-6
+    assert any("'y'" in note or " y practically zero" in note for note in report.notes)
+
+
+def test_the_same_output_is_judged_on_given_inputs():
+    image = np.linspace(0.0, 1.0, 64 * 64, dtype=np.float32).reshape(1, 1, 64, 64)
+    with pytest.raises(amp.CheckFailed, match="'y'"):
+        amp.transpile(BLIND, level="O2", tolerance=1e-6, inputs={"image": image})
+
+
+WRONG = {
+    "an intermediate": (
+        "(float[2,3] x) => (float[3,2] y) <float[9] t> { t = Transpose <perm = [1, 0]> (x) y = Relu (t) }",
+        "intermediate",
+    ),
+    "a size of an output": ("(float[2,3] x) => (float[7,2] y) { y = Transpose <perm = [1, 0]> (x) }", "sizes"),
+    "the rank of an output": ("(float[2,3] x) => (float[6] y) { y = Transpose <perm = [1, 0]> (x) }", "rank"),
+}
+
+
+@pytest.mark.parametrize(("graph", "said"), WRONG.values(), ids=WRONG)
+def test_declared_shapes_that_are_wrong_are_left_out(graph, said):
+    program = amp.load(parse(graph))
+    assert checker_fault(program.model)
+    assert said in mend_declared_shapes(program.model)
+    assert not checker_fault(program.model)
+    onnx.checker.check_model(program.to_onnx(), full_check=True)
+
+
+def test_a_right_model_is_not_touched():
+    program = amp.load(parse("(float[2,3] x) => (float[3,2] y) { y = Transpose <perm = [1, 0]> (x) }"))
+    assert mend_declared_shapes(program.model) == ""
+    assert list(program.model.graph.outputs[0].shape) == [3, 2]
+
+
+@pytest.mark.parametrize("graph", [graph for graph, _ in WRONG.values()], ids=WRONG)
+def test_a_wrong_shape_does_not_stand_in_the_way_of_a_higher_opset(graph):
+    program = amp.load(parse(graph, opset=12))
+    convert_opset(program.model, 21)
+    assert program.model.graph.opset_imports[""] == 21
