@@ -1,7 +1,14 @@
 """ONNX Runtime's kernel tables as data, and the look-up that follows its matching rule."""
 
 from amp_transpiler.kernels.functions import bind_types, body_has_kernels
-from amp_transpiler.kernels.tables import KernelTable, attribute_values, kernel_table, kernel_type, schema_version
+from amp_transpiler.kernels.tables import (
+    KernelTable,
+    attribute_values,
+    kernel_table,
+    kernel_type,
+    schema_version,
+    schema_versions,
+)
 
 __all__ = [
     "KernelTable",
@@ -11,4 +18,5 @@ __all__ = [
     "kernel_table",
     "kernel_type",
     "schema_version",
+    "schema_versions",
 ]

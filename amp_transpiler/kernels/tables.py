@@ -28,6 +28,7 @@ __all__ = [
     "kernel_table",
     "kernel_type",
     "schema_version",
+    "schema_versions",
 ]
 
 PROVIDERS = ("cuda", "cpu")
@@ -283,6 +284,11 @@ def schema_version(domain: str, op_type: str, opset: int) -> int | None:
     versions = _schema_versions().get(("" if domain == "ai.onnx" else domain, op_type), {})
     newest = max((version for version in versions if version <= opset), default=None)
     return None if newest is None or versions[newest] else newest
+
+
+def schema_versions(domain: str, op_type: str) -> tuple[int, ...]:
+    """Return the opsets at which ONNX Runtime's schema of the operator changed, oldest first; empty if unknown."""
+    return tuple(sorted(_schema_versions().get(("" if domain == "ai.onnx" else domain, op_type), {})))
 
 
 @functools.cache

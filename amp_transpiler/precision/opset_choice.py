@@ -10,12 +10,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-import onnx
 import onnx_ir as ir
 
 from amp_transpiler.graph.schema import opset_of, signature, type_string
 from amp_transpiler.graph.walk import all_nodes, bodies, is_standard
-from amp_transpiler.kernels import attribute_values, kernel_table, kernel_type, schema_version
+from amp_transpiler.kernels import attribute_values, kernel_table, kernel_type, schema_version, schema_versions
 from amp_transpiler.precision.constraints import Target, constrain, touches_float32
 from amp_transpiler.precision.operators import COMPUTE
 
@@ -110,11 +109,7 @@ class _Counter:
 def _candidates(nodes: list[ir.Node], own: int) -> Iterator[int]:
     """Opsets above `own` at which the schema of a node of the program changes."""
     kinds = {node.op_type for node in nodes}
-    versions = {
-        schema.since_version
-        for schema in onnx.defs.get_all_schemas_with_history()
-        if schema.domain == "" and schema.name in kinds
-    }
+    versions = {version for kind in kinds for version in schema_versions("", kind)}
     return iter(sorted(version for version in versions if own < version <= NEWEST_OPSET))
 
 
