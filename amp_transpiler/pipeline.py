@@ -14,7 +14,7 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_transpiler.convert import Conversion, convert, prepare
-from amp_transpiler.errors import OptionError
+from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.graph.external_data import external_files
 from amp_transpiler.graph.io import Staged, check_destination, load, stage, tensor_bytes
@@ -97,12 +97,14 @@ def transpile(
         prepare(program, policy, ranges)
     if verify:
         check_source(program, clock.phase)
-        program, conversion = accurate(source, program, policy, ranges, inputs, tolerance, report, clock.phase)
+        program, conversion, failure = accurate(source, program, policy, ranges, inputs, tolerance, report, clock.phase)
     else:
         with clock.phase("convert"):
-            conversion = convert(program, policy, ranges)
+            conversion, failure = convert(program, policy, ranges), ""
         report.verdict = "not verified: verification was switched off"
     _describe(report, program, conversion)
+    if failure:
+        raise CheckFailed(failure, report)
     with clock.phase("write"), _written(program, destination, verify, clock) as staged:
         if verify and staged is not None:
             check_result(staged, program, source, report, clock.phase)

@@ -7,6 +7,8 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
 from amp_transpiler.rewrite.opset import convert_opset
+from amp_transpiler.verification import verify
+from amp_transpiler.verification.accuracy import CannotCompare
 from amp_transpiler.verification.signals import drawing
 from tests.support import parse
 
@@ -77,3 +79,23 @@ def test_a_wrong_shape_does_not_stand_in_the_way_of_a_higher_opset(graph):
     program = amp.load(parse(graph, opset=12))
     convert_opset(program.model, 21)
     assert program.model.graph.opset_imports[""] == 21
+
+
+def test_a_failed_check_tells_all_that_was_found_out():
+    with pytest.raises(amp.CheckFailed) as caught:
+        amp.transpile(DETECTOR, level="O2", tolerance=1e-9)
+    report = caught.value.report
+    assert report.verdict.startswith("failed")
+    assert (report.low_nodes, report.nodes) == (4, len(report.decisions))
+    assert report.program is not None
+    assert report.outputs["y"].relative > 1e-9
+
+
+def test_a_result_that_cannot_be_repaired_is_still_refused(monkeypatch):
+    def cannot(*_):
+        raise CannotCompare("no intermediates here")
+
+    monkeypatch.setattr(verify, "worst_nodes", cannot)
+    with pytest.raises(amp.CheckFailed) as caught:
+        amp.transpile(DETECTOR, level="auto", tolerance=1e-9)
+    assert any("no intermediates here" in note for note in caught.value.report.notes)

@@ -57,7 +57,7 @@ def accurate(
     tolerance: float | None,
     report: Report,
     phase: Phase,
-) -> tuple[Program, Conversion]:
+) -> tuple[Program, Conversion, str]:
     """Convert `prepared` and compare the result with `source`; at level auto, repair it until it is accurate.
 
     Args:
@@ -70,8 +70,8 @@ def accurate(
         report: gets outputs, verdict and notes.
         phase: times what is done.
 
-    Raises:
-        CheckFailed: an output became non-finite, or is not accurate enough.
+    Returns:
+        The converted program, what was done to it, and why it is not good enough: empty if it is.
     """
     program = prepared.clone()
     with phase("convert"):
@@ -79,13 +79,7 @@ def accurate(
     try:
         with phase("run fp32"):
             reference = make_reference(source, prepared, inputs)
-        limit = (
-            tolerance
-            if tolerance is not None
-            else _AUTO_LIMITS[policy.low.name]
-            if policy.level == "auto"
-            else math.inf
-        )
+        limit = tolerance if tolerance is not None else _own_limit(policy)
         forced: dict[str, str] = {}
         for attempt in range(_REPAIRS + 1):
             with phase("compare"):
@@ -94,7 +88,7 @@ def accurate(
             if not failing or policy.level != "auto" or attempt == _REPAIRS:
                 break
             with phase("repair"):
-                found = worst_nodes(prepared, program, conversion.assignment, reference, policy.low)
+                found = _to_repair(prepared, program, conversion, reference, policy, report)
                 if not set(found) - set(forced):
                     break
                 forced |= found
@@ -103,10 +97,24 @@ def accurate(
     except CannotCompare as reason:
         report.verdict = f"structurally checked only: {reason}"
         report.notes = (*report.notes, f"not compared with the fp32 model: {reason}")
-        return program, conversion
+        return program, conversion, ""
     report.repaired = tuple(forced)
-    _judge(report, reference, failing, limit, program, conversion)
-    return program, conversion
+    return program, conversion, _judge(report, reference, failing, limit)
+
+
+def _own_limit(policy: Policy) -> float:
+    return _AUTO_LIMITS[policy.low.name] if policy.level == "auto" else math.inf
+
+
+def _to_repair(
+    prepared: Program, program: Program, conversion: Conversion, reference: Reference, policy: Policy, report: Report
+) -> dict[str, str]:
+    """Return the nodes to make float32; none, and a note, where the programs do not run with their intermediates."""
+    try:
+        return worst_nodes(prepared, program, conversion.assignment, reference, policy.low)
+    except CannotCompare as reason:
+        report.notes = (*report.notes, f"not repaired: {reason}")
+        return {}
 
 
 def _failing(outputs: dict[str, OutputComparison], limit: float, unjudged: list[str]) -> list[OutputComparison]:
@@ -115,32 +123,15 @@ def _failing(outputs: dict[str, OutputComparison], limit: float, unjudged: list[
     ]
 
 
-def _judge(
-    report: Report,
-    reference: Reference,
-    failing: list[OutputComparison],
-    limit: float,
-    program: Program,
-    conversion: Conversion,
-) -> None:
+def _judge(report: Report, reference: Reference, failing: list[OutputComparison], limit: float) -> str:
+    """Write verdict and notes into `report`; return why the result is not good enough, empty if it is."""
     data = f"{len(reference.samples)} given" if reference.given else "1 made-up"
     plural = "s" if len(reference.samples) > 1 else ""
     unjudged = reference.unjudged()
     worst = max((row.relative for row in report.outputs.values() if row.name not in unjudged), default=0.0)
     if failing:
-        report.program, report.casts = program, conversion.casts
         report.verdict = f"failed on {data} sample{plural}"
-        row = max(failing, key=lambda row: (row.nonfinite, row.relative))
-        if row.nonfinite:
-            what = f"has {row.nonfinite} non-finite values where fp32 is finite"
-        else:
-            what = f"differs by {row.relative:.2%} in relative norm, allowed are {limit:.2%}"
-        repaired = f" after making {len(report.repaired)} nodes float32" if report.repaired else ""
-        raise CheckFailed(
-            f"{report.source}: output '{row.name}' {what}{repaired}; nothing was written. Try level auto or O1, "
-            "bfloat16, a black list, or a larger --tolerance",
-            report,
-        )
+        return _failure(report, failing, limit)
     report.verdict = f"verified: within {worst:.2%} of fp32 on {data} sample{plural}, rounding emulated"
     if report.repaired:
         report.notes = (*report.notes, f"{len(report.repaired)} nodes were made float32 to be accurate enough")
@@ -151,10 +142,21 @@ def _judge(
     if changed:
         report.notes = (*report.notes, f"integer or text outputs that changed: {', '.join(changed)}")
     if not reference.given:
-        report.notes = (
-            *report.notes,
-            "compared on made-up inputs; judge on real ones with --inputs",
-        )
+        report.notes = (*report.notes, "compared on made-up inputs; judge on real ones with --inputs")
+    return ""
+
+
+def _failure(report: Report, failing: list[OutputComparison], limit: float) -> str:
+    row = max(failing, key=lambda row: (row.nonfinite, row.relative))
+    if row.nonfinite:
+        what = f"has {row.nonfinite} non-finite values where fp32 is finite"
+    else:
+        what = f"differs by {row.relative:.2%} in relative norm, allowed are {limit:.2%}"
+    repaired = f" after making {len(report.repaired)} nodes float32" if report.repaired else ""
+    return (
+        f"{report.source}: output '{row.name}' {what}{repaired}; nothing was written. Try level auto or O1, bfloat16, "
+        "a black list, or a larger --tolerance"
+    )
 
 
 def check_result(staged: Staged, program: Program, source: Program, report: Report, phase: Phase) -> None:
