@@ -61,7 +61,7 @@ class Conversion:
 def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     """Bring a program into the form that deciding works on, in place; it computes the same as before.
 
-    Functions are inlined, nodes sorted and named, constants and types settled, the opset chosen, and normalisations
+    Functions are inlined, nodes named, constants and types settled, the opset chosen, and normalisations
     folded into the convolutions before them where they could not be low themselves.
 
     Raises:
@@ -99,7 +99,6 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
     removed = clean_casts(model)
     guard_fusions(model)
     verify(model, "carrying out the assignment")
-    _settle_ir_version(model)
     casts = sum(INSERTED in node.meta for node in all_nodes(model))
     logger.info("%d constants converted, %d casts added, %d removed", len(converted), casts, removed)
     return Conversion(assignment, converted, casts, removed)

@@ -40,11 +40,6 @@ class Program:
         copy.notes = list(self.notes)
         return copy
 
-    def replace_with(self, other: Program) -> None:
-        """Take over the content of `other`, keeping this object and its `onnx_ir.Model`."""
-        install(self.model, other.model)
-        self.notes = list(other.notes)
-
 
 def install(target: ir.Model, content: ir.Model) -> None:
     """Give `target` the graph, functions, versions and metadata of `content`, which must not be used afterwards."""

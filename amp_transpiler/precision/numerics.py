@@ -10,7 +10,7 @@ Four rules, each a function from a typed program to nodes with a reason:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
@@ -85,7 +85,6 @@ def in_order(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 Found = Iterator[tuple[ir.Node, str]]
-Rule = Callable[[list[ir.Node], LowFormat, RangeFaults], Found]
 
 
 def _amplifiers(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 __all__ = ["drawing", "picture", "sound"]
@@ -21,8 +23,7 @@ def picture(shape: tuple[int, ...], rng: np.random.Generator, *, channels_last: 
         channels_last: the channels come last in `shape` and result.
     """
     if channels_last:
-        n, h, w, c = shape
-        return np.moveaxis(picture((n, c, h, w), rng), 1, 3)
+        return _with_channels_last(picture, shape, rng)
     n, c, h, w = shape
     frequency = np.hypot(np.fft.fftfreq(h)[:, None], np.fft.rfftfreq(w)[None, :])
     amplitude = 1.0 / np.maximum(frequency, 1.0 / max(h, w, 1))
@@ -44,8 +45,7 @@ def drawing(shape: tuple[int, ...], rng: np.random.Generator, *, channels_last: 
         channels_last: the channels come last in `shape` and result.
     """
     if channels_last:
-        n, h, w, c = shape
-        return np.moveaxis(drawing((n, c, h, w), rng), 1, 3)
+        return _with_channels_last(drawing, shape, rng)
     height, width = shape[2:]
     page = np.full((height, width), 0.95)
     size = max(4, min(height, width) // 8)  # of a sign; a stroke is a fifth of it
@@ -58,6 +58,13 @@ def drawing(shape: tuple[int, ...], rng: np.random.Generator, *, channels_last: 
                 else:
                     page[top : top + size, left + at : left + at + thick] = 0.1
     return np.broadcast_to(page, shape).copy()
+
+
+def _with_channels_last(
+    make: Callable[[tuple[int, ...], np.random.Generator], np.ndarray], shape: tuple[int, ...], rng: np.random.Generator
+) -> np.ndarray:
+    n, h, w, c = shape
+    return np.moveaxis(make((n, c, h, w), rng), 1, 3)
 
 
 def sound(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
