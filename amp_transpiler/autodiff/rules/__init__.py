@@ -1,0 +1,1 @@
+"""Gradient rules, one file a kind of operator. Every file here is loaded by `autodiff.registry`."""

@@ -1,0 +1,419 @@
+"""Writing operators into a graph, with the types and shapes of their results inferred as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.schema import opset_of
+from amp_transpiler.graph.walk import bodies, constant_of
+
+__all__ = ["GraphBuilder", "Operand", "infer_outputs", "is_static", "low_or_float", "shape_of"]
+
+Operand: TypeAlias = "ir.Value | float | int"
+
+_LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_SMALL = 4096  # elements of a constant that shape inference may want to look at
+
+
+class GraphBuilder:
+    """Appends operators to a graph of a model, or puts them in front of one of its nodes.
+
+    Args:
+        model: the model; gives the opsets, and holds the constants as initializers of its main graph.
+        graph: where nodes go: the main graph unless given.
+        before: put nodes in front of this node instead of at the end.
+        names: the model's names, if the caller has collected them already.
+        metadata: what every node made carries in its `metadata_props`, such as its role or region.
+        prefix: how names of nodes and values begin.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        *,
+        graph: ir.Graph | None = None,
+        before: ir.Node | None = None,
+        names: NameAllocator | None = None,
+        metadata: Mapping[str, str] | None = None,
+        prefix: str = "",
+    ) -> None:
+        self.model = model
+        self.graph = graph if graph is not None else model.graph
+        self.before = before
+        self.names = names if names is not None else NameAllocator(model)
+        self.metadata = dict(metadata or {})
+        self.prefix = prefix
+        self._constants: dict[tuple[Any, ...], ir.Value] = {}
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own domain."""
+        return opset_of(self.model, "")
+
+    @contextmanager
+    def inside(self, graph: ir.Graph) -> Iterator[None]:
+        """Append to `graph`, a body, for a while."""
+        saved, self.graph, self.before = (self.graph, self.before), graph, None
+        try:
+            yield
+        finally:
+            self.graph, self.before = saved
+
+    def nodes(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        outputs: int = 1,
+        domain: str = "",
+        names: Sequence[str] | None = None,
+    ) -> tuple[ir.Value, ...]:
+        """Append one operator and return its outputs, typed.
+
+        Raises:
+            ModelError: ONNX refuses the operator on these inputs.
+        """
+        label = f"{self.prefix}{op_type}"
+        made = [ir.Value(name=names[i] if names else self.names.fresh(f"{label}_out{i}")) for i in range(outputs)]
+        node = ir.Node(
+            domain,
+            op_type,
+            inputs,
+            list(ir.convenience.convert_attributes(dict(attributes))) if attributes else [],
+            outputs=made,
+            name=self.names.fresh(label),
+            metadata_props=dict(self.metadata),
+        )
+        if domain:
+            self.model.graph.opset_imports.setdefault(domain, 1)
+        infer_outputs(self.model, node)
+        if self.before is not None:
+            self.graph.insert_before(self.before, node)
+        else:
+            self.graph.append(node)
+        return tuple(node.outputs)
+
+    def op(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        domain: str = "",
+        name: str | None = None,
+    ) -> ir.Value:
+        """Append an operator with one output and return that."""
+        return self.nodes(op_type, inputs, attributes, domain=domain, names=[name] if name else None)[0]
+
+    def constant(self, value: Any, dtype: ir.DataType | None = None) -> ir.Value:
+        """Return a constant (an initializer of the main graph); equal ones are made once.
+
+        Args:
+            value: an array, a number or a list.
+            dtype: its element type; None for numpy's own (64-bit integers for integers, float32 for floats).
+        """
+        array = np.asarray(value)
+        if dtype is None:
+            dtype = ir.DataType.FLOAT if array.dtype == np.float64 else ir.DataType.from_numpy(array.dtype)
+        array = array.astype(dtype.numpy())
+        key = (dtype, array.shape, array.tobytes())
+        if (known := self._constants.get(key)) is not None:
+            return known
+        name = self.names.fresh(f"{self.prefix}const")
+        made = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape))
+        made.const_value = ir.Tensor(array, dtype=dtype, name=name)
+        self.model.graph.register_initializer(made)
+        self._constants[key] = made
+        return made
+
+    def operand(self, value: Operand, like: ir.Value) -> ir.Value:
+        """Return `value` itself, or a number as a scalar constant of the element type of `like`."""
+        return value if isinstance(value, ir.Value) else self.constant(value, like.dtype)
+
+    # Arithmetic. One operand may be a number; it takes the element type of the other.
+
+    def _binary(self, op_type: str, a: Operand, b: Operand) -> ir.Value:
+        like = a if isinstance(a, ir.Value) else b
+        if not isinstance(like, ir.Value):
+            raise TypeError(f"{op_type}: one of the operands must be a value, got {a!r} and {b!r}")
+        return self.op(op_type, [self.operand(a, like), self.operand(b, like)])
+
+    def add(self, a: Operand, b: Operand) -> ir.Value:
+        """`a + b`."""
+        return self._binary("Add", a, b)
+
+    def sub(self, a: Operand, b: Operand) -> ir.Value:
+        """`a - b`."""
+        return self._binary("Sub", a, b)
+
+    def mul(self, a: Operand, b: Operand) -> ir.Value:
+        """`a * b`."""
+        return self._binary("Mul", a, b)
+
+    def div(self, a: Operand, b: Operand) -> ir.Value:
+        """`a / b`."""
+        return self._binary("Div", a, b)
+
+    def pow(self, a: ir.Value, b: Operand) -> ir.Value:
+        """`a ** b`."""
+        return self._binary("Pow", a, b)
+
+    def maximum(self, a: Operand, b: Operand) -> ir.Value:
+        """The larger of the two, element by element."""
+        return self._binary("Max", a, b)
+
+    def minimum(self, a: Operand, b: Operand) -> ir.Value:
+        """The smaller of the two, element by element."""
+        return self._binary("Min", a, b)
+
+    def compare(self, op_type: str, a: Operand, b: Operand) -> ir.Value:
+        """`Greater`, `Less`, `Equal`, `GreaterOrEqual` or `LessOrEqual` of the two: a bool tensor."""
+        return self._binary(op_type, a, b)
+
+    def neg(self, x: ir.Value) -> ir.Value:
+        """`-x`."""
+        return self.op("Neg", [x])
+
+    def where(self, condition: ir.Value, a: Operand, b: Operand) -> ir.Value:
+        """`a` where the bool tensor `condition` holds, else `b`; one of them may be a number."""
+        like = a if isinstance(a, ir.Value) else b
+        if not isinstance(like, ir.Value):
+            raise TypeError("where: one of the choices must be a value")
+        return self.op("Where", [condition, self.operand(a, like), self.operand(b, like)])
+
+    def cast(self, x: ir.Value, dtype: ir.DataType | None) -> ir.Value:
+        """`x` as `dtype`; `x` itself if it is that already."""
+        if dtype is None or x.dtype == dtype:
+            return x
+        return self.op("Cast", [x], {"to": int(dtype)})
+
+    def high(self, x: ir.Value) -> ir.Value:
+        """`x` in float32 if it is float16 or bfloat16, else as it is."""
+        return self.cast(x, ir.DataType.FLOAT) if x.dtype in _LOW else x
+
+    # Shapes.
+
+    def shape(self, x: ir.Value) -> ir.Value:
+        """The shape of `x`, int64: a constant where it is known."""
+        if is_static(x):
+            return self.constant(np.array(shape_of(x), np.int64))
+        return self.op("Shape", [x])
+
+    def reshape(self, x: ir.Value, shape: ir.Value | Sequence[int]) -> ir.Value:
+        """`x` in another shape: a value, or numbers of which one may be -1; 0 keeps the dimension there."""
+        target = shape if isinstance(shape, ir.Value) else self.constant(np.array(shape, np.int64))
+        return self.op("Reshape", [x, target])
+
+    def reshape_like(self, x: ir.Value, other: ir.Value) -> ir.Value:
+        """`x` in the shape of `other`."""
+        if x.shape is not None and is_static(other) and is_static(x) and shape_of(x) == shape_of(other):
+            return x
+        made = self.reshape(x, self.shape(other))
+        if other.shape is not None:
+            made.shape = ir.Shape(other.shape)
+        return made
+
+    def expand_like(self, x: ir.Value, other: ir.Value) -> ir.Value:
+        """`x` broadcast to the shape of `other`."""
+        made = self.op("Expand", [x, self.shape(other)])
+        if other.shape is not None:
+            made.shape = ir.Shape(other.shape)
+        return made
+
+    def transpose(self, x: ir.Value, perm: Sequence[int]) -> ir.Value:
+        """`x` with its axes in the order of `perm`."""
+        return x if list(perm) == list(range(len(perm))) else self.op("Transpose", [x], {"perm": list(perm)})
+
+    def swap_last(self, x: ir.Value) -> ir.Value:
+        """`x` with its last two axes exchanged; its rank must be known."""
+        rank = rank_of(x)
+        return self.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
+
+    def unsqueeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+        """`x` with new axes of size 1."""
+        return self.op("Unsqueeze", [x, self.constant(np.array(axes, np.int64))]) if axes else x
+
+    def squeeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+        """`x` without these axes, which are of size 1."""
+        return self.op("Squeeze", [x, self.constant(np.array(axes, np.int64))]) if axes else x
+
+    def concat(self, parts: Sequence[ir.Value], axis: int) -> ir.Value:
+        """The parts one behind the other along `axis`."""
+        return parts[0] if len(parts) == 1 else self.op("Concat", list(parts), {"axis": axis})
+
+    def slice(
+        self, x: ir.Value, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int], steps: Sequence[int] = ()
+    ) -> ir.Value:
+        """Numpy's `x[start:end:step]` along `axes`."""
+        parts = [starts, ends, axes] + ([steps] if steps else [])
+        return self.op("Slice", [x, *(self.constant(np.array(part, np.int64)) for part in parts)])
+
+    def zeros_like(self, x: ir.Value, dtype: ir.DataType | None = None) -> ir.Value:
+        """Zeros in the shape of `x`, of its element type unless another is given."""
+        element = dtype or x.dtype or ir.DataType.FLOAT
+        made = self.op("ConstantOfShape", [self.shape(x)], {"value": ir.tensor(np.zeros(1, element.numpy()))})
+        if x.shape is not None:
+            made.shape = ir.Shape(x.shape)
+        return made
+
+    # Reductions, in float32 for float16 and bfloat16: their sums overflow or swamp.
+
+    def reduce(
+        self, op_type: str, x: ir.Value, axes: Sequence[int] | ir.Value | None, *, keepdims: bool = True
+    ) -> ir.Value:
+        """`ReduceSum`, `ReduceMean`, ... over `axes` (None: all), computed and returned in float32 for a low `x`."""
+        attributes: dict[str, Any] = {"keepdims": int(keepdims)}
+        x = self.high(x)
+        if axes is None:
+            return self.op(op_type, [x], attributes)
+        if isinstance(axes, ir.Value):
+            return self.op(op_type, [x, axes], {**attributes, "noop_with_empty_axes": 1})
+        if not axes:
+            return x
+        if op_type == "ReduceSum" or self.opset >= 18:
+            return self.op(op_type, [x, self.constant(np.array(list(axes), np.int64))], attributes)
+        return self.op(op_type, [x], {**attributes, "axes": list(axes)})
+
+    def sum(self, x: ir.Value, axes: Sequence[int] | None = None, *, keepdims: bool = True) -> ir.Value:
+        """The sum over `axes`, float32 for a low `x`."""
+        return self.reduce("ReduceSum", x, axes, keepdims=keepdims)
+
+    def mean(self, x: ir.Value, axes: Sequence[int] | None = None, *, keepdims: bool = True) -> ir.Value:
+        """The mean over `axes`, float32 for a low `x`."""
+        return self.reduce("ReduceMean", x, axes, keepdims=keepdims)
+
+    def sum_to(self, x: ir.Value, like: ir.Value) -> ir.Value:
+        """Undo a broadcast: sum `x` over the axes along which `like` was repeated, to the shape of `like`."""
+        if x.shape is None or like.shape is None:
+            return self._sum_to_at_run_time(x, like)
+        have, want = list(x.shape), list(like.shape)
+        if have == want:
+            return x
+        lead = len(have) - len(want)
+        axes = list(range(lead))
+        for axis, size in enumerate(want):
+            if size == 1 and have[lead + axis] != 1:
+                axes.append(lead + axis)
+            elif have[lead + axis] != size and not _surely_equal(have[lead + axis], size):
+                return self._sum_to_at_run_time(x, like)
+        made = self.sum(x, axes, keepdims=True)
+        return self.squeeze(made, list(range(lead)))
+
+    def _sum_to_at_run_time(self, x: ir.Value, like: ir.Value) -> ir.Value:
+        """`sum_to` where shapes are not known: the axes are those where `like` is 1 and `x` is not, found by Shape."""
+        have, want = self.shape(x), self.shape(like)
+        missing = self.sub(self.op("Size", [have]), self.op("Size", [want]))
+        lead = self.op(
+            "ConstantOfShape", [self.unsqueeze(missing, [0])], {"value": ir.tensor(np.ones(1, np.int64))}
+        )
+        padded = self.concat([lead, want], 0)
+        repeated = self.op("Not", [self.op("Equal", [padded, have])])
+        axes = self.reshape(self.op("NonZero", [repeated]), [-1])
+        return self.reshape_like(self.reduce("ReduceSum", x, axes), like)
+
+    # Matrices.
+
+    def matmul(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """The matrix product, batched as numpy's."""
+        return self.op("MatMul", [a, b])
+
+
+def _surely_equal(a: Any, b: Any) -> bool:
+    """Whether two dimensions must be the same: one of them is unknown altogether, and neither is 1 by declaration."""
+    return isinstance(a, int) and isinstance(b, int) and a == b
+
+
+def shape_of(value: ir.Value) -> tuple[int, ...]:
+    """Return the shape of a value whose dimensions are all known.
+
+    Raises:
+        ModelError: they are not.
+    """
+    if not is_static(value):
+        raise ModelError(f"the shape of '{value.name}' must be known here, got {value.shape}")
+    assert value.shape is not None
+    return tuple(int(size) for size in value.shape)  # type: ignore[arg-type]  # all are ints, by is_static
+
+
+def is_static(value: ir.Value) -> bool:
+    """Whether every dimension of the value is a known number."""
+    return value.shape is not None and all(isinstance(size, int) for size in value.shape)
+
+
+def rank_of(value: ir.Value) -> int:
+    """Return how many dimensions a value has.
+
+    Raises:
+        ModelError: it is not known.
+    """
+    if value.shape is None:
+        raise ModelError(
+            f"the rank of '{value.name}' must be known here: give the program's inputs shapes, and run shape inference"
+        )
+    return len(value.shape)
+
+
+def low_or_float(value: ir.Value | None) -> bool:
+    """Whether a value is a tensor of floating-point numbers."""
+    return value is not None and value.dtype is not None and value.dtype.is_floating_point()
+
+
+def infer_outputs(model: ir.Model, node: ir.Node) -> None:
+    """Give the outputs of a node without bodies their types and shapes, as far as ONNX can tell from its inputs.
+
+    Raises:
+        ModelError: ONNX refuses the operator on these inputs.
+    """
+    if any(True for _ in bodies(node)):
+        return
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset_of(model, node.domain), node.domain)
+    except onnx.defs.SchemaError as error:
+        version = opset_of(model, node.domain)
+        raise ModelError(f"there is no operator {node.domain or 'ai.onnx'}::{node.op_type} at opset {version}") from error
+    types, data = {}, {}
+    for value in node.inputs:
+        if value is None or value.type is None:
+            continue
+        types[str(value.name)] = _type_proto(value)
+        tensor = constant_of(value)
+        if tensor is not None and tensor.size <= _SMALL:
+            data[str(value.name)] = ir.to_proto(tensor)
+    try:
+        found = onnx.shape_inference.infer_node_outputs(
+            schema, ir.to_proto(node), types, data, opset_imports=imports, ir_version=10
+        )
+    except onnx.shape_inference.InferenceError as error:
+        shapes = ", ".join(f"{v.name}: {v.dtype} {v.shape}" for v in node.inputs if v is not None)
+        reason = " ".join(str(error).split())
+        raise ModelError(f"node '{node.name}' ({node.op_type}) does not fit its inputs ({shapes}): {reason}") from error
+    for value in node.outputs:
+        if value.name in found:
+            _set_type(value, found[value.name])
+
+
+def _type_proto(value: ir.Value) -> onnx.TypeProto:
+    made = onnx.TypeProto()
+    ir.serde.serialize_type_into(made, value.type)  # type: ignore[arg-type]  # checked by the caller
+    if value.shape is not None:
+        ir.serde.serialize_shape_into(made, value.shape)
+    return made
+
+
+def _set_type(value: ir.Value, proto: onnx.TypeProto) -> None:
+    if proto.WhichOneof("value") is None:
+        return
+    value.type = ir.serde.deserialize_type_proto_for_type(proto)
+    shape = ir.serde.deserialize_type_proto_for_shape(proto)
+    if shape is not None:
+        value.shape = shape
