@@ -9,10 +9,19 @@ Names are imported when they are first used, so that the package itself costs no
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from amp_transpiler.lazy import lazy_names
+
 if TYPE_CHECKING:
+    from amp_transpiler import (
+        debugging,
+        nn,
+        optimizer,
+        regularizer,
+        static,
+        utils,
+    )
     from amp_transpiler.casting import cast_model_to_fp16, cast_parameters_to_fp16
     from amp_transpiler.errors import (
         AmpError,
@@ -26,13 +35,18 @@ if TYPE_CHECKING:
     )
     from amp_transpiler.graph.io import load, save
     from amp_transpiler.graph.program import Program
+    from amp_transpiler.graph.regions import disable_amp, fp16_guard, mark_region
+    from amp_transpiler.graph.variable import Variable
+    from amp_transpiler.param_attr import ParamAttr
     from amp_transpiler.pipeline import transpile
     from amp_transpiler.precision.lists import AutoMixedPrecisionLists
-    from amp_transpiler.precision.regions import disable_amp, fp16_guard, mark_region
     from amp_transpiler.report import DecisionRow, OutputComparison, Report
     from amp_transpiler.rewrite.emulate import emulate
     from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
     from amp_transpiler.runtime.session import Session
+    from amp_transpiler.static.amp.decorator import decorate
+    from amp_transpiler.static.core import enable_static
+    from amp_transpiler.utils.seed import seed
 
 __version__ = "0.1.0"
 
@@ -53,13 +67,24 @@ _HOMES = {
     "Report": "report",
     "Session": "runtime.session",
     "VerificationError": "errors",
+    "ParamAttr": "param_attr",
+    "Variable": "graph.variable",
     "cast_model_to_fp16": "casting",
+    "debugging": "",
+    "decorate": "static.amp.decorator",
+    "enable_static": "static.core",
+    "nn": "",
+    "optimizer": "",
+    "regularizer": "",
+    "seed": "utils.seed",
+    "static": "",
+    "utils": "",
     "cast_parameters_to_fp16": "casting",
-    "disable_amp": "precision.regions",
+    "disable_amp": "graph.regions",
     "emulate": "rewrite.emulate",
-    "fp16_guard": "precision.regions",
+    "fp16_guard": "graph.regions",
     "load": "graph.io",
-    "mark_region": "precision.regions",
+    "mark_region": "graph.regions",
     "save": "graph.io",
     "transpile": "pipeline",
 }
@@ -77,27 +102,38 @@ __all__ = [
     "OptionError",
     "OutputComparison",
     "OutputError",
+    "ParamAttr",
     "Program",
     "Report",
     "Session",
+    "Variable",
     "VerificationError",
     "cast_model_to_fp16",
     "cast_parameters_to_fp16",
+    "debugging",
+    "decorate",
     "disable_amp",
     "emulate",
+    "enable_static",
     "fp16_guard",
     "load",
     "mark_region",
+    "nn",
+    "optimizer",
+    "regularizer",
     "save",
+    "seed",
+    "static",
     "transpile",
+    "utils",
 ]
 
 
+_find = lazy_names(__name__, {name: f"{__name__}.{home}" if home else "" for name, home in _HOMES.items()})
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
+    value = globals()[name] = _find(name)
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, MutableMapping
+from collections.abc import Collection, Container, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
 from amp_transpiler.precision.policy import parse_level
-from amp_transpiler.precision.regions import FP16_GUARD, region_of
+from amp_transpiler.graph.regions import FP16_GUARD, region_of
 
 __all__ = ["cast_model_to_fp16", "cast_parameters_to_fp16"]
 
@@ -61,6 +61,7 @@ def cast_model_to_fp16(
             f"cast_model_to_fp16 edits a program in memory, got the path {os.fspath(program)!r}: convert files with "
             "amp_transpiler.transpile(src, dst), or amp_transpiler.load(path) first"
         )
+    given = load(program)
     low = low_format(dest_type)
     policy = Policy(
         level=parse_level(level),
@@ -69,8 +70,9 @@ def cast_model_to_fp16(
         lists=amp_lists if amp_lists is not None else AutoMixedPrecisionLists(dtype=low.name),
         use_promote=use_promote,
         use_guard=use_fp16_guard,
+        parameters=frozenset(p.name for p in given.persistables.values() if p.kind == "parameter"),
+        training=given.is_training,
     )
-    given = load(program)
     work = given.clone()
     if use_fp16_guard and not any(FP16_GUARD in region_of(node) for node in work.model.graph.all_nodes()):
         logger.info("the program has no fp16_guard region: it counts as guarded everywhere")
@@ -80,10 +82,19 @@ def cast_model_to_fp16(
     if isinstance(program, onnx.ModelProto):
         program.CopyFrom(to_proto(work.model))
     else:
+        if given.is_training:
+            converted |= _low_parameters(given, work, low.dtype)
         install(given.model, work.model)
+        given.touch()
         given.notes = work.notes
         given.source = None
     return converted
+
+
+def _low_parameters(before: Program, after: Program, low: ir.DataType) -> set[str]:
+    """Names of the parameters, inputs of a training program, that the conversion made low."""
+    names = (p.name for p in before.persistables.values() if p.kind == "parameter")
+    return {name for name in names if after.value(name).dtype == low and before.value(name).dtype != low}
 
 
 def cast_parameters_to_fp16(
@@ -92,6 +103,8 @@ def cast_parameters_to_fp16(
     scope: MutableMapping[str, np.ndarray] | None = None,
     to_fp16_var_names: Collection[str] | None = None,
     dest_type: str = "float16",
+    rewrite_master_weight: bool = False,
+    master_weights: Mapping[str, str] | None = None,
 ) -> None:
     """See that the parameters named are low.
 
@@ -105,6 +118,8 @@ def cast_parameters_to_fp16(
             the names given are rounded in it.
         to_fp16_var_names: what `cast_model_to_fp16` returned; nothing is done for None or an empty set.
         dest_type: `float16` or `bfloat16`: what arrays in `scope` are rounded to.
+        rewrite_master_weight: also give the master weights in `scope` the rounded values.
+        master_weights: parameter name -> name of its float32 master.
     """
     if not to_fp16_var_names:
         return
@@ -112,7 +127,14 @@ def cast_parameters_to_fp16(
     for name in sorted(set(to_fp16_var_names) & set(scope or ())):
         if scope is not None and scope[name].dtype == np.float32:
             scope[name] = scope[name].astype(low.numpy)
-    model = load(program).model
+            master = (master_weights or {}).get(name)
+            if rewrite_master_weight and master is not None:
+                scope[master] = scope[name].astype(np.float32)
+    given = load(program)
+    if given.is_training:
+        _warn_of_missing(given, scope or {}, to_fp16_var_names)
+        return
+    model = given.model
     held = {str(name): value.dtype for s in scopes(model) for name, value in s.graph.initializers.items()}
     held |= {str(v.name): v.dtype for s in scopes(model) for n in s.graph if n.op_type == "Constant" for v in n.outputs}
     for name in sorted(to_fp16_var_names):
@@ -122,3 +144,9 @@ def cast_parameters_to_fp16(
             logger.warning("parameter '%s' is not in the program: not converted", name)
         elif held[name] == ir.DataType.FLOAT:
             logger.warning("parameter '%s' is float32 in the program: run cast_model_to_fp16 first", name)
+
+
+def _warn_of_missing(program: Program, scope: Container[str], names: Collection[str]) -> None:
+    for name in sorted(names):
+        if name in program.persistables and name not in scope:
+            logger.warning("parameter '%s' is not in the scope: run the startup program first", name)

@@ -82,7 +82,7 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
             f"{what}: uses operators newer than opset {NEWEST_OPSET}, which ONNX Runtime does not know yet"
         )
     if policy.level != "O0":
-        _settle_opset(program, policy, Target(policy.target, policy.low))
+        _settle_opset(program, policy, Target(policy.target, policy.low, training=policy.training))
         _fold(program, policy, ranges)
     _settle_ir_version(model)
 
@@ -166,7 +166,7 @@ def _has_equivalent(node: ir.Node) -> bool:
 
 def _fold(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     """Fold a BatchNormalization that must stay high into a producer that can be low."""
-    model, target = program.model, Target(policy.target, policy.low)
+    model, target = program.model, Target(policy.target, policy.low, training=policy.training)
 
     def can_be_low(node: ir.Node) -> bool:
         form = constrain(model, node, target).form

@@ -26,7 +26,7 @@ from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
 from amp_transpiler.precision.policy import operator_name, parse_level
-from amp_transpiler.precision.regions import DISABLE_AMP, FP16_GUARD, mark_region
+from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, mark_region
 from amp_transpiler.report import DecisionRow, Report
 from amp_transpiler.verification.verify import accurate, check_result, check_source
 

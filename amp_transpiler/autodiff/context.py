@@ -21,7 +21,7 @@ class NodeGradient:
         node: the node.
         b: writes the operators of the backward pass.
         grads: gradient of each output, None where the targets do not depend on it.
-        differentiate_body: for control flow: differentiates a body (see `autodiff.driver.Driver.body`).
+        driver: for control flow: differentiates a body (see `autodiff.driver.Driver.branch`).
     """
 
     def __init__(
@@ -84,6 +84,10 @@ class NodeGradient:
         """Whether the gradient of input `index` is wanted by anybody."""
         value = self.optional(index)
         return value is not None and self._wanted(value)
+
+    def wants_value(self, value: ir.Value) -> bool:
+        """Whether the gradient of a value, such as one that a body captures, is wanted by anybody."""
+        return self._wanted(value)
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The value of an attribute: a number, string, list, or `ir.TensorProtocol`."""

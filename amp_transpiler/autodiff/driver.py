@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.autodiff.bodies import captured, copy_body, remove_unused
 from amp_transpiler.autodiff.context import NodeGradient
 from amp_transpiler.autodiff.registry import find_rule
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, low_or_float
-from amp_transpiler.graph.walk import bodies
 
 __all__ = ["Driver", "differentiate"]
 
@@ -65,7 +65,7 @@ class Driver:
             return total.get(value)
 
         for node in reversed(nodes):
-            if not any(value in active for value in (*node.inputs, *_captured(node)) if value is not None):
+            if not any(value in active for value in (*node.inputs, *captured(node)) if value is not None):
                 continue
             grads = [settle(value) for value in node.outputs]
             if all(grad is None for grad in grads):
@@ -80,7 +80,7 @@ class Driver:
         """The values that depend on a wanted one, and through which gradients may pass."""
         active = set(self._wanted)
         for node in nodes:
-            if any(value in active for value in (*node.inputs, *_captured(node))):
+            if any(value in active for value in (*node.inputs, *captured(node))):
                 active.update(v for v in node.outputs if low_or_float(v) and v not in self._stop)
         return active
 
@@ -97,13 +97,48 @@ class Driver:
         found = rule(context)
         if found is None or isinstance(found, ir.Value):
             found = [found]
-        if len(found) > len(node.inputs) and any(value not in active for value in node.inputs if value is not None):
-            found = list(found)[: len(node.inputs)]
         pairs = []
-        for value, grad in zip((*node.inputs, *_captured(node)), found, strict=False):
+        for value, grad in zip((*node.inputs, *captured(node)), found, strict=False):
             if value is not None and grad is not None and value in active:
                 pairs.append((value, self._fit(grad, value)))
         return pairs
+
+    def branch(self, body: ir.Graph, grads: Sequence[ir.Value | None], wanted: Sequence[ir.Value]) -> ir.Graph:
+        """Return a body without inputs that runs `body` forward again, then backward.
+
+        Args:
+            body: a branch: it captures what it reads.
+            grads: gradient of each output of the branch, None where it has none.
+            wanted: values from outside; their gradients are the outputs, zeros where the branch does not use one.
+        """
+        copy, copied = copy_body(body, self.builder)
+        driver = Driver(self.builder, set(wanted), self._stop | {copied[v] for v in self._stop if v in copied})
+        with self.builder.inside(copy):
+            parts: dict[ir.Value, list[ir.Value]] = {}
+            for output, grad in zip(copy.outputs, grads, strict=False):
+                if grad is not None:
+                    parts.setdefault(output, []).append(self._seen_as(grad, output))
+            found = driver.run(copy, {output: self._sum(seeds) for output, seeds in parts.items()})
+            outputs: list[ir.Value] = []
+            own = {value for node in copy for value in node.outputs}
+            for value in wanted:
+                made = found.get(value)
+                if made is None:
+                    made = self.builder.zeros_like(value)
+                elif made not in own or made in outputs:  # a branch hands out what its own nodes made, each value once
+                    made = self.builder.op("Identity", [made])
+                outputs.append(made)
+        copy.outputs[:] = outputs
+        remove_unused(copy)
+        return copy
+
+    def _seen_as(self, grad: ir.Value, output: ir.Value) -> ir.Value:
+        """The gradient of an `If`'s output in the shape of a branch's, about which less may be known outside."""
+        if grad.shape == output.shape:
+            return grad
+        made = self.builder.op("Identity", [grad])
+        made.shape = None if output.shape is None else ir.Shape(output.shape)
+        return made
 
     def _fit(self, grad: ir.Value, value: ir.Value) -> ir.Value:
         """Give a gradient the shape and the element type of its value."""
@@ -118,27 +153,6 @@ class Driver:
         for part in high[1:]:
             result = self.builder.add(result, part)
         return self.builder.cast(result, parts[0].dtype)
-
-
-def _captured(node: ir.Node) -> list[ir.Value]:
-    """The values from outside that the bodies of a node read, each once, in order."""
-    inside: set[ir.Value] = set()
-    found: dict[ir.Value, None] = {}
-    for _, body in bodies(node):
-        inside.update(body.inputs)
-        inside.update(body.initializers.values())
-        for inner in body:
-            for value in (*inner.inputs, *_captured(inner)):
-                if value is not None and value not in inside:
-                    found[value] = None
-            inside.update(inner.outputs)
-        for value in body.outputs:
-            if value not in inside:
-                found[value] = None
-    return list(found)
-
-
-captured = _captured
 
 
 def require_grads(grads: Mapping[ir.Value, ir.Value], wanted: Collection[ir.Value]) -> None:

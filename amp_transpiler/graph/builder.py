@@ -91,7 +91,7 @@ class GraphBuilder:
             list(ir.convenience.convert_attributes(dict(attributes))) if attributes else [],
             outputs=made,
             name=self.names.fresh(label),
-            metadata_props=dict(self.metadata),
+            metadata_props=self.node_metadata(),
         )
         if domain:
             self.model.graph.opset_imports.setdefault(domain, 1)
@@ -100,7 +100,15 @@ class GraphBuilder:
             self.graph.insert_before(self.before, node)
         else:
             self.graph.append(node)
+        self.made(node.outputs)
         return tuple(node.outputs)
+
+    def node_metadata(self) -> dict[str, str]:
+        """Return what the next node carries in its `metadata_props`."""
+        return dict(self.metadata)
+
+    def made(self, values: Sequence[ir.Value]) -> None:
+        """Hear of values just made; for subclasses."""
 
     def op(
         self,
@@ -133,6 +141,7 @@ class GraphBuilder:
         made.const_value = ir.Tensor(array, dtype=dtype, name=name)
         self.model.graph.register_initializer(made)
         self._constants[key] = made
+        self.made([made])
         return made
 
     def operand(self, value: Operand, like: ir.Value) -> ir.Value:
@@ -312,9 +321,7 @@ class GraphBuilder:
         """`sum_to` where shapes are not known: the axes are those where `like` is 1 and `x` is not, found by Shape."""
         have, want = self.shape(x), self.shape(like)
         missing = self.sub(self.op("Size", [have]), self.op("Size", [want]))
-        lead = self.op(
-            "ConstantOfShape", [self.unsqueeze(missing, [0])], {"value": ir.tensor(np.ones(1, np.int64))}
-        )
+        lead = self.op("ConstantOfShape", [self.unsqueeze(missing, [0])], {"value": ir.tensor(np.ones(1, np.int64))})
         padded = self.concat([lead, want], 0)
         repeated = self.op("Not", [self.op("Equal", [padded, have])])
         axes = self.reshape(self.op("NonZero", [repeated]), [-1])
@@ -380,7 +387,9 @@ def infer_outputs(model: ir.Model, node: ir.Node) -> None:
         schema = onnx.defs.get_schema(node.op_type, opset_of(model, node.domain), node.domain)
     except onnx.defs.SchemaError as error:
         version = opset_of(model, node.domain)
-        raise ModelError(f"there is no operator {node.domain or 'ai.onnx'}::{node.op_type} at opset {version}") from error
+        raise ModelError(
+            f"there is no operator {node.domain or 'ai.onnx'}::{node.op_type} at opset {version}"
+        ) from error
     types, data = {}, {}
     for value in node.inputs:
         if value is None or value.type is None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 
-__all__ = ["BFLOAT16", "FLOAT16", "LowFormat", "cast_is_lossless", "low_format"]
+__all__ = ["BFLOAT16", "FLOAT16", "LowFormat", "cast_is_lossless", "low_format", "parse_dtype"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,3 +105,18 @@ def cast_is_lossless(source: ir.DataType, target: ir.DataType) -> bool:
         source_digits, source_lowest, source_highest = _FLOATS[source]
         return source_digits <= digits and source_lowest >= lowest and source_highest <= highest
     return source in _INTEGER_BITS and _INTEGER_BITS[source] <= digits and _INTEGER_BITS[source] - 1 <= highest
+
+
+def parse_dtype(dtype: object) -> ir.DataType:
+    """Return the element type that `dtype` names: `float32`, `int64`, `bool`, `bfloat16`, a numpy dtype, ...
+
+    Raises:
+        OptionError: it names none.
+    """
+    if isinstance(dtype, ir.DataType):
+        return dtype
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    try:
+        return ir.DataType.from_numpy(np.dtype(getattr(ml_dtypes, name, name)))
+    except (TypeError, AttributeError) as error:
+        raise OptionError(f"unknown dtype {dtype!r}: expected one such as 'float32', 'float16' or 'int64'") from error

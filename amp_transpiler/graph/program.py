@@ -1,44 +1,268 @@
-"""The program: an ONNX model being worked on."""
+"""The program: an ONNX model being worked on, with what a training program knows beside its graph."""
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.proto import to_proto
+from amp_transpiler.graph.regions import REGION_KEY, current_region
 
-__all__ = ["Program"]
+if TYPE_CHECKING:
+    from amp_transpiler.graph.variable import Variable
+
+__all__ = ["ROLE_KEY", "Persistable", "Program", "Role", "install", "role_of"]
+
+Role = Literal["forward", "backward", "optimize"]
+ROLE_KEY = "amp_transpiler.role"  # metadata of a node that is not part of the forward pass
+
+TRAINING_OPSET = (
+    21  # the last in which CUDA has MaxPool and Dropout; bfloat16 programs are raised when they are decorated
+)
+TRAINING_IR = 10
+
+
+@dataclasses.dataclass(slots=True)
+class Persistable:
+    """A value that lives in a scope from run to run.
+
+    Attributes:
+        name: its name, in the program and in the scope.
+        kind: `parameter`; `statistic`: kept by the forward pass, such as running means; `state`: an optimizer's.
+        trainable: whether an optimizer updates it.
+        learning_rate: factor on the optimizer's learning rate, for this parameter.
+        regularizer: its own weight decay, instead of the optimizer's.
+        need_clip: whether gradient clipping touches it.
+    """
+
+    name: str
+    kind: Literal["parameter", "statistic", "state"]
+    trainable: bool = True
+    learning_rate: float = 1.0
+    regularizer: Any = None
+    need_clip: bool = True
 
 
 class Program:
-    """An ONNX model being worked on, with its values inside.
+    """An ONNX model being worked on.
+
+    A loaded model has its weights inside. In a training program parameters and other persistable values are graph
+    inputs whose values live in a scope; `updates` says by which value of the graph each is replaced after a run.
+
+    Args:
+        model: the model; an empty one unless given.
+        source: the file it was loaded from.
 
     Attributes:
         model: the model as `onnx_ir` holds it; weights of a loaded file stay memory-mapped until they are saved.
         source: the file it was loaded from, or None.
         notes: remarks of the passes that prepared it, for the report.
+        persistables: values that live in a scope, by name.
+        updates: persistable name -> name of the value that replaces it after a run.
+        outputs: names of what `to_onnx` hands out beside the updates: losses, and the outputs of a loaded model.
+        no_gradient: names of values that no gradient passes through.
+        random_seed: decides initial values and Dropout masks; 0 for `amp_transpiler.seed`'s.
+        version: grows with every edit.
     """
 
-    def __init__(self, model: ir.Model, source: pathlib.Path | None = None) -> None:
-        self.model = model
+    def __init__(self, model: ir.Model | None = None, source: pathlib.Path | None = None) -> None:
+        self.model = model if model is not None else _empty_model()
         self.source = source
         self.notes: list[str] = []
+        self.persistables: dict[str, Persistable] = {}
+        self.updates: dict[str, str] = {}
+        self.outputs: list[str] = []
+        self.no_gradient: set[str] = set()
+        self.random_seed = 0
+        self.version = 0
+        self._values: dict[str, ir.Value] | None = None
+        self._builder: _ProgramBuilder | None = None
 
     def __repr__(self) -> str:
         origin = self.source or self.model.graph.name or "in memory"
         return f"Program({str(origin)!r}, {self.model.graph.num_nodes()} nodes)"
 
-    def to_onnx(self) -> onnx.ModelProto:
-        """Return the program as a protobuf message, weights inside."""
-        return to_proto(self.model)
+    @property
+    def is_training(self) -> bool:
+        """Whether its values live in a scope."""
+        return bool(self.persistables or self.updates)
 
-    def clone(self) -> Program:
-        """Return an independent copy; weights, which are never changed in place, are shared."""
+    def touch(self) -> None:
+        """Say that the graph was edited from outside: what was remembered of it is forgotten."""
+        self.version += 1
+        self._values = None
+        self._builder = None
+
+    # Values.
+
+    def find(self, name: str) -> ir.Value | None:
+        """Return the value of the main graph that has this name, or None."""
+        if self._values is None:
+            graph = self.model.graph
+            known = [*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs)]
+            self._values = {str(value.name): value for value in known if value.name}
+        return self._values.get(name)
+
+    def value(self, name: str) -> ir.Value:
+        """Return the value of the main graph that has this name.
+
+        Raises:
+            InputError: there is none.
+        """
+        found = self.find(name)
+        if found is None:
+            raise InputError(f"there is no variable {name!r} in {self!r}")
+        return found
+
+    def var(self, name: str) -> Variable:
+        """Return a handle on the variable of this name.
+
+        Raises:
+            InputError: there is none.
+        """
+        from amp_transpiler.graph.variable import Variable
+
+        self.value(name)
+        return Variable(self, name)
+
+    def global_block(self) -> Program:
+        """Return the program itself: an ONNX program's main graph is its global block."""
+        return self
+
+    def list_vars(self) -> list[Variable]:
+        """Return every variable of the main graph."""
+        self.find("")
+        assert self._values is not None
+        return [self.var(name) for name in self._values]
+
+    def all_parameters(self) -> list[Variable]:
+        """Return the parameters, in the order in which they were made."""
+        return [self.var(p.name) for p in self.persistables.values() if p.kind == "parameter"]
+
+    # Building.
+
+    def builder(self, role: Role = "forward") -> GraphBuilder:
+        """Return what appends operators to the main graph, marked with `role` and the regions the code is in."""
+        if self._builder is None:
+            self._builder = _ProgramBuilder(self)
+        self._builder.role = role
+        return self._builder
+
+    def add_input(self, name: str, dtype: ir.DataType, shape: Iterable[int | str | None]) -> ir.Value:
+        """Add a graph input.
+
+        Raises:
+            InputError: the name is taken.
+        """
+        if self.find(name) is not None:
+            raise InputError(f"the program already has a variable {name!r}: choose another name")
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(list(shape)))
+        self.model.graph.inputs.append(value)
+        self.builder().names.fresh(name)
+        self.remember(value)
+        return value
+
+    def add_persistable(self, about: Persistable, dtype: ir.DataType, shape: Iterable[int]) -> ir.Value:
+        """Add a value that lives in the scope, or return the one of this name that is there already.
+
+        Raises:
+            InputError: the one that is there has another element type or shape.
+        """
+        wanted = list(shape)
+        if about.name in self.persistables:
+            found = self.value(about.name)
+            if found.dtype != dtype or list(found.shape or ()) != wanted:
+                raise InputError(
+                    f"'{about.name}' is {found.dtype} {found.shape} in this program already, and is now asked for as "
+                    f"{dtype} {wanted}: give it another name"
+                )
+            return found
+        self.persistables[about.name] = about
+        return self.add_input(about.name, dtype, wanted)
+
+    def remember(self, value: ir.Value) -> None:
+        """Note a value that was just added."""
+        self.version += 1
+        if self._values is not None and value.name:
+            self._values[value.name] = value
+
+    # Copies and export.
+
+    def clone(self, for_test: bool = False) -> Program:
+        """Return an independent copy; weights, which are never changed in place, are shared.
+
+        Args:
+            for_test: leave out the backward pass and the optimizer, and switch BatchNormalization and Dropout to
+                inference. Persistable values keep their names, so both programs share them through the scope.
+        """
         copy = Program(self.model.clone(), self.source)
         copy.notes = list(self.notes)
+        copy.persistables = {name: dataclasses.replace(p) for name, p in self.persistables.items()}
+        copy.updates = dict(self.updates)
+        copy.outputs = list(self.outputs)
+        copy.no_gradient = set(self.no_gradient)
+        copy.random_seed = self.random_seed
+        if for_test:
+            from amp_transpiler.graph.inference import make_inference
+
+            make_inference(copy)
         return copy
+
+    def to_onnx(self, scope: Mapping[str, np.ndarray] | None = None) -> onnx.ModelProto:
+        """Return the program as a protobuf message.
+
+        Args:
+            scope: values of persistables. With it they become initializers; without it they are graph inputs, and
+                their updates are outputs. A loaded program has its weights inside anyhow.
+        """
+        if not self.is_training:
+            return to_proto(self.model)
+        from amp_transpiler.graph.assemble import assemble, with_values
+
+        assembled = assemble(self, self.outputs, updates=scope is None)
+        if scope is not None:
+            with_values(assembled.model, self, scope)
+        return to_proto(assembled.model)
+
+
+class _ProgramBuilder(GraphBuilder):
+    """Appends to a program: nodes carry role and regions, and the program learns of the new values."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program.model)
+        self._program = program
+        self.role: Role = "forward"
+
+    def node_metadata(self) -> dict[str, str]:
+        found = dict(self.metadata)
+        if self.role != "forward":
+            found[ROLE_KEY] = self.role
+        if region := current_region():
+            found[REGION_KEY] = region
+        return found
+
+    def made(self, values: Iterable[ir.Value]) -> None:
+        if self.graph is self.model.graph:
+            for value in values:
+                self._program.remember(value)
+
+
+def role_of(node: ir.Node) -> Role:
+    """Return which part of a training step a node belongs to."""
+    return node.metadata_props.get(ROLE_KEY, "forward")  # type: ignore[return-value]  # only roles are ever put there
+
+
+def _empty_model() -> ir.Model:
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": TRAINING_OPSET}, name="program")
+    return ir.Model(graph, ir_version=TRAINING_IR, producer_name="amp_transpiler")
 
 
 def install(target: ir.Model, content: ir.Model) -> None:

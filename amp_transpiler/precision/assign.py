@@ -27,9 +27,11 @@ from amp_transpiler.precision.numerics import in_order, unsafe_nodes
 from amp_transpiler.precision.operators import CAPPED
 from amp_transpiler.precision.policy import Colour, Level, colour, operator_name
 from amp_transpiler.precision.ports import settle_ports
-from amp_transpiler.precision.regions import DISABLE_AMP, FP16_GUARD, region_of
+from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, region_of
 
 __all__ = ["Policy", "assign"]
+
+_KEEP_PARAMETERS_HIGH = {"BatchNormalization", "LayerNormalization", "InstanceNormalization"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,9 @@ class Policy:
         use_guard: only nodes inside an `fp16_guard` region may be low, if there is any such region.
         low_io: names of graph inputs and outputs that become low themselves.
         forced_high: node name -> reason, for nodes that turned out to need float32.
+        parameters: names of graph inputs that hold weights: a training program's. At O2 those become low that every
+            reader wants low.
+        training: the program is a training program (see `Target`).
     """
 
     level: Level
@@ -55,6 +60,8 @@ class Policy:
     use_guard: bool = True
     low_io: frozenset[str] = frozenset()
     forced_high: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    parameters: frozenset[str] = frozenset()
+    training: bool = False
 
 
 def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -> Assignment:
@@ -76,7 +83,7 @@ class _Assigner:
         self._model = model
         self._policy = policy
         self._ranges = ranges
-        self._target = Target(policy.target, policy.low)
+        self._target = Target(policy.target, policy.low, training=policy.training)
         self._result = Assignment(policy.low)
         self._leaning: dict[ir.Value, str] = {}  # value -> low or high, where its producer has a precision of its own
         self._unsafe: Mapping[ir.Node, str] = {}
@@ -97,8 +104,30 @@ class _Assigner:
             if decision.form is not None:
                 result.low_values.update(node.outputs[index] for index in decision.form.outputs)
         self._settle_io()
+        if policy.level == "O2":
+            result.low_values.update(value for value in model.graph.inputs if self._is_low_parameter(value))
         settle_ports(result, self._may_pass_low)
         return result
+
+    def _is_low_parameter(self, value: ir.Value) -> bool:
+        """Whether a parameter is stored low: every reader wants it low, and none is a normalisation.
+
+        Paddle keeps the scales and shifts of normalisations in float32; where ONNX wants them low, as
+        LayerNormalization does, they are cast when they are read.
+        """
+        if value.name not in self._policy.parameters or not is_float32(value):
+            return False
+        readers = 0
+        for node, index in value.uses():
+            decision = self._result.decisions.get(node)
+            if decision is None or decision.takes_any:
+                continue
+            if decision.form is None or index not in decision.form.inputs:
+                return False
+            if is_standard(node) and node.op_type in _KEEP_PARAMETERS_HIGH:
+                return False
+            readers += 1
+        return readers > 0
 
     def _may_pass_low(self, node: ir.Node) -> bool:
         """Whether the schema of a control-flow operator admits the low format; bfloat16 came late to it."""
@@ -196,7 +225,7 @@ class _Assigner:
         """Paddle's promotion: one float32 input holds the node in float32. Parameters are float32 except at O2."""
         for index in sorted(form.inputs):
             value = node.inputs[index]
-            parameter = constant_of(value) is not None
+            parameter = value is not None and (constant_of(value) is not None or value.name in self._policy.parameters)
             if parameter and self._policy.level in ("O2", "auto"):
                 continue
             if value is not None and self._leaning.get(value) != "low":

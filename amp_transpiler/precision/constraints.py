@@ -30,6 +30,9 @@ _READS_ANY = {"Shape", "Size", "Cast"}
 # Operators defined as a function whose body mixes a float32 constant with the low type.
 _ILL_TYPED_BODIES = {"MeanVarianceNormalization"}
 
+# Operators that training programs are rid of before they run: data and result may be low, all else stays float32.
+_LOWERED_FOR_TRAINING = {"BatchNormalization", "Dropout"}
+
 # Operators whose low form would change their meaning.
 _KEEPS_ITS_TYPE = {
     "BitCast": "it reinterprets the bits of its input",
@@ -68,11 +71,15 @@ class Target:
     Args:
         name: `cuda`: ONNX Runtime's CUDA provider. `cpu`: its CPU provider in that format or, float16 only, in float32,
             since it inserts the casts itself. `any`: both. `tensorrt`: the standard domain's schemas alone.
+        low: the low format.
+        training: the program is a training program, which is lowered before it runs: BatchNormalization and Dropout
+            become plain operators, so that no kernel of theirs is needed and statistics may stay float32.
     """
 
-    def __init__(self, name: str, low: LowFormat) -> None:
+    def __init__(self, name: str, low: LowFormat, *, training: bool = False) -> None:
         self.name = name
         self.low = low
+        self.training = training
 
     def has_kernel(
         self,
@@ -140,6 +147,8 @@ def constrain(model: ir.Model, node: ir.Node, target: Target, opset: int | None 
     wanted = f"tensor({target.low.name})"
     if wanted not in sig.allowed.get(primary, ()):
         return Constraint(None, _illegal(node, sig, target.low))
+    if target.training and is_standard(node) and node.op_type in _LOWERED_FOR_TRAINING:
+        return _lowered_form(node, sig)
     fixed = _fixed_parameters(node, sig)
     free = [p for p in dict.fromkeys(s.param for s in slots) if wanted in sig.allowed.get(p, ()) and p not in fixed]
     if primary not in free:
@@ -148,6 +157,13 @@ def constrain(model: ir.Model, node: ir.Node, target: Target, opset: int | None 
         if _runs(model, node, sig, target, parameters, version):
             return Constraint(_form(slots, parameters))
     return Constraint(None, _no_kernel(node, sig, target), missing_kernel=True)
+
+
+def _lowered_form(node: ir.Node, sig: Signature) -> Constraint:
+    data, other = sig.input(0), sig.input(1)
+    if data is not None and other is not None and data.type == other.type:
+        return Constraint(None, f"{node.op_type}-{sig.since_version} has one type for data and statistics")
+    return Constraint(LowForm(frozenset((0,)), frozenset((0,))))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

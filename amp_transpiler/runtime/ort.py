@@ -348,3 +348,28 @@ def _refuse_unbindable(feeds: Mapping[str, Any], outputs: Mapping[str, str]) -> 
                 f"input {name!r} is a sequence, optional or string and output {next(iter(outputs))!r} is "
                 f"{next(iter(outputs.values()))}: ONNX Runtime's Python bindings cannot do both in one run"
             )
+
+
+def to_host(value: onnxruntime.OrtValue) -> np.ndarray:
+    """Return the array that a tensor value holds, wherever it lives, copied to main memory."""
+    dtype = ir.DataType(value.element_type())
+    if value.device_name() != "cpu" and is_extension(dtype.numpy()):
+        value = _copied_to_host(value, dtype)
+    found = from_ort(value)
+    if found is None:
+        raise InputError("an empty optional has no array")
+    return found
+
+
+def _copied_to_host(value: onnxruntime.OrtValue, dtype: ir.DataType) -> onnxruntime.OrtValue:
+    """Copy through a session: numpy, by way of which ONNX Runtime's bindings copy, does not know the type."""
+    model = ir.from_onnx_text(
+        f'<ir_version: 10, opset_import: ["" : 21]> copy ({dtype.name.lower()}[...] x) => ({dtype.name.lower()}[...] y)'
+        " { y = Identity(x) }"
+    )
+    session = _create(ir.to_proto(model).SerializeToString(), _settings(optimize=False, threads=1), CUDAPlace())
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", value)
+    binding.bind_output("y", "cpu")
+    session.run_with_iobinding(binding)
+    return binding.get_outputs()[0]

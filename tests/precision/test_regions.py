@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.precision.regions import (
+from amp_transpiler.graph.regions import (
     DISABLE_AMP,
     FP16_GUARD,
     REGION_KEY,

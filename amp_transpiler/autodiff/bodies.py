@@ -1,0 +1,62 @@
+"""The bodies of control flow as differentiation needs them: what they capture, and copies of them to write behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.walk import bodies
+
+__all__ = ["captured", "copy_body", "remove_unused"]
+
+
+def captured(node: ir.Node) -> list[ir.Value]:
+    """The values from outside that the bodies of a node read, each once, in order."""
+    inside: set[ir.Value] = set()
+    found: dict[ir.Value, None] = {}
+    for _, body in bodies(node):
+        inside.update(body.inputs)
+        inside.update(body.initializers.values())
+        for inner in body:
+            for value in (*inner.inputs, *captured(inner)):
+                if value is not None and value not in inside:
+                    found[value] = None
+            inside.update(inner.outputs)
+        for value in body.outputs:
+            if value not in inside:
+                found[value] = None
+    return list(found)
+
+
+def copy_body(body: ir.Graph, builder: GraphBuilder) -> tuple[ir.Graph, dict[ir.Value, ir.Value]]:
+    """Return a copy of a body with names of its own, and what each value became; captured values stay the same."""
+    copy = body.clone(allow_outer_scope_values=True)
+    copy.name = builder.names.fresh(f"{builder.prefix}{body.name or 'body'}")
+    copied = dict(_twins(body, copy))
+    for value in copied.values():
+        if value.name:
+            value.name = builder.names.fresh(f"{builder.prefix}{value.name}")
+    for node in copy.all_nodes():
+        node.name = builder.names.fresh(f"{builder.prefix}{node.name or node.op_type}")
+        node.metadata_props.update(builder.node_metadata())
+    return copy, copied
+
+
+def _twins(body: ir.Graph, copy: ir.Graph) -> Iterator[tuple[ir.Value, ir.Value]]:
+    """Yield every value of a body and its bodies with its counterpart in the copy."""
+    yield from zip(body.inputs, copy.inputs, strict=True)
+    yield from zip(body.initializers.values(), copy.initializers.values(), strict=True)
+    for node, other in zip(body, copy, strict=True):
+        yield from zip(node.outputs, other.outputs, strict=True)
+        for (_, inner), (_, twin) in zip(bodies(node), bodies(other), strict=True):
+            yield from _twins(inner, twin)
+
+
+def remove_unused(graph: ir.Graph) -> None:
+    """Remove the nodes of a graph whose outputs nobody reads."""
+    kept = set(graph.outputs)
+    for node in reversed(list(graph)):
+        if not any(value in kept or value.uses() for value in node.outputs):
+            graph.remove(node, safe=True)

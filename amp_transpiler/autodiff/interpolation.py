@@ -1,0 +1,135 @@
+"""What Resize does along one axis, as a matrix [out, in]: it is linear, and acts on each axis by itself.
+
+Coordinates are computed in float32, as ONNX Runtime does: which pixel is nearest may hang on the last bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from amp_transpiler.autodiff.windows import Matrix
+
+__all__ = ["AxisResize", "resize_matrix"]
+
+_Coordinates: TypeAlias = npt.NDArray[np.float32]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AxisResize:
+    """A resize along one axis.
+
+    Attributes:
+        size, out: number of elements before and after.
+        scale: as given, or `out / size`.
+        mode: `nearest`, `linear` or `cubic`.
+        coordinates: the attribute `coordinate_transformation_mode`.
+        nearest: the attribute `nearest_mode`, or `simple` for what came before it.
+        cubic_coeff_a, exclude_outside, antialias: as the attributes.
+        roi: start and end of the region, for `tf_crop_and_resize`.
+    """
+
+    size: int
+    out: int
+    scale: float
+    mode: str = "nearest"
+    coordinates: str = "half_pixel"
+    nearest: str = "round_prefer_floor"
+    cubic_coeff_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+    roi: tuple[float, float] = (0.0, 1.0)
+
+
+def resize_matrix(r: AxisResize) -> Matrix:
+    """Return the matrix [out, size] of a resize; a row is zero where the result is the extrapolation value.
+
+    Raises:
+        ValueError: the coordinates or the mode have a name that ONNX does not know.
+    """
+    at = _source_coordinates(r)
+    if r.mode == "nearest":
+        made = _nearest(r, at)
+    elif r.antialias and r.scale < 1:
+        made = _taps(r, at, 2 * (math.ceil((1 if r.mode == "linear" else 2) / r.scale) + 1), r.scale)
+    elif r.mode == "linear":
+        made = _taps(r, np.clip(at, 0, r.size - 1), 2)
+    elif r.mode == "cubic":
+        made = _taps(r, at, 4)
+    else:
+        raise ValueError(f"unknown mode of Resize {r.mode!r}: want nearest, linear or cubic")
+    if r.coordinates == "tf_crop_and_resize":
+        made[(at < 0) | (at > r.size - 1)] = 0.0
+    return made
+
+
+def _source_coordinates(r: AxisResize) -> _Coordinates:
+    one = np.float32
+    y, scale = np.arange(r.out, dtype=one), one(r.scale)
+    half = (y + one(0.5)) / scale - one(0.5)
+    if r.coordinates == "half_pixel":
+        return half
+    if r.coordinates == "pytorch_half_pixel":
+        return half if r.out > 1 else np.zeros(1, one)
+    if r.coordinates == "asymmetric":
+        return y / scale
+    if r.coordinates == "align_corners":
+        return y * one(r.size - 1) / one(r.out - 1) if r.out > 1 else np.zeros(r.out, one)
+    if r.coordinates == "half_pixel_symmetric":
+        adjustment = one(r.out) / (scale * one(r.size))
+        return one(r.size / 2) * (one(1) - adjustment) + half
+    if r.coordinates == "tf_crop_and_resize":
+        start, end = one(r.roi[0]), one(r.roi[1])
+        if r.out == 1:
+            return np.full(1, one(0.5) * (start + end) * one(r.size - 1), one)
+        return start * one(r.size - 1) + y * (end - start) * one(r.size - 1) / one(r.out - 1)
+    raise ValueError(f"unknown coordinate_transformation_mode of Resize {r.coordinates!r}")
+
+
+def _nearest(r: AxisResize, at: _Coordinates) -> Matrix:
+    if r.nearest == "simple":  # before opset 11
+        index = np.ceil(at) if r.scale < 1 else np.floor(at)
+    elif r.nearest == "round_prefer_floor":
+        index = np.ceil(at - np.float32(0.5))
+    elif r.nearest == "round_prefer_ceil":
+        index = np.floor(at + np.float32(0.5))
+    else:
+        index = np.floor(at) if r.nearest == "floor" else np.ceil(at)
+    made = np.zeros((r.out, r.size))
+    made[np.arange(r.out), np.clip(index, 0, r.size - 1).astype(np.int64)] = 1.0
+    return made
+
+
+def _taps(r: AxisResize, at: _Coordinates, taps: int, narrow: float = 1.0) -> Matrix:
+    """Weights of the `taps` pixels around each coordinate; those outside count for the pixel at the edge.
+
+    Args:
+        r: the resize.
+        at: where in the input each output element lies.
+        taps: how many pixels, an even number.
+        narrow: how much closer to each other the kernel takes pixels to be; weights are made to sum to 1 below 1.
+    """
+    first = np.floor(at).astype(np.int64) - (taps // 2 - 1)
+    made = np.zeros((r.out, r.size))
+    for row in range(r.out):
+        index = first[row] + np.arange(taps)
+        weights = _kernel(r, (index - float(at[row])) * narrow)
+        if r.exclude_outside:
+            weights = np.where((index >= 0) & (index < r.size), weights, 0.0)
+        if r.exclude_outside or narrow < 1:
+            weights = weights / weights.sum()
+        np.add.at(made[row], np.clip(index, 0, r.size - 1), weights)
+    return made
+
+
+def _kernel(r: AxisResize, distance: Matrix) -> Matrix:
+    x, a = np.abs(distance), r.cubic_coeff_a
+    if r.mode == "linear":
+        return np.maximum(1.0 - x, 0.0)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = a * (((x - 5) * x + 8) * x - 4)
+    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))

@@ -1,0 +1,31 @@
+"""Putting the results of new nodes in the place of an old node's."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.names import NameAllocator
+
+__all__ = ["is_used", "take_over"]
+
+
+def is_used(value: ir.Value) -> bool:
+    """Whether anything reads `value`, or it is an output of its graph."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def take_over(old: ir.Value, new: ir.Value, names: NameAllocator) -> None:
+    """Let `new`, the result of a new node, take the readers, name, shape and metadata of `old`.
+
+    Args:
+        old: a result of a node that is about to be removed.
+        new: a value that no graph output or reader outside the rewriting refers to yet.
+        names: the model's; gives `old` a name to be removed under.
+    """
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    if old.shape is not None:
+        new.shape = ir.Shape(old.shape)
+    new.doc_string = old.doc_string
+    new.metadata_props.update(old.metadata_props)
+    name, old.name = old.name, names.fresh(f"{old.name}__amp_replaced")
+    new.name = name

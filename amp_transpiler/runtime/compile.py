@@ -1,0 +1,141 @@
+"""From a program, what is fetched, and the shapes fed, to a session that runs one step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+import onnxruntime
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.assemble import Assembled, assemble
+from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.names import NameAllocator, name_nodes
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.proto import to_proto
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.verifier import verify
+from amp_transpiler.graph.walk import all_nodes, is_standard
+from amp_transpiler.precision.constraints import Target
+from amp_transpiler.rewrite.emulate import emulate
+from amp_transpiler.rewrite.training import legalize, lower_batch_norm, lower_dropout
+from amp_transpiler.runtime import ort
+from amp_transpiler.runtime.feeds import ValueInfo
+from amp_transpiler.runtime.places import CPUPlace, Place
+from amp_transpiler.runtime.session import has_low_values
+
+__all__ = ["RANDOM_SEED", "RANDOM_STEP", "CompiledStep", "compile_step", "lower"]
+
+RANDOM_SEED = "@random_seed@"  # persistable int64 scalars that Dropout's masks depend on
+RANDOM_STEP = "@random_step@"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompiledStep:
+    """A session of one step of a program.
+
+    Attributes:
+        session: the open session.
+        feeds: the inputs that the caller gives.
+        state: persistable values read: name -> element type.
+        updates: persistable name -> output that replaces it.
+        fetches: fetched name -> output that carries it.
+    """
+
+    session: onnxruntime.InferenceSession
+    feeds: tuple[ValueInfo, ...]
+    state: Mapping[str, ir.DataType]
+    updates: Mapping[str, str]
+    fetches: Mapping[str, str]
+
+
+def compile_step(
+    program: Program,
+    fetch: Sequence[str],
+    shapes: Mapping[str, Sequence[int]],
+    place: Place,
+    *,
+    emulated: bool = True,
+) -> CompiledStep:
+    """Open a session of one step.
+
+    Args:
+        program: the program.
+        fetch: names of what is fetched.
+        shapes: fed name -> shape of what is fed: the step is specialised to it.
+        place: where it runs.
+        emulated: on the CPU, run low values as float32 that is rounded like them.
+
+    Raises:
+        InputError: something fetched does not exist, or inputs that share a dimension are fed different sizes.
+        EnvironmentProblem: the place cannot be had.
+    """
+    assembled = lower(assemble(program, fetch))
+    _specialise(assembled.model, shapes)
+    inputs = {str(value.name): value for value in assembled.model.graph.inputs}
+    feeds = tuple(_info(inputs[name]) for name in assembled.feeds)
+    state = {name: inputs[name].dtype or ir.DataType.FLOAT for name in assembled.state}
+    model, fuse = assembled.model, True
+    if emulated and isinstance(place, CPUPlace):
+        wrapped = Program(model)
+        if has_low_values(wrapped):
+            model, fuse = emulate(wrapped).model, False
+    session = ort.open_session(to_proto(model).SerializeToString(), place, fuse=fuse)
+    return CompiledStep(session, feeds, state, assembled.updates, assembled.fetches)
+
+
+def lower(assembled: Assembled) -> Assembled:
+    """Replace what ONNX Runtime's CUDA provider refuses: training forms, and low operators without a kernel.
+
+    It is done for every place, so that a CPU shows the numerics of a GPU.
+    """
+    model = assembled.model
+    name_nodes(model, NameAllocator(model))
+    lowered = lower_batch_norm(model)
+    state = assembled.state
+    if any(is_standard(node) and node.op_type == "Dropout" and len(node.inputs) > 2 for node in all_nodes(model)):
+        seed, step = (_scalar_input(model, name) for name in (RANDOM_SEED, RANDOM_STEP))
+        lowered += lower_dropout(model, seed, step)
+        state = tuple(dict.fromkeys((*state, RANDOM_SEED, RANDOM_STEP)))
+    propagate_types(model)
+    for low in (FLOAT16, BFLOAT16):
+        lowered += legalize(model, Target("cuda", low))
+    if lowered:
+        verify(model, "lowering the training program")
+    return dataclasses.replace(assembled, state=state)
+
+
+def _scalar_input(model: ir.Model, name: str) -> ir.Value:
+    for value in model.graph.inputs:
+        if value.name == name:
+            return value
+    made = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
+    model.graph.inputs.append(made)
+    return made
+
+
+def _specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
+    sizes: dict[str, tuple[int, str]] = {}
+    for value in model.graph.inputs:
+        name = str(value.name)
+        if name not in shapes or value.shape is None:
+            continue
+        for declared, size in zip(value.shape, shapes[name], strict=True):
+            if isinstance(declared, int) or declared.value is None:
+                continue
+            known, where = sizes.setdefault(declared.value, (size, name))
+            if known != size:
+                raise InputError(
+                    f"'{name}' is fed with {declared.value} = {size}, but '{where}' with {known}: feed the same size, or "
+                    f"give the dimensions names of their own, as in static.data('{name}', ['n', ...])"
+                )
+        value.shape = ir.Shape([int(size) for size in shapes[name]])
+
+
+def _info(value: ir.Value) -> ValueInfo:
+    dtype = value.dtype
+    if dtype is None:
+        raise InputError(f"input '{value.name}' is no tensor: it cannot be fed")
+    shape = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+    return ValueInfo(str(value.name), dtype.numpy().name, shape, dtype.numpy(), required=True)

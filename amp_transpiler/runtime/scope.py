@@ -1,0 +1,105 @@
+"""`Scope`: persistable values by name, kept where the program runs."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.runtime import ort
+
+__all__ = ["Scope", "ScopeVariable", "global_scope", "scope_guard"]
+
+
+class Scope(MutableMapping[str, np.ndarray]):
+    """The values that live from run to run, by name. Reading gives a copy as an array; writing copies."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, onnxruntime.OrtValue] = {}
+
+    def __repr__(self) -> str:
+        return f"Scope({len(self._values)} values)"
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return np.array(ort.to_host(self._values[name]))
+
+    def __setitem__(self, name: str, array: Any) -> None:
+        self._values[name] = ort.to_ort(np.array(array, order="C"))
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def held(self, name: str) -> onnxruntime.OrtValue:
+        """Return the value as ONNX Runtime holds it."""
+        return self._values[name]
+
+    def hold(self, name: str, value: onnxruntime.OrtValue) -> None:
+        """Take over a value of ONNX Runtime's, which nobody else may write to from now on."""
+        self._values[name] = value
+
+    def find_var(self, name: str) -> ScopeVariable | None:
+        """Return a handle on a value, or None if there is none of this name."""
+        return ScopeVariable(self, name) if name in self._values else None
+
+    def var(self, name: str) -> ScopeVariable:
+        """Return a handle on a value that is there, or may be set."""
+        return ScopeVariable(self, name)
+
+
+class ScopeVariable:
+    """A value of a scope, as Paddle hands it out: `scope.find_var(name).get_tensor()`."""
+
+    def __init__(self, scope: Scope, name: str) -> None:
+        self._scope = scope
+        self.name = name
+
+    def get_tensor(self) -> ScopeVariable:
+        """Return itself, which numpy reads as an array."""
+        if self.name not in self._scope:
+            raise InputError(f"the scope has no value for '{self.name}': run the startup program, or set it")
+        return self
+
+    def set(self, array: Any, place: object = None) -> None:  # noqa: ARG002  # Paddle's: values go where they are used
+        """Replace the value."""
+        self._scope[self.name] = np.asarray(array)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._scope[self.name], dtype=dtype)
+
+    def shape(self) -> list[int]:
+        """The value's dimensions."""
+        return list(self._scope[self.name].shape)
+
+
+_process_wide = Scope()
+_current: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("amp_transpiler.scope", default=None)
+
+
+def global_scope() -> Scope:
+    """Return the scope that is used where none is given."""
+    found = _current.get()
+    return _process_wide if found is None else found
+
+
+@contextlib.contextmanager
+def scope_guard(scope: Scope) -> Iterator[None]:
+    """Make `scope` the one that is used where none is given, inside."""
+    token = _current.set(scope)
+    try:
+        yield
+    finally:
+        _current.reset(token)

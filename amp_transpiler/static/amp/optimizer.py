@@ -1,0 +1,244 @@
+"""`OptimizerWithMixedPrecision`: an optimizer whose program computes in low precision."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from amp_transpiler.casting import cast_model_to_fp16, cast_parameters_to_fp16
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.program import Persistable, Program
+from amp_transpiler.graph.variable import Variable
+from amp_transpiler.optimizer.base import Optimizer
+from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+from amp_transpiler.runtime.places import Place
+from amp_transpiler.runtime.scope import Scope, global_scope
+from amp_transpiler.static.amp.loss_scaling import (
+    ScalingRule,
+    check_finite_and_unscale,
+    update_loss_scaling,
+    zero_if,
+)
+from amp_transpiler.static.backward import append_backward
+from amp_transpiler.static.core import create_persistable, default_startup_program
+from amp_transpiler.utils import unique_name
+
+__all__ = ["AmpOptions", "OptimizerWithMixedPrecision"]
+
+logger = logging.getLogger(__name__)
+
+Pairs = list[tuple[Variable, Variable]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AmpOptions:
+    """What `decorate` was asked for.
+
+    Attributes:
+        level: O0, OD, O1 or O2.
+        dtype: float16 or bfloat16.
+        lists: white, black and gray operators.
+        use_guard: at O2, only what is built inside `fp16_guard` becomes low.
+        use_promote: operators on no list stay float32 if any of their inputs is.
+        master_grad: at O2, gradients are cast to float32 before clipping, regularising and updating.
+        init_loss_scaling: the scale to start from.
+        dynamic: whether it moves.
+        rule: how it moves.
+    """
+
+    level: str
+    dtype: str
+    lists: AutoMixedPrecisionLists
+    use_guard: bool
+    use_promote: bool
+    master_grad: bool
+    init_loss_scaling: float
+    dynamic: bool
+    rule: ScalingRule
+
+
+class OptimizerWithMixedPrecision:
+    """An optimizer that `decorate` has wrapped.
+
+    `minimize` rewrites the forward program, appends the backward pass of the scaled loss, unscales and checks the
+    gradients, and appends the wrapped optimizer's update and that of the loss scale.
+    """
+
+    def __init__(self, optimizer: Optimizer, options: AmpOptions) -> None:
+        self._optimizer = optimizer
+        self.options = options
+        self._program: Program | None = None
+        self._startup: Program | None = None
+        self._scale: Variable | None = None
+        self._counters: tuple[Variable, Variable] | None = None
+        self._scaled_loss: Variable | None = None
+        self._low_names: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_optimizer"], name)
+
+    @property
+    def _scales(self) -> bool:
+        """Whether the loss is scaled at all."""
+        return self.options.level != "O0" and (self.options.dynamic or self.options.init_loss_scaling != 1.0)
+
+    def get_loss_scaling(self) -> Variable:
+        """Return the loss scale, a float32 variable of shape [1].
+
+        Raises:
+            RuntimeError: `minimize` was not called yet.
+        """
+        if self._scale is None:
+            raise RuntimeError("there is no loss scale yet: call minimize (or backward) first")
+        return self._scale
+
+    def get_scaled_loss(self) -> Variable | None:
+        """Return the scaled loss; None before `minimize`."""
+        return self._scaled_loss
+
+    def backward(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+        callbacks: object = None,
+    ) -> Pairs:
+        """Rewrite the forward program in low precision and append the backward pass of the scaled loss.
+
+        Returns:
+            (parameter, gradient of the scaled loss) pairs.
+        """
+        if callbacks is not None:
+            raise OptionError(
+                "backward: callbacks are Paddle's and have no meaning for an ONNX program; leave them out"
+            )
+        program = self._program = loss.program
+        self._startup = startup_program if startup_program is not None else default_startup_program()
+        self._make_state(program)
+        if self.options.level != "O0":
+            self._low_names = self._cast(program)
+        builder = program.builder("backward")
+        value = builder.high(program.value(loss.name))
+        if self._scales:
+            value = builder.mul(value, builder.reshape(self.get_loss_scaling().value, []))
+        self._scaled_loss = Variable(program, str(value.name))
+        if loss.name not in program.outputs:
+            program.outputs.append(loss.name)
+        listed = set(program.outputs)
+        pairs = append_backward(self._scaled_loss, parameter_list, no_grad_set)
+        program.outputs = [name for name in program.outputs if name in listed]
+        return pairs
+
+    def apply_gradients(self, params_grads: Pairs) -> list[str]:
+        """Append unscaling, the finite check, the update of the scale, and the wrapped optimizer's update."""
+        if self._program is None:
+            raise RuntimeError("call backward (or minimize) first")
+        builder = self._program.builder("optimize")
+        params = [param for param, _ in params_grads]
+        grads = [grad.value for _, grad in params_grads]
+        if self.options.level == "O2" and self.options.master_grad:
+            grads = [builder.high(grad) for grad in grads]
+        self._optimizer.found_inf = None
+        if self._scales:
+            scale = builder.reshape(self.get_loss_scaling().value, [])
+            grads, found_inf = check_finite_and_unscale(builder, grads, scale)
+            grads = zero_if(builder, found_inf, grads)
+            if self._counters is not None:
+                self._update_scale(found_inf)
+            self._optimizer.found_inf = found_inf
+        pairs = [(p, Variable(self._program, str(g.name))) for p, g in zip(params, grads, strict=True)]
+        return self._optimizer.apply_gradients(pairs)
+
+    def apply_optimize(self, loss: Variable, startup_program: Program | None, params_grads: Pairs) -> list[str]:  # noqa: ARG002  # Paddle's
+        """Append what `apply_gradients` does."""
+        return self.apply_gradients(params_grads)
+
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+    ) -> tuple[list[str], Pairs]:
+        """Append a whole training step: `backward`, then `apply_gradients`.
+
+        Returns:
+            Names of the optimizer's nodes, and (parameter, scaled gradient) pairs.
+        """
+        pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
+        return self.apply_optimize(loss, startup_program, pairs), pairs
+
+    def amp_init(
+        self,
+        place: Place,
+        scope: Scope | None = None,
+        test_program: Program | None = None,
+        use_fp16_test: bool = False,
+        rewrite_master_weight: bool = False,
+    ) -> None:
+        """Round the parameters in the scope that the training program has low, and rewrite a test program like it.
+
+        Call it after `minimize` and after the startup program has run. At O2 the test program is always rewritten,
+        since its parameters are low; at O1 only with `use_fp16_test`.
+
+        Args:
+            place: where the program runs.
+            scope: where the values live; the global scope unless given.
+            test_program: a program that shares the parameters.
+            use_fp16_test: at O1, rewrite the test program too.
+            rewrite_master_weight: give master weights the rounded values instead of the unrounded ones.
+
+        Raises:
+            RuntimeError: `minimize` was not called yet.
+        """
+        if self._program is None:
+            raise RuntimeError("amp_init: please call the minimize method first")
+        pure = self.options.level == "O2"
+        if pure and self._low_names:
+            cast_parameters_to_fp16(
+                place,
+                self._program,
+                global_scope() if scope is None else scope,
+                self._low_names,
+                self.options.dtype,
+                rewrite_master_weight,
+                self._optimizer.master_weights,
+            )
+        if test_program is not None and (pure or use_fp16_test):
+            self._cast(test_program)
+
+    def _cast(self, program: Program) -> set[str]:
+        return cast_model_to_fp16(
+            program,
+            self.options.lists,
+            self.options.use_guard and self.options.level == "O2",
+            self.options.dtype,
+            self.options.level,
+            self.options.use_promote,
+        )
+
+    def _make_state(self, program: Program) -> None:
+        def state(key: str, initial: float, dtype: ir.DataType) -> Variable:
+            name = unique_name.generate(key)
+            return create_persistable(
+                Persistable(name, "state"), (1,), initial, dtype, main=program, startup=self._startup
+            )
+
+        self._scale = state("loss_scaling", self.options.init_loss_scaling, ir.DataType.FLOAT)
+        if self.options.dynamic and self._scales:
+            good = state("num_good_steps", 0, ir.DataType.INT32)
+            self._counters = (good, state("num_bad_steps", 0, ir.DataType.INT32))
+
+    def _update_scale(self, found_inf: ir.Value) -> None:
+        assert self._program is not None
+        assert self._counters is not None
+        builder = self._program.builder("optimize")
+        held = (self.get_loss_scaling(), *self._counters)
+        new = update_loss_scaling(builder, found_inf, *(v.value for v in held), self.options.rule)
+        for variable, value in zip(held, new, strict=True):
+            self._program.updates[variable.name] = str(value.name)

@@ -1,0 +1,43 @@
+"""Names for what a program's builder leaves unnamed: `conv2d_0.w_0`, counted from zero inside a guard."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Iterator
+
+__all__ = ["generate", "guard"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Generator:
+    prefix: str = ""
+    counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+
+_process_wide = _Generator()
+_current: contextvars.ContextVar[_Generator | None] = contextvars.ContextVar("amp_transpiler.unique_name", default=None)
+
+
+def generate(key: str) -> str:
+    """Return `key_0`, `key_1`, ...: a name not handed out before inside this guard."""
+    generator = _current.get() or _process_wide
+    count = generator.counts[key]
+    generator.counts[key] += 1
+    return f"{generator.prefix}{key}_{count}"
+
+
+@contextlib.contextmanager
+def guard(new_generator: str | None = None) -> Iterator[None]:
+    """Count from zero inside: two programs built the same way, each in a guard, name their parameters the same.
+
+    Args:
+        new_generator: how every name made inside begins.
+    """
+    token = _current.set(_Generator(new_generator or ""))
+    try:
+        yield
+    finally:
+        _current.reset(token)

@@ -1,0 +1,203 @@
+"""Gradients through If, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from amp_transpiler.autodiff import differentiate
+from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.walk import scopes
+from tests.autodiff.gradient_check import (
+    check_by_differences,
+    check_by_torch,
+    gradient_model,
+    needs_torch,
+    relative_error,
+    run_gradients,
+)
+from tests.autodiff.graph_text import assert_low_is_well_typed, graph
+
+RANDOM = np.random.default_rng(4)
+
+
+def some(*shape: int) -> np.ndarray:
+    return RANDOM.normal(size=shape).astype("f")
+
+
+def branches(then: str, other: str, outputs: str = "y", declared: str = "float[N,3] {0}") -> str:
+    """An If whose branches' outputs are `t0`, `t1`, ... and `e0`, `e1`, ...: as many as it has outputs."""
+    count = len(outputs.split(","))
+    heads = [", ".join(declared.format(f"{letter}{i}") for i in range(count)) for letter in "te"]
+    return (
+        f"{outputs} = If (c) <then_branch = t () => ({heads[0]}) {{ {then} }}, "
+        f"else_branch = e () => ({heads[1]}) {{ {other} }}>"
+    )
+
+
+CASES = {
+    "both use both": ("float[N,3] a, float[3] b", branches("t0 = Mul(a, b)", "e0 = Add(a, b)")),
+    "each uses one": ("float[N,3] a, float[N,3] b", branches("t0 = Mul(a, a)", "e0 = Identity(b)")),
+    "one uses none": ("float[N,3] a", branches("t0 = Mul(a, a)", "s = Shape(a) e0 = ConstantOfShape(s)")),
+    "several steps": (
+        "float[N,3] a, float[3,3] b",
+        branches("t1 = MatMul(a, b) t2 = Mul(t1, t1) t0 = Add(t2, t1)", "e1 = MatMul(a, b) e0 = Mul(a, e1)"),
+    ),
+    "used twice, and outside": (
+        "float[N,3] a, float[3] b",
+        f"m = Mul(a, b) {branches('t0 = Mul(m, m)', 'e0 = Add(m, b)', 'z')} y = Mul(z, a)",
+    ),
+    "two outputs": (
+        "float[N,3] a, float[3] b",
+        branches("t0 = Mul(a, b) t1 = Identity(t0)", "e0 = Add(a, b) e1 = Mul(e0, b)", "y, z"),
+    ),
+    "nested": (
+        "float[N,3] a, float[3] b",
+        branches(
+            "m = Mul(a, b) t0 = If (d) <then_branch = tt () => (float[N,3] u) { u = Mul(m, a) }, "
+            "else_branch = te () => (float[N,3] v) { v = Add(m, b) }>",
+            "e0 = Sub(b, a)",
+        ),
+    ),
+    "other shapes": (
+        "float[N,3] a, float[1] b",
+        branches("t0 = Mul(a, b)", "k = Constant<value_ints=[0]>() e0 = ReduceSum<keepdims=1>(a, k)"),
+    ),
+}  # fmt: skip
+
+
+def text_of(case: str) -> str:
+    inputs, body = CASES[case]
+    extra = ", bool d" if "(d)" in body else ""
+    outputs = "float y, float z" if case == "two outputs" else "float y"
+    return graph(f"bool c{extra}, {inputs}", body, outputs=outputs)
+
+
+def feeds_of(case: str, condition: bool, inner: bool = True) -> dict[str, np.ndarray]:
+    shapes = {"float[N,3]": (2, 3), "float[3]": (3,), "float[3,3]": (3, 3), "float[1]": (1,)}
+    made = {part.split()[1]: some(*shapes[part.split()[0]]) for part in CASES[case][0].split(", ")}
+    given = {"c": np.array(condition), **made}
+    return {**given, "d": np.array(inner)} if "(d)" in CASES[case][1] else given
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("condition", [True, False])
+@pytest.mark.parametrize("inner", [True, False])
+def test_both_branches(case, condition, inner):
+    check_by_differences(text_of(case), feeds_of(case, condition, inner))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "one uses none"])  # its zeros are float32
+def test_low_types_are_well_typed(case):
+    assert_low_is_well_typed(text_of(case))
+
+
+def test_a_branch_that_does_not_use_a_value_gives_zeros():
+    feeds = feeds_of("each uses one", condition=True)
+    found, seeds = run_gradients(onnx.parser.parse_model(text_of("each uses one")), feeds)
+    assert not found["b"].any()
+    assert relative_error(found["a"], 2 * feeds["a"] * seeds["y"]) < 1e-6
+
+
+def test_only_what_is_wanted_is_computed():
+    made, names = gradient_model(onnx.parser.parse_model(text_of("both use both")), wrt=["a"])
+    assert names == ["a"]
+    backward = made.graph.node[-2]
+    assert (backward.op_type, len(backward.output)) == ("If", 1)
+    held = {node.op_type for a in backward.attribute for node in a.g.node}
+    assert "Add" not in held  # the forward result is not needed
+
+
+def test_names_are_unique_across_scopes():
+    made, _ = gradient_model(onnx.parser.parse_model(text_of("nested")))
+    model = ir.from_proto(made)
+    names = [v.name for scope in scopes(model) for node in scope.graph for v in node.outputs]
+    assert len(names) == len(set(names))
+    assert NameAllocator(model).fresh(names[0]) != names[0]
+
+
+def test_gradients_stop_inside_a_branch():
+    model = ir.from_proto(
+        onnx.shape_inference.infer_shapes(
+            onnx.parser.parse_model(
+                graph(
+                    "bool c, float[2,3] a",
+                    branches("m = Mul(a, a) t0 = Add(m, a)", "e0 = Identity(a)", declared="float[2,3] {0}"),
+                )
+            )
+        )
+    )
+    branch = model.graph[0].attributes["then_branch"].as_graph()
+    a, y = model.graph.inputs[1], model.graph.outputs[0]
+    y.shape = ir.Shape([2, 3])
+    seed = ir.Value(name="seed", type=y.type, shape=y.shape)
+    model.graph.inputs.append(seed)
+    builder = GraphBuilder(model)
+    grads = differentiate(builder, {y: seed}, [a], stop=[branch[0].outputs[0]])
+    made = grads[a].producer()
+    assert made is not None
+    assert [n.op_type for n in made.attributes["then_branch"].as_graph()] == ["Identity"]  # the Mul is left out
+
+
+@pytest.mark.parametrize(
+    ("node", "problem"),
+    [
+        ("r = RandomNormalLike(a) t0 = Mul(a, r)", r"'.*' \(RandomNormalLike\), which would draw other numbers"),
+        (
+            "k = Constant<value_float=0.5>() z = Constant<value = bool {1}>() t0 = Dropout(a, k, z)",
+            r"\(Dropout\), which would draw",
+        ),
+    ],
+)
+def test_random_branches_are_refused(node, problem):
+    text = graph("bool c, float[N,3] a", branches(node, "e0 = Identity(a)"))
+    with pytest.raises(ModelError, match=rf"\(If, opset 21\).*{problem}"):
+        gradient_model(onnx.parser.parse_model(text))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "body", "problem"),
+    [
+        (
+            "float[3] a, int64 n, bool c",
+            (
+                "y = Loop (n, c, a) <body = b (int64 i, bool k, float[3] s) => (bool k2, float[3] s2) "
+                "{ k2 = Identity(k) s2 = Mul(s, s) }>"
+            ),
+            "Loop, opset 21.*unroll",
+        ),
+        (
+            "float[2,3] a, float[3] s",
+            (
+                "y, z = Scan <num_scan_inputs=1, body = b (float[3] p, float[3] q) => (float[3] r, float[3] o) "
+                "{ r = Add(p, q) o = Identity(r) }> (s, a)"
+            ),
+            "Scan, opset 21.*unroll",
+        ),
+        (
+            "float[2,1,3] a, float[1,8,3] w, float[1,8,2] r",
+            "y = LSTM<hidden_size=2>(a, w, r)",
+            "LSTM, opset 21.*unroll",
+        ),
+        ("float[2,1,3] a, float[1,6,3] w, float[1,6,2] r", "y = GRU<hidden_size=2>(a, w, r)", "GRU, opset 21.*unroll"),
+        ("float[2,1,3] a, float[1,2,3] w, float[1,2,2] r", "y = RNN<hidden_size=2>(a, w, r)", "RNN, opset 21.*unroll"),
+        ("float[1,1,2,2] a, float[1,2,2,2] p", "y = GridSample(a, p)", "GridSample, opset 21.*Gather"),
+    ],
+)
+def test_what_is_refused_says_what_to_do(inputs, body, problem):
+    with pytest.raises(ModelError, match=problem):
+        gradient_model(onnx.parser.parse_model(graph(inputs, body)))
+
+
+@needs_torch
+@pytest.mark.parametrize("condition", [True, False])
+def test_by_torch(condition):
+    def function(c, a, b):
+        m = a @ b
+        return m * m + m if bool(c) else a * m
+
+    check_by_torch(text_of("several steps"), feeds_of("several steps", condition), function)

@@ -1,0 +1,156 @@
+"""What the driver does whatever the operators: sums, stops, types, and errors that say where a rule goes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from amp_transpiler.autodiff import differentiate, registered
+from amp_transpiler.autodiff.driver import require_grads
+from amp_transpiler.autodiff.registry import gradient
+from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.builder import GraphBuilder
+from tests.autodiff.gradient_check import check_by_differences, gradient_model, run_gradients
+from tests.autodiff.graph_text import graph
+
+RANDOM = np.random.default_rng(5)
+
+
+def some(*shape: int) -> np.ndarray:
+    return RANDOM.normal(size=shape).astype("f")
+
+
+def loaded(text: str) -> tuple[ir.Model, dict[str, ir.Value]]:
+    """The model, typed, and its values by name."""
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    values = {v.name: v for v in model.graph.inputs}
+    values.update({v.name: v for node in model.graph for v in node.outputs})
+    return model, values
+
+
+@pytest.mark.parametrize("first", [2, "N"])
+def test_a_value_used_twice_gets_the_sum(first):
+    check_by_differences(graph(f"float[{first},3] x", "m = Mul(x, x) s = Add(m, x) y = Mul(s, m)"), {"x": some(2, 3)})
+
+
+def test_several_targets_and_a_target_that_is_read():
+    text = graph("float[N,3] x, float[3] b", "y = Mul(x, b) z = Mul(y, y)", outputs="float y, float z")
+    check_by_differences(text, {"x": some(2, 3), "b": some(3)})
+
+
+def test_a_symbolic_batch_is_summed_over():
+    made, _ = gradient_model(
+        onnx.parser.parse_model(graph("float[N,3] x, float[3] b, float[1,3] c", "m = Add(x, b) y = Mul(m, c)"))
+    )
+    shapes = {o.name: [d.dim_value for d in o.type.tensor_type.shape.dim] for o in made.graph.output}
+    assert shapes["grad_b"] == [3]
+    assert shapes["grad_c"] == [1, 3]
+
+
+def test_nothing_passes_a_stop():
+    model, values = loaded(graph("float[3] x", "m = Mul(x, x) y = Add(m, x)", outputs="float[3] y"))
+    builder = GraphBuilder(model)
+    seed = builder.constant(np.ones(3, np.float32))
+    grads = differentiate(builder, {values["y"]: seed}, [values["x"]], stop=[values["m"]])
+    assert grads[values["x"]] is seed  # d(m + x) / dx without m
+
+
+def test_a_stopped_value_has_no_gradient_itself():
+    model, values = loaded(graph("float[3] x", "m = Mul(x, x) y = Add(m, x)", outputs="float[3] y"))
+    builder = GraphBuilder(model)
+    seed = builder.constant(np.ones(3, np.float32))
+    assert differentiate(builder, {values["y"]: seed}, [values["m"], values["x"]], stop=[values["m"]]).keys() == {
+        values["x"]
+    }
+
+
+def test_the_gradient_of_a_value_inside_the_graph():
+    model, values = loaded(graph("float[3] x", "m = Mul(x, x) y = Add(m, x)", outputs="float[3] y"))
+    builder = GraphBuilder(model)
+    seed = builder.constant(np.ones(3, np.float32))
+    assert differentiate(builder, {values["y"]: seed}, [values["m"]]) == {values["m"]: seed}
+
+
+def test_what_the_target_does_not_depend_on_has_no_gradient():
+    model, values = loaded(
+        graph("float[3] x, float[3] z", "u = Mul(z, z) y = Add(x, x)", outputs="float[3] y, float[3] u")
+    )
+    builder = GraphBuilder(model)
+    before = len(model.graph)
+    grads = differentiate(builder, {values["y"]: builder.constant(np.ones(3, np.float32))}, [values["x"], values["z"]])
+    assert grads.keys() == {values["x"]}
+    assert [node.op_type for node in list(model.graph)[before:]] == ["Add"]
+    with pytest.raises(ModelError, match="the target does not depend on z: there is no gradient"):
+        require_grads(grads, [values["x"], values["z"]])
+
+
+def test_nothing_is_written_for_what_nobody_wants():
+    made, _ = gradient_model(onnx.parser.parse_model(graph("float[3] x, float[3] z", "y = Mul(x, z)")), wrt=["x"])
+    assert [node.op_type for node in made.graph.node] == ["Mul", "Mul", "Identity"]
+
+
+def test_an_operator_without_a_rule():
+    text = """<ir_version: 10, opset_import: ["" : 21, "acme" : 1]> g (float[3] x) => (float[3] y)
+        { [strange] y = acme.Strange(x) }"""
+    model, values = loaded(text)
+    values["y"].type = ir.TensorType(ir.DataType.FLOAT)
+    builder = GraphBuilder(model)
+    seed = builder.constant(np.ones(3, np.float32))
+    with pytest.raises(ModelError) as caught:
+        differentiate(builder, {values["y"]: seed}, [values["x"]])
+    for part in ("'strange'", "acme::Strange", "opset", "amp_transpiler/autodiff/rules/", "stop_gradient"):
+        assert part in str(caught.value)
+
+
+def test_an_operator_without_a_rule_in_the_way_of_nobody():
+    text = """<ir_version: 10, opset_import: ["" : 21, "acme" : 1]> g (float[3] x, float[3] z) => (float[3] y)
+        { s = acme.Strange(z) y = Mul(x, s) }"""
+    model, values = loaded(text)
+    for name in ("s", "y"):
+        values[name].type, values[name].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([3])
+    builder = GraphBuilder(model)
+    seed = builder.constant(np.ones(3, np.float32))
+    assert differentiate(builder, {values["y"]: seed}, [values["x"]]).keys() == {values["x"]}
+
+
+def test_two_rules_for_one_operator_are_an_error():
+    assert ("", "Add") in registered()
+    with pytest.raises(ValueError, match=r"two gradient rules for ai\.onnx::Add"):
+        gradient("Add")(lambda n: n.g)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_contributions_of_a_low_value_are_summed_in_float32(kind):
+    text = graph(f"{kind}[3] x", "a = Identity(x) b = Identity(x) y = Add(a, b)", outputs=f"{kind}[3] y")
+    made, _ = gradient_model(onnx.parser.parse_model(text))
+    types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(made).graph.value_info}
+    low = onnx.TensorProto.DataType.Value(kind.upper())
+    sums = [node for node in made.graph.node if node.op_type == "Add" and node.name.startswith("grad/")]
+    assert [types[node.output[0]] for node in sums] == [onnx.TensorProto.FLOAT]
+    assert made.graph.output[-1].type.tensor_type.elem_type == low
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_the_sum_over_a_broadcast_of_a_low_value_is_in_float32(kind):
+    text = graph(f"{kind}[N,3] x, {kind}[3] b", "y = Add(x, b)", outputs=f"{kind} y")
+    made, _ = gradient_model(onnx.parser.parse_model(text), wrt=["b"])
+    types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(made).graph.value_info}
+    (total,) = (node for node in made.graph.node if node.op_type == "ReduceSum")
+    assert types[total.output[0]] == onnx.TensorProto.FLOAT
+
+
+def test_many_small_contributions_are_not_lost():
+    text = graph("float16[1] b, float16[4096,1] x", "y = Add(x, b)", outputs="float16 y")
+    feeds = {"b": np.zeros(1, np.float16), "x": np.zeros((4096, 1), np.float16)}
+    found, _ = run_gradients(onnx.parser.parse_model(text), feeds, wrt=["b"], seeds={"y": np.ones((4096, 1))})
+    assert found["b"] == 4096  # added one by one in float16 it would stay at 2048
+
+
+def test_a_gradient_has_the_type_of_its_value():
+    text = graph("float16[3] x, float[3] w", "h = Cast<to=1>(x) y = Mul(h, w)", outputs="float[3] y")
+    made, _ = gradient_model(onnx.parser.parse_model(text))
+    types = {o.name: o.type.tensor_type.elem_type for o in made.graph.output}
+    assert types["grad_x"] == onnx.TensorProto.FLOAT16
+    assert types["grad_w"] == onnx.TensorProto.FLOAT
