@@ -1,0 +1,56 @@
+"""Giving every value of a model its shape, as far as ONNX can tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.graph.io import to_proto_without_weights
+from amp_transpiler.graph.walk import all_nodes
+
+__all__ = ["infer_shapes"]
+
+logger = logging.getLogger(__name__)
+
+
+def infer_shapes(model: ir.Model) -> None:
+    """Run ONNX's shape inference, weights left out, and write what it finds to the results of the model's nodes.
+
+    Shape computations are followed through small constants. Where inference fails, shapes stay as declared.
+    """
+    try:
+        inferred = onnx.shape_inference.infer_shapes(to_proto_without_weights(model), data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        logger.warning("shapes could not be inferred: %s", " ".join(str(error).split())[:300])
+        return
+    found = _tensor_types(inferred.graph)
+    for node in all_nodes(model):
+        for value in node.outputs:
+            type_ = found.get(str(value.name))
+            if type_ is not None and isinstance(value.type, ir.TensorType | None):
+                value.shape = ir.serde.deserialize_type_proto_for_shape(type_)
+                if value.type is None:
+                    value.type = ir.serde.deserialize_type_proto_for_type(type_)
+
+
+def _tensor_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
+    """Return the tensor types with a shape by name; names that sibling bodies use for different things are left out."""
+    found: dict[str, onnx.TypeProto] = {}
+    ambiguous: set[str] = set()
+    for part in _graphs(graph):
+        for info in (*part.value_info, *part.output):
+            if info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape"):
+                if found.setdefault(info.name, info.type) != info.type:
+                    ambiguous.add(info.name)
+    return {name: type_ for name, type_ in found.items() if name not in ambiguous}
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from _graphs(body)

@@ -1,0 +1,98 @@
+"""Gradient clipping by value, by norm and by global norm, computed in float32 inside the program."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.builder import GraphBuilder
+
+__all__ = ["ClipGradBase", "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue"]
+
+
+class ClipGradBase(abc.ABC):
+    """What an optimizer's `grad_clip` does to the gradients, before weight decay is added to them."""
+
+    @abc.abstractmethod
+    def clip(self, builder: GraphBuilder, gradients: Sequence[ir.Value]) -> list[ir.Value]:
+        """Append the clipping of float32 gradients and return them clipped, in the same order."""
+
+
+class ClipGradByValue(ClipGradBase):
+    """Moves every element into [min, max].
+
+    Args:
+        max: the upper bound.
+        min: the lower bound; `-max` unless given, and then `max` must be positive.
+
+    Raises:
+        OptionError: there is nothing between the bounds.
+    """
+
+    def __init__(self, max: float, min: float | None = None) -> None:  # noqa: A002  # Paddle's names
+        if min is None and max <= 0.0:
+            raise OptionError(f"ClipGradByValue: max must be positive where min is not given, got {max}")
+        self.max = float(max)
+        self.min = -self.max if min is None else float(min)
+        if self.min > self.max:
+            raise OptionError(f"ClipGradByValue: min must not be above max, got min={min}, max={max}")
+
+    def clip(self, builder: GraphBuilder, gradients: Sequence[ir.Value]) -> list[ir.Value]:
+        """Return every gradient with its elements moved into the bounds."""
+        return [builder.minimum(builder.maximum(gradient, self.min), self.max) for gradient in gradients]
+
+
+class _ClipByNorm(ClipGradBase):
+    """Scales gradients so that a norm is at most `clip_norm`."""
+
+    def __init__(self, clip_norm: float) -> None:
+        if clip_norm <= 0.0:
+            raise OptionError(f"{type(self).__name__}: clip_norm must be positive, got {clip_norm}")
+        self.clip_norm = float(clip_norm)
+
+    def _factor(self, builder: GraphBuilder, squares: ir.Value) -> ir.Value:
+        """Return `clip_norm / max(norm, clip_norm)` of a sum of squares: 1 where the norm is small enough."""
+        norm = builder.op("Sqrt", [squares])
+        return builder.div(self.clip_norm, builder.maximum(norm, self.clip_norm))
+
+
+class ClipGradByNorm(_ClipByNorm):
+    """Scales each gradient whose L2 norm is above `clip_norm` down to it.
+
+    Args:
+        clip_norm: the largest norm of a gradient.
+
+    Raises:
+        OptionError: `clip_norm` is not positive.
+    """
+
+    def clip(self, builder: GraphBuilder, gradients: Sequence[ir.Value]) -> list[ir.Value]:
+        """Return every gradient scaled by its own factor."""
+        return [builder.mul(g, self._factor(builder, _sum_of_squares(builder, g))) for g in gradients]
+
+
+class ClipGradByGlobalNorm(_ClipByNorm):
+    """Scales all gradients alike where the L2 norm of all of them together is above `clip_norm`.
+
+    Args:
+        clip_norm: the largest norm of all gradients together.
+
+    Raises:
+        OptionError: `clip_norm` is not positive.
+    """
+
+    def clip(self, builder: GraphBuilder, gradients: Sequence[ir.Value]) -> list[ir.Value]:
+        """Return every gradient scaled by the one factor."""
+        if not gradients:
+            return []
+        squares = [_sum_of_squares(builder, gradient) for gradient in gradients]
+        factor = self._factor(builder, builder.op("Sum", squares) if len(squares) > 1 else squares[0])
+        return [builder.mul(gradient, factor) for gradient in gradients]
+
+
+def _sum_of_squares(builder: GraphBuilder, gradient: ir.Value) -> ir.Value:
+    """Return a scalar; of a float32 gradient, so that the squares neither overflow nor vanish as early as in 16 bits."""
+    return builder.sum(builder.mul(gradient, gradient), keepdims=False)
