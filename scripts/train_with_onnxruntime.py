@@ -1,8 +1,8 @@
 """Train with a program that `amp_transpiler.static.save_training_program` wrote, on nothing but ONNX Runtime.
 
-    python scripts/train_with_onnxruntime.py step.onnx batches.npz 100
+    python scripts/train_with_onnxruntime.py step.onnx batches.npz 100 CUDAExecutionProvider
 
-`batches.npz` holds one array for each input that is fed; the state lies in `step.state.safetensors` and is written back.
+`batches.npz` holds an array for each input that is fed; the state lies in `step.state.safetensors` and is written back.
 """
 
 import json
@@ -14,8 +14,8 @@ import onnxruntime
 from safetensors.numpy import load_file, save_file
 
 
-def train(model: pathlib.Path, batches: pathlib.Path, steps: int) -> None:
-    session = onnxruntime.InferenceSession(str(model), providers=onnxruntime.get_available_providers())
+def train(model: pathlib.Path, batches: pathlib.Path, steps: int, provider: str = "CPUExecutionProvider") -> None:
+    session = onnxruntime.InferenceSession(str(model), providers=[provider])
     notes = session.get_modelmeta().custom_metadata_map
     fetches, updates = (json.loads(notes[f"amp_transpiler.{key}"]) for key in ("fetches", "updates"))
     feed, file = dict(np.load(batches)), model.with_suffix(".state.safetensors")
@@ -28,4 +28,4 @@ def train(model: pathlib.Path, batches: pathlib.Path, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    train(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3]))
+    train(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:5])

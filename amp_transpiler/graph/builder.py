@@ -305,15 +305,16 @@ class GraphBuilder:
         if x.shape is None or like.shape is None:
             return self._sum_to_at_run_time(x, like)
         have, want = list(x.shape), list(like.shape)
-        if have == want:
-            return x
         lead = len(have) - len(want)
         axes = list(range(lead))
         for axis, size in enumerate(want):
-            if size == 1 and have[lead + axis] != 1:
-                axes.append(lead + axis)
-            elif have[lead + axis] != size and not _surely_equal(have[lead + axis], size):
+            if size == 1:
+                if have[lead + axis] != 1:
+                    axes.append(lead + axis)
+            elif not _surely_equal(have[lead + axis], size):
                 return self._sum_to_at_run_time(x, like)
+        if not axes:
+            return x
         made = self.sum(x, axes, keepdims=True)
         return self.squeeze(made, list(range(lead)))
 
@@ -334,9 +335,9 @@ class GraphBuilder:
         return self.op("MatMul", [a, b])
 
 
-def _surely_equal(a: Any, b: Any) -> bool:
-    """Whether two dimensions must be the same: one of them is unknown altogether, and neither is 1 by declaration."""
-    return isinstance(a, int) and isinstance(b, int) and a == b
+def _surely_equal(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
+    """Whether two dimensions are the same in every run: the same number, or the same name."""
+    return a == b and (isinstance(a, int) or a.value is not None)
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:

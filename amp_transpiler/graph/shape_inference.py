@@ -42,9 +42,9 @@ def _tensor_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
     ambiguous: set[str] = set()
     for part in _graphs(graph):
         for info in (*part.value_info, *part.output):
-            if info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape"):
-                if found.setdefault(info.name, info.type) != info.type:
-                    ambiguous.add(info.name)
+            known = info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape")
+            if known and found.setdefault(info.name, info.type) != info.type:
+                ambiguous.add(info.name)
     return {name: type_ for name, type_ in found.items() if name not in ambiguous}
 
 

@@ -94,5 +94,5 @@ class ClipGradByGlobalNorm(_ClipByNorm):
 
 
 def _sum_of_squares(builder: GraphBuilder, gradient: ir.Value) -> ir.Value:
-    """Return a scalar; of a float32 gradient, so that the squares neither overflow nor vanish as early as in 16 bits."""
+    """Return a scalar, of a float32 gradient: in 16 bits the squares would overflow or vanish."""
     return builder.sum(builder.mul(gradient, gradient), keepdims=False)

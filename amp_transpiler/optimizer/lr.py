@@ -8,6 +8,7 @@ counts for itself, so `scheduler.step()` is not needed; Paddle's scripts call it
 from __future__ import annotations
 
 import abc
+import itertools
 import logging
 import math
 from collections.abc import Sequence
@@ -63,12 +64,15 @@ class LRScheduler(abc.ABC):
         self.initial_step = (int(last_epoch) + 1) * self.steps_per_epoch
         self._warned = False
         if verbose:
-            logger.warning("%s: verbose prints nothing; fetch the variable 'learning_rate_0' instead", type(self).__name__)
+            logger.warning(
+                "%s: verbose prints nothing; fetch the variable 'learning_rate_0' instead", type(self).__name__
+            )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(starts at {self.get_lr():g})"
 
     def __call__(self) -> float:
+        """Return the learning rate of the first step."""
         return self.get_lr()
 
     @abc.abstractmethod
@@ -107,8 +111,8 @@ class LRScheduler(abc.ABC):
         if not self._warned:
             self._warned = True
             logger.warning(
-                "%s.step() does nothing: the program itself counts its good steps. %d of them make an epoch here; where "
-                "the script calls step() once an epoch, give the schedule steps_per_epoch=STEPS_IN_AN_EPOCH",
+                "%s.step() does nothing: the program itself counts its good steps. %d of them make an epoch here; "
+                "where the script calls step() once an epoch, give the schedule steps_per_epoch=STEPS_IN_AN_EPOCH",
                 type(self).__name__,
                 self.steps_per_epoch,
             )
@@ -136,7 +140,7 @@ class NoamDecay(LRScheduler):
         """Return the learning rate in an epoch."""
         rising = epoch * self.warmup_steps**-1.5
         falling = maximum(epoch, 1.0) ** -0.5  # 1 in epoch 0, as Paddle has it
-        return self.base_lr * self.d_model**-0.5 * minimum(falling, rising)
+        return self.base_lr * float(self.d_model) ** -0.5 * minimum(falling, rising)
 
 
 class PiecewiseDecay(LRScheduler):
@@ -367,7 +371,7 @@ class OneCycleLR(LRScheduler):
         steps_per_epoch: steps of the program that make one epoch.
     """
 
-    def __init__(  # noqa: PLR0913  # Paddle's signature
+    def __init__(  # noqa: PLR0913, PLR0917  # Paddle's signature
         self,
         max_learning_rate: float,
         total_steps: int,
@@ -396,7 +400,7 @@ class OneCycleLR(LRScheduler):
     def rate(self, epoch: Scalar) -> Scalar:
         """Return the learning rate in an epoch."""
         found: Scalar = self.corners[-1][1]
-        for (start, before), (stop, after) in reversed(list(zip(self.corners, self.corners[1:], strict=False))):
+        for (start, before), (stop, after) in reversed(list(itertools.pairwise(self.corners))):
             done = (epoch - start) / (stop - start)
             leg = _cosine(before, after, done) if self.anneal_strategy == "cos" else done * (after - before) + before
             found = where_less(epoch, stop, leg, found)
@@ -412,8 +416,8 @@ class LambdaDecay(LRScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002  # Paddle's signature
         raise OptionError(
-            "LambdaDecay: a Python function cannot be part of an ONNX program. Use another schedule, subclass LRScheduler "
-            "and give it rate(epoch), or call optimizer.set_lr(value) between runs"
+            "LambdaDecay: a Python function cannot be part of an ONNX program. Use another schedule, subclass "
+            "LRScheduler and give it rate(epoch), or call optimizer.set_lr(value) between runs"
         )
 
     def rate(self, epoch: Scalar) -> Scalar:
@@ -441,5 +445,5 @@ def _positive(schedule: str, **arguments: float) -> None:
 
 
 def _rising(schedule: str, name: str, numbers: Sequence[float]) -> None:
-    if any(b <= a for a, b in zip(numbers, numbers[1:], strict=False)):
+    if any(b <= a for a, b in itertools.pairwise(numbers)):
         raise OptionError(f"{schedule}: {name} must rise, got {list(numbers)}")

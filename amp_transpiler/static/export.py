@@ -176,7 +176,7 @@ def _order_inputs(assembled: Assembled, feeds: Sequence[str]) -> None:
 
 def _shape(given: Any) -> tuple[int, ...]:
     if isinstance(given, np.ndarray):
-        return given.shape
+        return tuple(given.shape)
     if not all(isinstance(size, (int, np.integer)) for size in given):
         raise InputError(f"feed takes arrays and shapes, got {given!r}")
     return tuple(int(size) for size in given)

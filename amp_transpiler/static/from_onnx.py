@@ -228,7 +228,7 @@ def _promote(program: Program, startup: Program, value: ir.Value, about: Persist
     home = value.graph
     if home is not graph:  # a body's own name may be another's, too
         about.name = names.fresh(about.name)
-    made = ir.Value(name=about.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape))
+    made = ir.Value(name=about.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
     made.doc_string = value.doc_string
     initialise_with(startup, about, tensor)
     value.replace_all_uses_with(made, replace_graph_outputs=True)
@@ -252,9 +252,7 @@ def _claim_statistics(program: Program, startup: Program, choice: _Choice) -> No
     for node in [n for n in program.model.graph if n.op_type == "BatchNormalization" and is_standard(n)]:
         slots = STATISTIC_SLOTS[node.op_type]
         running = [node.inputs[slot] for slot in slots]
-        if any(
-            constant_of(value) is None and str(value.name) not in program.persistables for value in running if value
-        ):
+        if any(constant_of(value) is None for value in running):
             logger.warning("BatchNormalization '%s' keeps its inference form: its statistics are computed", node.name)
             continue
         if all(choice.is_frozen(str(value.name)) for value in running if value is not None):
@@ -284,8 +282,9 @@ def _own_statistic(program: Program, node: ir.Node, slot: int, names: NameAlloca
     if len(value.uses()) == 1 and not value.is_graph_output():
         return value
     name = names.fresh(f"{node.name}.{('running_mean', 'running_var')[slot - 3]}")
-    copy = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape))
-    copy.const_value = ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape), name=name)
+    shape = ir.Shape(tensor.shape.numpy())
+    copy = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape)
+    copy.const_value = ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=shape, name=name)
     program.model.graph.register_initializer(copy)
     node.replace_input_with(slot, copy)
     return copy

@@ -1,0 +1,203 @@
+"""`TrainingLog`: what happened in each step of a training run, for callbacks, tables and a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from amp_transpiler.errors import EnvironmentProblem, InputError, OutputError
+from amp_transpiler.graph.variable import Variable
+
+__all__ = ["TrainingLog", "TrainingStep"]
+
+logger = logging.getLogger(__name__)
+
+Callback = Callable[["TrainingStep"], object]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """What is known of one step of a training run.
+
+    Attributes:
+        step: its number, from 1.
+        loss: the loss, unscaled.
+        loss_scale: the scale after the step; None where the loss is not scaled.
+        overflowed: whether a gradient was infinite or NaN, so that the update was left out.
+        skipped: how many steps overflowed so far, this one included.
+        samples_per_second: samples of the step over the time since the step before it (since the log was made, for the
+            first, which so pays for compiling).
+    """
+
+    step: int
+    loss: float
+    loss_scale: float | None
+    overflowed: bool
+    skipped: int
+    samples_per_second: float
+
+
+class TrainingLog:
+    """Collects loss, loss scale, skipped steps and throughput of a training run.
+
+        log = TrainingLog(optimizer)
+        loss_value, *rest = exe.run(main, feed, [loss, *log.fetch_list])
+        log.record(loss_value, rest, samples=len(batch))
+
+    Args:
+        optimizer: what `decorate` returned, after `minimize`; anything without a loss scale, or None, for a run that has
+            none.
+        callbacks: each is called with every new `TrainingStep`, in this order; what it raises is not caught.
+        start: steps that were taken before, in the run that this one resumes.
+        skipped: steps that had overflowed before.
+        clock: seconds, growing.
+
+    Attributes:
+        steps: the steps recorded so far.
+        callbacks: may be changed at any time.
+        fetch_list: what to fetch with the loss and to give to `record`, in this order.
+
+    Raises:
+        RuntimeError: a decorated optimizer's `minimize` was not called yet.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any = None,
+        callbacks: Iterable[Callback] = (),
+        *,
+        start: int = 0,
+        skipped: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.steps: list[TrainingStep] = []
+        self.callbacks = list(callbacks)
+        self._start, self._skipped = start, skipped
+        self._clock = clock
+        self._last_time = clock()
+        self._scale: Variable | None = None
+        self._found_inf: str | None = None
+        if hasattr(optimizer, "get_loss_scaling"):
+            found_inf = getattr(optimizer, "found_inf", None)  # a value of the program; None where nothing is scaled
+            scale = optimizer.get_loss_scaling()
+            if found_inf is not None:
+                self._scale, self._found_inf = scale, str(found_inf.name)
+
+    def __repr__(self) -> str:
+        return f"TrainingLog({len(self.steps)} steps, {self.skipped} skipped)"
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def fetch_list(self) -> list[Variable | str]:
+        """What to fetch with the loss: the loss scale and whether the step overflowed; empty without loss scaling."""
+        if self._scale is None or self._found_inf is None:
+            return []
+        return [self._scale, self._found_inf]
+
+    @property
+    def skipped(self) -> int:
+        """Steps that overflowed so far, those before the resumed ones included."""
+        return self.steps[-1].skipped if self.steps else self._skipped
+
+    def record(self, loss: Any, fetched: Sequence[Any] = (), *, samples: int = 1) -> TrainingStep:
+        """Add a step that was just run, and call the callbacks with it.
+
+        Args:
+            loss: the loss fetched, one number.
+            fetched: what was fetched for `fetch_list`.
+            samples: how many samples the step was fed.
+
+        Raises:
+            InputError: `loss` is no single number, or `fetched` does not fit `fetch_list`.
+        """
+        wanted = len(self.fetch_list)
+        if len(fetched) != wanted:
+            raise InputError(f"TrainingLog.record: fetched has {len(fetched)} values, expected {wanted}: see fetch_list")
+        now = self._clock()
+        seconds, self._last_time = now - self._last_time, now
+        overflowed = bool(_number(fetched[1], "found_inf")) if wanted else False
+        made = TrainingStep(
+            step=self._start + len(self.steps) + 1,
+            loss=_number(loss, "the loss"),
+            loss_scale=_number(fetched[0], "the loss scale") if wanted else None,
+            overflowed=overflowed,
+            skipped=self.skipped + overflowed,
+            samples_per_second=samples / seconds if seconds > 0 else float("inf"),
+        )
+        self.steps.append(made)
+        if overflowed:
+            logger.info("step %d was skipped: a gradient is not finite; loss scale %g", made.step, made.loss_scale)
+        for callback in self.callbacks:
+            callback(made)
+        return made
+
+    def as_rows(self) -> list[dict[str, Any]]:
+        """Return one dictionary a step, with the attributes of `TrainingStep` as keys, for csv or JSON."""
+        return [dataclasses.asdict(step) for step in self.steps]
+
+    def plot(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Draw the loss curve, with the loss scale and the skipped steps below it, as a picture.
+
+        Args:
+            path: the file; its suffix says which format, such as `.png` or `.svg`. Its folder is made where there is
+                none.
+            title: stands above the picture.
+
+        Raises:
+            EnvironmentProblem: matplotlib is not installed.
+            InputError: no step was recorded.
+            OutputError: the file cannot be written.
+        """
+        if not self.steps:
+            raise InputError("TrainingLog.plot: no step was recorded yet")
+        draw_loss_curve(self.steps, pathlib.Path(path), title)
+
+
+def _number(value: Any, what: str) -> float:
+    array = np.asarray(value)
+    if array.size != 1:
+        raise InputError(f"TrainingLog.record: {what} has shape {list(array.shape)}, expected one number: take its mean")
+    return float(array.reshape(()))
+
+
+def draw_loss_curve(steps: Sequence[TrainingStep], path: pathlib.Path, title: str = "") -> None:
+    """Draw what `TrainingLog.plot` draws."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # needs no display
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "drawing a loss curve needs matplotlib: pip install 'amp-transpiler[plot]'"
+        ) from error
+    scaled = [step for step in steps if step.loss_scale is not None]
+    figure = Figure(figsize=(8, 5 if scaled else 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    if scaled:
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        lower.step([s.step for s in scaled], [s.loss_scale for s in scaled], where="post", color="tab:gray")
+        lower.set_yscale("log", base=2)
+        lower.set(xlabel="step", ylabel="loss scale")
+    else:
+        upper = figure.subplots()
+        upper.set_xlabel("step")
+    upper.plot([s.step for s in steps], [s.loss for s in steps], color="tab:blue", label="loss")
+    for index, step in enumerate(s for s in steps if s.overflowed):
+        upper.axvline(step.step, color="tab:red", alpha=0.3, label="skipped step" if index == 0 else None)
+    upper.set_ylabel("loss")
+    upper.legend()
+    if title:
+        upper.set_title(title)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+    except (OSError, ValueError) as error:  # ValueError: a suffix that matplotlib knows no format for
+        raise OutputError(f"{path}: the picture cannot be written: {error}") from error
