@@ -30,7 +30,7 @@ class TrainingStep:
         step: its number, from 1.
         loss: the loss, unscaled.
         loss_scale: the scale after the step; None where the loss is not scaled.
-        overflowed: whether a gradient was infinite or NaN, so that the update was left out.
+        overflowed: whether a gradient was infinite or NaN, so that no gradient was used.
         skipped: how many steps overflowed so far, this one included.
         samples_per_second: samples of the step over the time since the step before it (since the log was made, for the
             first, which so pays for compiling).
@@ -52,8 +52,7 @@ class TrainingLog:
         log.record(loss_value, rest, samples=len(batch))
 
     Args:
-        optimizer: what `decorate` returned, after `minimize`; anything without a loss scale, or None, for a run that has
-            none.
+        optimizer: what `decorate` returned, after `minimize`; another optimizer or None for a run without loss scaling.
         callbacks: each is called with every new `TrainingStep`, in this order; what it raises is not caught.
         start: steps that were taken before, in the run that this one resumes.
         skipped: steps that had overflowed before.
@@ -121,7 +120,9 @@ class TrainingLog:
         """
         wanted = len(self.fetch_list)
         if len(fetched) != wanted:
-            raise InputError(f"TrainingLog.record: fetched has {len(fetched)} values, expected {wanted}: see fetch_list")
+            raise InputError(
+                f"TrainingLog.record: fetched has {len(fetched)} values, expected {wanted}: fetch fetch_list"
+            )
         now = self._clock()
         seconds, self._last_time = now - self._last_time, now
         overflowed = bool(_number(fetched[1], "found_inf")) if wanted else False
@@ -165,7 +166,9 @@ class TrainingLog:
 def _number(value: Any, what: str) -> float:
     array = np.asarray(value)
     if array.size != 1:
-        raise InputError(f"TrainingLog.record: {what} has shape {list(array.shape)}, expected one number: take its mean")
+        raise InputError(
+            f"TrainingLog.record: {what} has shape {list(array.shape)}, expected one number: take its mean"
+        )
     return float(array.reshape(()))
 
 
@@ -175,9 +178,7 @@ def draw_loss_curve(steps: Sequence[TrainingStep], path: pathlib.Path, title: st
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # needs no display
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise EnvironmentProblem(
-            "drawing a loss curve needs matplotlib: pip install 'amp-transpiler[plot]'"
-        ) from error
+        raise EnvironmentProblem("drawing a loss curve needs matplotlib: pip install 'amp-transpiler[plot]'") from error
     scaled = [step for step in steps if step.loss_scale is not None]
     figure = Figure(figsize=(8, 5 if scaled else 4), layout="constrained")
     FigureCanvasAgg(figure)

@@ -170,6 +170,9 @@ class GraphBuilder:
 
     def div(self, a: Operand, b: Operand) -> ir.Value:
         """`a / b`."""
+        if not isinstance(a, ir.Value) and a == 1 and isinstance(b, ir.Value) and b.dtype == ir.DataType.FLOAT:
+            # ONNX Runtime 1.31 breaks `Mul(g, Div(1, b))` where g comes from an Identity or a needless Cast.
+            return self.op("Reciprocal", [b])
         return self._binary("Div", a, b)
 
     def pow(self, a: ir.Value, b: Operand) -> ir.Value:

@@ -84,7 +84,7 @@ class Program:
         self.random_seed = 0
         self.version = 0
         self._values: dict[str, ir.Value] | None = None
-        self._builder: _ProgramBuilder | None = None
+        self._builders: dict[Role, _ProgramBuilder] = {}
 
     def __repr__(self) -> str:
         origin = self.source or self.model.graph.name or "in memory"
@@ -99,7 +99,7 @@ class Program:
         """Say that the graph was edited from outside: what was remembered of it is forgotten."""
         self.version += 1
         self._values = None
-        self._builder = None
+        self._builders.clear()
 
     # Values.
 
@@ -151,10 +151,11 @@ class Program:
 
     def builder(self, role: Role = "forward") -> GraphBuilder:
         """Return what appends operators to the main graph, marked with `role` and the regions the code is in."""
-        if self._builder is None:
-            self._builder = _ProgramBuilder(self)
-        self._builder.role = role
-        return self._builder
+        found = self._builders.get(role)
+        if found is None:
+            first = next(iter(self._builders.values()), None)
+            found = self._builders[role] = _ProgramBuilder(self, role, first)
+        return found
 
     def add_input(self, name: str, dtype: ir.DataType, shape: Iterable[int | str | None]) -> ir.Value:
         """Add a graph input.
@@ -236,15 +237,17 @@ class Program:
 class _ProgramBuilder(GraphBuilder):
     """Appends to a program: nodes carry role and regions, and the program learns of the new values."""
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program.model)
+    def __init__(self, program: Program, role: Role, sibling: _ProgramBuilder | None) -> None:
+        super().__init__(program.model, names=None if sibling is None else sibling.names)
         self._program = program
-        self.role: Role = "forward"
+        self._role = role
+        if sibling is not None:
+            self._constants = sibling._constants
 
     def node_metadata(self) -> dict[str, str]:
         found = dict(self.metadata)
-        if self.role != "forward":
-            found[ROLE_KEY] = self.role
+        if self._role != "forward":
+            found[ROLE_KEY] = self._role
         if region := current_region():
             found[REGION_KEY] = region
         return found

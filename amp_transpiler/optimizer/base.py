@@ -231,8 +231,8 @@ class Optimizer(abc.ABC):
         dtype = parameter.value.dtype
         if dtype not in (ir.DataType.FLOAT, *_LOW):
             raise InputError(
-                f"parameter '{parameter.name}' is {parameter.dtype}, and optimizers train float32, float16 and bfloat16: "
-                "declare it as one of these, or set trainable=False"
+                f"parameter '{parameter.name}' is {parameter.dtype}, and optimizers train float32, float16 and "
+                "bfloat16: declare it as one of these, or set trainable=False"
             )
         if parameter.name in program.updates:
             raise InputError(

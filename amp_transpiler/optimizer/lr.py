@@ -140,7 +140,7 @@ class NoamDecay(LRScheduler):
         """Return the learning rate in an epoch."""
         rising = epoch * self.warmup_steps**-1.5
         falling = maximum(epoch, 1.0) ** -0.5  # 1 in epoch 0, as Paddle has it
-        return self.base_lr * float(self.d_model) ** -0.5 * minimum(falling, rising)
+        return minimum(falling, rising) * (self.base_lr / math.sqrt(self.d_model))
 
 
 class PiecewiseDecay(LRScheduler):

@@ -79,6 +79,8 @@ class Executor:
         scope = global_scope() if scope is None else scope
         fetch = [_name(item) for item in fetch_list or ()]
         arrays = _arrays(program, feed or {})
+        if not fetch and not program.updates:
+            return []  # nothing is asked for: an empty startup program, for one
         step = self._step(program, fetch, arrays)
         values = check_feeds({k: v for k, v in arrays.items() if k in {i.name for i in step.feeds}}, step.feeds)
         outputs = self._run(step, values, self._state(step, scope))

@@ -20,7 +20,7 @@ from amp_transpiler.graph.schema import opset_of
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
-from amp_transpiler.graph.walk import all_nodes, constant_of, is_standard
+from amp_transpiler.graph.walk import all_nodes, constant_of, is_standard, scopes
 from amp_transpiler.rewrite.constants import unify_constants
 from amp_transpiler.rewrite.functions import inline_functions
 from amp_transpiler.rewrite.newer_operators import write_out_newer_operators
@@ -226,7 +226,7 @@ def _promote(program: Program, startup: Program, value: ir.Value, about: Persist
     graph, tensor, node = program.model.graph, constant_of(value), value.producer()
     assert tensor is not None
     home = value.graph
-    if home is not graph:  # a body's own name may be another's, too
+    if home is not graph and _is_ambiguous(program.model, value):
         about.name = names.fresh(about.name)
     made = ir.Value(name=about.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
     made.doc_string = value.doc_string
@@ -241,6 +241,16 @@ def _promote(program: Program, startup: Program, value: ir.Value, about: Persist
     if not about.trainable:
         program.no_gradient.add(about.name)
     return about.name
+
+
+def _is_ambiguous(model: ir.Model, value: ir.Value) -> bool:
+    """Whether another scope uses the name for something else."""
+    for scope in scopes(model):
+        made = (made for node in scope.graph for made in node.outputs)
+        for other in (*scope.graph.inputs, *scope.graph.initializers.values(), *made):
+            if other is not value and other.name == value.name:
+                return True
+    return False
 
 
 # ---- training forms ----

@@ -59,7 +59,7 @@ def write_tensors(
     Raises:
         OutputError: the place is unusable, or an element type has no place in the format.
     """
-    described = {name: (arrays[name].dtype, arrays[name].shape) for name in names}
+    described = {name: (array.dtype, array.shape) for name, array in ((name, arrays[name]) for name in names)}
     order = sorted(described, key=lambda name: (-described[name][0].itemsize, name))  # so everything is aligned
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     at = 0

@@ -27,7 +27,8 @@ def test_two_operands_that_broadcast(operator, a, b):
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (1, 3, 4)), ((3,), (3, 4)), ((2, 3), (3,)), ((3,), (3,))]
+    ("a", "b"),
+    [((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (1, 3, 4)), ((3,), (3, 4)), ((2, 3), (3,)), ((3,), (3,))],
 )
 def test_matrix_products(a, b):
     feeds = {"a": RANDOM.normal(size=a).astype("f"), "b": RANDOM.normal(size=b).astype("f")}

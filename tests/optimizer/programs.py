@@ -40,7 +40,9 @@ class Trainer:
         return self.scope[name]
 
 
-def gradient_fed(optimizer: Optimizer, initial: dict[str, np.ndarray], *, dtype=ir.DataType.FLOAT, guard=False, **about):
+def gradient_fed(
+    optimizer: Optimizer, initial: dict[str, np.ndarray], *, dtype=ir.DataType.FLOAT, guard=False, **about
+):
     """A trainer whose gradients are fed, as `g_NAME`; with `guard` also `bad`, a bool scalar, is.
 
     Args:

@@ -1,6 +1,7 @@
 """The loss scale: `amp_semantics` section 6, rows 14, 40 to 45, and section 1.2, driven by real overflow."""
 
 import dataclasses
+import itertools
 
 import ml_dtypes
 import numpy as np
@@ -262,7 +263,7 @@ def test_a_growing_scale_overflows_by_itself_and_comes_back():
     for _ in range(12):
         losses.append(net.run(GOOD)[0].item())
         scales.append(net.state()[net.scale_name].item())
-    assert any(later < earlier for earlier, later in zip(scales, scales[1:], strict=False)), "it never overflowed"
+    assert any(later < earlier for earlier, later in itertools.pairwise(scales)), "it never overflowed"
     assert np.isfinite(losses).all()
     assert losses[-1] < losses[0]
 
@@ -276,25 +277,42 @@ def test_a_static_scale_also_skips_a_step_that_overflows():
     assert not net.has_counters
 
 
-def test_a_gradient_too_small_for_float16_is_learnt_from_when_it_is_scaled():
+SMALL_GRADIENTS = {
+    "float32 parameters": {"level": "O1"},
+    "float32 gradients of float16 parameters": {"level": "O2", "master_grad": True, "use_amp_guard": True},
+}
+
+
+@pytest.mark.parametrize("name", SMALL_GRADIENTS)
+def test_a_gradient_too_small_for_float16_is_learnt_from_when_it_is_scaled(name):
     """What scaling is for: 2**-27 is nothing in float16; times 2**12 it is something."""
     rate, tiny = 2.0**10, 2.0**-26
     moved = {}
     for scale in (1.0, 2.0**12):
         sgd = optimizer.SGD(rate, multi_precision=True)
-        net = training(sgd, use_dynamic_loss_scaling=False, init_loss_scaling=scale)
-        before = net.state()[net.master]
+        options = SMALL_GRADIENTS[name] | {"use_dynamic_loss_scaling": False, "init_loss_scaling": scale}
+        net = nets.one_layer(sgd, **options)
+        held = net.optimizer.master_weights.get(net.weight, net.weight)
+        before = net.state()[held]
         net.run(GOOD, factor=tiny)  # the product is 2, so its gradient is tiny * 2 * (2 - 1) / outputs
-        moved[scale] = before - net.state()[net.master]
+        moved[scale] = before - net.state()[held]
     assert not moved[1.0].any()
     np.testing.assert_allclose(moved[2.0**12], rate * tiny * 2 / net.outputs, rtol=1e-2)
+
+
+def test_unscaled_gradients_are_narrowed_to_the_type_they_had():
+    """Section 1.2: without master_grad a float16 gradient is float16 again once it is unscaled."""
+    net = training(optimizer.SGD(2.0**10, multi_precision=True), init_loss_scaling=2.0**12)
+    before = net.state()[net.master]
+    net.run(GOOD, factor=2.0**-26)
+    np.testing.assert_array_equal(net.state()[net.master], before)
 
 
 def test_row_40_bfloat16_is_not_scaled():
     """Row 40: no scale, and no finite check, in a bfloat16 program."""
     net = nets.one_layer(adam(), level="O2", dtype="bfloat16")
     assert not net.has_counters
-    assert not [n for n in nets.nodes(net.main, "IsNaN")]
+    assert not nets.nodes(net.main, "IsNaN")
     loss, scaled = net.run(GOOD, fetch=[net.loss, net.optimizer.get_scaled_loss()])
     np.testing.assert_array_equal(loss.astype(np.float32), scaled)
 

@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import pytest
 
-from tests import support
 from amp_transpiler.errors import InputError, ModelError, OptionError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.runtime.executor import Executor
@@ -14,32 +13,33 @@ from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.static.backward import append_backward
 from amp_transpiler.static.from_onnx import from_onnx
+from tests import support
 
 W = support.array
 
 CONVNET = """(float[n,3,8,8] x) => (float[n,4] logits) {
-    c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, conv.w, conv.b)
-    b = BatchNormalization(c, bn.scale, bn.bias, bn.mean, bn.var)
+    c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, conv_w, conv_b)
+    b = BatchNormalization(c, bn_scale, bn_bias, bn_mean, bn_var)
     r = Relu(b)
     h = Mul(r, half)
     p = GlobalAveragePool(h)
     f = Flatten(p)
     d = Dropout(f, ratio)
-    logits = Gemm<transB=1>(d, fc.w, fc.b)
+    logits = Gemm<transB=1>(d, fc_w, fc_b)
 }"""
 
 
 def convnet(opset=18):
     text = CONVNET if opset >= 12 else CONVNET.replace("Dropout(f, ratio)", "Dropout<ratio=0.25>(f)")
     weights = {
-        "conv.w": W(5, 3, 3, 3),
-        "conv.b": W(5),
-        "bn.scale": W(5, low=0.5),
-        "bn.bias": W(5, seed=1),
-        "bn.mean": W(5, seed=2),
-        "bn.var": W(5, low=0.5, seed=3),
-        "fc.w": W(4, 5),
-        "fc.b": W(4),
+        "conv_w": W(5, 3, 3, 3),
+        "conv_b": W(5),
+        "bn_scale": W(5, low=0.5),
+        "bn_bias": W(5, seed=1),
+        "bn_mean": W(5, seed=2),
+        "bn_var": W(5, low=0.5, seed=3),
+        "fc_w": W(4, 5),
+        "fc_b": W(4),
         "half": np.float32(0.5),
         "ratio": np.float32(0.25),
     }
@@ -52,7 +52,8 @@ def build(model, **options):
     startup, scope = Program(), Scope()
     main = from_onnx(model, startup, **options)
     executor = Executor(CPUPlace())
-    executor.run(startup, scope=scope)
+    if startup.updates:
+        executor.run(startup, scope=scope)
     return main, startup, scope, executor
 
 
@@ -66,8 +67,8 @@ def test_convnet_computes_the_same_once_switched_to_inference(opset):
     before = model.SerializeToString(deterministic=True)
     main, _, scope, executor = build(model)
     assert model.SerializeToString(deterministic=True) == before
-    assert kinds(main, "parameter") == {"conv.w", "conv.b", "bn.scale", "bn.bias", "fc.w", "fc.b"}
-    assert kinds(main, "statistic") == {"bn.mean", "bn.var"}
+    assert kinds(main, "parameter") == {"conv_w", "conv_b", "bn_scale", "bn_bias", "fc_w", "fc_b"}
+    assert kinds(main, "statistic") == {"bn_mean", "bn_var"}
     assert main.outputs == ["logits"]
     assert not main.model.graph.outputs
     assert main.var("x").shape == (-1, 3, 8, 8)
@@ -78,11 +79,9 @@ def test_convnet_computes_the_same_once_switched_to_inference(opset):
 
 def test_training_updates_statistics_and_draws_anew_with_every_run():
     main, _, scope, executor = build(convnet())
-    x, mean = W(6, 3, 8, 8), scope["bn.mean"]
+    x, mean = W(6, 3, 8, 8), scope["bn_mean"]
     first, batch = executor.run(main, {"x": x}, ["logits", "c"], scope)
-    np.testing.assert_allclose(
-        scope["bn.mean"], 0.9 * mean + 0.1 * batch.mean(axis=(0, 2, 3)), rtol=1e-4, atol=1e-6
-    )
+    np.testing.assert_allclose(scope["bn_mean"], 0.9 * mean + 0.1 * batch.mean(axis=(0, 2, 3)), rtol=1e-4, atol=1e-6)
     second = executor.run(main, {"x": x}, ["logits"], scope)[0]
     assert not np.array_equal(first, second)  # another mask: training statistics are the batch's both times
     assert int(scope["@random_step@"]) == 2
@@ -98,7 +97,7 @@ def test_an_attached_loss_has_gradients_for_every_parameter():
     found = executor.run(main, {"x": W(6, 3, 8, 8)}, [gradient for _, gradient in pairs], scope)
     assert all(np.isfinite(gradient).all() for gradient in found)
     by_name = {parameter.name: gradient for (parameter, _), gradient in zip(pairs, found, strict=True)}
-    assert np.abs(by_name["fc.w"]).max() > 0
+    assert np.abs(by_name["fc_w"]).max() > 0
 
 
 SLOTS = {
@@ -119,7 +118,7 @@ SLOTS = {
     "layer norm": ("y = LayerNormalization(x, w, b)", "", {"w": W(4), "b": W(4)}, {"w", "b"}),
     "written-out norm": (
         "q = Sqrt(v) z = Div(x, q) y = Mul(z, w)",
-        "v = ReduceMean(a) a = Mul(x, x)".replace("v = ReduceMean(a) a = Mul(x, x)", "a = Mul(x, x) v = ReduceMean(a)"),
+        "a = Mul(x, x) v = ReduceMean(a)",
         {"w": W(4)},
         {"w"},
     ),
@@ -197,9 +196,9 @@ def test_batch_norms_that_share_statistics_get_their_own():
 @pytest.mark.parametrize(
     ("options", "trained", "frozen"),
     [
-        ({"frozen": "conv|bn"}, {"fc.w", "fc.b"}, {"conv.w", "conv.b", "bn.scale", "bn.bias"}),
-        ({"frozen": ".*", "trainable": ["^fc"]}, {"fc.w", "fc.b"}, {"conv.w", "conv.b", "bn.scale", "bn.bias"}),
-        ({"trainable": "half"}, {"conv.w", "conv.b", "bn.scale", "bn.bias", "fc.w", "fc.b", "half"}, set()),
+        ({"frozen": "conv|bn"}, {"fc_w", "fc_b"}, {"conv_w", "conv_b", "bn_scale", "bn_bias"}),
+        ({"frozen": ".*", "trainable": ["^fc"]}, {"fc_w", "fc_b"}, {"conv_w", "conv_b", "bn_scale", "bn_bias"}),
+        ({"trainable": "half"}, {"conv_w", "conv_b", "bn_scale", "bn_bias", "fc_w", "fc_b", "half"}, set()),
     ],
 )
 def test_patterns(options, trained, frozen, caplog):
@@ -207,9 +206,7 @@ def test_patterns(options, trained, frozen, caplog):
     main, *_ = build(convnet(), **options)
     parameters = [about for about in main.persistables.values() if about.kind == "parameter"]
     assert {about.name for about in parameters if about.trainable} == trained
-    assert {about.name for about in parameters if not about.trainable} == frozen | (
-        {"bn.mean", "bn.var"} if frozen and "bn.mean" in {p.name for p in parameters} else set()
-    )
+    assert {about.name for about in parameters if not about.trainable} == frozen
     assert all(name in caplog.text for name in trained | frozen)
 
 
@@ -238,14 +235,9 @@ def test_two_programs_share_what_one_startup_program_makes():
     values = len(startup.updates)
     from_onnx(convnet(), startup)
     assert len(startup.updates) == values
-    with pytest.raises(InputError, match=r"initialises 'fc\.w' as"):
-        from_onnx(support.parse("(float[n,2] x) => (float[n,2] y) { y = MatMul(x, w) }", **{"w": W(2, 2)}), startup) and (
-            from_onnx(_renamed(), startup)
-        )
-
-
-def _renamed():
-    return support.parse("(float[n,2] x) => (float[n,2] y) { y = Gemm(x, fc.w) }", **{"fc.w": W(2, 2)})
+    other = support.parse("(float[n,2] x) => (float[n,2] y) { y = Gemm(x, fc_w) }", fc_w=W(2, 2))
+    with pytest.raises(InputError, match="initialises 'fc_w' as"):
+        from_onnx(other, startup)
 
 
 def test_a_training_program_is_refused_and_so_is_an_invalid_model():
@@ -257,14 +249,12 @@ def test_a_training_program_is_refused_and_so_is_an_invalid_model():
         from_onnx(broken, Program())
 
 
-def test_weights_of_a_file_stay_on_disk_until_the_startup_program_runs(tmp_path):
-    path = tmp_path / "model.onnx"
-    onnx.save(convnet(), path, save_as_external_data=True, size_threshold=0)
+def test_large_weights_of_a_file_stay_on_disk_until_the_startup_program_runs(tmp_path):
+    model = support.parse("(float[n,100] x) => (float[n,100] y) { y = MatMul(x, w) }", w=W(100, 100))
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
     startup, scope = Program(), Scope()
-    from_onnx(path, startup)
-    data = next(file for file in tmp_path.iterdir() if file != path)
-    held = data.read_bytes()
-    with data.open("r+b") as file:
-        file.write(np.zeros(len(held), np.uint8).tobytes())
+    from_onnx(tmp_path / "model.onnx", startup)
+    other = W(100, 100, seed=1)
+    (tmp_path / "weights").write_bytes(other.tobytes())
     Executor(CPUPlace()).run(startup, scope=scope)
-    assert not scope["conv.w"].any()
+    np.testing.assert_array_equal(scope["w"], other)

@@ -158,7 +158,7 @@ def test_what_does_not_fit_changes_nothing(tmp_path, program, message):
     assert (back["w_velocity"] == 5).all()
 
 
-@pytest.mark.parametrize("damage", [lambda raw: raw[:-4], lambda raw: raw[:5], lambda raw: b"no tensors" * 9])
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-4], lambda raw: raw[:5], lambda _: b"no tensors" * 9])
 def test_a_damaged_file_is_an_input_error(tmp_path, damage):
     scope, path = Scope(), tmp_path / "state.safetensors"
     scope["w"] = np.ones((3, 2), np.float32)
@@ -196,7 +196,9 @@ class _Failing(Scope):
         return super().__getitem__(name)
 
 
-@pytest.mark.parametrize(("error", "raised"), [(KeyboardInterrupt(), KeyboardInterrupt), (OSError("full"), OutputError)])
+@pytest.mark.parametrize(
+    ("error", "raised"), [(KeyboardInterrupt(), KeyboardInterrupt), (OSError("full"), OutputError)]
+)
 def test_an_interrupted_save_leaves_the_old_file(tmp_path, error, raised):
     program, scope = plain(), Scope()
     program.add_persistable(Persistable("v", "state"), ir.DataType.FLOAT, (3, 2))

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-import amp_transpiler.nn.functional as F
 from amp_transpiler import static
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.variable import Variable
+from amp_transpiler.nn import functional
 
 VOCABULARY, LENGTH, HIDDEN, HEADS = 40, 12, 32, 4
 CLASSES = 10
@@ -71,16 +71,16 @@ def _conv_norm(x: Variable, filters: int, size: int, stride: int = 1, act: str |
 
 
 def _mean_cross_entropy(logits: Variable, label: Variable) -> Variable:
-    return F.cross_entropy(logits, label, reduction="mean")
+    return functional.cross_entropy(logits, label, reduction="mean")
 
 
 def lenet() -> Variable:
     x = static.data("image", [None, 1, 28, 28])
     label = static.data("label", [None, 1], "int64")
-    x = F.max_pool2d(F.relu(static.nn.conv2d(x, 6, 5, padding=2)), kernel_size=2, stride=2)
-    x = F.max_pool2d(F.relu(static.nn.conv2d(x, 16, 5)), kernel_size=2, stride=2)
-    x = F.relu(static.nn.fc(x, 120))
-    x = F.relu(static.nn.fc(x, 84))
+    x = functional.max_pool2d(functional.relu(static.nn.conv2d(x, 6, 5, padding=2)), kernel_size=2, stride=2)
+    x = functional.max_pool2d(functional.relu(static.nn.conv2d(x, 16, 5)), kernel_size=2, stride=2)
+    x = functional.relu(static.nn.fc(x, 120))
+    x = functional.relu(static.nn.fc(x, 84))
     return _mean_cross_entropy(static.nn.fc(x, CLASSES), label)
 
 
@@ -95,7 +95,7 @@ def pointwise() -> Variable:
     target = static.data("target", [None, 1, 16, 16])
     for _ in range(3):
         x = _conv_norm(x, 16, 1)
-    return F.mse_loss(static.nn.conv2d(x, 1, 1), target)
+    return functional.mse_loss(static.nn.conv2d(x, 1, 1), target)
 
 
 def _pointwise_batch(random: np.random.Generator) -> Feed:
@@ -110,7 +110,7 @@ def _basic_block(x: Variable, filters: int, stride: int) -> Variable:
     made = _conv_norm(made, filters, 3, act=None)
     if stride != 1 or x.shape[1] != filters:
         x = _conv_norm(x, filters, 1, stride, act=None)
-    return F.relu(made + x)
+    return functional.relu(made + x)
 
 
 def resnet() -> Variable:
@@ -119,7 +119,7 @@ def resnet() -> Variable:
     x = _conv_norm(x, 8, 3)
     for filters, stride in ((8, 1), (16, 2), (24, 2)):
         x = _basic_block(x, filters, stride)
-    x = F.adaptive_avg_pool2d(x, 1)
+    x = functional.adaptive_avg_pool2d(x, 1)
     return _mean_cross_entropy(static.nn.fc(x, CLASSES), label)
 
 
@@ -150,7 +150,7 @@ def attention(x: Variable, mask: Variable) -> Variable:
     size = HIDDEN // HEADS
     query, key, value = (reshape(_linear(x, HIDDEN), [0, LENGTH, HEADS, size]) for _ in range(3))
     scores = transpose(query, [0, 2, 1, 3]) @ transpose(key, [0, 2, 3, 1]) * (1 / math.sqrt(size))
-    mixed = F.softmax(scores + mask) @ transpose(value, [0, 2, 1, 3])
+    mixed = functional.softmax(scores + mask) @ transpose(value, [0, 2, 1, 3])
     return _linear(reshape(transpose(mixed, [0, 2, 1, 3]), [0, LENGTH, HIDDEN]), HIDDEN)
 
 
@@ -161,7 +161,7 @@ def bert() -> Variable:
     x = _norm(_embed(ids, VOCABULARY))
     for _ in range(2):
         x = _norm(x + attention(x, mask))
-        x = _norm(x + _linear(F.gelu(_linear(x, 2 * HIDDEN)), HIDDEN))
+        x = _norm(x + _linear(functional.gelu(_linear(x, 2 * HIDDEN)), HIDDEN))
     return _token_loss(_linear(x, VOCABULARY), label)
 
 
@@ -184,7 +184,7 @@ def gpt2() -> Variable:
     x = _embed(ids, VOCABULARY)
     table = x.program.all_parameters()[0]
     x = x + attention(_norm(x), mask)
-    x = x + _linear(F.gelu(_linear(_norm(x), 4 * HIDDEN), approximate=True), HIDDEN)
+    x = x + _linear(functional.gelu(_linear(_norm(x), 4 * HIDDEN), approximate=True), HIDDEN)
     return _token_loss(_norm(x) @ transpose(table, [1, 0]), label)
 
 

@@ -23,7 +23,7 @@ FACTOR = 3.0  # how much further from torch than torch in float32 is from torch 
 # our optimizer, torch's, and the relative difference of losses that is allowed at least
 OPTIMIZERS: dict[str, tuple[Callable[[float], Any], Callable[[Any, float], Any], float]] = {
     "sgd": (lambda rate: ours.SGD(10 * rate), lambda p, rate: torch.optim.SGD(p, 10 * rate), 1e-4),
-    "adam": (ours.Adam, lambda p, rate: torch.optim.Adam(p, rate), 1e-4),
+    "adam": (ours.Adam, torch.optim.Adam, 1e-4),
     "adamw": (ours.AdamW, lambda p, rate: torch.optim.AdamW(p, rate, weight_decay=0.01), 1e-3),
     "momentum": (
         lambda rate: ours.Momentum(10 * rate, 0.9),

@@ -11,8 +11,9 @@ import pytest
 
 from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.proto import to_proto
+from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.optimizer import AdamW
-from amp_transpiler.runtime.compile import lower, specialise
+from amp_transpiler.runtime.compile import lower
 from tests.corpus.test_placement import place
 from tests.training.networks import NETWORKS, Network
 from tests.training.trainer import build
@@ -25,3 +26,38 @@ FORMS: dict[str, dict[str, Any] | None] = {
     "bfloat16": {"level": "O2", "dtype": "bfloat16"},
 }
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+
+
+def _lowered(network: Network, amp: dict[str, Any] | None) -> ir.Model:
+    """The complete training step as the executor hands it to ONNX Runtime."""
+    main, _, _, loss, _ = build(network.build, AdamW(network.rate), amp)
+    return lower(assemble(main, [loss.name])).model
+
+
+def _computes_floats(node: ir.Node | None) -> bool:
+    """Whether a node makes floats; one that ONNX Runtime made itself, and that we do not know, counts too."""
+    return node is None or any(value.dtype in _FLOATS for value in node.outputs)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("network", NETWORKS, ids=str)
+def test_every_float_is_computed_on_cuda(network: Network, form: str, tmp_path: pathlib.Path) -> None:
+    model = _lowered(network, FORMS[form])
+    path = tmp_path / f"{network}_{form}.onnx"
+    onnx.save(to_proto(model), path)
+    nodes = {node.name: node for node in all_nodes(model)}
+    placed = place(path)[str(path)]
+    assert "error" not in placed, f"session refused: {placed}"
+    assert sum(placed["cuda"].values()) > 50
+    left = [entry for entry in placed["cpu_nodes"] if _computes_floats(nodes.get(entry.partition(" ")[2]))]
+    assert not left, f"{len(left)} nodes that compute floats are on the CPU: {left[:20]}"
+
+
+@pytest.mark.parametrize("form", ["float16", "bfloat16"])
+@pytest.mark.parametrize("network", NETWORKS, ids=str)
+def test_a_low_step_computes_its_matrices_low(network: Network, form: str) -> None:
+    """So that the placement above is that of a low program, not of a float32 one under its name."""
+    model = _lowered(network, FORMS[form])
+    heavy = [node for node in all_nodes(model) if node.op_type in {"Conv", "MatMul", "Gemm"}]
+    low = [node for node in heavy if node.outputs[0].dtype == ir.DataType[form.upper()]]
+    assert len(low) >= 0.9 * len(heavy) > 0, sorted(node.name or "" for node in heavy if node not in low)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 from amp_transpiler.graph.program import Program
 from amp_transpiler.runtime.scope import Scope
@@ -36,7 +36,7 @@ class LeNet(nn.Module):
         )
 
     def forward(self, feed: Tensors) -> torch.Tensor:
-        return F.cross_entropy(self.layers(feed["image"]), feed["label"][:, 0])
+        return functional.cross_entropy(self.layers(feed["image"]), feed["label"][:, 0])
 
 
 class Pointwise(nn.Module):
@@ -46,7 +46,7 @@ class Pointwise(nn.Module):
         self.layers = nn.Sequential(*hidden, nn.Conv2d(16, 1, 1))
 
     def forward(self, feed: Tensors) -> torch.Tensor:
-        return F.mse_loss(self.layers(feed["coordinates"]), feed["target"])
+        return functional.mse_loss(self.layers(feed["coordinates"]), feed["target"])
 
 
 class Block(nn.Module):
@@ -69,7 +69,7 @@ class ResNet(nn.Module):
         )
 
     def forward(self, feed: Tensors) -> torch.Tensor:
-        return F.cross_entropy(self.layers(feed["image"]), feed["label"][:, 0])
+        return functional.cross_entropy(self.layers(feed["image"]), feed["label"][:, 0])
 
 
 class Embedding(nn.Module):
@@ -103,7 +103,7 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         x = self.norm(x + self.attention(x, mask))
-        return self.last_norm(x + self.narrow(F.gelu(self.wide(x))))
+        return self.last_norm(x + self.narrow(functional.gelu(self.wide(x))))
 
 
 class Bert(nn.Module):
@@ -117,7 +117,7 @@ class Bert(nn.Module):
         x = self.norm(self.embedding(feed["ids"]))
         for layer in self.layers:
             x = layer(x, feed["mask"])
-        return F.cross_entropy(self.head(x).flatten(0, 1), feed["label"].flatten())
+        return functional.cross_entropy(self.head(x).flatten(0, 1), feed["label"].flatten())
 
 
 class Gpt2(nn.Module):
@@ -134,9 +134,9 @@ class Gpt2(nn.Module):
         x = self.embedding(feed["ids"])
         mask = torch.full((LENGTH, LENGTH), -10000.0, dtype=x.dtype).triu(1)
         x = x + self.attention(self.norms[0](x), mask)
-        x = x + self.narrow(F.gelu(self.wide(self.second_norm(x)), approximate="tanh"))
+        x = x + self.narrow(functional.gelu(self.wide(self.second_norm(x)), approximate="tanh"))
         logits = self.last_norm(x) @ self.embedding.tokens.weight.T
-        return F.cross_entropy(logits.flatten(0, 1), feed["label"].flatten())
+        return functional.cross_entropy(logits.flatten(0, 1), feed["label"].flatten())
 
 
 TWINS = {"lenet": LeNet, "pointwise": Pointwise, "resnet": ResNet, "bert": Bert, "gpt2": Gpt2}

@@ -23,7 +23,6 @@ from amp_transpiler.static.amp.loss_scaling import (
     update_loss_scaling,
     zero_if,
 )
-from amp_transpiler.static.backward import append_backward
 from amp_transpiler.static.core import create_persistable, default_startup_program
 from amp_transpiler.utils import unique_name
 
@@ -130,7 +129,7 @@ class OptimizerWithMixedPrecision:
         if loss.name not in program.outputs:
             program.outputs.append(loss.name)
         listed = set(program.outputs)
-        pairs = append_backward(self._scaled_loss, parameter_list, no_grad_set)
+        pairs = self._optimizer.backward(self._scaled_loss, self._startup, parameter_list, no_grad_set)
         program.outputs = [name for name in program.outputs if name in listed]
         return pairs
 

@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+"""The experiment of AMD's blog "Automatic mixed precision in PyTorch using AMD GPUs", in fp32 and with `decorate`.
+
+    python scripts/train_convnet.py                     # on a GPU: 512 x 512, 256 channels; on a CPU: 64 x 64, 32
+    python scripts/train_convnet.py --level O2 --dtype bfloat16 --out convnet.png
+    python scripts/train_convnet.py --inference         # forward passes of the inference programs instead of training
+
+A network of 1x1 convolutions, BatchNormalization and ReLU learns a quantised cosine over the coordinates of a picture:
+MSE, Adam with rate 0.001, 512 steps, the same initial values both times. Printed: time, final loss and peak memory of
+each, and what mixed precision saves; drawn: target, fp32 and AMP side by side (needs matplotlib: the extra `plot`).
+
+Each training has a process of its own. Memory on CUDA: what the device has in use after the steps beyond that before
+(ONNX Runtime's arena keeps what it once took); on a CPU: the highest resident memory beyond that before building.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import amp_transpiler as amp
+from amp_transpiler import static
+from amp_transpiler.errors import AmpError, EnvironmentProblem
+from amp_transpiler.nn import functional
+from amp_transpiler.optimizer import Adam
+from amp_transpiler.runtime.memory import current_memory, device_memory_in_use, peak_memory
+from amp_transpiler.runtime.places import CUDAPlace, Place, default_place
+
+HIDDEN_LAYERS, RATE, FREQUENCY, BINS = 2, 1e-3, (4, 2), 4
+PICTURE = pathlib.Path("train_convnet.png")
+EMULATED = (
+    "This is a CPU: the low-precision program runs emulated, as a float32 program that rounds like a GPU.\n"
+    "Its loss is worth reading; its time and memory say nothing about a GPU."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """One experiment, as the command line gives it.
+
+    Attributes:
+        place: "cpu" or "cuda".
+        size: pixels along each side.
+        hidden: channels of the hidden layers.
+        steps: training steps, or forward passes.
+        level: of `decorate`, for the AMP half.
+        dtype: likewise.
+        inference: forward passes instead of training.
+        seed: of the initial values.
+    """
+
+    place: str
+    size: int
+    hidden: int
+    steps: int
+    level: str
+    dtype: str
+    inference: bool
+    seed: int
+
+    def device(self) -> Place:
+        return amp.CUDAPlace(0) if self.place == "cuda" else amp.CPUPlace()
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one half of the experiment gave: seconds of the first step and of the others, memory in bytes, the loss."""
+
+    first_seconds: float
+    seconds: float
+    peak: int | None
+    loss: float | None
+
+
+# ---- the problem ----
+def grid(size: int) -> np.ndarray:
+    """Return the coordinates of the pixels, from 0 to 1: float32 [1, 2, size, size]."""
+    axis = np.linspace(0, 1, size, dtype=np.float32)
+    return np.stack(np.meshgrid(axis, axis))[None]
+
+
+def quantised_cosine(coordinates: np.ndarray) -> np.ndarray:
+    """Return the target, two cosines in four steps from 0 to 1: float32 [1, 1, size, size]."""
+    x, y = coordinates[0].astype(np.float64)
+    waves = np.cos(x * FREQUENCY[0] * 2 * np.pi) + np.cos(y * FREQUENCY[1] * 2 * np.pi)
+    steps = np.digitize(waves, np.linspace(waves.min(), waves.max(), BINS + 1)[:BINS])
+    return ((steps - steps.min()) / (steps.max() - steps.min())).astype(np.float32)[None, None]
+
+
+def network(size: int, hidden: int) -> tuple[static.Variable, static.Variable, static.Variable]:
+    """Build the network in the current program; return its input, its prediction and the loss."""
+    coordinates = static.data("coordinates", [None, 2, size, size])
+    target = static.data("target", [None, 1, size, size])
+    x = coordinates
+    for _ in range(1 + HIDDEN_LAYERS):
+        x = static.nn.batch_norm(static.nn.conv2d(x, hidden, 1), act="relu")
+    prediction = static.nn.conv2d(x, 1, 1)
+    return coordinates, prediction, functional.mse_loss(prediction, target)
+
+
+# ---- one half of the experiment, in a process of its own ----
+def work(settings: Settings, low: bool, folder: pathlib.Path) -> None:
+    """Run the fp32 or the AMP half; leave `outcome.json` and `prediction.npy` in `folder`."""
+    place = settings.device()
+    before = memory_in_use(place)
+    main, startup = static.Program(), static.Program()
+    main.random_seed = startup.random_seed = settings.seed
+    with static.program_guard(main, startup):
+        coordinates, prediction, loss = network(settings.size, settings.hidden)
+        test = main.clone(for_test=True)
+        if not settings.inference or low:
+            optimizer = Adam(RATE)
+            if low:
+                decorated = amp.decorate(optimizer, level=settings.level, dtype=settings.dtype)
+                decorated.minimize(loss)
+            else:
+                optimizer.minimize(loss)
+    exe = static.Executor(place)
+    exe.run(startup)
+    if low:
+        decorated.amp_init(place, test_program=test, use_fp16_test=True)
+    if settings.inference:
+        run = predict(exe, test, coordinates.name, prediction.name, settings, folder)
+    else:
+        run = train(exe, main, [prediction, loss], settings)
+    first_seconds, seconds, results = timed(run, settings.steps)
+    peak = peak_since(place, before)
+    arrays = [np.asarray(value.numpy() if hasattr(value, "numpy") else value) for value in results]
+    np.save(folder / "prediction.npy", arrays[0].astype(np.float32))
+    final = float(arrays[1].reshape(())) if len(arrays) > 1 else None
+    outcome = Outcome(first_seconds, seconds, peak, final)
+    (folder / "outcome.json").write_text(json.dumps(dataclasses.asdict(outcome)))
+
+
+def train(
+    exe: static.Executor, main: static.Program, fetch: Sequence[static.Variable], settings: Settings
+) -> Callable[[bool], list[Any]]:
+    """Return a function that takes one training step; what it fetches stays on the device unless asked for."""
+    coordinates = grid(settings.size)
+    feed = {"coordinates": coordinates, "target": quantised_cosine(coordinates)}
+    return lambda wanted: exe.run(main, feed, fetch, return_numpy=wanted)
+
+
+def predict(
+    exe: static.Executor, test: static.Program, feed: str, fetch: str, settings: Settings, folder: pathlib.Path
+) -> Callable[[bool], list[Any]]:
+    """Write the test program as an ONNX model; return a function that makes one forward pass of what was written."""
+    static.save_inference_model(folder / "model", test.var(feed), test.var(fetch), exe, program=test)
+    loaded, feeds, fetched = static.load_inference_model(folder / "model", exe)
+    arrays = {feeds[0]: grid(settings.size)}
+    return lambda wanted: exe.run(loaded, arrays, fetched, return_numpy=wanted)
+
+
+def timed(run: Callable[[bool], list[Any]], steps: int) -> tuple[float, float, list[Any]]:
+    """Take the steps; return seconds of the first, which compiles, and of the others, and the last one's results."""
+    start = time.perf_counter()
+    results = run(True)
+    middle = time.perf_counter()
+    for index in range(1, steps):
+        results = run(index == steps - 1)  # reading the last result waits for the device
+    return middle - start, time.perf_counter() - middle, results
+
+
+def memory_in_use(place: Place) -> int | None:
+    return device_memory_in_use(place.device_id) if isinstance(place, CUDAPlace) else current_memory()
+
+
+def peak_since(place: Place, before: int | None) -> int | None:
+    after = device_memory_in_use(place.device_id) if isinstance(place, CUDAPlace) else peak_memory()
+    return None if before is None or after is None else max(0, after - before)
+
+
+# ---- both halves, and what to say of them ----
+def in_child(settings: Settings, half: str, folder: pathlib.Path) -> Outcome:
+    """Run one half in a process of its own.
+
+    Raises:
+        RuntimeError: it failed; its own message stands on stderr.
+    """
+    folder.mkdir()
+    (folder / "settings.json").write_text(json.dumps(dataclasses.asdict(settings)))
+    child = subprocess.run([sys.executable, __file__, "--worker", half, str(folder)], check=False)
+    if child.returncode:
+        raise RuntimeError(f"the {half} half failed with exit status {child.returncode}; its message stands above")
+    return Outcome(**json.loads((folder / "outcome.json").read_text()))
+
+
+def describe(label: str, outcome: Outcome, settings: Settings) -> str:
+    what = "passes" if settings.inference else "steps"
+    first = f"the first one before them, with compiling, {outcome.first_seconds:.2f} s"
+    lines = [f"{label}:", f"  Time of {settings.steps - 1} {what}: {outcome.seconds:.4f} s ({first})"]
+    if outcome.loss is not None:
+        lines.append(f"  Final loss: {outcome.loss:.4g}")
+    lines.append(f"  Peak {memory_name(settings)}: {'not known' if outcome.peak is None else megabytes(outcome.peak)}")
+    return "\n".join(lines)
+
+
+def memory_name(settings: Settings) -> str:
+    return "device memory" if settings.place == "cuda" else "resident memory of the process"
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 2**20:.1f} MB"
+
+
+def saved(before: float | None, after: float | None) -> str:
+    return f"{(1 - after / before) * 100:.2f}%" if before and after is not None else "not known"
+
+
+def draw(target: np.ndarray, predictions: dict[str, np.ndarray], path: pathlib.Path) -> None:
+    """Draw target and predictions side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4 * (1 + len(predictions)), 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    pictures = {"Target": target, **predictions}
+    for axes, (title, picture) in zip(figure.subplots(1, len(pictures)), pictures.items(), strict=True):
+        axes.imshow(picture.squeeze(), vmin=0, vmax=1)
+        axes.set_title(title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def compare(settings: Settings, picture: pathlib.Path | None) -> None:
+    """Run both halves one after the other, print what they took, and draw what they learnt."""
+    names = {"fp32": "fp32", "amp": f"AMP ({settings.level}, {settings.dtype})"}
+    kind = "inference" if settings.inference else "training"
+    print(f"{settings.size} x {settings.size} pixels, {settings.hidden} channels, on {settings.device()}")
+    if settings.place == "cpu":
+        print(EMULATED)
+    outcomes, predictions = {}, {}
+    with tempfile.TemporaryDirectory(prefix="train-convnet-") as name:
+        for half, label in names.items():
+            folder = pathlib.Path(name) / half
+            outcomes[half] = in_child(settings, half, folder)
+            predictions[label] = np.load(folder / "prediction.npy")
+            print(f"\n{describe(f'{label} {kind}', outcomes[half], settings)}", flush=True)
+    plain, low = outcomes["fp32"], outcomes["amp"]
+    print(f"\nTime saved: {saved(plain.seconds, low.seconds)}")
+    print(f"Memory saved: {saved(plain.peak, low.peak)}")
+    if picture is not None:
+        draw(quantised_cosine(grid(settings.size)), predictions, picture)
+        print(f"Target and predictions: {picture}")
+
+
+# ---- the command line ----
+def arguments(argv: Sequence[str] | None) -> tuple[Settings, pathlib.Path | None]:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--place", choices=("cpu", "cuda"), help="default: cuda where a device answers")
+    parser.add_argument("--size", type=positive, help="pixels along each side; default: 64 on a CPU, 512 on CUDA")
+    parser.add_argument("--hidden", type=positive, help="channels; default: 32 on a CPU, 256 on CUDA")
+    parser.add_argument("--steps", type=positive, default=512, help="default: 512; at least 2")
+    parser.add_argument("--level", choices=("O1", "O2"), default="O1", help="default: O1, as torch.autocast is")
+    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="default: float16")
+    parser.add_argument("--seed", type=int, default=1, help="of the initial values; default: 1")
+    parser.add_argument("--inference", action="store_true", help="forward passes in inference form; no picture")
+    parser.add_argument("--out", type=pathlib.Path, metavar="PNG", help=f"the picture; default: {PICTURE}")
+    given = parser.parse_args(argv)
+    place = given.place or ("cuda" if isinstance(default_place(), CUDAPlace) else "cpu")
+    small = place == "cpu"
+    settings = Settings(
+        place=place,
+        size=max(2, given.size or (64 if small else 512)),
+        hidden=given.hidden or (32 if small else 256),
+        steps=max(2, given.steps),
+        level=given.level,
+        dtype=given.dtype,
+        inference=given.inference,
+        seed=given.seed,
+    )
+    return settings, picture_path(given.out, settings.inference)
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {number}")
+    return number
+
+
+def picture_path(asked: pathlib.Path | None, inference: bool) -> pathlib.Path | None:
+    """Return where to draw; None, said aloud, where that is not possible and was not asked for."""
+    if inference:
+        return None
+    if importlib.util.find_spec("matplotlib") is None:
+        missing = "matplotlib is not installed: pip install 'amp-transpiler[plot]'"
+        if asked is not None:
+            raise EnvironmentProblem(f"--out {asked}: {missing}")
+        print(f"no picture will be drawn: {missing}")
+        return None
+    return asked or PICTURE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        if argv[:1] == ["--worker"]:
+            folder = pathlib.Path(argv[2])
+            work(Settings(**json.loads((folder / "settings.json").read_text())), argv[1] == "amp", folder)
+        else:
+            compare(*arguments(argv))
+    except (AmpError, RuntimeError, OSError) as error:
+        print(f"train_convnet: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
