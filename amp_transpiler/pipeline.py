@@ -19,6 +19,7 @@ from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.graph.external_data import external_files
 from amp_transpiler.graph.io import Staged, check_destination, load, stage, tensor_bytes
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, mark_region
 from amp_transpiler.graph.schema import opset_of
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.precision.assign import Policy
@@ -26,7 +27,6 @@ from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
 from amp_transpiler.precision.policy import operator_name, parse_level
-from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, mark_region
 from amp_transpiler.report import DecisionRow, Report
 from amp_transpiler.verification.verify import accurate, check_result, check_source
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.program import Program
@@ -75,7 +76,7 @@ def assemble(program: Program, fetch: Sequence[str], *, updates: bool = True) ->
 def _prune(model: ir.Model) -> None:
     """Remove nodes, inputs and constants that no output needs."""
     graph = model.graph
-    ir.passes.common.RemoveUnusedNodesPass()(model)
+    common.RemoveUnusedNodesPass()(model)
     read = {v for scope in scopes(model) for node in scope.graph for v in node.inputs if v is not None}
     read |= {v for scope in scopes(model) for v in scope.graph.outputs}
     for value in list(graph.inputs):

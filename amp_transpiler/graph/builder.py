@@ -33,6 +33,7 @@ class GraphBuilder:
         names: the model's names, if the caller has collected them already.
         metadata: what every node made carries in its `metadata_props`, such as its role or region.
         prefix: how names of nodes and values begin.
+        shares: another builder of the model, whose constants are used again.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class GraphBuilder:
         names: NameAllocator | None = None,
         metadata: Mapping[str, str] | None = None,
         prefix: str = "",
+        shares: GraphBuilder | None = None,
     ) -> None:
         self.model = model
         self.graph = graph if graph is not None else model.graph
@@ -51,7 +53,7 @@ class GraphBuilder:
         self.names = names if names is not None else NameAllocator(model)
         self.metadata = dict(metadata or {})
         self.prefix = prefix
-        self._constants: dict[tuple[Any, ...], ir.Value] = {}
+        self._constants: dict[tuple[Any, ...], ir.Value] = {} if shares is None else shares._constants
 
     @property
     def opset(self) -> int:

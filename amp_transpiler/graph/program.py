@@ -238,11 +238,9 @@ class _ProgramBuilder(GraphBuilder):
     """Appends to a program: nodes carry role and regions, and the program learns of the new values."""
 
     def __init__(self, program: Program, role: Role, sibling: _ProgramBuilder | None) -> None:
-        super().__init__(program.model, names=None if sibling is None else sibling.names)
+        super().__init__(program.model, names=None if sibling is None else sibling.names, shares=sibling)
         self._program = program
         self._role = role
-        if sibling is not None:
-            self._constants = sibling._constants
 
     def node_metadata(self) -> dict[str, str]:
         found = dict(self.metadata)

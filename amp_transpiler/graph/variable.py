@@ -91,7 +91,8 @@ class Variable:
         else:
             return NotImplemented
         a, b = (operand, self.value) if swapped else (self.value, operand)
-        return self._wrap(getattr(self.program.builder(), method)(a, b))
+        made: ir.Value = getattr(self.program.builder(), method)(a, b)
+        return self._wrap(made)
 
     def __add__(self, other: Any) -> Variable:
         return self._with("add", other)

@@ -103,7 +103,7 @@ class Adam(AdaptiveOptimizer):
         OptionError: an argument has no meaning here.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  # Paddle's signature
+    def __init__(  # Paddle's signature
         self,
         learning_rate: float | LRScheduler = 0.001,
         beta1: float = 0.9,

@@ -38,7 +38,7 @@ class Lamb(AdaptiveOptimizer):
         OptionError: an argument has no meaning here.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  # Paddle's signature
+    def __init__(  # Paddle's signature
         self,
         learning_rate: float | LRScheduler = 0.001,
         lamb_weight_decay: float = 0.01,

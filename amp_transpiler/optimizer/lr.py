@@ -371,7 +371,7 @@ class OneCycleLR(LRScheduler):
         steps_per_epoch: steps of the program that make one epoch.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  # Paddle's signature
+    def __init__(  # Paddle's signature
         self,
         max_learning_rate: float,
         total_steps: int,

@@ -36,7 +36,7 @@ class Momentum(Optimizer):
         name: Paddle's, not used.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  # Paddle's signature
+    def __init__(  # Paddle's signature
         self,
         learning_rate: float | LRScheduler = 0.001,
         momentum: float = 0.9,

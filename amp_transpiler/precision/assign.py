@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, region_of
 from amp_transpiler.graph.types import node_signature
 from amp_transpiler.graph.walk import bodies, constant_of, control_ports, is_standard
 from amp_transpiler.precision.assignment import Assignment, Decision
@@ -27,7 +28,6 @@ from amp_transpiler.precision.numerics import in_order, unsafe_nodes
 from amp_transpiler.precision.operators import CAPPED
 from amp_transpiler.precision.policy import Colour, Level, colour, operator_name
 from amp_transpiler.precision.ports import settle_ports
-from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, region_of
 
 __all__ = ["Policy", "assign"]
 

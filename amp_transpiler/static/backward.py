@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff import differentiate
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.builder import GraphBuilder, is_static, low_or_float
+from amp_transpiler.graph.builder import GraphBuilder, is_static, low_or_float, shape_of
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.variable import Variable
 
@@ -107,7 +107,7 @@ def _differentiate(
 def _ones_like(builder: GraphBuilder, value: ir.Value) -> ir.Value:
     if is_static(value):
         dtype = value.dtype or ir.DataType.FLOAT
-        return builder.constant(np.ones([int(size) for size in value.shape or ()], dtype.numpy()), dtype)  # type: ignore[call-overload]  # static
+        return builder.constant(np.ones(shape_of(value), dtype.numpy()), dtype)
     return builder.expand_like(builder.constant(1, value.dtype), value)
 
 

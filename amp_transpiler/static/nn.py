@@ -217,7 +217,7 @@ def instance_norm(
     layer, channels = Layer("instance_norm", name), _channels(input, "instance_norm")
     weight = layer.weight(param_attr, (channels,), None, Constant(1.0))
     bias = layer.bias(bias_attr, (channels,), None, Constant(0.0))
-    return functional.instance_norm(input, weight, bias, epsilon)
+    return functional.instance_norm(input, weight=weight, bias=bias, eps=epsilon)
 
 
 def group_norm(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from tests.autodiff.gradient_check import check_by_differences
 
 RANDOM = np.random.default_rng(0)

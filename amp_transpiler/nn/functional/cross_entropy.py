@@ -1,5 +1,5 @@
 """Losses of classification."""
-# ruff: noqa: A002, PLR0913  # Paddle's signatures
+# ruff: noqa: A002  # Paddle's signatures
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _hard(
     label: Variable,
     weight: Variable | None,
     axis: int,
-    attributes: dict[str, int | str],
+    attributes: dict[str, object],
 ) -> Variable:
     """A loss by numbers of classes, which the operators want at axis 1 of two or more."""
     _check_labels(scores, label, axis)

@@ -1,5 +1,5 @@
 """Pooling."""
-# ruff: noqa: PLR0913  # Paddle's signatures
+# Paddle's signatures
 
 from __future__ import annotations
 

@@ -238,6 +238,7 @@ class OptimizerWithMixedPrecision:
         assert self._counters is not None
         builder = self._program.builder("optimize")
         held = (self.get_loss_scaling(), *self._counters)
-        new = update_loss_scaling(builder, found_inf, *(v.value for v in held), self.options.rule)
+        scale, good, bad = (variable.value for variable in held)
+        new = update_loss_scaling(builder, found_inf, scale, good, bad, self.options.rule)
         for variable, value in zip(held, new, strict=True):
             self._program.updates[variable.name] = str(value.name)

@@ -1,0 +1,233 @@
+"""Levels, lists, guard and test programs in training: `amp_semantics` section 6, rows 11, 13, 16 to 35."""
+
+import numpy as np
+import pytest
+
+import amp_transpiler as amp
+from amp_transpiler import optimizer, static
+from tests.paddle import nets, text_nets
+from tests.paddle.text_nets import image_batches, losses, trainer
+from tests.support import array, parse
+
+BATCHES = 5
+
+
+def lists(**given):
+    return amp.AutoMixedPrecisionLists(**given)
+
+
+def test_row_13_black_varnames_keep_the_convolution_that_reads_them():
+    """Row 13: black names {loss, first weight}: that Conv is fp32, the other fp16, O1 training stays finite."""
+    net = trainer(
+        optimizer.Momentum(0.01), level="O1", amp_lists=lists(custom_black_varnames=["w1", "y"]), guard=None
+    )
+    assert (text_nets.kind(net, "conv1"), text_nets.kind(net, "conv2")) == ("FLOAT", "FLOAT16")
+    assert text_nets.kind(net, "gemm") == "FLOAT"
+    assert np.isfinite(losses(net, image_batches(BATCHES))).all()
+
+
+OPTIMIZERS = {
+    "row 16: Momentum": lambda **o: optimizer.Momentum(0.01, 0.9, **o),
+    "row 17: Nesterov": lambda **o: optimizer.Momentum(0.01, 0.9, use_nesterov=True, **o),
+    "row 18: AdamW": lambda **o: optimizer.AdamW(0.001, **o),
+    "row 19, with Lamb, since there is no LARS": lambda **o: optimizer.Lamb(0.001, **o),
+}
+GUARDED = "^(?!conv1$)"  # everything but the first convolution
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rows_16_to_19_pure_fp16_trains_like_fp32(name):
+    """Rows 16 to 19: losses of five batches within rtol 1e-2, atol 1e-5 of fp32."""
+    made = OPTIMIZERS[name]
+    expected = losses(trainer(made()), image_batches(BATCHES))
+    net = trainer(made(multi_precision=True), guard=GUARDED, use_pure_fp16=True, init_loss_scaling=128.0)
+    assert (text_nets.kind(net, "conv1"), text_nets.kind(net, "conv2")) == ("FLOAT", "FLOAT16")
+    np.testing.assert_allclose(losses(net, image_batches(BATCHES)), expected, rtol=1e-2, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_row_20_a_rewritten_test_program_gives_the_same(dtype):
+    """Row 20: the test program that amp_init rewrites gives what the fp32 one gives, within rtol 1e-2."""
+    found = {}
+    for low in (False, True):
+        main, startup = text_nets.loaded(text_nets.CONVOLUTIONS, text_nets.convolution_weights())
+        test = main.clone(for_test=True)
+        with static.program_guard(main, startup):
+            loss = text_nets.squared_error(main, main.var("y"), static.data("target", [None, 2]))
+            made = optimizer.AdamW(0.001, multi_precision=low)
+            if low:
+                made = static.amp.decorate(made, level="O2", dtype=dtype)
+            made.minimize(loss, startup)
+        net = nets.Net(main, startup, loss, made).start(**({"test_program": test} if low else {}))
+        losses(net, image_batches(BATCHES))
+        [batch] = image_batches(1)
+        (found[low],) = net.executor.run(test, feed={"x": batch["x"]}, fetch_list=["y"], scope=net.scope)
+        assert nets.makes(nets.nodes(test, "Gemm")[0]) == [{"float16": "FLOAT16", "bfloat16": "BFLOAT16"}[dtype] if low else "FLOAT"]
+    limit = {"float16": 1e-2, "bfloat16": 5e-2}[dtype]
+    np.testing.assert_allclose(found[True].astype(np.float32), found[False], rtol=limit, atol=limit)
+
+
+def test_row_21_control_flow_integers_and_dtype_attributes():
+    """Row 21: If, an int64 path and nodes with a dtype attribute, guard off; integers stay integers."""
+    then = "then () => (float[2,4] t) { t = Exp (h) }"
+    other = "other () => (float[2,4] e) { e = Add (h, r) }"
+    body = f"""
+        [h] h = MatMul (x, w) [shape] s = Shape (h) [r] r = RandomNormalLike <dtype = 1, seed = 1.0> (h)
+        [if] k = If (c) <then_branch = {then}, else_branch = {other}> [label] l = Cast <to = 7> (n) [l1] m = Add (l, l)
+        [y] y = Reshape (k, s) [out] z = Identity (m)
+    """
+    head = "(float[2,4] x, bool c, int32[2] n) => (float[2,4] y, int64[2] z)"
+    program = amp.load(parse(f"{head} {{ {body} }}", w=array(4, 4)))
+    amp.cast_model_to_fp16(program, use_fp16_guard=False)
+    by_name = {node.name: node for node in nets.nodes(program)}
+    assert nets.makes(by_name["h"]) == ["FLOAT16"]
+    assert nets.makes(by_name["shape"]) == nets.makes(by_name["label"]) == nets.makes(by_name["l1"]) == ["INT64"]
+    feeds = {"x": array(2, 4), "c": np.array(True), "n": np.array([1, 2], np.int32)}
+    y, z = amp.Session(amp.emulate(program), amp.CPUPlace()).run(feeds).values()
+    np.testing.assert_allclose(y, np.exp(feeds["x"] @ array(4, 4)), rtol=2e-2)
+    np.testing.assert_array_equal(z, [2, 4])
+
+
+def test_row_22_only_parameters_inside_the_guard_are_low():
+    """Row 22: guard around Conv and BatchNormalization: their weight and bias fp16, the later Gemm's fp32."""
+    net = trainer(optimizer.Adam(multi_precision=True), guard="^(conv1|norm)$", use_pure_fp16=True)
+    state = net.state()
+    assert {n: state[n].dtype.name for n in ("w1", "b1", "w2", "b2", "w3", "b3")} == {
+        "w1": "float16",
+        "b1": "float16",
+        "w2": "float32",
+        "b2": "float32",
+        "w3": "float32",
+        "b3": "float32",
+    }
+    assert {state[n].dtype.name for n in ("scale", "shift", "mean", "var")} == {"float32"}
+    assert set(net.optimizer.master_weights) == {"w1", "b1"}
+
+
+def test_row_23_a_blacklisted_pool_stays_fp32_in_pure_mode():
+    """Row 23: a pool in the custom black list, in its Paddle name."""
+    net = trainer(
+        optimizer.Adam(multi_precision=True), amp_lists=lists(custom_black_list=["pool2d"]), use_pure_fp16=True
+    )
+    assert (text_nets.kind(net, "pool"), text_nets.kind(net, "relu2")) == ("FLOAT", "FLOAT16")
+    assert np.isfinite(losses(net, image_batches(1))).all()
+
+
+PROMOTED = """(float[n,1,4,4] x) => (float y) {
+    [conv] c = Conv (x, wc) [bias] a = Add (c, bc) [cast] u = Cast <to = 1> (a) [relu] r = Relu (u) [flat] f = Flatten (r)
+    [matmul] m = MatMul (f, wm) [bias2] b = Add (m, bm) [softmax] s = Softmax (b) [mean] y = ReduceMean <keepdims = 0> (s)
+}"""
+PROMOTED_WEIGHTS = {
+    "wc": array(2, 1, 3, 3, scale=0.3),
+    "bc": array(2, 1, 1, scale=0.3),
+    "wm": array(8, 4, scale=0.3),
+    "bm": array(4, scale=0.3),
+}
+LEVELS = {
+    # name: (decorate's keywords, forward nodes that are low, parameters that are low)
+    "rows 24 and 25: OD": ({"level": "OD"}, {"conv", "matmul"}, set()),
+    "row 26: O1 with promotion": ({"level": "O1", "use_promote": True}, {"conv", "matmul"}, set()),
+    "row 27: O2 with promotion": (
+        {"level": "O2", "use_promote": True},
+        {"conv", "bias", "matmul", "bias2", "softmax", "mean"},
+        {"wc", "bc", "wm", "bm"},
+    ),
+    "row 28: O2 without": (
+        {"level": "O2"},
+        {"conv", "bias", "relu", "matmul", "bias2", "softmax", "mean"},
+        {"wc", "bc", "wm", "bm"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_rows_24_to_28_what_is_low_and_what_is_updated_with_masters(name):
+    """Rows 24 to 28 and 30: counts of low nodes, AdamW's among them (a low update has a master); the cast holds."""
+    keywords, low, parameters = LEVELS[name]
+    main, startup = text_nets.loaded(PROMOTED, PROMOTED_WEIGHTS)
+    with static.program_guard(main, startup):
+        wrapped = static.amp.decorate(optimizer.AdamW(0.01, multi_precision=True), **keywords)
+        wrapped.minimize(main.var("y"), startup)
+    net = nets.Net(main, startup, main.var("y"), wrapped).start()
+    named = ("conv", "bias", "relu", "matmul", "bias2", "softmax", "mean")
+    assert {node for node in named if text_nets.kind(net, node) == "FLOAT16"} == low
+    assert set(wrapped.master_weights) == parameters
+    assert np.isfinite(net.step({"x": array(2, 1, 4, 4)})[0])
+
+
+EMBEDDING = """(int64[n] x) => (float[n,4] y) {
+    [gather] e = Gather (table, x) [matmul] m = MatMul (e, w) [add] a = Add (m, b) [tanh] y = Tanh (a)
+}"""
+EMBEDDING_WEIGHTS = {"table": array(10, 4, scale=0.3), "w": array(4, 4, scale=0.3), "b": array(4, scale=0.1)}
+EMBEDDED = {
+    # name: (level, parameters that are low)
+    "row 31: O1": ("O1", set()),
+    "row 32: O2": ("O2", {"w", "b"}),
+}
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_rows_31_and_32_an_embedding_in_bfloat16(name):
+    """Rows 31 and 32: MatMul, Add and what follows low, the embedding not; updates with masters at O2 only."""
+    level, parameters = EMBEDDED[name]
+    net = trainer(
+        optimizer.AdamW(0.01), EMBEDDING, EMBEDDING_WEIGHTS, level=level, dtype="bfloat16", target=[None, 4]
+    )
+    assert [text_nets.kind(net, node) for node in ("matmul", "add", "tanh")] == ["BFLOAT16"] * 3
+    assert text_nets.kind(net, "gather") == "FLOAT"
+    assert set(net.optimizer.master_weights) == parameters
+    feed = {"x": np.array([1, 2, 2]), "target": array(3, 4, scale=0.1)}
+    found = losses(net, [feed] * 4)
+    assert found[-1] < found[0]
+
+
+def test_row_33_levels_agree_in_bfloat16_where_all_is_additions():
+    """Row 33: O1 and O2 give identical bfloat16 losses on a model of additions, over two steps."""
+    text = "(float[n,4] x) => (float y) { [a] a = Add (x, v) [b] b = Add (a, u) [m] y = ReduceMean <keepdims = 0> (b) }"
+    weights = {"v": array(4, seed=1), "u": array(4, seed=2)}
+    found = {}
+    for level in ("O1", "O2"):
+        main, startup = text_nets.loaded(text, weights)
+        with static.program_guard(main, startup):
+            white = lists(custom_white_list=["Add"], custom_black_list=["ReduceMean"], dtype="bfloat16")
+            wrapped = static.amp.decorate(optimizer.SGD(0.5), white, level=level, dtype="bfloat16")
+            wrapped.minimize(main.var("y"), startup)
+        net = nets.Net(main, startup, main.var("y"), wrapped).start()
+        assert {text_nets.kind(net, name) for name in "ab"} == {"BFLOAT16"}
+        found[level] = losses(net, [{"x": array(8, 4)}] * 2)
+    assert found["O1"] == found["O2"]
+    assert found["O1"][0] != found["O1"][1]
+
+
+REGIONS = {
+    # name: (guard, lists, nodes that are low)
+    "all": (None, {}, {"conv1", "norm", "relu", "pool", "conv2", "relu2", "gemm"}),
+    "a region": ("^(conv2|relu2)$", {}, {"conv2", "relu2"}),
+    "a name": (None, {"custom_black_varnames": ["w2"]}, {"conv1", "norm", "relu", "pool", "relu2", "gemm"}),
+    "an operator": (None, {"custom_black_list": ["conv2d"]}, {"norm", "relu", "pool", "relu2", "gemm"}),
+}
+
+
+@pytest.mark.parametrize("name", REGIONS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_row_34_regions_and_lists_give_what_fp32_gives(name, dtype):
+    """Row 34: guard, lists and black names, each within rtol 1e-2 (bfloat16: 3e-2) of the plain result."""
+    guard, given, low = REGIONS[name]
+    (expected,) = losses(trainer(optimizer.SGD(0.01)), image_batches(1))
+    options = {"level": "O2", "dtype": dtype, "use_amp_guard": guard is not None}
+    net = trainer(optimizer.SGD(0.01), guard=guard, amp_lists=lists(dtype=dtype, **given), **options)
+    named = ("conv1", "norm", "relu", "pool", "conv2", "relu2", "gemm")
+    assert {node for node in named if text_nets.kind(net, node) != "FLOAT"} == low
+    (found,) = losses(net, image_batches(1))
+    assert found == pytest.approx(expected, rel={"float16": 1e-2, "bfloat16": 3e-2}[dtype])
+
+
+def test_row_35_a_tied_embedding_trains_at_o2():
+    """Row 35: one table read by the embedding and by the last product, O2."""
+    text = "(int64[n] x) => (float[n,10] y) { [g] e = Gather (table, x) [t] t = Transpose (table) [m] y = MatMul (e, t) }"
+    net = trainer(optimizer.AdamW(0.01), text, {"table": array(10, 4, scale=0.5)}, level="O2", target=[None, 10])
+    assert (text_nets.kind(net, "g"), text_nets.kind(net, "m")) == ("FLOAT", "FLOAT16")
+    assert net.scope["table"].dtype == np.float32, "one reader wants it in fp32"
+    feed = {"x": np.array([1, 2, 3]), "target": array(3, 10, scale=0.1)}
+    found = losses(net, [feed] * 4)
+    assert found[-1] < found[0]
