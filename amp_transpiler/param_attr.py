@@ -55,7 +55,8 @@ class ParamAttr:
         if isinstance(attr, WeightDecayRegularizer):
             return cls(regularizer=attr)
         raise OptionError(
-            f"a parameter's attribute must be a ParamAttr, a name, an initializer, a regularizer, None or False, got {attr!r}"
+            f"a parameter's attribute must be a ParamAttr, a name, an initializer, a regularizer, None or False, "
+            f"got {attr!r}"
         )
 
 

@@ -10,7 +10,8 @@ MSE, Adam with rate 0.001, 512 steps, the same initial values both times. Printe
 each, and what mixed precision saves; drawn: target, fp32 and AMP side by side (needs matplotlib: the extra `plot`).
 
 Each training has a process of its own. Memory on CUDA: what the device has in use after the steps beyond that before
-(ONNX Runtime's arena keeps what it once took); on a CPU: the highest resident memory beyond that before building.
+(ONNX Runtime's arena keeps what it once took); on a CPU: the highest resident memory beyond that before, compiling
+included.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ def quantised_cosine(coordinates: np.ndarray) -> np.ndarray:
     x, y = coordinates[0].astype(np.float64)
     waves = np.cos(x * FREQUENCY[0] * 2 * np.pi) + np.cos(y * FREQUENCY[1] * 2 * np.pi)
     steps = np.digitize(waves, np.linspace(waves.min(), waves.max(), BINS + 1)[:BINS])
-    return ((steps - steps.min()) / (steps.max() - steps.min())).astype(np.float32)[None, None]
+    target: np.ndarray = ((steps - steps.min()) / (steps.max() - steps.min())).astype(np.float32)
+    return target[None, None]
 
 
 def network(size: int, hidden: int) -> tuple[static.Variable, static.Variable, static.Variable]:
@@ -113,7 +115,6 @@ def network(size: int, hidden: int) -> tuple[static.Variable, static.Variable, s
 def work(settings: Settings, low: bool, folder: pathlib.Path) -> None:
     """Run the fp32 or the AMP half; leave `outcome.json` and `prediction.npy` in `folder`."""
     place = settings.device()
-    before = memory_in_use(place)
     main, startup = static.Program(), static.Program()
     main.random_seed = startup.random_seed = settings.seed
     with static.program_guard(main, startup):
@@ -126,6 +127,7 @@ def work(settings: Settings, low: bool, folder: pathlib.Path) -> None:
                 decorated.minimize(loss)
             else:
                 optimizer.minimize(loss)
+    before = memory_in_use(place)
     exe = static.Executor(place)
     exe.run(startup)
     if low:

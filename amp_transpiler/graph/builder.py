@@ -34,6 +34,9 @@ class GraphBuilder:
         metadata: what every node made carries in its `metadata_props`, such as its role or region.
         prefix: how names of nodes and values begin.
         shares: another builder of the model, whose constants are used again.
+
+    Attributes:
+        constants: (element type, shape, bytes) -> the constant made of them.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class GraphBuilder:
         self.names = names if names is not None else NameAllocator(model)
         self.metadata = dict(metadata or {})
         self.prefix = prefix
-        self._constants: dict[tuple[Any, ...], ir.Value] = {} if shares is None else shares._constants
+        self.constants: dict[tuple[Any, ...], ir.Value] = {} if shares is None else shares.constants
 
     @property
     def opset(self) -> int:
@@ -136,13 +139,13 @@ class GraphBuilder:
             dtype = ir.DataType.FLOAT if array.dtype == np.float64 else ir.DataType.from_numpy(array.dtype)
         array = array.astype(dtype.numpy())
         key = (dtype, array.shape, array.tobytes())
-        if (known := self._constants.get(key)) is not None:
+        if (known := self.constants.get(key)) is not None:
             return known
         name = self.names.fresh(f"{self.prefix}const")
         made = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape))
         made.const_value = ir.Tensor(array, dtype=dtype, name=name)
         self.model.graph.register_initializer(made)
-        self._constants[key] = made
+        self.constants[key] = made
         self.made([made])
         return made
 

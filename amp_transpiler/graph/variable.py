@@ -89,7 +89,7 @@ class Variable:
         elif isinstance(other, (int, float)):
             operand = other
         else:
-            return NotImplemented
+            return NotImplemented  # type: ignore[no-any-return]  # Python's protocol: it then asks the other operand
         a, b = (operand, self.value) if swapped else (self.value, operand)
         made: ir.Value = getattr(self.program.builder(), method)(a, b)
         return self._wrap(made)

@@ -143,12 +143,19 @@ def constrain(model: ir.Model, node: ir.Node, target: Target, opset: int | None 
     slots = _float_slots(node, sig)
     if isinstance(slots, str):
         return Constraint(None, slots)
-    primary = next((slot.param for slot in slots if slot.output), slots[0].param)
-    wanted = f"tensor({target.low.name})"
-    if wanted not in sig.allowed.get(primary, ()):
+    if f"tensor({target.low.name})" not in sig.allowed.get(_primary(slots), ()):
         return Constraint(None, _illegal(node, sig, target.low))
     if target.training and is_standard(node) and node.op_type in _LOWERED_FOR_TRAINING:
         return _lowered_form(node, sig)
+    return _form_that_runs(model, node, sig, target, slots, version)
+
+
+def _form_that_runs(
+    model: ir.Model, node: ir.Node, sig: Signature, target: Target, slots: list[_FloatSlot], version: int
+) -> Constraint:
+    """The low form with most low slots for which the target has a kernel."""
+    primary = _primary(slots)
+    wanted = f"tensor({target.low.name})"
     fixed = _fixed_parameters(node, sig)
     free = [p for p in dict.fromkeys(s.param for s in slots) if wanted in sig.allowed.get(p, ()) and p not in fixed]
     if primary not in free:
@@ -157,6 +164,11 @@ def constrain(model: ir.Model, node: ir.Node, target: Target, opset: int | None 
         if _runs(model, node, sig, target, parameters, version):
             return Constraint(_form(slots, parameters))
     return Constraint(None, _no_kernel(node, sig, target), missing_kernel=True)
+
+
+def _primary(slots: list[_FloatSlot]) -> str:
+    """The type parameter that a node's precision is about: that of its first float32 output, or else input."""
+    return next((slot.param for slot in slots if slot.output), slots[0].param)
 
 
 def _lowered_form(node: ir.Node, sig: Signature) -> Constraint:

@@ -127,8 +127,8 @@ def _specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
             known, where = sizes.setdefault(declared.value, (size, name))
             if known != size:
                 raise InputError(
-                    f"'{name}' is fed with {declared.value} = {size}, but '{where}' with {known}: feed the same size, or "
-                    f"give the dimensions names of their own, as in static.data('{name}', ['n', ...])"
+                    f"'{name}' is fed with {declared.value} = {size}, but '{where}' with {known}: feed the same size, "
+                    f"or give the dimensions names of their own, as in static.data('{name}', ['n', ...])"
                 )
         value.shape = ir.Shape([int(size) for size in shapes[name]])
 

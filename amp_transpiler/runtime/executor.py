@@ -109,8 +109,9 @@ class Executor:
     def _state(self, step: CompiledStep, scope: Scope) -> dict[str, onnxruntime.OrtValue]:
         missing = [name for name in step.state if name not in scope]
         if missing:
+            some = ", ".join(missing[:5]) + (" and more" if len(missing) > 5 else "")
             raise InputError(
-                f"the scope has no value for {', '.join(missing[:5])}{' and more' if len(missing) > 5 else ''}: run the "
+                f"the scope has no value for {some}: run the "
                 "startup program first (exe.run(startup_program)), or load a checkpoint"
             )
         return {name: self._fitting(scope, name, dtype) for name, dtype in step.state.items()}

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from amp_transpiler.static import amp, nn
     from amp_transpiler.static.backward import append_backward, gradients
     from amp_transpiler.static.core import data, default_main_program, default_startup_program, program_guard
-    from amp_transpiler.static.from_onnx import from_onnx
     from amp_transpiler.static.io import load, load_inference_model, save, save_inference_model, save_training_program
+    from amp_transpiler.static.onnx_import import from_onnx
 
 __all__ = [
     "Executor",
@@ -50,7 +50,7 @@ _HOMES = {
     "data": "amp_transpiler.static.core",
     "default_main_program": "amp_transpiler.static.core",
     "default_startup_program": "amp_transpiler.static.core",
-    "from_onnx": "amp_transpiler.static.from_onnx",
+    "from_onnx": "amp_transpiler.static.onnx_import",
     "global_scope": "amp_transpiler.runtime.scope",
     "gradients": "amp_transpiler.static.backward",
     "load": "amp_transpiler.static.io",

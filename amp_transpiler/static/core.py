@@ -128,8 +128,8 @@ def initialise(
         found = startup.value(startup.updates[name])
         if found.dtype != dtype or list(found.shape or ()) != list(shape):
             raise InputError(
-                f"the startup program initialises '{name}' as {found.dtype} {found.shape} already, and is now asked for "
-                f"{dtype} {list(shape)}: give one of the two another name"
+                f"the startup program initialises '{name}' as {found.dtype} {found.shape} already, and is now asked "
+                f"for {dtype} {list(shape)}: give one of the two another name"
             )
         return
     builder = startup.builder()

@@ -1,22 +1,29 @@
-"""Layers with parameters of their own, with Paddle's signatures and defaults."""
+"""Layers that make their parameters, with Paddle's signatures and defaults."""
+# ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.variable import Variable
-from amp_transpiler.nn import functional
-from amp_transpiler.nn.functional.building import numbers, wrap
+from amp_transpiler.nn.functional import common, conv, normalization
+from amp_transpiler.nn.functional import prelu as functional_prelu
+from amp_transpiler.nn.functional.activation import activate
+from amp_transpiler.nn.functional.building import axis_of, builder_of, choice, numbers, program_of, size_at, wrap
+from amp_transpiler.nn.functional.layout import Padding
 from amp_transpiler.nn.initializer import Constant, Normal, XavierUniform
 from amp_transpiler.param_attr import Attr
-from amp_transpiler.static.parameters import Layer
+from amp_transpiler.static.parameters import Layer, create_parameter
 
 __all__ = [
     "batch_norm",
     "conv2d",
     "conv2d_transpose",
+    "create_parameter",
     "embedding",
     "fc",
     "group_norm",
@@ -25,86 +32,9 @@ __all__ = [
     "prelu",
 ]
 
-_ACTIVATIONS = ("relu", "relu6", "gelu", "sigmoid", "tanh", "softmax", "leaky_relu", "elu", "selu", "swish", "mish")
-
-
-def _activated(x: Variable, act: str | None) -> Variable:
-    if act is None:
-        return x
-    if act not in _ACTIVATIONS:
-        raise OptionError(f"unknown activation {act!r}: expected one of {', '.join(_ACTIVATIONS)}")
-    made: Variable = getattr(functional, act)(x)
-    return made
-
-
-def _needed(variable: Variable | None, layer: str) -> Variable:
-    if variable is None:
-        raise OptionError(f"{layer}: its weight cannot be left out (param_attr=False)")
-    return variable
-
-
-def conv2d(
-    input: Variable,  # noqa: A002  # Paddle's name, here and below
-    num_filters: int,
-    filter_size: int | Sequence[int],
-    stride: int | Sequence[int] = 1,
-    padding: int | str | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int | None = None,
-    param_attr: Attr = None,
-    bias_attr: Attr = None,
-    use_cudnn: bool = True,  # noqa: ARG001  # Paddle's
-    act: str | None = None,
-    name: str | None = None,
-    data_format: str = "NCHW",
-) -> Variable:
-    """Convolve [N, C, H, W] with `num_filters` filters, add a bias, and activate.
-
-    Raises:
-        InputError: the channels are unknown, or `groups` does not divide them.
-    """
-    layer = Layer("conv2d", name)
-    groups = groups or 1
-    channels = input.shape[1] if input.ndim == 4 else -1
-    if channels < 1 or channels % groups:
-        raise InputError(
-            f"conv2d: '{input.name}' must be [N, C, H, W] with C known and divisible by groups={groups}, got {list(input.shape)}"
-        )
-    size = numbers(filter_size, 2, "filter_size")
-    shape = (num_filters, channels // groups, *size)
-    # Paddle's default: He and others', with the fan in of one filter.
-    start = Normal(0.0, math.sqrt(2.0 / (math.prod(size) * channels)))
-    weight = _needed(layer.weight(param_attr, shape, None, start), "conv2d")
-    bias = layer.bias(bias_attr, (num_filters,), None, Constant(0.0))
-    made = functional.conv2d(input, weight, bias, stride, padding, dilation, groups, data_format)
-    return _activated(made, act)
-
-
-def conv2d_transpose(
-    input: Variable,  # noqa: A002
-    num_filters: int,
-    filter_size: int | Sequence[int],
-    padding: int | Sequence[int] = 0,
-    stride: int | Sequence[int] = 1,
-    dilation: int | Sequence[int] = 1,
-    groups: int | None = None,
-    param_attr: Attr = None,
-    bias_attr: Attr = None,
-    act: str | None = None,
-    name: str | None = None,
-) -> Variable:
-    """Convolve [N, C, H, W] backwards, add a bias, and activate."""
-    layer = Layer("conv2d_transpose", name)
-    groups = groups or 1
-    shape = (input.shape[1], num_filters // groups, *numbers(filter_size, 2, "filter_size"))
-    weight = _needed(layer.weight(param_attr, shape, None, XavierUniform()), "conv2d_transpose")
-    bias = layer.bias(bias_attr, (num_filters,), None, Constant(0.0))
-    made = functional.conv2d_transpose(input, weight, bias, stride, padding, 0, dilation, groups)
-    return _activated(made, act)
-
 
 def fc(
-    x: Variable | None = None,
+    x: Variable | Sequence[Variable] | None = None,
     size: int = 0,
     num_flatten_dims: int = 1,
     weight_attr: Attr = None,
@@ -112,148 +42,381 @@ def fc(
     activation: str | None = None,
     name: str | None = None,
     *,
-    input: Variable | None = None,  # noqa: A002
+    input: Variable | Sequence[Variable] | None = None,
     param_attr: Attr = None,
     act: str | None = None,
 ) -> Variable:
-    """Map the features of `x` linearly to `size`, add a bias, and activate.
+    """A fully connected layer: `activation(x @ weight + bias)`.
 
-    Dimensions from `num_flatten_dims` on are the features, of known sizes; those before stay. `input`, `param_attr` and
-    `act` are older names of `x`, `weight_attr` and `activation`.
+    Args:
+        x: one variable, or several, whose products are added; axes from `num_flatten_dims` on are one to it.
+        size: how many results there are, the last axis.
+        num_flatten_dims: how many axes stay in front; negative if counted from the back.
+        weight_attr: of the weight `fc_0.w_0`, [in, size]; Xavier's uniform initial value.
+        bias_attr: of the bias `fc_0.b_0`, [size]; 0 at first; False for none.
+        activation: `relu`, `softmax`, ...
+        name: the layer's name instead of `fc_0`.
+        input: older name of `x`.
+        param_attr: older name of `weight_attr`.
+        act: older name of `activation`.
+
+    Raises:
+        InputError: the sizes behind `num_flatten_dims` are not known.
+        OptionError: there is no input, or `size` is not positive.
     """
-    x = x if x is not None else input
-    if x is None or size < 1:
-        raise OptionError(f"fc needs an input and a size of 1 or more, got {x!r} and {size}")
-    flat = num_flatten_dims % x.ndim if num_flatten_dims < 0 else num_flatten_dims
-    features = x.shape[flat:]
-    if not features or min(features) < 1:
-        raise InputError(f"fc: the dimensions of '{x.name}' from {flat} on must be known, got {list(x.shape)}")
-    layer = Layer("fc", name)
-    width = math.prod(features)
-    weight = _needed(
-        layer.weight(weight_attr if weight_attr is not None else param_attr, (width, size), None, XavierUniform()),
-        "fc",
-    )
-    bias = layer.bias(bias_attr, (size,), None, Constant(0.0))
-    if len(features) > 1:  # 0 keeps a dimension
-        x = wrap(x, x.program.builder().reshape(x.value, [*[0] * flat, width]))
-    return _activated(functional.linear(x, weight, bias), activation or act)
+    given = input if x is None else x
+    inputs = [given] if isinstance(given, Variable) else list(given or ())
+    if not inputs or size < 1:
+        raise OptionError(f"fc needs an input and a size of 1 or more, got {given!r} and {size}")
+    layer = Layer("fc", name, program_of(*inputs))
+    total: Variable | None = None
+    for item in inputs:
+        flat = _flattened(item, num_flatten_dims)
+        attr = param_attr if weight_attr is None else weight_attr
+        weight = _needed(layer.weight(attr, [flat.shape[-1], size], item.value.dtype, XavierUniform()), "fc")
+        product = common.linear(flat, weight)
+        total = product if total is None else total + product
+    assert total is not None
+    bias = layer.bias(bias_attr, [size], inputs[0].value.dtype)
+    return activate(total if bias is None else total + bias, activation or act)
+
+
+def _flattened(x: Variable, keep: int) -> Variable:
+    """Return `x` with all axes from `keep` on made one."""
+    front = axis_of(x, keep)
+    if front == 0:
+        raise InputError(f"fc: num_flatten_dims must leave an axis in front, got {keep} for {x!r}")
+    behind = x.shape[front:]
+    if any(size < 0 for size in behind):
+        raise InputError(f"fc: the sizes of '{x.name}' from axis {front} on must be known, got shape {x.value.shape}")
+    if len(behind) == 1:
+        return x
+    return wrap(x, builder_of(x).reshape(x.value, [0] * front + [math.prod(behind)]))
 
 
 def embedding(
-    input: Variable,  # noqa: A002
+    input: Variable,
     size: Sequence[int],
-    is_sparse: bool = False,  # noqa: ARG001  # Paddle's
-    is_distributed: bool = False,  # noqa: ARG001  # Paddle's
+    is_sparse: bool = False,
+    is_distributed: bool = False,
     padding_idx: int | None = None,
     param_attr: Attr = None,
-    dtype: str = "float32",
+    dtype: Any = "float32",
 ) -> Variable:
-    """Look up rows of a table of `size` (rows, width)."""
-    if dtype != "float32":
-        raise OptionError(f"embedding: parameters start as float32, got dtype={dtype!r}; decorate makes them low")
-    layer = Layer("embedding")
-    table = _needed(layer.weight(param_attr, size, None, XavierUniform()), "embedding")
-    return functional.embedding(input, table, padding_idx)
+    """The rows of a table, by their numbers.
+
+    Args:
+        input: numbers of rows, int64 or int32, of any shape.
+        size: rows and columns of the table `embedding_0.w_0`, which starts with Xavier's uniform values.
+        is_sparse: of no effect: gradients are dense.
+        is_distributed: must be False.
+        padding_idx: a row that reads as zeros and gets no gradient; negative if counted from the back.
+        param_attr: of the table.
+        dtype: its element type.
+
+    Raises:
+        OptionError: `is_distributed` is set, or `size` has not two numbers.
+    """
+    if is_distributed:
+        raise OptionError("embedding: is_distributed=True is not to be had: a program runs on one device")
+    layer = Layer("embedding", None, program_of(input))
+    shape = numbers(size, 2, "embedding: size")
+    table = _needed(layer.weight(param_attr, shape, parse_dtype(dtype), XavierUniform()), "embedding")
+    return common.embedding(input, table, padding_idx, is_sparse)
+
+
+def conv2d(
+    input: Variable,
+    num_filters: int,
+    filter_size: int | Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int | None = None,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+    data_format: str = "NCHW",
+) -> Variable:
+    """A convolution with filters of its own; see `nn.functional.conv2d`.
+
+    Args:
+        input: [batch, channels, height, width], or with the channels last.
+        num_filters: how many filters.
+        filter_size: their height and width.
+        stride: step of the window.
+        padding: zeros around the image.
+        dilation: distance between the window's elements.
+        groups: 1 unless given.
+        param_attr: of the filters `conv2d_0.w_0`, [filters, channels / groups, height, width]; normal initial values of
+            deviation `sqrt(2 / (height * width * channels))`.
+        bias_attr: of the bias `conv2d_0.b_0`, [filters]; 0 at first; False for none.
+        use_cudnn: of no effect.
+        act: an activation, `relu` for one.
+        name: the layer's name instead of `conv2d_0`.
+        data_format: `NCHW` or `NHWC`.
+
+    Raises:
+        InputError: the channels are not known, or groups do not divide them and the filters.
+    """
+    del use_cudnn
+    channels, groups = _grouped("conv2d", input, num_filters, groups, data_format)
+    window = numbers(filter_size, 2, "conv2d: filter_size")
+    layer = Layer("conv2d", name, program_of(input))
+    initial = Normal(0.0, math.sqrt(2.0 / (math.prod(window) * channels)))
+    shape = [num_filters, channels // groups, *window]
+    weight = _needed(layer.weight(param_attr, shape, input.value.dtype, initial), "conv2d")
+    bias = layer.bias(bias_attr, [num_filters], input.value.dtype)
+    return activate(conv.conv2d(input, weight, bias, stride, padding, dilation, groups, data_format), act)
+
+
+def conv2d_transpose(
+    input: Variable,
+    num_filters: int,
+    output_size: int | Sequence[int] | None = None,
+    filter_size: int | Sequence[int] | None = None,
+    padding: Padding = 0,
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    groups: int | None = None,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+    data_format: str = "NCHW",
+) -> Variable:
+    """A transposed convolution with filters of its own; see `nn.functional.conv2d_transpose`.
+
+    Args:
+        input: [batch, channels, height, width], or with the channels last.
+        num_filters: how many channels the result has.
+        output_size: height and width of the result; as the filters make it unless given.
+        filter_size: height and width of the filters; must be given.
+        padding: what is cut off around the result.
+        stride: step of the window in the result.
+        dilation: distance between the window's elements.
+        groups: 1 unless given.
+        param_attr: of the filters `conv2d_transpose_0.w_0`, [channels, filters / groups, height, width]; Xavier's
+            uniform initial values.
+        bias_attr: of the bias `conv2d_transpose_0.b_0`, [filters]; 0 at first; False for none.
+        use_cudnn: of no effect.
+        act: an activation, `relu` for one.
+        name: the layer's name instead of `conv2d_transpose_0`.
+        data_format: `NCHW` or `NHWC`.
+
+    Raises:
+        InputError: the channels are not known, or groups do not divide them and the filters.
+        OptionError: `filter_size` is not given.
+    """
+    del use_cudnn
+    what = "conv2d_transpose"
+    if filter_size is None:
+        raise OptionError(f"{what}: give filter_size")
+    channels, groups = _grouped(what, input, num_filters, groups, data_format)
+    layer = Layer(what, name, program_of(input))
+    shape = [channels, num_filters // groups, *numbers(filter_size, 2, f"{what}: filter_size")]
+    weight = _needed(layer.weight(param_attr, shape, input.value.dtype, XavierUniform()), what)
+    bias = layer.bias(bias_attr, [num_filters], input.value.dtype)
+    made = conv.conv2d_transpose(
+        input, weight, bias, stride, padding, 0, dilation, groups, output_size, data_format=data_format
+    )
+    return activate(made, act)
 
 
 def batch_norm(
-    input: Variable,  # noqa: A002
+    input: Variable,
     act: str | None = None,
     is_test: bool = False,
     momentum: float = 0.9,
-    epsilon: float = 1e-5,
+    epsilon: float = 1e-05,
     param_attr: Attr = None,
     bias_attr: Attr = None,
     data_layout: str = "NCHW",
+    in_place: bool = False,
     name: str | None = None,
     moving_mean_name: str | None = None,
     moving_variance_name: str | None = None,
+    do_model_average_for_mean_and_var: bool = True,
     use_global_stats: bool = False,
 ) -> Variable:
-    """Normalise every channel, axis 1, and activate; moving statistics are kept in the scope."""
-    if data_layout != "NCHW":
-        raise OptionError(f"batch_norm: data_layout must be 'NCHW', got {data_layout!r}")
-    layer, channels = Layer("batch_norm", name), _channels(input, "batch_norm")
-    scale = _or_constant(input, layer.weight(param_attr, (channels,), None, Constant(1.0)), channels, 1.0)
-    shift = _or_constant(input, layer.bias(bias_attr, (channels,), None), channels, 0.0)
+    """Batch normalisation, its statistics kept from run to run; see `nn.functional.batch_norm`.
+
+    Scale `batch_norm_0.w_0` starts at 1, bias `.b_0` at 0, mean `.w_1` at 0 and variance `.w_2` at 1; all are float32.
+
+    Args:
+        input: [batch, channels, ...], or with the channels last.
+        act: an activation, `relu` for one.
+        is_test: normalise by the statistics kept, and leave them as they are.
+        momentum: how much of the old statistics stays.
+        epsilon: added to the variance.
+        param_attr: of the scale; False for none.
+        bias_attr: of the bias; False for none.
+        data_layout: `NCHW` or `NHWC`.
+        in_place: of no effect.
+        name: the layer's name instead of `batch_norm_0`.
+        moving_mean_name: the mean's name.
+        moving_variance_name: the variance's name.
+        do_model_average_for_mean_and_var: of no effect.
+        use_global_stats: normalise by the statistics kept in training too.
+
+    Raises:
+        InputError: the channels are not known, or another layer updates the same statistics.
+    """
+    del in_place, do_model_average_for_mean_and_var
+    channels = size_at(input, _channel_axis(input, data_layout), "batch_norm")
+    layer = Layer("batch_norm", name, program_of(input))
+    scale = layer.weight(param_attr, [channels], None, Constant(1.0))
+    bias = layer.bias(bias_attr, [channels], None)
     mean = layer.statistic(moving_mean_name, channels, 0.0)
     variance = layer.statistic(moving_variance_name, channels, 1.0)
     training = not (is_test or use_global_stats)
-    return _activated(functional.batch_norm(input, mean, variance, scale, shift, training, momentum, epsilon), act)
+    made = normalization.batch_norm(
+        input, mean, variance, scale, bias, training, momentum, epsilon, data_format=data_layout
+    )
+    return activate(made, act)
 
 
 def layer_norm(
-    input: Variable,  # noqa: A002
+    input: Variable,
     scale: bool = True,
     shift: bool = True,
     begin_norm_axis: int = 1,
-    epsilon: float = 1e-5,
+    epsilon: float = 1e-05,
     param_attr: Attr = None,
     bias_attr: Attr = None,
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Normalise over the dimensions from `begin_norm_axis` on, whose sizes must be known, and activate."""
-    layer, axis = Layer("layer_norm", name), begin_norm_axis % input.ndim
-    shape = input.shape[axis:]
-    if min(shape) < 1:
-        raise InputError(
-            f"layer_norm: the dimensions of '{input.name}' from {axis} on must be known, got {list(input.shape)}"
-        )
-    weight = layer.weight(param_attr if scale else False, shape, None, Constant(1.0))
-    bias = layer.bias(bias_attr if shift else False, shape, None, Constant(0.0))
-    return _activated(functional.layer_norm(input, shape, weight, bias, epsilon), act)
+    """Layer normalisation over all axes from `begin_norm_axis` on.
 
+    Scale `layer_norm_0.w_0` starts at 1 and bias `.b_0` at 0; both are vectors with an element for each normalised.
 
-def instance_norm(
-    input: Variable,  # noqa: A002
-    epsilon: float = 1e-5,
-    param_attr: Attr = None,
-    bias_attr: Attr = None,
-    name: str | None = None,
-) -> Variable:
-    """Normalise every channel of every sample."""
-    layer, channels = Layer("instance_norm", name), _channels(input, "instance_norm")
-    weight = layer.weight(param_attr, (channels,), None, Constant(1.0))
-    bias = layer.bias(bias_attr, (channels,), None, Constant(0.0))
-    return functional.instance_norm(input, weight=weight, bias=bias, eps=epsilon)
+    Args:
+        input: what to normalise; the sizes of those axes must be known.
+        scale: whether there is a scale.
+        shift: whether there is a bias.
+        begin_norm_axis: the first axis normalised over.
+        epsilon: added to the variance.
+        param_attr: of the scale; False for none.
+        bias_attr: of the bias; False for none.
+        act: an activation.
+        name: the layer's name instead of `layer_norm_0`.
+
+    Raises:
+        InputError: the sizes are not known.
+    """
+    sizes = input.shape[axis_of(input, begin_norm_axis) :]
+    if any(size < 0 for size in sizes):
+        raise InputError(f"layer_norm: the sizes from axis {begin_norm_axis} on must be known, got {input!r}")
+    layer = Layer("layer_norm", name, program_of(input))
+    count, dtype = [math.prod(sizes)], input.value.dtype
+    weight = layer.weight(param_attr, count, dtype, Constant(1.0)) if scale else None
+    bias = layer.bias(bias_attr, count, dtype) if shift else None
+    return activate(normalization.layer_norm(input, sizes, weight, bias, epsilon), act)
 
 
 def group_norm(
-    input: Variable,  # noqa: A002
+    input: Variable,
     groups: int,
-    epsilon: float = 1e-5,
+    epsilon: float = 1e-05,
     param_attr: Attr = None,
     bias_attr: Attr = None,
     act: str | None = None,
+    data_layout: str = "NCHW",
     name: str | None = None,
 ) -> Variable:
-    """Normalise groups of channels of every sample, and activate."""
-    layer, channels = Layer("group_norm", name), _channels(input, "group_norm")
-    weight = layer.weight(param_attr, (channels,), None, Constant(1.0))
-    bias = layer.bias(bias_attr, (channels,), None, Constant(0.0))
-    return _activated(functional.group_norm(input, groups, epsilon, weight, bias), act)
+    """Group normalisation; scale `group_norm_0.w_0` starts at 1 and bias `.b_0` at 0, [channels] both.
+
+    Args:
+        input: [batch, channels, ...], or with the channels last.
+        groups: how many groups; divides the channels.
+        epsilon: added to the variance.
+        param_attr: of the scale; False for none.
+        bias_attr: of the bias; False for none.
+        act: an activation.
+        data_layout: `NCHW` or `NHWC`.
+        name: the layer's name instead of `group_norm_0`.
+
+    Raises:
+        InputError: the channels are not known, or cannot be split into so many groups.
+    """
+    channels = size_at(input, _channel_axis(input, data_layout), "group_norm")
+    layer = Layer("group_norm", name, program_of(input))
+    weight = layer.weight(param_attr, [channels], input.value.dtype, Constant(1.0))
+    bias = layer.bias(bias_attr, [channels], input.value.dtype)
+    return activate(normalization.group_norm(input, groups, epsilon, weight, bias, data_layout), act)
 
 
-def prelu(x: Variable, mode: str, param_attr: Attr = None, name: str | None = None) -> Variable:
-    """`x` where positive, else a learnt slope times `x`; `mode` is `all` (one slope) or `channel`."""
-    layer = Layer("prelu", name)
-    sizes = {"all": 1, "channel": _channels(x, "prelu")}
-    if mode not in sizes:
-        raise OptionError(f"prelu: mode must be 'all' or 'channel', got {mode!r}")
-    slope = _needed(layer.weight(param_attr, (sizes[mode],), None, Constant(0.25)), "prelu")
-    return functional.prelu(x, slope)
+def instance_norm(
+    input: Variable,
+    epsilon: float = 1e-05,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    name: str | None = None,
+) -> Variable:
+    """Instance normalisation; scale `instance_norm_0.w_0` starts at 1 and bias `.b_0` at 0, [channels] both.
+
+    Args:
+        input: [batch, channels, ...].
+        epsilon: added to the variance.
+        param_attr: of the scale; False for none.
+        bias_attr: of the bias; False for none.
+        name: the layer's name instead of `instance_norm_0`.
+
+    Raises:
+        InputError: the channels are not known.
+    """
+    channels = size_at(input, 1, "instance_norm")
+    layer = Layer("instance_norm", name, program_of(input))
+    weight = layer.weight(param_attr, [channels], input.value.dtype, Constant(1.0))
+    bias = layer.bias(bias_attr, [channels], input.value.dtype)
+    return normalization.instance_norm(input, weight=weight, bias=bias, eps=epsilon)
 
 
-def _channels(x: Variable, layer: str) -> int:
-    if x.ndim < 2 or x.shape[1] < 1:
-        raise InputError(f"{layer}: the channels of '{x.name}', axis 1, must be known, got {list(x.shape)}")
-    return x.shape[1]
+def prelu(
+    x: Variable, mode: str, param_attr: Attr = None, data_format: str = "NCHW", name: str | None = None
+) -> Variable:
+    """`x` where it is positive, else `x` times a slope `prelu_0.w_0`, which starts at 0.25.
+
+    Args:
+        x: [batch, channels, ...], or with the channels last.
+        mode: one slope for `all`, for each `channel`, or for each `element` of a sample.
+        param_attr: of the slope: [1], or in the shape of a sample with 1 where it is the same.
+        data_format: `NCHW` or `NHWC`.
+        name: the layer's name instead of `prelu_0`.
+
+    Raises:
+        InputError: the sizes that the slope is of are not known.
+        OptionError: there is no such mode.
+    """
+    choice("prelu: mode", mode, ("all", "channel", "element"))
+    shape = [1]
+    if mode == "channel":
+        axis = _channel_axis(x, data_format)
+        shape = [x.shape[axis] if other == axis else 1 for other in range(x.ndim)]
+    elif mode == "element":
+        shape = [1, *x.shape[1:]]
+    layer = Layer("prelu", name, program_of(x))
+    weight = _needed(layer.weight(param_attr, shape, x.value.dtype, Constant(0.25)), "prelu")
+    return functional_prelu(x, weight, data_format)
 
 
-def _or_constant(like: Variable, parameter: Variable | None, channels: int, value: float) -> Variable:
-    """A parameter, or what it would start from if there is to be none."""
-    if parameter is not None:
-        return parameter
-    return wrap(like, like.program.builder().constant([value] * channels, like.value.dtype))
+def _grouped(what: str, x: Variable, filters: int, groups: int | None, data_format: str) -> tuple[int, int]:
+    """Return the number of channels and of groups, checked against each other and against the filters."""
+    channels, groups = size_at(x, _channel_axis(x, data_format), what), groups or 1
+    if groups < 1 or channels % groups or filters < 1 or filters % groups:
+        raise InputError(f"{what}: {channels} channels and {filters} filters cannot be split into {groups} groups")
+    return channels, groups
+
+
+def _channel_axis(x: Variable, data_format: str) -> int:
+    return axis_of(x, 1) if data_format.startswith("NC") else x.ndim - 1
+
+
+def _needed(weight: Variable | None, what: str) -> Variable:
+    if weight is None:
+        raise OptionError(f"{what}: there is no layer without its weight: give None or a ParamAttr, not False")
+    return weight

@@ -108,8 +108,8 @@ class Layer:
         label = attr.name or name or unique_name.generate(f"{self.name}.{suffix}")
         if any(size < 0 for size in shape):
             raise InputError(
-                f"parameter '{label}' would be of shape {list(shape)}: the layer's input must have known sizes there, so "
-                "give the data it comes from a full shape (only the batch may be None), or reshape it"
+                f"parameter '{label}' would be of shape {list(shape)}: the layer's input must have known sizes there, "
+                "so give the data it comes from a full shape (only the batch may be None), or reshape it"
             )
         about = Persistable(
             label,

@@ -1,4 +1,4 @@
-"""Judging gradient rules: against central differences in float64 by ONNX's own evaluator, and against torch autograd."""
+"""Judging gradient rules: against central differences in float64 by ONNX's own evaluator, and torch autograd."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ needs_torch = pytest.mark.skipif(
 
 
 def gradient_model(model: onnx.ModelProto, wrt: Sequence[str] | None = None) -> tuple[onnx.ModelProto, list[str]]:
-    """Return the model extended by `<output>__seed` inputs and `grad_<input>` outputs, and the inputs differentiated."""
+    """Return the model with `<output>__seed` inputs and `grad_<input>` outputs, and the inputs differentiated."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     for declared in model.graph.output:
         declared.type.tensor_type.ClearField("shape")  # in ONNX text, `float y` declares a scalar
@@ -160,7 +160,7 @@ def check_by_torch(
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     total = sum(
         (y * torch.from_numpy(np.asarray(seeds[o.name]))).sum()
-        for y, o in zip(outputs, model.graph.output)
+        for y, o in zip(outputs, model.graph.output, strict=True)
         if o.name in seeds
     )
     total.backward()

@@ -59,7 +59,9 @@ def loaded(text, weights, guard=None, opset=18):
     return static.from_onnx(program, startup_program=startup), startup
 
 
-def trainer(optimizer, text=CONVOLUTIONS, weights=None, *, guard=None, target=(None, 2), out="y", opset=18, **decorated):
+def trainer(
+    optimizer, text=CONVOLUTIONS, weights=None, *, guard=None, target=(None, 2), out="y", opset=18, **decorated
+):
     """A started net that learns `out` by squared error; decorated only where `decorated` says something."""
     main, startup = loaded(text, convolution_weights() if weights is None else weights, guard, opset)
     with unique_name.guard(), static.program_guard(main, startup):

@@ -12,7 +12,7 @@ from amp_transpiler.runtime.executor import Executor
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.static.backward import append_backward
-from amp_transpiler.static.from_onnx import from_onnx
+from amp_transpiler.static.onnx_import import from_onnx
 from tests import support
 
 W = support.array
@@ -202,7 +202,7 @@ def test_batch_norms_that_share_statistics_get_their_own():
     ],
 )
 def test_patterns(options, trained, frozen, caplog):
-    caplog.set_level(logging.INFO, "amp_transpiler.static.from_onnx")
+    caplog.set_level(logging.INFO, "amp_transpiler.static.onnx_import")
     main, *_ = build(convnet(), **options)
     parameters = [about for about in main.persistables.values() if about.kind == "parameter"]
     assert {about.name for about in parameters if about.trainable} == trained

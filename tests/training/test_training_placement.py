@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -13,7 +14,7 @@ from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.optimizer import AdamW
-from amp_transpiler.runtime.compile import lower
+from amp_transpiler.runtime.compile import _specialise, lower
 from tests.corpus.test_placement import place
 from tests.training.networks import NETWORKS, Network
 from tests.training.trainer import build
@@ -28,10 +29,13 @@ FORMS: dict[str, dict[str, Any] | None] = {
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
 
-def _lowered(network: Network, amp: dict[str, Any] | None) -> ir.Model:
-    """The complete training step as the executor hands it to ONNX Runtime."""
+def _lowered(network: Network, amp: dict[str, Any] | None, *, specialised: bool = True) -> ir.Model:
+    """The complete training step as the executor hands it to ONNX Runtime; or with a free batch, as a file has it."""
     main, _, _, loss, _ = build(network.build, AdamW(network.rate), amp)
-    return lower(assemble(main, [loss.name])).model
+    model = lower(assemble(main, [loss.name])).model
+    if specialised:
+        _specialise(model, {name: array.shape for name, array in network.batch(np.random.default_rng(0)).items()})
+    return model
 
 
 def _computes_floats(node: ir.Node | None) -> bool:

@@ -104,7 +104,7 @@ def pad(
     return wrap(x, b.op("Pad", inputs, {"mode": _PAD_MODES[mode]}))
 
 
-def interpolate(  # Paddle's signature
+def interpolate(
     x: Variable,
     size: int | Sequence[int] | None = None,
     scale_factor: float | Sequence[float] | None = None,

@@ -1,5 +1,4 @@
 """Convolutions."""
-# Paddle's signatures
 
 from __future__ import annotations
 
@@ -162,7 +161,8 @@ def _extra(x: Variable, weight: Variable, wanted: Sequence[int], attributes: dic
         least = (size - 1) * strides[axis] + window - pads[axis] - pads[axis + 2]
         if not least <= wanted[axis] < least + strides[axis]:
             raise InputError(
-                f"conv2d_transpose: output_size {list(wanted)} cannot be had from {x!r}: along axis {2 + axis} expected "
+                f"conv2d_transpose: output_size {list(wanted)} cannot be had from {x!r}: along axis {2 + axis} "
+                "expected "
                 f"{least} to {least + strides[axis] - 1}"
             )
         extra.append(wanted[axis] - least)

@@ -64,8 +64,8 @@ def padding_attributes(padding: Padding, spatial: int, data_format: str, what: s
         if pairs is not None and all(amount >= 0 for pair in pairs for amount in pair):
             return {"pads": [before for before, _ in pairs] + [after for _, after in pairs]}
     raise OptionError(
-        f"{what}: padding must be 'SAME', 'VALID', a number, {spatial} numbers, {2 * spatial} numbers (before and after "
-        f"each axis) or pairs, none negative, got {padding!r}"
+        f"{what}: padding must be 'SAME', 'VALID', a number, {spatial} numbers, {2 * spatial} numbers (before and "
+        f"after each axis) or pairs, none negative, got {padding!r}"
     )
 
 

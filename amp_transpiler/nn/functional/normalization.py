@@ -1,5 +1,4 @@
 """Normalisation."""
-# Paddle's signatures
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """Pooling."""
-# Paddle's signatures
 
 from __future__ import annotations
 
