@@ -225,7 +225,7 @@ def draw(target: np.ndarray, predictions: dict[str, np.ndarray], path: pathlib.P
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4 * (1 + len(predictions)), 4), layout="constrained")
+    figure = Figure(figsize=(4 * (1 + len(predictions)), 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     pictures = {"Target": target, **predictions}
     for axes, (title, picture) in zip(figure.subplots(1, len(pictures)), pictures.items(), strict=True):

@@ -200,6 +200,14 @@ def test_clipping_sees_what_is_unscaled():
     assert np.linalg.norm(before - net.state()[net.weight]) == pytest.approx(0.125, rel=1e-3)
 
 
+def test_level_o0_is_the_plain_optimizer():
+    """Paddle's static wrapper runs O0 as O1, a quirk that we leave out."""
+    net, plain = nets.one_layer(adam(), level="O0"), nets.one_layer(adam(), level="O1", dtype="float16")
+    assert not [node for node in nets.nodes(net.main) if "FLOAT16" in nets.makes(node)]
+    assert not nets.nodes(net.main, "IsNaN")
+    assert nets.nodes(plain.main, "IsNaN")
+
+
 def test_a_static_scale_of_one_is_no_scale():
     """Section 1.1: neither a product nor a finite check; the loss is its own scaled loss."""
     net = nets.one_layer(adam(), use_pure_fp16=True, use_dynamic_loss_scaling=False, init_loss_scaling=1.0)

@@ -63,6 +63,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 TRAINED = 1152  # of 1797 digits; the other 645 are for the accuracy
+EPOCHS = 12
 
 
 def _epochs(digits: tuple[np.ndarray, np.ndarray], count: int, size: int = 64) -> Iterator[Feed]:
@@ -83,7 +84,7 @@ def _accuracy(trainer: Trainer, digits: tuple[np.ndarray, np.ndarray]) -> float:
 @pytest.fixture(scope="module")
 def digits_fp32(digits: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, float]:
     trainer = start(_digits_network, _adam("fp32", 2e-3))
-    losses = trainer.train(_epochs(digits, 8))
+    losses = trainer.train(_epochs(digits, EPOCHS))
     return np.array(losses), _accuracy(trainer, digits)
 
 
@@ -93,10 +94,10 @@ def test_digits_are_learnt_as_in_float32(
 ) -> None:
     losses, accuracy = digits_fp32
     trainer = start(_digits_network, _adam(form, 2e-3), LOW[form])
-    found = np.array(trainer.train(_epochs(digits, 8)))
+    found = np.array(trainer.train(_epochs(digits, EPOCHS)))
     assert accuracy > 0.97, f"float32 learnt too little for a comparison: {accuracy:.4f}"
     assert abs(_accuracy(trainer, digits) - accuracy) <= 0.005
-    means, expected = found.reshape(8, -1).mean(1), losses.reshape(8, -1).mean(1)
+    means, expected = found.reshape(EPOCHS, -1).mean(1), losses.reshape(EPOCHS, -1).mean(1)
     np.testing.assert_allclose(means, expected, rtol=0, atol=1e-2)
 
 

@@ -57,6 +57,22 @@ def test_every_float_is_computed_on_cuda(network: Network, form: str, tmp_path: 
     assert not left, f"{len(left)} nodes that compute floats are on the CPU: {left[:20]}"
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("network", NETWORKS, ids=str)
+def test_with_a_free_batch_only_its_size_is_computed_on_the_cpu(
+    network: Network, form: str, tmp_path: pathlib.Path
+) -> None:
+    model = _lowered(network, FORMS[form], specialised=False)
+    path = tmp_path / f"{network}_{form}.onnx"
+    onnx.save(to_proto(model), path)
+    nodes = {node.name: node for node in all_nodes(model)}
+    placed = place(path)[str(path)]
+    assert "error" not in placed, f"session refused: {placed}"
+    known = [nodes[name] for name in (entry.partition(" ")[2] for entry in placed["cpu_nodes"]) if name in nodes]
+    tensors = [node.name for node in known if _computes_floats(node) and any(v.shape != [] for v in node.outputs)]
+    assert not tensors, f"{len(tensors)} nodes that compute tensors are on the CPU: {tensors[:20]}"
+
+
 @pytest.mark.parametrize("form", ["float16", "bfloat16"])
 @pytest.mark.parametrize("network", NETWORKS, ids=str)
 def test_a_low_step_computes_its_matrices_low(network: Network, form: str) -> None:
