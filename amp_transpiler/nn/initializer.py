@@ -95,8 +95,7 @@ class TruncatedNormal(Initializer):
 
     def __call__(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Return independent draws; those beyond the bounds are drawn again."""
-        drawn = random.standard_normal(shape)
-        flat = drawn.reshape(-1)
+        flat = np.atleast_1d(random.standard_normal(shape)).reshape(-1)
         while (outside := np.flatnonzero((flat < self.a) | (flat > self.b))).size:
             flat[outside] = random.standard_normal(outside.size)
         return self.mean + self.std * flat.reshape(shape)

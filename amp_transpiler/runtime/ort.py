@@ -51,6 +51,8 @@ _logger = logging.getLogger(__name__)
 _CPU = CPUPlace()
 _NO_OPTIONS: Mapping[str, str] = types.MappingProxyType({})
 _FATAL = 4  # ONNX Runtime's log severity above errors: what goes wrong is raised, nothing needs printing as well
+# In 1.31 it loses the input of `Mul(x, Div(1, y))` where x comes from an Identity that goes away, and refuses the graph.
+_BROKEN_OPTIMIZERS = ["DivMulFusion"]
 
 _exceptions = onnxruntime.capi.onnxruntime_pybind11_state
 ORT_ERRORS: tuple[type[Exception], ...] = (
@@ -140,7 +142,9 @@ def _create(model: bytes | str, settings: onnxruntime.SessionOptions, place: Pla
     if isinstance(place, CUDAPlace):
         providers.insert(0, ("CUDAExecutionProvider", {"device_id": str(place.device_id)}))
     # Falling back to other providers would be done with print() and behind the caller's back.
-    return onnxruntime.InferenceSession(model, settings, providers=providers, enable_fallback=0)
+    return onnxruntime.InferenceSession(
+        model, settings, providers=providers, enable_fallback=0, disabled_optimizers=_BROKEN_OPTIMIZERS
+    )
 
 
 @functools.cache

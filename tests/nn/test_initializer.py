@@ -69,6 +69,10 @@ def test_mean_and_one_sided_truncation():
     assert found.mean() > 3.3
 
 
+def test_a_number_can_be_drawn():
+    assert abs(draw(init.TruncatedNormal(), ())) <= 2
+
+
 def test_assign_gives_the_value_in_the_shape_asked_for():
     np.testing.assert_array_equal(draw(init.Assign([1, 2, 3, 4]), (2, 2)), [[1, 2], [3, 4]])
     with pytest.raises(InputError, match=r"\[4\] cannot be a parameter of \[3\]"):

@@ -88,7 +88,7 @@ LAYERS = {
         (-1, 4, 6, 5),
     ),
     "instance_norm": (
-        lambda x: nn.instance_norm(x),
+        nn.instance_norm,
         IMAGE,
         {"instance_norm_0.w_0": ([4], P), "instance_norm_0.b_0": ([4], P)},
         (-1, 4, 6, 5),

@@ -38,6 +38,7 @@ def check(run, ours, theirs, x, *others):
     np.testing.assert_allclose(got_slope, tensors[0].grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")  # torch's, of its kl_div
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize(
     ("ours", "theirs", "label"),

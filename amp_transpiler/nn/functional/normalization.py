@@ -181,7 +181,9 @@ def group_norm(
         raise InputError(f"group_norm: the {channels} channels of '{x.name}' cannot be split into {num_groups} groups")
     scale, shift = (_vector(x, v, channels, fill, x.value.dtype) for v, fill in ((weight, 1.0), (bias, 0.0)))
     attributes = {"num_groups": num_groups, "epsilon": float(epsilon)}
-    return as_given(wrap(x, b.op("GroupNormalization", [x.value, scale, shift], attributes)), data_format)
+    y = b.op("GroupNormalization", [x.value, scale, shift], attributes)
+    y.type, y.shape = x.value.type, x.value.shape  # ONNX infers neither: its schema has only a body
+    return as_given(wrap(x, y), data_format)
 
 
 def normalize(x: Variable, p: float = 2, axis: int = 1, epsilon: float = 1e-12) -> Variable:
