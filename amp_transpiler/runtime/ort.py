@@ -51,7 +51,7 @@ _logger = logging.getLogger(__name__)
 _CPU = CPUPlace()
 _NO_OPTIONS: Mapping[str, str] = types.MappingProxyType({})
 _FATAL = 4  # ONNX Runtime's log severity above errors: what goes wrong is raised, nothing needs printing as well
-# In 1.31 it loses the input of `Mul(x, Div(1, y))` where x comes from an Identity that goes away, and refuses the graph.
+# In 1.31 it loses the input of `Mul(x, Div(1, y))` where x comes from an Identity that goes away: no session then.
 _BROKEN_OPTIMIZERS = ["DivMulFusion"]
 
 _exceptions = onnxruntime.capi.onnxruntime_pybind11_state
