@@ -122,7 +122,11 @@ def _specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
         if name not in shapes or value.shape is None:
             continue
         for declared, size in zip(value.shape, shapes[name], strict=True):
-            if isinstance(declared, int) or declared.value is None:
+            if isinstance(declared, int):
+                if declared != size:
+                    raise InputError(f"input '{name}': got shape {list(shapes[name])}, expected {value.shape}")
+                continue
+            if declared.value is None:
                 continue
             known, where = sizes.setdefault(declared.value, (size, name))
             if known != size:
