@@ -82,7 +82,8 @@ class Executor:
         if not fetch and not program.updates:
             return []  # nothing is asked for: an empty startup program, for one
         step = self._step(program, fetch, arrays)
-        values = check_feeds({k: v for k, v in arrays.items() if k in {i.name for i in step.feeds}}, step.feeds)
+        wanted = {info.name for info in step.feeds}  # what nothing fetched depends on may be fed all the same
+        values = check_feeds({name: array for name, array in arrays.items() if name in wanted}, step.feeds)
         outputs = self._run(step, values, self._state(step, scope))
         for name, output in step.updates.items():
             scope.hold(name, outputs[output])
