@@ -254,14 +254,14 @@ def timm_mobilenetv3_large(root: pathlib.Path) -> Built:
 
 
 # ---- plain torch.nn ----
-def rocm_layers() -> Any:
-    """Return the 1x1-conv model of the ROCm mixed-precision blog: 2 -> 256 (BN, ReLU), two hidden, -> 1."""
+def rocm_layers(width: int = 256) -> Any:
+    """Return the 1x1-conv model of the ROCm mixed-precision blog: 2 -> width (BN, ReLU), two hidden, -> 1."""
     from torch import nn
 
     layers: list[Any] = []
-    for channels in (2, 256, 256):
-        layers += [nn.Conv2d(channels, 256, 1), nn.BatchNorm2d(256), nn.ReLU()]
-    return perturb_norms(nn.Sequential(*layers, nn.Conv2d(256, 1, 1)))
+    for channels in (2, width, width):
+        layers += [nn.Conv2d(channels, width, 1), nn.BatchNorm2d(width), nn.ReLU()]
+    return perturb_norms(nn.Sequential(*layers, nn.Conv2d(width, 1, 1)))
 
 
 @_register(*BOTH, "torchscript_raw")
