@@ -22,6 +22,7 @@ from amp_transpiler.graph.walk import scopes
 from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.paddle_rules import PaddleRules
 from amp_transpiler.precision.policy import parse_level
 
 __all__ = ["cast_model_to_fp16", "cast_parameters_to_fp16"]
@@ -64,12 +65,13 @@ def cast_model_to_fp16(
         )
     given = load(program)
     low = low_format(dest_type)
+    lists = amp_lists if amp_lists is not None else AutoMixedPrecisionLists(dtype=low.name)
+    rules = PaddleRules(parse_level(level), lists, use_promote=use_promote)
     policy = Policy(
-        level=parse_level(level),
+        level=rules.level,
         low=low,
         target="cuda",
-        lists=amp_lists if amp_lists is not None else AutoMixedPrecisionLists(dtype=low.name),
-        use_promote=use_promote,
+        rules=rules,
         use_guard=use_fp16_guard,
         parameters=frozenset(p.name for p in given.persistables.values() if p.kind == "parameter"),
         training=given.is_training,

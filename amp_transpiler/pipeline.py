@@ -26,6 +26,7 @@ from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.paddle_rules import PaddleRules
 from amp_transpiler.precision.policy import operator_name, parse_level
 from amp_transpiler.report import DecisionRow, Report
 from amp_transpiler.verification.verify import accurate, check_result, check_source
@@ -151,7 +152,8 @@ def _policy(
     if tolerance is not None and not tolerance > 0.0:
         raise OptionError(f"tolerance is {tolerance}: expected a fraction above 0, such as 0.01 for one percent")
     lists = lists if lists is not None else AutoMixedPrecisionLists(dtype=low.name)
-    return Policy(level=parse_level(level), low=low, target=target, lists=lists, use_promote=use_promote)
+    rules = PaddleRules(parse_level(level), lists, use_promote=use_promote)
+    return Policy(level=rules.level, low=low, target=target, rules=rules)
 
 
 def _with_io(policy: Policy, model: ir.Model, keep: bool | Collection[str]) -> Policy:

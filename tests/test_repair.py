@@ -11,6 +11,7 @@ from amp_transpiler.errors import CheckFailed
 from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.constraints import RangeFaults
+from amp_transpiler.precision.paddle_rules import PaddleRules
 from amp_transpiler.verification.accuracy import make_reference
 from amp_transpiler.verification.repair import worst_nodes
 from tests import support
@@ -130,7 +131,7 @@ def test_a_repaired_model_stays_as_it_is_when_converted_again():
 def ranked(model, feeds, forced=()):
     source = amp.load(model)
     prepared = source.clone()
-    policy = Policy(level="auto", low=FLOAT16, target="cuda", lists=amp.AutoMixedPrecisionLists())
+    policy = Policy(level="auto", low=FLOAT16, target="cuda", rules=PaddleRules("auto", amp.AutoMixedPrecisionLists()))
     policy = dataclasses.replace(policy, forced_high=dict.fromkeys(forced, "asked for"))
     ranges = RangeFaults(FLOAT16)
     prepare(prepared, policy, ranges)

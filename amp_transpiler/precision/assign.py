@@ -8,10 +8,11 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.program import role_of
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, region_of
 from amp_transpiler.graph.types import node_signature
 from amp_transpiler.graph.walk import bodies, constant_of, control_ports, is_standard
-from amp_transpiler.precision.assignment import Assignment, Decision
+from amp_transpiler.precision.assignment import Assignment, ConstantStorage, Decision
 from amp_transpiler.precision.constraints import (
     Constraint,
     LowForm,
@@ -23,11 +24,11 @@ from amp_transpiler.precision.constraints import (
 )
 from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.islands import islands
-from amp_transpiler.precision.lists import AutoMixedPrecisionLists
 from amp_transpiler.precision.numerics import in_order, unsafe_nodes
 from amp_transpiler.precision.operators import CAPPED
-from amp_transpiler.precision.policy import Colour, Level, colour, operator_name
+from amp_transpiler.precision.policy import Level, operator_name
 from amp_transpiler.precision.ports import settle_ports
+from amp_transpiler.precision.rules import Leaning, Rules
 
 __all__ = ["Policy", "assign"]
 
@@ -39,29 +40,29 @@ class Policy:
     """Everything that a decision depends on beside the program.
 
     Attributes:
-        level: auto, O0, OD, O1 or O2.
+        level: auto, O0, OD, O1 or O2. O1 for systems that know no levels.
         low: the low format.
         target: whose kernels count.
-        lists: white, black and gray operators.
-        use_promote: a node that is on no list stays high if any of its float inputs is.
+        rules: how the system at hand decides about a node that may be low.
         use_guard: only nodes inside an `fp16_guard` region may be low, if there is any such region.
         low_io: names of graph inputs and outputs that become low themselves.
         forced_high: node name -> reason, for nodes that turned out to need float32.
         parameters: names of graph inputs that hold weights: a training program's. At O2 those become low that every
             reader wants low.
         training: the program is a training program (see `Target`).
+        constants: where constants are converted (see `Assignment`).
     """
 
     level: Level
     low: LowFormat
     target: str
-    lists: AutoMixedPrecisionLists
-    use_promote: bool = False
+    rules: Rules
     use_guard: bool = True
     low_io: frozenset[str] = frozenset()
     forced_high: Mapping[str, str] = dataclasses.field(default_factory=dict)
     parameters: frozenset[str] = frozenset()
     training: bool = False
+    constants: ConstantStorage = "offline"
 
 
 def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -> Assignment:
@@ -79,13 +80,18 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
 
 
 class _Assigner:
+    """Goes through a program once, or until nothing changes. It is the `State` that rules are shown."""
+
     def __init__(self, model: ir.Model, policy: Policy, ranges: RangeFaults) -> None:
         self._model = model
         self._policy = policy
+        self._rules = policy.rules
         self._ranges = ranges
         self._target = Target(policy.target, policy.low, training=policy.training)
-        self._result = Assignment(policy.low)
-        self._leaning: dict[ir.Value, str] = {}  # value -> low or high, where its producer has a precision of its own
+        self._result = Assignment(policy.low, constants=policy.constants)
+        self._constraints: dict[ir.Node, Constraint] = {}
+        self._leaning: dict[ir.Value, Leaning] = {}  # of values whose producer has a precision of its own
+        self._has_low: set[ir.Value] = set()  # values that some node read or made low the last time through
         self._unsafe: Mapping[ir.Node, str] = {}
         self._folded: set[ir.Node] = set()
         self._guarded = False
@@ -96,18 +102,56 @@ class _Assigner:
             self._unsafe = unsafe_nodes(model, policy.low, self._ranges)
         self._folded = folded_nodes(in_order(model.graph))
         self._guarded = policy.use_guard and any(FP16_GUARD in region_of(node) for node in model.graph.all_nodes())
+        if policy.level != "O0":
+            self._rules.check(model.graph.all_nodes())
         self._graph(model.graph)
+        while self._rules.looks_ahead and self._has_low != (found := self._low_places()):
+            self._has_low = found
+            self._leaning.clear()
+            result.missing_kernels.clear()
+            self._graph(model.graph)
         if policy.level == "auto":
             for node, reason in islands(result.decisions):
                 result.decisions[node] = Decision("high", reason, neutral=True)
         for node, decision in result.decisions.items():
             if decision.form is not None:
                 result.low_values.update(node.outputs[index] for index in decision.form.outputs)
+            result.rounded_values.update(node.outputs[index] for index in decision.rounded)
         self._settle_io()
         if policy.level == "O2":
             result.low_values.update(value for value in model.graph.inputs if self._is_low_parameter(value))
         settle_ports(result, self._may_pass_low)
         return result
+
+    # What rules are shown.
+
+    def leaning(self, value: ir.Value) -> Leaning | None:
+        return self._leaning.get(value)
+
+    def is_low(self, value: ir.Value) -> bool:
+        if value.dtype == self._policy.low.dtype or self._leaning.get(value) == "low":
+            return True
+        return value.name in self._policy.low_io and value.is_graph_input()
+
+    def has_low(self, value: ir.Value) -> bool:
+        return value in self._has_low or self.is_low(value)
+
+    def is_parameter(self, value: ir.Value) -> bool:
+        return constant_of(value) is not None or value.name in self._policy.parameters
+
+    def form_with(self, node: ir.Node, inputs: frozenset[int]) -> LowForm | None:
+        return constrain(self._model, node, self._target, inputs=inputs).form
+
+    # The way through the program.
+
+    def _low_places(self) -> set[ir.Value]:
+        """Float32 values that a low node reads or makes."""
+        found: set[ir.Value] = set()
+        for node, decision in self._result.decisions.items():
+            if decision.form is not None:
+                found.update(v for i in decision.form.inputs if (v := node.inputs[i]) is not None)
+                found.update(node.outputs[index] for index in decision.form.outputs)
+        return found
 
     def _is_low_parameter(self, value: ir.Value) -> bool:
         """Whether a parameter is stored low: every reader wants it low, and none is a normalisation.
@@ -168,7 +212,7 @@ class _Assigner:
             return Decision("untouched", "a constant: converted as its readers need it")
         if not touches_float32(node):
             return Decision("untouched", "no float32 tensor goes in or out")
-        found = constrain(self._model, node, self._target)
+        found = self._constraint(node)
         if found.reads_any:
             return Decision("untouched", found.reason or "it takes its input in any precision", takes_any=True)
         if self._policy.level == "O0":
@@ -180,7 +224,16 @@ class _Assigner:
         reason = self._forbidden(node, found.form)
         if reason:
             return Decision("high", reason)
-        return self._by_level(node, found.form)
+        return self._rules.decide(node, found.form, self)
+
+    def _constraint(self, node: ir.Node) -> Constraint:
+        found = self._constraints.get(node)
+        if found is None:
+            found = constrain(self._model, node, self._target)
+            if found.no_schema and (form := self._rules.form_without_schema(node)) is not None:
+                found = Constraint(form)
+            self._constraints[node] = found
+        return found
 
     def _unsupported(self, node: ir.Node, found: Constraint) -> Decision:
         if found.missing_kernel:
@@ -193,54 +246,20 @@ class _Assigner:
         policy, region = self._policy, region_of(node)
         if reason := policy.forced_high.get(str(node.name)):
             return reason
+        if role_of(node) == "optimize":
+            return "part of the optimizer, which works in float32"
         if DISABLE_AMP in region:
             return "inside a disable_amp region"
         if self._guarded and FP16_GUARD not in region:
             return "outside every fp16_guard region"
         names = {str(value.name) for value in (*node.inputs, *node.outputs) if value is not None}
-        if black := sorted(names & policy.lists.black_varnames):
+        if black := sorted(names & policy.rules.lists.black_varnames):
             return f"reads or writes black variable '{black[0]}'"
         if node.op_type not in CAPPED:
             for index in sorted(form.inputs):
                 if fault := self._ranges.of(node.inputs[index]):
                     return fault
         return self._unsafe.get(node, "")
-
-    def _by_level(self, node: ir.Node, form: LowForm) -> Decision:
-        level = self._policy.level
-        found, reason = colour(node, self._policy.lists, level)
-        if found in (Colour.BLACK, Colour.UNSUPPORTED):
-            return Decision("high", reason)
-        if found is Colour.WHITE:
-            return Decision("low", reason, form)
-        if self._policy.use_promote:
-            return self._promoted(node, form)
-        if level in ("O2", "auto"):
-            return Decision("low", f"level {level}: everything that can be low", form)
-        if found is Colour.GRAY and level == "O1":
-            return self._gray(node, form)
-        return Decision("high", reason)
-
-    def _promoted(self, node: ir.Node, form: LowForm) -> Decision:
-        """Paddle's promotion: one float32 input holds the node in float32. Parameters are float32 except at O2."""
-        for index in sorted(form.inputs):
-            value = node.inputs[index]
-            parameter = value is not None and (constant_of(value) is not None or value.name in self._policy.parameters)
-            if parameter and self._policy.level in ("O2", "auto"):
-                continue
-            if value is not None and self._leaning.get(value) != "low":
-                return Decision("high", f"promoted: input '{value.name}' is float32")
-        return Decision("low", "promotion: every float input is low", form)
-
-    def _gray(self, node: ir.Node, form: LowForm) -> Decision:
-        """Paddle's documented gray rule: a black producer wins, else a white one, else the node is left alone."""
-        producers = [value for index, value in enumerate(node.inputs) if value is not None and is_float32(value)]
-        leanings = {self._leaning.get(value): value.name for value in producers}
-        if "high" in leanings:
-            return Decision("high", f"gray: the producer of '{leanings['high']}' is high")
-        if "low" in leanings:
-            return Decision("low", f"gray: the producer of '{leanings['low']}' is low", form)
-        return Decision("high", "gray: no producer has a precision of its own", neutral=True)
 
     def _settle_io(self) -> None:
         graph, wanted = self._model.graph, self._policy.low_io
@@ -250,5 +269,5 @@ class _Assigner:
         )
 
 
-def _combined(leanings: list[str | None]) -> str | None:
+def _combined(leanings: list[Leaning | None]) -> Leaning | None:
     return "high" if "high" in leanings else "low" if "low" in leanings else None

@@ -10,7 +10,9 @@ import onnx_ir as ir
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.constraints import LowForm
 
-__all__ = ["Assignment", "Decision"]
+__all__ = ["Assignment", "ConstantStorage", "Decision"]
+
+ConstantStorage = Literal["offline", "whole", "runtime"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Decision:
         form: which slots go low, for a low node.
         takes_any: its float inputs are taken as they come.
         neutral: a high node that is so only because nothing low is near; gray rules look through it.
+        rounded: outputs, by index, of a high node that are stored low.
     """
 
     precision: Literal["low", "high", "untouched"]
@@ -30,6 +33,7 @@ class Decision:
     form: LowForm | None = None
     takes_any: bool = False
     neutral: bool = False
+    rounded: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(slots=True)
@@ -42,6 +46,9 @@ class Assignment:
         low_values: float32 values that are born low: outputs of low nodes, ports, graph inputs if asked for.
         low_uses: (node or graph, index) of control-flow ports and graph outputs that expect low.
         missing_kernels: operator -> nodes that stay high for want of a kernel.
+        rounded_values: float32 results of high nodes that are stored low: what reads them high reads them rounded.
+        constants: how constants become low. `offline`: in the file, with a float32 copy where high nodes read them too;
+            `whole`: in the file where all their readers want them low, else by a cast; `runtime`: by a cast.
     """
 
     low: LowFormat
@@ -49,6 +56,8 @@ class Assignment:
     low_values: set[ir.Value] = dataclasses.field(default_factory=set)
     low_uses: set[tuple[ir.Node | ir.Graph, int]] = dataclasses.field(default_factory=set)
     missing_kernels: dict[str, int] = dataclasses.field(default_factory=dict)
+    rounded_values: set[ir.Value] = dataclasses.field(default_factory=set)
+    constants: ConstantStorage = "offline"
 
     def wanted(self, user: ir.Node | ir.Graph, index: int) -> Literal["low", "high", "any"]:
         """In what precision a float32 value is wanted at input `index` of a node or output `index` of a graph."""

@@ -57,12 +57,14 @@ class Constraint:
         reason: why it must, empty if it need not.
         reads_any: it takes its float inputs in either precision (Shape, Cast) and is itself neither low nor high.
         missing_kernel: it must stay high for want of a kernel alone.
+        no_schema: nothing is known of the operator.
     """
 
     form: LowForm | None
     reason: str = ""
     reads_any: bool = False
     missing_kernel: bool = False
+    no_schema: bool = False
 
 
 class Target:
@@ -123,7 +125,13 @@ def touches_float32(node: ir.Node) -> bool:
     return any(map(is_float32, node.inputs)) or any(map(is_float32, node.outputs))
 
 
-def constrain(model: ir.Model, node: ir.Node, target: Target, opset: int | None = None) -> Constraint:
+def constrain(
+    model: ir.Model,
+    node: ir.Node,
+    target: Target,
+    opset: int | None = None,
+    inputs: frozenset[int] | None = None,
+) -> Constraint:
     """Return what `node` may be, by schema and kernels.
 
     Args:
@@ -131,11 +139,12 @@ def constrain(model: ir.Model, node: ir.Node, target: Target, opset: int | None 
         node: a node with a float32 input or output and no body.
         target: whose kernels count, and the low format.
         opset: judge at this version of ONNX's domain instead of the model's own.
+        inputs: look for the low form in which exactly these inputs are low; None: that with most low slots.
     """
     version = opset if opset is not None and is_standard(node) else opset_of(model, node.domain)
     sig = signature(node.domain, node.op_type, version)
     if sig is None:
-        return Constraint(None, f"no schema is known for {node.domain or 'ai.onnx'}::{node.op_type}")
+        return Constraint(None, f"no schema is known for {node.domain or 'ai.onnx'}::{node.op_type}", no_schema=True)
     if is_standard(node) and node.op_type in _READS_ANY:
         return Constraint(None, "the user's own cast keeps its type" if node.op_type == "Cast" else "", reads_any=True)
     if is_standard(node) and node.op_type in _KEEPS_ITS_TYPE:
@@ -146,14 +155,22 @@ def constrain(model: ir.Model, node: ir.Node, target: Target, opset: int | None 
     if f"tensor({target.low.name})" not in sig.allowed.get(_primary(slots), ()):
         return Constraint(None, _illegal(node, sig, target.low))
     if target.training and is_standard(node) and node.op_type in _LOWERED_FOR_TRAINING:
-        return _lowered_form(node, sig)
-    return _form_that_runs(model, node, sig, target, slots, version)
+        found = _lowered_form(node, sig)
+        fits = inputs is None or found.form is None or found.form.inputs == inputs
+        return found if fits else Constraint(None, _no_such_form(node))
+    return _form_that_runs(model, node, sig, target, slots, version, inputs)
 
 
 def _form_that_runs(
-    model: ir.Model, node: ir.Node, sig: Signature, target: Target, slots: list[_FloatSlot], version: int
+    model: ir.Model,
+    node: ir.Node,
+    sig: Signature,
+    target: Target,
+    slots: list[_FloatSlot],
+    version: int,
+    inputs: frozenset[int] | None,
 ) -> Constraint:
-    """The low form with most low slots for which the target has a kernel."""
+    """The low form with most low slots, or with exactly these low inputs, for which the target has a kernel."""
     primary = _primary(slots)
     wanted = f"tensor({target.low.name})"
     fixed = _fixed_parameters(node, sig)
@@ -161,8 +178,11 @@ def _form_that_runs(
     if primary not in free:
         return Constraint(None, f"{node.op_type}'s attribute fixes the type of its output")
     for parameters in _subsets(free, primary):
-        if _runs(model, node, sig, target, parameters, version):
-            return Constraint(_form(slots, parameters))
+        form = _form(slots, parameters)
+        if (inputs is None or form.inputs == inputs) and _runs(model, node, sig, target, parameters, version):
+            return Constraint(form)
+    if inputs is not None:
+        return Constraint(None, _no_such_form(node))
     return Constraint(None, _no_kernel(node, sig, target), missing_kernel=True)
 
 
@@ -280,6 +300,10 @@ def _kernel_types(node: ir.Node, sig: Signature, parameters: frozenset[str], low
 
 def _illegal(node: ir.Node, sig: Signature, low: LowFormat) -> str:
     return f"the schema of {node.op_type}-{sig.since_version} does not permit {low.name}"
+
+
+def _no_such_form(node: ir.Node) -> str:
+    return f"{node.op_type} cannot have just these inputs low"
 
 
 def _no_kernel(node: ir.Node, sig: Signature, target: Target) -> str:

@@ -45,7 +45,9 @@ def apply_assignment(model: ir.Model, assignment: Assignment, names: NameAllocat
         low_uses = [use for use, want in wants if want == "low"]
         high_uses = [use for use, want in wants if want == "high"]
         if constant_of(value) is not None:
-            converted |= _settle_constant(value, low_uses, high_uses, assignment.low, names)
+            converted |= _settle_constant(value, low_uses, high_uses, assignment, names)
+        elif value in assignment.rounded_values:
+            _store_low(value, [use for use, want in wants if want != "high"], high_uses, assignment.low, names)
         elif value in assignment.low_values:
             set_dtype(value, assignment.low.dtype)
             if value.const_value is not None:  # an input's default
@@ -73,10 +75,18 @@ def _float_uses(model: ir.Model) -> dict[ir.Value, list[Use]]:
 
 
 def _settle_constant(
-    value: ir.Value, low_uses: list[Use], high_uses: list[Use], low: LowFormat, names: NameAllocator
+    value: ir.Value, low_uses: list[Use], high_uses: list[Use], assignment: Assignment, names: NameAllocator
 ) -> set[str]:
-    """Convert a constant where all its readers want it low; give the low ones a copy where only some do."""
+    """Convert a constant where all its readers want it low; give the low ones a copy, or a cast, where only some do.
+
+    A single element is no parameter but what other systems have as an attribute: it is never cast at run time.
+    """
+    low, tensor = assignment.low, constant_of(value)
     if not low_uses:
+        return set()
+    storage = "offline" if tensor is not None and tensor.size == 1 else assignment.constants
+    if storage == "runtime" or (storage == "whole" and high_uses):
+        _cast_for(value, low_uses, low.dtype, low.short, names)
         return set()
     if not high_uses:
         convert_constant(value, low)
@@ -86,12 +96,30 @@ def _settle_constant(
     return {str(copy.name)}
 
 
-def _cast_for(value: ir.Value, uses: list[Use], dtype: ir.DataType, suffix: str, names: NameAllocator) -> None:
+def _store_low(
+    value: ir.Value, low_uses: list[Use], high_uses: list[Use], low: LowFormat, names: NameAllocator
+) -> None:
+    """Round what a high node makes: low readers take it as it is stored, high ones cast it back."""
+    stored = add_cast(value, low.dtype, low.short, names)
+    redirect(low_uses, stored)
+    if high_uses:
+        _cast_for(stored, high_uses, ir.DataType.FLOAT, "fp32", names, named_by=value)
+
+
+def _cast_for(
+    value: ir.Value,
+    uses: list[Use],
+    dtype: ir.DataType,
+    suffix: str,
+    names: NameAllocator,
+    named_by: ir.Value | None = None,
+) -> None:
+    """Let `uses` read a cast of `value`; an output of the program keeps its name (that of `named_by`, if given)."""
     main_output = next((use for use in uses if isinstance(use.user, ir.Graph) and _is_main(use.user)), None)
     result = add_cast(value, dtype, suffix, names)
     redirect(uses, result)
     if main_output is not None:
-        rename_output(value, result, names, suffix)
+        rename_output(named_by or value, result, names, suffix)
 
 
 def _is_main(graph: ir.Graph) -> bool:

@@ -12,6 +12,7 @@ from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.assign import Policy, assign
+from amp_transpiler.precision.paddle_rules import PaddleRules
 from tests import support
 from tests.support import array, parse
 
@@ -256,7 +257,8 @@ def test_a_gray_node_in_a_body_follows_what_is_passed_in():
 def assignment(level="O2", **options):
     model = ir.from_proto(parse("(float[2,4] x) => (float[2,4] y) { [a] h = MatMul (x, w) [b] y = Exp (h) }", w=W))
     propagate_types(model)
-    policy = Policy(level=level, low=FLOAT16, target="cuda", lists=amp.AutoMixedPrecisionLists(), **options)
+    rules = PaddleRules(level, amp.AutoMixedPrecisionLists())
+    policy = Policy(level=level, low=FLOAT16, target="cuda", rules=rules, **options)
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     found = assign(model, policy)
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before, "deciding edits nothing"

@@ -1,0 +1,88 @@
+"""What makes one system's mixed precision differ from another's: the rules by which a node that may be low is decided.
+
+Everything else is common to all systems: what a node may be (schema, kernels, ranges), regions, black variables, the
+rewriting. `paddle.py`, `torch_rules.py`, `raf_rules.py`, `mxnet_rules.py` and `sambanova_rules.py` are the systems.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+from typing import Literal, Protocol
+
+import onnx_ir as ir
+
+from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.policy import operator_class
+
+__all__ = ["Leaning", "Rules", "State", "listed"]
+
+Leaning = Literal["low", "high"]
+
+
+class State(Protocol):
+    """What was decided before the node at hand."""
+
+    def leaning(self, value: ir.Value) -> Leaning | None:
+        """How the producer of a float32 value makes it; None for inputs, constants and what looks through."""
+
+    def is_low(self, value: ir.Value) -> bool:
+        """Whether the value is low where it is born: by the decision about its producer, or as the user wrote it."""
+
+    def has_low(self, value: ir.Value) -> bool:
+        """Whether the value is low, or some node reads it through a cast to low (for rules that look ahead)."""
+
+    def is_parameter(self, value: ir.Value) -> bool:
+        """Whether the value is a constant, or a parameter of a training program."""
+
+    def form_with(self, node: ir.Node, inputs: frozenset[int]) -> LowForm | None:
+        """The low form of `node` in which exactly these float32 inputs are low, if the target runs one."""
+
+
+class Rules(abc.ABC):
+    """How one system decides.
+
+    Attributes:
+        looks_ahead: decisions depend on later readers of a value too: the program is gone through until nothing
+            changes any more. Such rules must be monotone: what more low values around it make low stays low.
+        lists: what the user listed beside the system's own tables.
+    """
+
+    looks_ahead: bool = False
+    lists: AutoMixedPrecisionLists
+
+    def check(self, nodes: Iterable[ir.Node]) -> None:  # noqa: B027 - most systems accept every program
+        """Refuse a program that the system has no answer for, before anything is decided.
+
+        Args:
+            nodes: every node of every scope.
+
+        Raises:
+            OptionError: (a ValueError) what is wrong, and what to do.
+        """
+
+    def form_without_schema(self, node: ir.Node) -> LowForm | None:  # noqa: ARG002 - for those that have one
+        """Return the low form of an operator that no schema is known for, if the rules know one."""
+        return None
+
+    @abc.abstractmethod
+    def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
+        """Decide about a node that may be low.
+
+        Args:
+            node: a node with a float32 tensor, no body, in topological order.
+            form: its low form with most low slots.
+            state: what was decided so far.
+        """
+
+
+def listed(node: ir.Node, form: LowForm, lists: AutoMixedPrecisionLists) -> Decision | None:
+    """Return what the user's own lists say of `node`, whatever the system's tables say; None if it is on neither."""
+    key = operator_class(node)
+    if key in lists.custom_black_list:
+        return Decision("high", f"{key} is on the custom black list")
+    if key in lists.custom_white_list:
+        return Decision("low", f"{key} is on the custom white list", form)
+    return None
