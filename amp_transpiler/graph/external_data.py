@@ -9,8 +9,9 @@ import onnx_ir as ir
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.walk import scopes
 
-__all__ = ["check_external_data", "external_files"]
+__all__ = ["check_external_data", "external_files", "is_link"]
 
+_FILES = "amp_transpiler.external_files"  # what the model remembers of files that it no longer needs
 _SMALL = 1024  # bytes: constants that inference reads, such as shapes, are wanted in memory
 
 
@@ -23,6 +24,7 @@ def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
         ModelError: a file is missing, too short, a symbolic link, or outside the model's folder.
     """
     folder = path.parent
+    files = set()
     for tensor in _external_tensors(model):
         tensor.base_dir = folder
         location = pathlib.PurePosixPath(str(tensor.location).replace("\\", "/"))
@@ -30,19 +32,21 @@ def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
         if location.is_absolute() or ".." in location.parts:
             raise ModelError(f"{where} points outside the model's folder ({location}); move the file beside the model")
         file = folder / location
-        if _is_link(file, folder):
+        if is_link(file, folder):
             raise ModelError(f"{where} is a symbolic link ({file}); put a copy in its place, for example with cp -L")
         if not file.is_file():
             raise ModelError(f"{where} is missing: no file {file}; keep it beside the model")
         end = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
         if end > file.stat().st_size or (tensor.length is not None and tensor.length < tensor.nbytes):
             raise ModelError(f"{where} ends at byte {end}, but {file} has {file.stat().st_size}: the file is truncated")
+        files.add(file)
+    model.meta[_FILES] = frozenset(files)
     _read_small(model)
 
 
 def external_files(model: ir.Model) -> set[pathlib.Path]:
-    """Return the files that the model's external weights lie in."""
-    return {pathlib.Path(tensor.path) for tensor in _external_tensors(model)}
+    """Return the files that the model's external weights lie in, or lay in when it was loaded."""
+    return {pathlib.Path(tensor.path) for tensor in _external_tensors(model)} | set(model.meta.get(_FILES, ()))
 
 
 def _read_small(model: ir.Model) -> None:
@@ -62,7 +66,8 @@ def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
 
 
-def _is_link(file: pathlib.Path, folder: pathlib.Path) -> bool:
+def is_link(file: pathlib.Path, folder: pathlib.Path) -> bool:
+    """Whether `file`, or a folder between it and `folder`, is a symbolic link."""
     parts = [file, *(parent for parent in file.parents if parent != folder and folder in parent.parents)]
     return any(part.is_symlink() for part in parts)
 

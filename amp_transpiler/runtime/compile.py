@@ -22,6 +22,7 @@ from amp_transpiler.rewrite.emulate import emulate
 from amp_transpiler.rewrite.training import legalize, lower_batch_norm, lower_dropout
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.feeds import ValueInfo
+from amp_transpiler.runtime.gemm_options import TilingAccum, gemm_option
 from amp_transpiler.runtime.places import CPUPlace, Place
 from amp_transpiler.runtime.session import has_low_values
 
@@ -57,6 +58,7 @@ def compile_step(
     place: Place,
     *,
     emulated: bool = True,
+    tiling_accum: TilingAccum = "fp32",
 ) -> CompiledStep:
     """Open a session of one step.
 
@@ -66,10 +68,11 @@ def compile_step(
         shapes: fed name -> shape of what is fed: the step is specialised to it.
         place: where it runs.
         emulated: on the CPU, run low values as float32 that is rounded like them.
+        tiling_accum: on CUDA, what float16 matrix products accumulate in; see `Executor`.
 
     Raises:
         InputError: something fetched does not exist, or inputs that share a dimension are fed different sizes.
-        EnvironmentProblem: the place cannot be had.
+        EnvironmentProblem: the place cannot be had, or an earlier CUDA session accumulates differently.
     """
     assembled = lower(assemble(program, fetch))
     _specialise(assembled.model, shapes)
@@ -81,7 +84,8 @@ def compile_step(
         wrapped = Program(model)
         if has_low_values(wrapped):
             model, fuse = emulate(wrapped).model, False
-    session = ort.open_session(to_proto(model).SerializeToString(), place, fuse=fuse)
+    with gemm_option(tiling_accum, place):
+        session = ort.open_session(to_proto(model).SerializeToString(), place, fuse=fuse)
     return CompiledStep(session, feeds, state, assembled.updates, assembled.fetches)
 
 

@@ -17,8 +17,10 @@ from amp_transpiler.graph.variable import Variable
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.compile import CompiledStep, compile_step
 from amp_transpiler.runtime.feeds import check_feeds
+from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, warn_without_effect
 from amp_transpiler.runtime.places import CUDAPlace, Place, default_place
 from amp_transpiler.runtime.scope import Scope, global_scope
+from amp_transpiler.runtime.session import has_low_values
 
 __all__ = ["Executor"]
 
@@ -37,11 +39,21 @@ class Executor:
         place: where to run; None for CUDA where a device answers, else the CPU.
         emulate: on the CPU, run float16 and bfloat16 values as float32 that is rounded like them, so that overflow
             is as visible as on a GPU.
+        tiling_accum: what float16 matrix products (MatMul, Gemm and what ONNX Runtime makes of them) accumulate in:
+            "fp32", or "low" for float16, on CUDA only. ONNX Runtime reads this once in a process, so that all CUDA
+            executors and sessions of a process must have the same. bfloat16 is accumulated in float32 always: a
+            program that is fed and has no float16 value is run with a warning.
+
+    Raises:
+        OptionError: `tiling_accum` is neither "fp32" nor "low".
+        EnvironmentProblem: `tiling_accum` is "low" on the CPU.
     """
 
-    def __init__(self, place: Place | None = None, *, emulate: bool = True) -> None:
+    def __init__(self, place: Place | None = None, *, emulate: bool = True, tiling_accum: TilingAccum = "fp32") -> None:
         self.place: Place = default_place() if place is None else place
+        check_tiling_accum(tiling_accum, self.place)
         self._emulate = emulate
+        self._tiling_accum: TilingAccum = tiling_accum
         self._steps: dict[tuple[Any, ...], CompiledStep] = {}
         self._programs: dict[int, Program] = {}  # keeps each program alive, since its id is part of the key
 
@@ -70,7 +82,8 @@ class Executor:
         Raises:
             InputError: a feed is missing, unknown or of a wrong shape or type; something fetched does not exist; a
                 value that the program reads is not in the scope yet.
-            EnvironmentProblem: the place cannot be had.
+            EnvironmentProblem: the place cannot be had; or `tiling_accum` is another one than an earlier CUDA
+                session's, or contradicts the environment variable ORT_CUDA_GEMM_OPTIONS.
         """
         if program is None:
             from amp_transpiler.static.core import default_main_program
@@ -102,10 +115,19 @@ class Executor:
         if found is None:
             for old in [k for k in self._steps if k[0] == id(program) and k[1] != program.version]:
                 del self._steps[old]
+            if id(program) not in self._programs:
+                self._warn_without_float16(program, shapes)
             known = self._programs.setdefault(id(program), program)
-            found = compile_step(known, fetch, shapes, self.place, emulated=self._emulate)
+            found = compile_step(
+                known, fetch, shapes, self.place, emulated=self._emulate, tiling_accum=self._tiling_accum
+            )
             self._steps[key] = found
         return found
+
+    def _warn_without_float16(self, program: Program, fed: Mapping[str, Any]) -> None:
+        # A startup program, which is fed nothing, multiplies nothing either.
+        if self._tiling_accum == "low" and fed and not has_low_values(program, dtypes=(ir.DataType.FLOAT16,)):
+            warn_without_effect()
 
     def _state(self, step: CompiledStep, scope: Scope) -> dict[str, onnxruntime.OrtValue]:
         missing = [name for name in step.state if name not in scope]

@@ -9,7 +9,7 @@ import pathlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +24,7 @@ from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.walk import all_nodes, scopes
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
+from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, gemm_option, warn_without_effect
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace, Place, default_place
 
 __all__ = ["Session", "has_low_values"]
@@ -33,7 +34,6 @@ _logger = logging.getLogger(__name__)
 AnyProgram: TypeAlias = Program | str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
 _LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-_LOW_NUMBERS = tuple(dtype.value for dtype in _LOW)
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "output_datatype")  # integers that name an element type
 _INLINE_LIMIT = 1 << 30  # bytes of weights; a message above 2 GB cannot be serialised, and much less is a needless copy
 
@@ -47,6 +47,10 @@ class Session:
         emulate: on the CPU, run a program that has float16 or bfloat16 values as the float32 program that rounds like
             it: ONNX Runtime's own CPU provider computes float16 in float32 without the rounding in between, and most of
             bfloat16 not at all. Without meaning on CUDA.
+        tiling_accum: what float16 matrix products (MatMul, Gemm and what ONNX Runtime makes of them) accumulate in:
+            "fp32", or "low" for float16, on CUDA only. ONNX Runtime reads this once in a process, so that all CUDA
+            sessions of a process must have the same; sessions opened without this package are not seen. bfloat16 is
+            accumulated in float32 always: a program without a float16 value is run with a warning.
 
     Attributes:
         place: where it runs.
@@ -57,12 +61,24 @@ class Session:
 
     Raises:
         ModelError: the model cannot be read.
-        EnvironmentProblem: the place cannot be had, or two ONNX Runtime wheels are installed.
+        OptionError: `tiling_accum` is neither "fp32" nor "low".
+        EnvironmentProblem: the place cannot be had, or two ONNX Runtime wheels are installed; or `tiling_accum` is
+            "low" on the CPU, another one than an earlier CUDA session's, or contradicts ORT_CUDA_GEMM_OPTIONS.
         ORT_ERRORS: ONNX Runtime refuses the model (see `amp_transpiler.runtime.ort`).
     """
 
-    def __init__(self, program: AnyProgram, place: Place | None = None, *, emulate: bool = True) -> None:
+    def __init__(
+        self,
+        program: AnyProgram,
+        place: Place | None = None,
+        *,
+        emulate: bool = True,
+        tiling_accum: TilingAccum = "fp32",
+    ) -> None:
         self.place: Place = default_place() if place is None else place
+        check_tiling_accum(tiling_accum, self.place)
+        if tiling_accum == "low" and not has_low_values(io.load(program), dtypes=(ir.DataType.FLOAT16,)):
+            warn_without_effect()
         self.emulated = False
         on_device = isinstance(self.place, CUDAPlace)
         if emulate and isinstance(self.place, CPUPlace):
@@ -71,7 +87,8 @@ class Session:
                 from amp_transpiler.rewrite.emulate import emulate as emulate_program
 
                 program, self.emulated = emulate_program(loaded), True
-        self._session = self._open(program, record_assignment=on_device)
+        with gemm_option(tiling_accum, self.place):
+            self._session = self._open(program, record_assignment=on_device)
         self.inputs = _infos(self._session.get_inputs(), required=True) + _infos(
             self._session.get_overridable_initializers(), required=False
         )
@@ -198,29 +215,30 @@ class Session:
         return open_session(folder / "model.onnx")
 
 
-def has_low_values(program: Program) -> bool:
-    """Whether any value of the program, in whatever scope, is float16 or bfloat16."""
+def has_low_values(program: Program, *, dtypes: Collection[ir.DataType] = _LOW) -> bool:
+    """Whether any value of the program, in whatever scope, is float16 or bfloat16, or of just one of `dtypes`."""
+    makes_low = functools.partial(_makes_low, dtypes=dtypes)
     tensors = [tensor.dtype for tensor in _initializers(program.model)]
     inputs = [value.dtype for scope in scopes(program.model) for value in scope.graph.inputs]
-    if any(dtype in _LOW for dtype in (*tensors, *inputs)):
+    if any(dtype in dtypes for dtype in (*tensors, *inputs)):
         return True
     functions = program.model.functions.values()
-    return any(map(_makes_low, all_nodes(program.model))) or any(
-        _makes_low(node) for function in functions for node in ir.traversal.RecursiveGraphIterator(function)
+    return any(map(makes_low, all_nodes(program.model))) or any(
+        makes_low(node) for function in functions for node in ir.traversal.RecursiveGraphIterator(function)
     )
 
 
-def _makes_low(node: ir.Node) -> bool:
+def _makes_low(node: ir.Node, dtypes: Collection[ir.DataType]) -> bool:
     """Whether an output is known to be low, or an attribute says so where types are not known."""
-    if any(value.dtype in _LOW for value in node.outputs):
+    if any(value.dtype in dtypes for value in node.outputs):
         return True
     for attribute in node.attributes.values():
         if attribute.is_ref():
             continue
-        if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in _LOW:
+        if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in dtypes:
             return True
         names_type = attribute.type == ir.AttributeType.INT and attribute.name in _TYPE_ATTRIBUTES
-        if names_type and attribute.as_int() in _LOW_NUMBERS:
+        if names_type and attribute.as_int() in [dtype.value for dtype in dtypes]:
             return True
     return False
 

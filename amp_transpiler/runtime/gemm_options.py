@@ -1,0 +1,129 @@
+"""What ONNX Runtime's CUDA provider accumulates float16 matrix products in: one choice for a whole process.
+
+The provider takes it from the environment variable ORT_CUDA_GEMM_OPTIONS, an integer: bit 0 accumulates in float16,
+bit 1 forbids reduced precision inside a float32 reduction, bit 2 is cuBLAS's pedantic mode. It reads the variable
+once, at the first float16 product of the process, and never again. bfloat16 is always accumulated in float32, and
+convolutions, which are cuDNN's, do not ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterator
+from typing import Literal, TypeAlias, get_args
+
+from amp_transpiler.errors import EnvironmentProblem, OptionError
+from amp_transpiler.runtime.places import CUDAPlace, Place
+
+__all__ = ["VARIABLE", "TilingAccum", "check_tiling_accum", "gemm_option", "warn_without_effect"]
+
+logger = logging.getLogger(__name__)
+
+TilingAccum: TypeAlias = Literal["fp32", "low"]
+
+VARIABLE = "ORT_CUDA_GEMM_OPTIONS"
+
+_ACCUMULATE_LOW = 1  # the bit
+_NAMES = {"fp32": "float32", "low": "float16"}
+
+
+@dataclasses.dataclass(slots=True)
+class _Process:
+    """What the first CUDA session of this process chose for all of them."""
+
+    chosen: TilingAccum | None = None
+
+
+_process = _Process()
+_lock = threading.Lock()
+
+
+def check_tiling_accum(tiling_accum: str, place: Place) -> None:
+    """See that `tiling_accum` is a setting, and one that exists on `place`.
+
+    Raises:
+        OptionError: it is neither "fp32" nor "low".
+        EnvironmentProblem: "low" on the CPU.
+    """
+    if tiling_accum not in get_args(TilingAccum):
+        raise OptionError(f"tiling_accum must be 'fp32' or 'low', got {tiling_accum!r}")
+    if tiling_accum == "low" and not isinstance(place, CUDAPlace):
+        raise EnvironmentProblem(
+            f"tiling_accum='low' is an option of ONNX Runtime's CUDA provider, but this runs on {place}, where matrix "
+            "products are accumulated in float32: leave it at 'fp32', or run on a CUDAPlace"
+        )
+
+
+@contextlib.contextmanager
+def gemm_option(tiling_accum: TilingAccum, place: Place) -> Iterator[None]:
+    """Open a session inside: on CUDA, its float16 matrix products accumulate as asked.
+
+    The first CUDA session that opens decides for the process; with "low" it sets the environment variable. One that
+    fails to open leaves everything as it was. On the CPU nothing is touched.
+
+    Raises:
+        EnvironmentProblem: a CUDA session of this process has the other setting, or the environment variable, set by
+            the user, says something else.
+    """
+    if not isinstance(place, CUDAPlace):
+        yield
+        return
+    with _lock:
+        if _process.chosen is None:  # what else wants to open the first session waits for this one
+            with _in_environment(tiling_accum):
+                yield
+            _process.chosen = tiling_accum
+            return
+    if _process.chosen != tiling_accum:
+        raise EnvironmentProblem(
+            f"tiling_accum={tiling_accum!r}: a CUDA session of this process has tiling_accum={_process.chosen!r}, "
+            "and ONNX Runtime reads that once in a process: choose one for all of them, or run this in its own process"
+        )
+    yield
+
+
+@contextlib.contextmanager
+def _in_environment(tiling_accum: TilingAccum) -> Iterator[None]:
+    """Let the variable say `tiling_accum`, for good unless what is done inside fails."""
+    before = os.environ.get(VARIABLE)
+    found = before or ""  # ONNX Runtime takes an empty one for none
+    _refuse_contradiction(tiling_accum, found)
+    if found or tiling_accum == "fp32":
+        yield
+        return
+    os.environ[VARIABLE] = str(_ACCUMULATE_LOW)
+    try:
+        yield
+    except BaseException:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+        raise
+    logger.info("%s=%d: float16 matrix products accumulate in float16", VARIABLE, _ACCUMULATE_LOW)
+
+
+def _refuse_contradiction(tiling_accum: TilingAccum, found: str) -> None:
+    if not found:
+        return
+    if not re.fullmatch(r"[+-]?[0-9]+", found):
+        raise EnvironmentProblem(f"the environment has {VARIABLE}={found}, which is no integer: unset it")
+    said: TilingAccum = "low" if int(found) & _ACCUMULATE_LOW else "fp32"
+    if said != tiling_accum:
+        raise EnvironmentProblem(
+            f"tiling_accum={tiling_accum!r}, but the environment has {VARIABLE}={found}, which accumulates float16 "
+            f"matrix products in {_NAMES[said]}: unset it, or ask for tiling_accum={said!r}"
+        )
+
+
+def warn_without_effect() -> None:
+    """Log that a program asked to accumulate low has nothing that could."""
+    logger.warning(
+        "tiling_accum='low' changes nothing: the program has no float16 value, and ONNX Runtime accumulates float32 "
+        "and bfloat16 in float32 always"
+    )
