@@ -37,9 +37,21 @@ if TYPE_CHECKING:
     from amp_transpiler.graph.program import Program
     from amp_transpiler.graph.regions import disable_amp, fp16_guard, mark_region
     from amp_transpiler.graph.variable import Variable
+    from amp_transpiler.mxnet_conversion import (
+        convert_model,
+        list_conditional_fp32_ops,
+        list_fp32_ops,
+        list_loss_output_functions,
+        list_lp16_fp32_ops,
+        list_lp16_ops,
+        list_lp16_use_fp32_params,
+        list_widest_type_cast,
+    )
     from amp_transpiler.param_attr import ParamAttr
     from amp_transpiler.pipeline import transpile
+    from amp_transpiler.precision.casting_rules import CustomTypeHint, casting_rule
     from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+    from amp_transpiler.raf_autocast import autocast
     from amp_transpiler.report import DecisionRow, OutputComparison, Report
     from amp_transpiler.rewrite.emulate import emulate
     from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
@@ -86,6 +98,17 @@ _HOMES = {
     "load": "graph.io",
     "mark_region": "graph.regions",
     "save": "graph.io",
+    "CustomTypeHint": "precision.casting_rules",
+    "casting_rule": "precision.casting_rules",
+    "autocast": "raf_autocast",
+    "convert_model": "mxnet_conversion",
+    "list_conditional_fp32_ops": "mxnet_conversion",
+    "list_fp32_ops": "mxnet_conversion",
+    "list_loss_output_functions": "mxnet_conversion",
+    "list_lp16_fp32_ops": "mxnet_conversion",
+    "list_lp16_ops": "mxnet_conversion",
+    "list_lp16_use_fp32_params": "mxnet_conversion",
+    "list_widest_type_cast": "mxnet_conversion",
     "transpile": "pipeline",
 }
 
@@ -95,6 +118,7 @@ __all__ = [
     "CPUPlace",
     "CUDAPlace",
     "CheckFailed",
+    "CustomTypeHint",
     "DecisionRow",
     "EnvironmentProblem",
     "InputError",
@@ -108,14 +132,24 @@ __all__ = [
     "Session",
     "Variable",
     "VerificationError",
+    "autocast",
     "cast_model_to_fp16",
     "cast_parameters_to_fp16",
+    "casting_rule",
+    "convert_model",
     "debugging",
     "decorate",
     "disable_amp",
     "emulate",
     "enable_static",
     "fp16_guard",
+    "list_conditional_fp32_ops",
+    "list_fp32_ops",
+    "list_loss_output_functions",
+    "list_lp16_fp32_ops",
+    "list_lp16_ops",
+    "list_lp16_use_fp32_params",
+    "list_widest_type_cast",
     "load",
     "mark_region",
     "nn",

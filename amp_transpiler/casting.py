@@ -64,6 +64,8 @@ def cast_model_to_fp16(
             "amp_transpiler.transpile(src, dst), or amp_transpiler.load(path) first"
         )
     given = load(program)
+    if parse_level(level) == "O0":
+        return set()
     low = low_format(dest_type)
     lists = amp_lists if amp_lists is not None else AutoMixedPrecisionLists(dtype=low.name)
     rules = PaddleRules(parse_level(level), lists, use_promote=use_promote)

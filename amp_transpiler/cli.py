@@ -86,7 +86,7 @@ def _jobs(options: Options) -> list[_Job]:
     Raises:
         OutputError: two results, or a result and a source, would be the same file.
     """
-    suffix = {"float16": "fp16", "bfloat16": "bf16"}[options.dtype]
+    suffix = {"float16": "fp16", "bfloat16": "bf16"}[_dtype(options)]
     jobs = []
     for model in options.models:
         output = model.with_name(f"{model.stem}.{suffix}.onnx") if model.name else model
@@ -107,6 +107,11 @@ def _jobs(options: Options) -> list[_Job]:
             raise OutputError(f"{job.output}: the result of {job.model} would replace model {sources[place]}; use -o")
         taken[place] = job.model
     return jobs
+
+
+def _dtype(options: Options) -> str:
+    """The low format: that asked for, else SambaNova's bfloat16 where its rules are, else float16."""
+    return options.dtype or ("bfloat16" if options.preset is not None or options.mixed_ops else "float16")
 
 
 @contextlib.contextmanager
@@ -225,11 +230,14 @@ def _transpile(job: _Job, options: Options) -> Report:
             job.model,
             None if options.dry_run else job.output,
             level=options.level,
-            dtype=options.dtype,
+            dtype=_dtype(options),
             target=options.target,
             keep_io_types=_kept_types(job, options),
             amp_lists=_lists(job, options),
             use_promote=options.promote,
+            policy=options.policy,
+            preset=options.preset,
+            mixed_ops=options.mixed_ops,
             guard=tuple(options.guard),
             disable_amp=tuple(options.disable_amp),
             inputs=options.inputs,
@@ -279,7 +287,7 @@ def _lists(job: _Job, options: Options) -> AutoMixedPrecisionLists | None:
         custom_white_list=set(options.white) or None,
         custom_black_list=set(options.black) or None,
         custom_black_varnames=set(options.black_var) or None,
-        dtype=options.dtype,
+        dtype=_dtype(options),
     )
 
 

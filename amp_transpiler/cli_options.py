@@ -43,7 +43,7 @@ class Options:
     models: list[pathlib.Path]
     output: str | None
     level: str
-    dtype: str
+    dtype: str | None
     target: str
     io_types: bool | frozenset[str]
     promote: bool
@@ -52,7 +52,9 @@ class Options:
     black_var: list[str]
     guard: list[str]
     disable_amp: list[str]
+    policy: str
     preset: str | None
+    mixed_ops: str
     inputs: str | None
     tolerance: float | None
     no_verify: bool
@@ -116,7 +118,12 @@ def _add_precision_options(group: argparse._ArgumentGroup) -> None:
         help="auto: as much as is safe (default); O0: nothing; OD: the white list only; O1: by the lists; "
         "O2: all but the black list",
     )
-    add("--dtype", type=_dtype, default="float16", metavar="float16|bfloat16", help="the low format (default: float16)")
+    add(
+        "--dtype",
+        type=_dtype,
+        metavar="float16|bfloat16",
+        help="the low format (default: float16; with --preset or --mixed-ops bfloat16)",
+    )
     add(
         "--target",
         choices=("cuda", "cpu", "any", "tensorrt"),
@@ -136,7 +143,24 @@ def _add_precision_options(group: argparse._ArgumentGroup) -> None:
     add("--black-var", action="append", default=[], metavar="NAME", help="nodes that read or write NAME stay high")
     add("--guard", action="append", default=[], type=_regex, metavar="REGEX", help="only nodes so named may be low")
     add("--disable-amp", action="append", default=[], type=_regex, metavar="REGEX", help="nodes so named stay high")
-    add("--preset", choices=("mp0", "mp1", "mp4", "default"), help="a prepared set of rules (not yet available)")
+    add(
+        "--policy",
+        choices=("paddle", "torch", "raf", "mxnet"),
+        default="paddle",
+        help="whose rules: paddle, with levels (default); torch's autocast lists; RAF's casting rules; MXNet's lists",
+    )
+    add(
+        "--preset",
+        metavar="mp0|mp1|mp4|default",
+        help="SambaNova's: mp0 copies, mp1 lowers the inputs of GEMM-like operators, mp4 everything, default "
+        "everything up to a conversion to float32; instead of --policy and --level",
+    )
+    add(
+        "--mixed-ops",
+        metavar="gemm,softmax",
+        default="",
+        help="SambaNova's, whatever the preset: gemm: low in, float32 out; softmax: float32 in, low out",
+    )
 
 
 def _add_check_options(group: argparse._ArgumentGroup) -> None:
@@ -203,8 +227,6 @@ def _io_types(text: str) -> bool | frozenset[str]:
 
 def _check_combinations(options: Options) -> None:
     """Raise OptionError for options that make no sense together, or at all for now."""
-    if options.preset is not None:
-        raise OptionError(f"--preset {options.preset}: not yet available; use --level, --white and --black instead")
     if options.no_verify and options.tolerance is not None:
         raise OptionError("--tolerance needs the comparison that --no-verify leaves out; drop one of the two")
     both = sorted(set(options.white) & set(options.black))

@@ -83,7 +83,8 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         )
     if policy.level != "O0":
         _settle_opset(program, policy, Target(policy.target, policy.low, training=policy.training))
-        _fold(program, policy, ranges)
+        if policy.rules.folds:
+            _fold(program, policy, ranges)
     _settle_ir_version(model)
 
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from amp_transpiler.convert import Conversion, convert, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
-from amp_transpiler.graph.dtypes import low_format
+from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.external_data import external_files
 from amp_transpiler.graph.io import Staged, check_destination, load, stage, tensor_bytes
 from amp_transpiler.graph.program import Program
@@ -26,14 +26,12 @@ from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
-from amp_transpiler.precision.paddle_rules import PaddleRules
-from amp_transpiler.precision.policy import operator_name, parse_level
+from amp_transpiler.precision.policy import operator_name
+from amp_transpiler.precision.systems import DEFAULT_DTYPE, Asked, choose_policy
 from amp_transpiler.report import DecisionRow, Report
 from amp_transpiler.verification.verify import accurate, check_result, check_source
 
-__all__ = ["TARGETS", "transpile"]
-
-TARGETS = ("cuda", "cpu", "any", "tensorrt")
+__all__ = ["transpile"]
 
 Progress = Callable[[str, float], None]
 
@@ -43,7 +41,7 @@ def transpile(
     dst: str | os.PathLike[str] | None = None,
     *,
     level: str = "auto",
-    dtype: str = "float16",
+    dtype: str = DEFAULT_DTYPE,
     target: str = "cuda",
     keep_io_types: bool | Collection[str] = True,
     amp_lists: AutoMixedPrecisionLists | None = None,
@@ -53,6 +51,9 @@ def transpile(
     inputs: Any = None,
     tolerance: float | None = None,
     verify: bool = True,
+    policy: str = "paddle",
+    preset: str | None = None,
+    mixed_ops: str | Collection[str] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Convert an fp32 model to mixed precision, check it, and write it.
@@ -61,8 +62,8 @@ def transpile(
         src: a path, `onnx.ModelProto`, `onnx_ir.Model`, `ONNXProgram` or `Program`. It is never changed.
         dst: where to write; None keeps the result in memory, as `Report.program`.
         level: `auto`: everything low that has a kernel and is numerically safe, repaired until accurate; `O1`: Paddle's
-            lists; `O2`: everything low that can be; `OD`: white operators only; `O0`: nothing.
-        dtype: `float16` or `bfloat16`.
+            lists; `O2`: everything low that can be; `OD`: white operators only; `O0`: nothing, the files are copied.
+        dtype: `float16` or `bfloat16`; unless given, float16, but bfloat16 with a preset or mixed operators.
         target: whose kernels count: `cuda`, `cpu`, `any` (both), `tensorrt` (schemas alone).
         keep_io_types: graph inputs and outputs stay float32: all (True), none (False), or those named.
         amp_lists: white, black and gray operators; None for the defaults.
@@ -72,6 +73,11 @@ def transpile(
         inputs: data to compare on: an .npz file, a folder, a dict, or several dicts; None to make some up.
         tolerance: largest relative norm error allowed for any output, as a fraction.
         verify: check the result with `onnx.checker` and ONNX Runtime, and compare it with the fp32 model.
+        policy: whose rules: `paddle`, with levels; `torch`, `raf`, `mxnet`, which have one way each, like O1.
+        preset: SambaNova's: `mp0` (nothing, the files are copied), `mp1` (inputs of GEMM-like operators), `mp4`
+            (everything), `default` (everything up to a conversion to float32); instead of policy and level.
+        mixed_ops: SambaNova's operators in mixed precision whatever the preset: `gemm` (low in, float32 out) and
+            `softmax` (float32 in, low out).
         progress: told the phase and the fraction done.
 
     Returns:
@@ -82,7 +88,18 @@ def transpile(
         CheckFailed: the result is invalid or not accurate enough. Nothing is written.
     """
     clock = _Clock(progress)
-    policy = _policy(level, dtype, target, amp_lists, use_promote, tolerance)
+    _check_tolerance(tolerance)
+    asked = Asked(
+        policy=policy,
+        level=level,
+        dtype=dtype,
+        target=target,
+        lists=amp_lists,
+        use_promote=use_promote,
+        preset=preset,
+        mixed_ops=mixed_ops,
+    )
+    chosen = choose_policy(asked)
     destination = None if dst is None else pathlib.Path(dst)
     with clock.phase("load"):
         source = load(src)
@@ -91,17 +108,19 @@ def transpile(
         # A file loaded for this call alone may be worked on itself; verification wants the original beside the result.
         program = source if isinstance(src, (str, os.PathLike)) and not verify else source.clone()
         _mark(program, guard, disable_amp)
-        policy = _with_io(policy, program.model, keep_io_types)
-        report = _begin(source, destination, policy)
-    ranges = RangeFaults(policy.low, strict=policy.level == "auto")
+        chosen = _with_io(chosen, program.model, keep_io_types)
+        report = _begin(source, destination, chosen, asked.label)
+    if chosen.level == "O0":
+        return _copied(source, chosen, report, destination, clock)
+    ranges = RangeFaults(chosen.low, strict=chosen.level == "auto")
     with clock.phase("prepare"):
-        prepare(program, policy, ranges)
+        prepare(program, chosen, ranges)
     if verify:
         check_source(program, clock.phase)
-        program, conversion, failure = accurate(source, program, policy, ranges, inputs, tolerance, report, clock.phase)
+        program, conversion, failure = accurate(source, program, chosen, ranges, inputs, tolerance, report, clock.phase)
     else:
         with clock.phase("convert"):
-            conversion, failure = convert(program, policy, ranges), ""
+            conversion, failure = convert(program, chosen, ranges), ""
         report.verdict = "not verified: verification was switched off"
     _describe(report, program, conversion)
     if failure:
@@ -123,7 +142,7 @@ def _mark(program: Program, guard: str | Collection[str], disable_amp: str | Col
             mark_region(program, kind, nodes=pattern)
 
 
-def _begin(source: Program, destination: pathlib.Path | None, policy: Policy) -> Report:
+def _begin(source: Program, destination: pathlib.Path | None, policy: Policy, label: str) -> Report:
     """Return a report that says what was asked for, and what there was before."""
     opset, weights = opset_of(source.model, ""), sum(tensor_bytes(source.model))
     return Report(
@@ -131,6 +150,7 @@ def _begin(source: Program, destination: pathlib.Path | None, policy: Policy) ->
         policy.level,
         policy.low.name,
         policy.target,
+        asked=label,
         destination=None if destination is None else str(destination),
         opset=(opset, opset),
         weight_bytes=(weights, weights),
@@ -138,22 +158,9 @@ def _begin(source: Program, destination: pathlib.Path | None, policy: Policy) ->
     )
 
 
-def _policy(
-    level: str,
-    dtype: str,
-    target: str,
-    lists: AutoMixedPrecisionLists | None,
-    use_promote: bool,
-    tolerance: float | None,
-) -> Policy:
-    low = low_format(dtype)
-    if target not in TARGETS:
-        raise OptionError(f"unknown target {target!r}: expected one of {', '.join(TARGETS)}")
+def _check_tolerance(tolerance: float | None) -> None:
     if tolerance is not None and not tolerance > 0.0:
         raise OptionError(f"tolerance is {tolerance}: expected a fraction above 0, such as 0.01 for one percent")
-    lists = lists if lists is not None else AutoMixedPrecisionLists(dtype=low.name)
-    rules = PaddleRules(parse_level(level), lists, use_promote=use_promote)
-    return Policy(level=rules.level, low=low, target=target, rules=rules)
 
 
 def _with_io(policy: Policy, model: ir.Model, keep: bool | Collection[str]) -> Policy:
@@ -164,6 +171,32 @@ def _with_io(policy: Policy, model: ir.Model, keep: bool | Collection[str]) -> P
             f"keep_io_types names '{unknown[0]}', which is no input or output: {', '.join(sorted(names))}"
         )
     return dataclasses.replace(policy, low_io=frozenset(names - kept))
+
+
+def _copied(source: Program, policy: Policy, report: Report, destination: pathlib.Path | None, clock: _Clock) -> Report:
+    """Change nothing: the files are copied byte for byte; what was no file is written as it is."""
+    if policy.low_io:
+        raise OptionError(f"{report.asked} changes nothing, so inputs and outputs cannot become {policy.low.name}")
+    with clock.phase("write"):
+        written = None
+        if destination is not None and source.source is not None:
+            written = copy_model(source.source, destination)
+        elif destination is not None:
+            with stage(source, destination) as staged:
+                written = staged.file_bytes
+                staged.commit()
+    reason = f"{report.asked}: nothing is changed"
+    report.program = source.clone()
+    report.decisions = tuple(
+        DecisionRow(str(node.name), operator_name(node), "untouched", reason, scope.path)
+        for scope in scopes(source.model)
+        for node in scope.graph
+    )
+    report.nodes = len(report.decisions)
+    report.file_bytes = (report.file_bytes[0], written)
+    report.verdict = "not verified: nothing was changed"
+    report.seconds, report.phases = clock.total(), clock.phases
+    return report
 
 
 def _describe(report: Report, program: Program, conversion: Conversion) -> None:

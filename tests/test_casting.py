@@ -101,13 +101,22 @@ def test_a_path_is_a_type_error_that_names_transpile(path):
         amp.cast_model_to_fp16(path)
 
 
-@pytest.mark.parametrize("level", ["O0", "OD", "O1", "O2", "auto", "o2"])
+@pytest.mark.parametrize("level", ["OD", "O1", "O2", "auto", "o2"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", np.float16, "BF16"])
 def test_casting_does_what_transpile_does(level, dtype):
     program = network()
     amp.cast_model_to_fp16(program, level=level, dest_type=dtype)
     expected = amp.transpile(network(), level=level, dtype=dtype, verify=False).program.to_onnx()
     assert program.SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_level_o0_leaves_a_program_as_it_is(form):
+    program = FORMS[form](network())
+    assert amp.cast_model_to_fp16(program, level="O0") == set()
+    assert proto_of(program).SerializeToString(deterministic=True) == proto_of(
+        FORMS[form](network())
+    ).SerializeToString(deterministic=True)
 
 
 def test_inputs_and_outputs_keep_their_types():

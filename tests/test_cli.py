@@ -162,6 +162,7 @@ def test_destination(arguments, expected, tmp_path, monkeypatch, transpile):
 def test_every_option_of_the_synopsis_is_known():
     design = (
         "-o --level --dtype --target --io-types --promote --white --black --black-var --guard --disable-amp --preset "
+        "--policy --mixed-ops "
         "--inputs --tolerance --no-verify --benchmark --explain --report --json --dry-run --version --verbose -q"
     )
     parser = cli_options._parser()

@@ -125,7 +125,12 @@ BAD_OPTIONS = {
     "level": (["{folder}/model.onnx", "--level", "O5"], ["--level", "'O5'", "auto", "O2"]),
     "dtype": (["{folder}/model.onnx", "--dtype", "float8"], ["--dtype", "'float8'", "float16", "bfloat16"]),
     "target": (["{folder}/model.onnx", "--target", "rocm"], ["--target", "'rocm'", "tensorrt"]),
-    "preset": (["{folder}/model.onnx", "--preset", "mp1"], ["--preset mp1", "not yet"]),
+    "preset": (["{folder}/model.onnx", "--preset", "mp2"], ["'mp2'", "reserved", "mp1"]),
+    "preset and level": (["{folder}/model.onnx", "--preset", "mp1", "--level", "O2"], ["mp1", "O2", "drop one"]),
+    "policy": (["{folder}/model.onnx", "--policy", "jax"], ["--policy", "'jax'", "mxnet"]),
+    "policy and level": (["{folder}/model.onnx", "--policy", "raf", "--level", "O2"], ["raf", "O2"]),
+    "policy and promote": (["{folder}/model.onnx", "--policy", "raf", "--promote"], ["raf", "use_promote"]),
+    "mixed operators": (["{folder}/model.onnx", "--mixed-ops", "conv"], ["'conv'", "gemm or softmax"]),
     "white": (["{folder}/model.onnx", "--white", "Convv"], ["--white Convv", "did you mean Conv"]),
     "black": (
         ["{folder}/model.onnx", "--black", "LayerNormalisation"],

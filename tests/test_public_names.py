@@ -13,6 +13,17 @@ import amp_transpiler as amp
 # The interface of the design, and what errors and reports need.
 NAMES = {
     "AmpError",
+    "CustomTypeHint",
+    "autocast",
+    "casting_rule",
+    "convert_model",
+    "list_conditional_fp32_ops",
+    "list_fp32_ops",
+    "list_loss_output_functions",
+    "list_lp16_fp32_ops",
+    "list_lp16_ops",
+    "list_lp16_use_fp32_params",
+    "list_widest_type_cast",
     "AutoMixedPrecisionLists",
     "CPUPlace",
     "CUDAPlace",

@@ -51,6 +51,7 @@ class Policy:
             reader wants low.
         training: the program is a training program (see `Target`).
         constants: where constants are converted (see `Assignment`).
+        outputs_as_computed: outputs of the program come in the precision that they are made in.
     """
 
     level: Level
@@ -63,6 +64,7 @@ class Policy:
     parameters: frozenset[str] = frozenset()
     training: bool = False
     constants: ConstantStorage = "offline"
+    outputs_as_computed: bool = False
 
 
 def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -> Assignment:
@@ -88,7 +90,9 @@ class _Assigner:
         self._rules = policy.rules
         self._ranges = ranges
         self._target = Target(policy.target, policy.low, training=policy.training)
-        self._result = Assignment(policy.low, constants=policy.constants)
+        self._result = Assignment(
+            policy.low, outputs_as_computed=policy.outputs_as_computed, constants=policy.constants
+        )
         self._constraints: dict[ir.Node, Constraint] = {}
         self._leaning: dict[ir.Value, Leaning] = {}  # of values whose producer has a precision of its own
         self._has_low: set[ir.Value] = set()  # values that some node read or made low the last time through
@@ -186,8 +190,9 @@ class _Assigner:
             decision = self._decide(node)
             self._result.decisions[node] = decision
             if decision.precision != "untouched" and not decision.neutral:
-                for value in node.outputs:
-                    self._leaning[value] = decision.precision
+                for index, value in enumerate(node.outputs):
+                    low = decision.form is not None and index in decision.form.outputs
+                    self._leaning[value] = "low" if low else "high"
 
     def _control_flow(self, node: ir.Node) -> None:
         """Let what enters a body lean as what is passed in, and what leaves it as what the body makes."""

@@ -47,11 +47,13 @@ class Assignment:
         low_uses: (node or graph, index) of control-flow ports and graph outputs that expect low.
         missing_kernels: operator -> nodes that stay high for want of a kernel.
         rounded_values: float32 results of high nodes that are stored low: what reads them high reads them rounded.
+        outputs_as_computed: outputs of the program come in the precision that they are made in.
         constants: how constants become low. `offline`: in the file, with a float32 copy where high nodes read them too;
             `whole`: in the file where all their readers want them low, else by a cast; `runtime`: by a cast.
     """
 
     low: LowFormat
+    outputs_as_computed: bool = False
     decisions: dict[ir.Node, Decision] = dataclasses.field(default_factory=dict)
     low_values: set[ir.Value] = dataclasses.field(default_factory=set)
     low_uses: set[tuple[ir.Node | ir.Graph, int]] = dataclasses.field(default_factory=set)
@@ -64,7 +66,7 @@ class Assignment:
         if (user, index) in self.low_uses:
             return "low"
         if isinstance(user, ir.Graph):
-            return "high"
+            return "any" if self.outputs_as_computed and user.opset_imports else "high"
         decision = self.decisions[user]
         if decision.takes_any:
             return "any"

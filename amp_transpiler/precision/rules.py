@@ -47,14 +47,16 @@ class Rules(abc.ABC):
     Attributes:
         looks_ahead: decisions depend on later readers of a value too: the program is gone through until nothing
             changes any more. Such rules must be monotone: what more low values around it make low stays low.
+        folds: a normalisation that could not be low itself may be folded into the convolution before it.
         lists: what the user listed beside the system's own tables.
     """
 
     looks_ahead: bool = False
+    folds: bool = True
     lists: AutoMixedPrecisionLists
 
     def check(self, nodes: Iterable[ir.Node]) -> None:  # noqa: B027 - most systems accept every program
-        """Refuse a program that the system has no answer for, before anything is decided.
+        """Look at the program as a whole before anything is decided; refuse one that the system has no answer for.
 
         Args:
             nodes: every node of every scope.

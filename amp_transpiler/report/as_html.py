@@ -83,7 +83,7 @@ def _html(text: object) -> str:
 
 def _article(report: Report, error: str | None) -> str:
     target = "nothing written" if report.destination is None or error else _html(report.destination)
-    asked = f"level {_html(report.level)}, {_html(report.dtype)}, target {_html(report.target)}, opset {_opset(report)}"
+    asked = f"{_html(report.asked)}, {_html(report.dtype)}, target {_html(report.target)}, opset {_opset(report)}"
     parts = [
         f"<article>\n<h1>{_html(report.source)} → {target}</h1>",
         f'<p class="soft">{asked}, {report.seconds:.1f} s</p>',

@@ -69,7 +69,8 @@ class Report:
     Attributes:
         source: the model's path, or a description of the object it came from.
         destination: where the result was written, or None.
-        level, dtype, target: as asked for.
+        level, dtype, target: what the decision went by.
+        asked: the level, policy or preset that was asked for, in words; the level unless given.
         program: the converted program.
         decisions: one row a node of the fp32 program (functions inlined).
         nodes: number of decided nodes, `len(decisions)`.
@@ -93,6 +94,7 @@ class Report:
     level: str
     dtype: str
     target: str
+    asked: str = ""
     destination: str | None = None
     program: Program | None = None
     decisions: tuple[DecisionRow, ...] = ()
@@ -112,3 +114,6 @@ class Report:
     repaired: tuple[str, ...] = ()
     seconds: float = 0.0
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.asked = self.asked or f"level {self.level}"

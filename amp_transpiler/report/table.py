@@ -105,7 +105,8 @@ def _title(report: Report, *, failed: bool) -> Text:
     target = "nothing written" if report.destination is None or failed else printable(report.destination)
     line = Text(f"{printable(report.source)} -> {target}", style="bold", overflow="fold")
     line.append(
-        f"\nlevel {report.level}, {report.dtype}, target {report.target}, {report.seconds:.1f} s", style="not bold dim"
+        f"\n{report.asked}, {report.dtype}, target {report.target}, {report.seconds:.1f} s",
+        style="not bold dim",
     )
     return line
 

@@ -91,8 +91,8 @@ LISTED = {
     "OD: white": ("[n] y = MatMul (x, w)", "OD", {}, "low"),
     "OD: gray": ("h = MatMul (x, w) [n] y = Relu (h)", "OD", {}, "high"),
     "OD: custom white": ("h = MatMul (x, w) [n] y = Relu (h)", "OD", {"custom_white_list": ["Relu"]}, "low"),
-    "O0: white": ("[n] y = MatMul (x, w)", "O0", {}, "high"),
-    "O0: custom white": ("[n] y = Relu (x)", "O0", {"custom_white_list": ["Relu"]}, "high"),
+    "O0: white": ("[n] y = MatMul (x, w)", "O0", {}, "untouched"),
+    "O0: custom white": ("[n] y = Relu (x)", "O0", {"custom_white_list": ["Relu"]}, "untouched"),
 }
 
 

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.variable import Variable
 from amp_transpiler.nn.functional.building import builder_of, choice, wrap
+from amp_transpiler.precision.torch_rules import FUNCTION_KEY
 
 __all__ = [
     "binary_cross_entropy",
@@ -56,6 +61,8 @@ def binary_cross_entropy(
 ) -> Variable:
     """`-label * log(input) - (1 - label) * log(1 - input)`, a logarithm being no less than -100.
 
+    Its nodes are marked as its own, in their metadata: policy `torch` refuses them outside of `disable_amp`.
+
     Args:
         input: probabilities.
         label: probabilities, of the same shape and element type.
@@ -64,9 +71,20 @@ def binary_cross_entropy(
     """
     b = builder_of(input, label, weight)
     p, y = input.value, label.value
-    yes, no = (_log(input, value) for value in (p, b.sub(1.0, p)))
-    loss = b.neg(b.add(b.mul(y, yes), b.mul(b.sub(1.0, y), no)))
-    return reduced(input, loss if weight is None else b.mul(loss, weight.value), reduction)
+    with _marked(b, "binary_cross_entropy"):
+        yes, no = (_log(input, value) for value in (p, b.sub(1.0, p)))
+        loss = b.neg(b.add(b.mul(y, yes), b.mul(b.sub(1.0, y), no)))
+        return reduced(input, loss if weight is None else b.mul(loss, weight.value), reduction)
+
+
+@contextmanager
+def _marked(b: GraphBuilder, function: str) -> Iterator[None]:
+    """Let what is built inside say which function built it: ONNX has no operator for it that rules could go by."""
+    saved, b.metadata = b.metadata, {**b.metadata, FUNCTION_KEY: function}
+    try:
+        yield
+    finally:
+        b.metadata = saved
 
 
 def _log(like: Variable, x: ir.Value) -> ir.Value:

@@ -1,0 +1,144 @@
+"""MXNet's rules: a node's list, and what is there in low precision already, whoever made or asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.walk import constant_of, is_standard
+from amp_transpiler.kernels import attribute_values
+from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.mxnet_lists import USE_FP32_PARAMS, Condition, MxnetLists, default_mxnet_lists
+from amp_transpiler.precision.policy import operator_name
+from amp_transpiler.precision.rules import Rules, State, listed
+
+__all__ = ["MxnetRules"]
+
+
+class MxnetRules(Rules):
+    """The rules by which MXNet 2 converts a model; the order of independent nodes makes no difference.
+
+    One object serves one program at a time: `check` notes which of its nodes meet a condition.
+
+    Args:
+        lists: what the user listed beside MXNet's tables; it wins over them.
+        tables: MXNet's lists, or what is to stand for them; None for the defaults of the format of `lists`.
+    """
+
+    looks_ahead = True
+
+    def __init__(self, lists: AutoMixedPrecisionLists, tables: MxnetLists | None = None) -> None:
+        self.lists = lists
+        self.tables = tables if tables is not None else default_mxnet_lists(lists.dtype)
+        self._conditional: dict[ir.Node, str] = {}
+
+    def check(self, nodes: Iterable[ir.Node]) -> None:
+        """Note the nodes that stay as written because of an attribute.
+
+        Raises:
+            OptionError: a node of a conditional operator does not have the attribute, nor a default for it.
+        """
+        self._conditional = {}
+        conditions: dict[str, list[Condition]] = {}
+        for condition in self.tables.conditional:
+            conditions.setdefault(condition[0], []).append(condition)
+        if not conditions:
+            return
+        everything = list(nodes)
+        imports = next((n.graph.opset_imports for n in everything if n.graph and n.graph.opset_imports), {})
+        for node in everything:
+            for operator, attribute, values in conditions.get(operator_name(node), ()):
+                found = _attribute_text(node, attribute, imports)
+                if found is None:
+                    raise OptionError(
+                        f"node '{node.name}': conditional_fp32_ops asks for attribute '{attribute}' of {operator}, "
+                        f"which this node does not have (it has {', '.join(node.attributes) or 'none'}) and "
+                        f"{operator} has no default for; exclude nodes by name with excluded_sym_names instead"
+                    )
+                if found in values:
+                    self._conditional[node] = f"conditional: {operator} with {attribute}={found}"
+
+    def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
+        """Go by the user's lists, then by MXNet's, which may ask what is there in low precision already."""
+        if (wish := listed(node, form, self.lists)) is not None:
+            return wish
+        if node in self._conditional:
+            return Decision("high", self._conditional[node])
+        key, form = self.tables.key_of(node), _with_fp32_parameters(node, form, state)
+        why = self.tables.why(key)
+        if key in self.tables.fp32:
+            return Decision("high", f"{key} is on the fp32 list{why}")
+        if key in self.tables.target:
+            return Decision("low", f"{key} is on the target list{why}", form)
+        values = [v for i in sorted(form.inputs) if (v := node.inputs[i]) is not None and not _is_attribute(v)]
+        available = [value for value in values if state.has_low(value)]
+        if key in self.tables.widest:
+            missing = next((value for value in values if value not in available), None)
+            if missing is not None:
+                return Decision("high", f"widest type: '{missing.name}' is not there in low precision")
+            if values:
+                return Decision("low", "widest type: every float input is there in low precision", form)
+        if available:
+            return Decision("low", f"neutral: '{available[0].name}' is there in low precision", form)
+        return Decision("high", f"{key} follows its inputs{why}: none is there in low precision")
+
+
+def _with_fp32_parameters(node: ir.Node, form: LowForm, state: State) -> LowForm:
+    """The form in which the parameters that MXNet keeps in float32 stay so, if the target runs it."""
+    keep = USE_FP32_PARAMS.get(operator_name(node))
+    narrower = state.form_with(node, form.inputs - keep.keys()) if keep else None
+    return narrower or form
+
+
+def _is_attribute(value: ir.Value) -> bool:
+    """Whether a value is a constant of one element: an attribute in MXNet, so no tensor that could be cast."""
+    tensor = constant_of(value)
+    return tensor is not None and tensor.size == 1
+
+
+def _attribute_text(node: ir.Node, name: str, imports: Mapping[str, int]) -> str | None:
+    """An attribute of a node as text, or its default; None if there is neither."""
+    found = attribute_values(node).get(name)
+    if found is None:
+        found = _default(node, name, imports)
+    return None if found is None else _text(found)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, (tuple, list)):
+        return f"[{','.join(map(_text, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _default(node: ir.Node, name: str, imports: Mapping[str, int]) -> object:
+    """The default that the operator's schema gives an attribute, or None."""
+    if not is_standard(node):
+        formal = _runtime_attributes(node, imports.get(node.domain, 1)).get(name)
+        default = onnx.AttributeProto.FromString(formal._default_value) if formal is not None else None  # noqa: SLF001 - it has no other
+    else:
+        try:
+            schema = onnx.defs.get_schema(node.op_type, imports.get("", onnx.defs.onnx_opset_version()), "")
+        except onnx.defs.SchemaError:
+            return None
+        formal = schema.attributes.get(name)
+        default = formal.default_value if formal is not None else None
+    if default is None or default.type == onnx.AttributeProto.UNDEFINED:
+        return None
+    value: object = onnx.helper.get_attribute_value(default)
+    return value
+
+
+def _runtime_attributes(node: ir.Node, version: int) -> Mapping[str, Any]:
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    schemas = [s for s in state.get_all_operator_schema() if (s.domain, s.name) == (node.domain, node.op_type)]
+    newest = max((s for s in schemas if s.since_version <= version), key=lambda s: s.since_version, default=None)
+    return {} if newest is None else newest.attributes

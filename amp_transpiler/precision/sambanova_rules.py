@@ -1,0 +1,176 @@
+"""SambaNova's GraphAMP: presets for the whole program, and operators in mixed precision whatever the preset.
+
+Source: SambaNova's "Compile with mixed precision (Beta)". ONNX has no matrix product with low inputs and a float32
+result, so the result is rounded to low before it is cast to float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.walk import bodies, control_ports, is_standard
+from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.policy import Level, operator_name
+from amp_transpiler.precision.rules import Rules, State, listed
+
+__all__ = ["MIXED_OPS", "PRESETS", "Preset", "SambanovaRules", "find_preset", "parse_mixed_ops"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preset:
+    """One preset.
+
+    Attributes:
+        name: as `--preset` takes it.
+        effect: what it does, one sentence; the reason of the nodes it makes low.
+        level: what the rest of the engine goes by.
+        gemm: GEMM-like operators become low.
+        others: all other operators become low.
+        heeds_casts: but none behind a conversion to float32 that the program was written with.
+    """
+
+    name: str
+    effect: str
+    level: Level
+    gemm: bool = False
+    others: bool = False
+    heeds_casts: bool = False
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset("mp0", "nothing is changed", "O0"),
+        Preset("mp1", "only GEMM-like operators take low inputs", "O1", gemm=True),
+        Preset("mp4", "everything that can be is low", "O2", gemm=True, others=True),
+        Preset(
+            "default", "everything is low up to a conversion to float32", "O2", gemm=True, others=True, heeds_casts=True
+        ),
+    )
+}
+_RESERVED = ("mp2", "mp3")  # the document's, for a later release
+
+MIXED_OPS = {
+    "gemm": frozenset(
+        {
+            "MatMul",
+            "Gemm",
+            "com.microsoft::FusedMatMul",
+            "com.microsoft::FusedMatMulActivation",
+            "com.microsoft::TransposeMatMul",
+            "com.microsoft::FusedGemm",
+            "com.microsoft::GemmFastGelu",
+        }
+    ),
+    "softmax": frozenset({"Softmax", "com.microsoft::BiasSoftmax"}),
+}
+"""What `--mixed-ops` names -> operators. gemm: low in, float32 out (matmul, linear). softmax: float32 in, low out."""
+
+
+def find_preset(name: str) -> Preset:
+    """Return the preset of this name, in any case.
+
+    Raises:
+        OptionError: there is none, or it is reserved.
+    """
+    known = ", ".join(PRESETS)
+    if name.lower() in _RESERVED:
+        raise OptionError(f"preset {name!r} is reserved by SambaNova for a later release: expected one of {known}")
+    if name.lower() not in PRESETS:
+        raise OptionError(f"unknown preset {name!r}: expected one of {known}")
+    return PRESETS[name.lower()]
+
+
+def parse_mixed_ops(names: str | Collection[str]) -> frozenset[str]:
+    """Return the kinds of operators to put in mixed precision, from a collection or a text with commas.
+
+    Raises:
+        OptionError: there is no such kind.
+    """
+    given = names.split(",") if isinstance(names, str) else list(names)
+    found = frozenset(str(name).strip().lower() for name in given if str(name).strip())
+    if unknown := sorted(found - MIXED_OPS.keys()):
+        raise OptionError(f"unknown mixed operators {unknown[0]!r}: expected {' or '.join(MIXED_OPS)}")
+    return found
+
+
+class SambanovaRules(Rules):
+    """The rules of GraphAMP.
+
+    Args:
+        preset: the preset; mp0 where only `mixed_ops` are asked for.
+        mixed_ops: kinds of operators in mixed precision: keys of `MIXED_OPS`.
+        lists: what the user listed.
+    """
+
+    def __init__(self, preset: Preset, mixed_ops: frozenset[str], lists: AutoMixedPrecisionLists) -> None:
+        self.preset = preset
+        self.mixed_ops = mixed_ops
+        self.lists = lists
+        self.folds = preset.others
+        self._converted: set[ir.Node] = set()
+
+    def check(self, nodes: Iterable[ir.Node]) -> None:
+        """Find what lies behind a conversion to float32, for the preset that heeds them."""
+        graph = next((node.graph for node in nodes), None)
+        if self.preset.heeds_casts and isinstance(graph, ir.Graph):
+            self._converted = set(_behind_conversions(graph, set()))
+
+    def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:  # noqa: ARG002 - it looks at nothing else
+        """Go by the user's lists, the mixed operators, then the preset."""
+        if decision := listed(node, form, self.lists):
+            return decision
+        name = operator_name(node)
+        if "softmax" in self.mixed_ops and name in MIXED_OPS["softmax"]:
+            return Decision("high", "mixed operator softmax: float32 in, low out", rounded=form.outputs)
+        if "gemm" in self.mixed_ops and name in MIXED_OPS["gemm"]:
+            return Decision("low", "mixed operator gemm: low in, its result cast to float32", form)
+        preset = self.preset
+        if node in self._converted:
+            return Decision("high", "preset default: behind a conversion to float32, kept as it was written")
+        if preset.others or (preset.gemm and name in MIXED_OPS["gemm"]):
+            return Decision("low", f"preset {preset.name}: {preset.effect}", form)
+        return Decision("high", f"preset {preset.name}: {preset.effect}")
+
+
+def _behind_conversions(graph: ir.Graph, converted: set[ir.Value]) -> Iterator[ir.Node]:
+    """Yield the nodes of a graph and its bodies that read what a conversion from float to float32 leads to.
+
+    Args:
+        graph: the graph, its nodes in topological order.
+        converted: values known to come from a conversion; those found are added.
+    """
+    for node in graph:
+        if any(True for _ in bodies(node)):
+            yield from _through_bodies(node, converted)
+        elif _is_conversion(node):
+            converted.update(node.outputs)
+        elif any(value in converted for value in node.inputs):
+            converted.update(node.outputs)
+            yield node
+
+
+def _through_bodies(node: ir.Node, converted: set[ir.Value]) -> Iterator[ir.Node]:
+    ports = control_ports(node)
+    for inward in (True, False):
+        for port in ports:
+            if any(use.value in converted for use in port.uses if use.value is not None):
+                converted.update(value for value in port.definitions if (value.producer() is None) == inward)
+        if inward:
+            for _, body in bodies(node):
+                yield from _behind_conversions(body, converted)
+
+
+def _is_conversion(node: ir.Node) -> bool:
+    """Whether the node is the user's own cast of a float to float32: a mask that comes from integers is none."""
+    source = node.inputs[0] if node.inputs else None
+    floats = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+    if not is_standard(node) or node.op_type not in ("Cast", "CastLike") or source is None:
+        return False
+    return source.dtype in floats and node.outputs[0].dtype == ir.DataType.FLOAT

@@ -1,0 +1,129 @@
+"""`autocast`: RAF's AutoCast pass over a whole program, forward, backward and optimizer alike."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.convert import convert, prepare
+from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.dtypes import LowFormat, low_format
+from amp_transpiler.graph.io import load
+from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.shape_inference import infer_shapes
+from amp_transpiler.precision.assign import Policy
+from amp_transpiler.precision.constraints import RangeFaults
+from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.raf_rules import RafRules
+from amp_transpiler.rewrite.casts import add_cast, rename_output
+from amp_transpiler.runtime.feeds import check_feeds
+from amp_transpiler.verification.inputs import model_inputs
+
+__all__ = ["autocast"]
+
+
+def autocast(
+    program: Program | ir.Model | onnx.ModelProto | str,
+    args: Mapping[str, Any] | Sequence[Any] | None = None,
+    dtype: str = "float16",
+    out_dtype: str | None = None,
+) -> Program:
+    """Return a mixed-precision copy of a program, made by RAF's casting rules.
+
+    Compute-intensive operators are always low, sensitive ones never, the others go with the majority of their inputs;
+    `casting_rule` and `CustomTypeHint` change the rule of an operator. Parameters keep their type: in a training
+    program they stay float32 in the scope and are cast where they are read, and every update is float32 again; the
+    constants of a loaded model are converted in the file.
+
+    Args:
+        program: what to convert: a model, or a complete training step. It is not changed.
+        args: example inputs, by name or in order; checked against the program, which has all types itself.
+        dtype: `float16` or `bfloat16`.
+        out_dtype: what outputs that come out low are cast to; `dtype` unless given. Others keep their type.
+
+    Returns:
+        A new program.
+
+    Raises:
+        OptionError: (a ValueError) an operator without a rule, a rule that gives wrong hints, or a type that is none.
+        InputError: `args` do not fit the program's inputs, or the program was not valid to begin with.
+    """
+    low = low_format(dtype)
+    outputs_low = _stays_low(out_dtype, low)
+    given = load(program)
+    if args is not None:
+        _check_args(given, args)
+    work = given.clone()
+    policy = Policy(
+        level="O1",
+        low=low,
+        target="cuda",
+        rules=RafRules(low, AutoMixedPrecisionLists(dtype=low.name)),
+        parameters=frozenset(p.name for p in given.persistables.values() if p.kind == "parameter"),
+        training=given.is_training,
+        outputs_as_computed=outputs_low and not given.is_training,
+    )
+    with _put_out(work, given.outputs if not outputs_low else ()):
+        ranges = RangeFaults(low, strict=False)
+        prepare(work, policy, ranges)
+        convert(work, policy, ranges)
+        if not outputs_low:
+            _widen_outputs(work, low)
+    if given.is_training:
+        infer_shapes(work.model)
+    work.touch()
+    work.source = None
+    return work
+
+
+def _stays_low(out_dtype: str | None, low: LowFormat) -> bool:
+    """Whether outputs that come out low are left so.
+
+    Raises:
+        OptionError: `out_dtype` is neither float32 nor the low format.
+    """
+    if out_dtype is None or str(out_dtype) == "float32":
+        return out_dtype is None
+    if low_format(out_dtype) is not low:
+        raise OptionError(f"out_dtype is {out_dtype!r}: expected 'float32' or the low format, '{low.name}'")
+    return True
+
+
+def _check_args(program: Program, args: Mapping[str, Any] | Sequence[Any]) -> None:
+    infos = [info for info in model_inputs(program.model) if info.name not in program.persistables]
+    if not isinstance(args, Mapping):
+        if len(args) > len(infos):
+            names = ", ".join(info.name for info in infos)
+            raise InputError(f"args: got {len(args)} arrays, the program has {len(infos)} inputs: {names}")
+        args = {info.name: array for info, array in zip(infos, args, strict=False)}
+    check_feeds(args, infos, lenient=True, where="args")
+
+
+@contextlib.contextmanager
+def _put_out(program: Program, fetched: Iterable[str]) -> Iterator[None]:
+    """Make what must not change its type an output of a training program's graph: updates, and `fetched`."""
+    if not program.is_training:
+        yield
+        return
+    graph = program.model.graph
+    graph.outputs.clear()
+    wanted = dict.fromkeys((*program.updates.values(), *fetched))
+    values = [program.value(name) for name in wanted]
+    graph.outputs.extend(value for value in values if value.producer() is not None)
+    yield
+    graph.outputs.clear()
+
+
+def _widen_outputs(program: Program, low: LowFormat) -> None:
+    """Cast outputs that the source had low to float32."""
+    graph, names = program.model.graph, NameAllocator(program.model)
+    for index, value in enumerate(list(graph.outputs)):
+        if value.dtype == low.dtype:
+            wide = add_cast(value, ir.DataType.FLOAT, "fp32", names)
+            graph.outputs[index] = wide
+            rename_output(value, wide, names, "fp32")
