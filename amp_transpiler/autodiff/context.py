@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -11,7 +13,31 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.walk import constant_of
 
-__all__ = ["NodeGradient"]
+__all__ = ["NodeGradient", "low_weight_sums", "low_weight_sums_wanted"]
+
+_low_weight_sums: contextvars.ContextVar[bool] = contextvars.ContextVar("amp_transpiler.low_weight_sums", default=False)
+
+
+@contextlib.contextmanager
+def low_weight_sums(low: bool = True) -> Iterator[None]:
+    """Make backward passes appended inside sum the gradients of linear weights and biases in the gradient's own format.
+
+    It is what `decorate(weight_grad_reduce="low")` does around the wrapped optimizer's `backward`, whose signature is
+    Paddle's and has no place for it.
+
+    Args:
+        low: False for float32, as outside.
+    """
+    token = _low_weight_sums.set(low)
+    try:
+        yield
+    finally:
+        _low_weight_sums.reset(token)
+
+
+def low_weight_sums_wanted() -> bool:
+    """Return whether the code is inside `low_weight_sums`."""
+    return _low_weight_sums.get()
 
 
 class NodeGradient:
@@ -88,6 +114,10 @@ class NodeGradient:
     def wants_value(self, value: ir.Value) -> bool:
         """Whether the gradient of a value, such as one that a body captures, is wanted by anybody."""
         return self._wanted(value)
+
+    def sums_low(self, index: int) -> bool:
+        """Whether the gradient of input `index` is summed in its own format: for `sum_to` in rules of products."""
+        return self.driver is not None and self.driver.sums_low(self.node, index)
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The value of an attribute: a number, string, list, or `ir.TensorProtocol`."""

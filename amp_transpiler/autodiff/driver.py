@@ -11,12 +11,16 @@ from collections.abc import Collection, Mapping, Sequence
 import onnx_ir as ir
 
 from amp_transpiler.autodiff.bodies import captured, copy_body, remove_unused
-from amp_transpiler.autodiff.context import NodeGradient
+from amp_transpiler.autodiff.context import NodeGradient, low_weight_sums_wanted
 from amp_transpiler.autodiff.registry import find_rule
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, low_or_float
 
 __all__ = ["Driver", "differentiate"]
+
+_PRODUCTS = {("", "MatMul"), ("", "Gemm"), ("com.microsoft", "FusedMatMul")}
+# What a weight passes through on its way to the product that it is the weight of, and a product to its bias.
+_VIEWS = {"Cast", "Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
 
 
 def differentiate(
@@ -39,14 +43,18 @@ def differentiate(
     Raises:
         ModelError: an operator in between has no gradient rule, or cannot be differentiated as it is used.
     """
-    return Driver(builder, set(wanted), set(stop)).run(builder.graph, seeds)
+    weights = set(wanted) if low_weight_sums_wanted() else set()
+    return Driver(builder, set(wanted), set(stop), weights).run(builder.graph, seeds)
 
 
 class Driver:
-    """One differentiation: what is wanted, and where gradients stop."""
+    """One differentiation: what is wanted, where gradients stop, and which weights are summed in their own format."""
 
-    def __init__(self, builder: GraphBuilder, wanted: set[ir.Value], stop: set[ir.Value]) -> None:
+    def __init__(
+        self, builder: GraphBuilder, wanted: set[ir.Value], stop: set[ir.Value], low_sums: Collection[ir.Value] = ()
+    ) -> None:
         self.builder = builder
+        self._low_sums = low_sums
         self._wanted = wanted - stop
         self._stop = stop
 
@@ -98,10 +106,20 @@ class Driver:
         if found is None or isinstance(found, ir.Value):
             found = [found]
         pairs = []
-        for value, grad in zip((*node.inputs, *captured(node)), found, strict=False):
+        for index, (value, grad) in enumerate(zip((*node.inputs, *captured(node)), found, strict=False)):
             if value is not None and grad is not None and value in active:
-                pairs.append((value, self._fit(grad, value)))
+                pairs.append((value, self._fit(grad, value, self.sums_low(node, index))))
         return pairs
+
+    def sums_low(self, node: ir.Node, index: int) -> bool:
+        """Whether input `index` is a linear weight, or its bias, whose gradient is summed in its own format."""
+        if not self._low_sums or index >= len(node.inputs) or _origin(node.inputs[index]) not in self._low_sums:
+            return False
+        if (node.domain, node.op_type) == ("", "Add"):
+            terms = [_origin(value) for value in node.inputs]
+            makers = [term.producer() for term in terms if term is not None]
+            return any(maker is not None and _is_product(maker) for maker in makers)
+        return _is_product(node)
 
     def branch(self, body: ir.Graph, grads: Sequence[ir.Value | None], wanted: Sequence[ir.Value]) -> ir.Graph:
         """Return a body without inputs that runs `body` forward again, then backward.
@@ -112,7 +130,9 @@ class Driver:
             wanted: values from outside; their gradients are the outputs, zeros where the branch does not use one.
         """
         copy, copied = copy_body(body, self.builder)
-        driver = Driver(self.builder, set(wanted), self._stop | {copied[v] for v in self._stop if v in copied})
+        driver = Driver(
+            self.builder, set(wanted), self._stop | {copied[v] for v in self._stop if v in copied}, self._low_sums
+        )
         with self.builder.inside(copy):
             parts: dict[ir.Value, list[ir.Value]] = {}
             for output, grad in zip(copy.outputs, grads, strict=False):
@@ -140,9 +160,9 @@ class Driver:
         made.shape = None if output.shape is None else ir.Shape(output.shape)
         return made
 
-    def _fit(self, grad: ir.Value, value: ir.Value) -> ir.Value:
-        """Give a gradient the shape and the element type of its value."""
-        return self.builder.cast(self.builder.sum_to(grad, value), value.dtype)
+    def _fit(self, grad: ir.Value, value: ir.Value, low: bool = False) -> ir.Value:
+        """Give a gradient the shape and the element type of its value; what must be summed is so in float32 or low."""
+        return self.builder.cast(self.builder.sum_to(grad, value, low=low), value.dtype)
 
     def _sum(self, parts: Sequence[ir.Value]) -> ir.Value:
         if len(parts) == 1:
@@ -153,6 +173,19 @@ class Driver:
         for part in high[1:]:
             result = self.builder.add(result, part)
         return self.builder.cast(result, parts[0].dtype)
+
+
+def _is_product(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) in _PRODUCTS
+
+
+def _origin(value: ir.Value | None) -> ir.Value | None:
+    """The value that `value` is another view or format of."""
+    while value is not None and (node := value.producer()) is not None:
+        if node.domain or node.op_type not in _VIEWS:
+            break
+        value = node.inputs[0]
+    return value
 
 
 def require_grads(grads: Mapping[ir.Value, ir.Value], wanted: Collection[ir.Value]) -> None:

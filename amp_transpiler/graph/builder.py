@@ -285,11 +285,20 @@ class GraphBuilder:
     # Reductions, in float32 for float16 and bfloat16: their sums overflow or swamp.
 
     def reduce(
-        self, op_type: str, x: ir.Value, axes: Sequence[int] | ir.Value | None, *, keepdims: bool = True
+        self,
+        op_type: str,
+        x: ir.Value,
+        axes: Sequence[int] | ir.Value | None,
+        *,
+        keepdims: bool = True,
+        low: bool = False,
     ) -> ir.Value:
-        """`ReduceSum`, `ReduceMean`, ... over `axes` (None: all), computed and returned in float32 for a low `x`."""
+        """`ReduceSum`, `ReduceMean`, ... over `axes` (None: all).
+
+        Computed and returned in float32 for a low `x`, or with `low` in the element type that it has.
+        """
         attributes: dict[str, Any] = {"keepdims": int(keepdims)}
-        x = self.high(x)
+        x = x if low else self.high(x)
         if axes is None:
             return self.op(op_type, [x], attributes)
         if isinstance(axes, ir.Value):
@@ -308,10 +317,13 @@ class GraphBuilder:
         """The mean over `axes`, float32 for a low `x`."""
         return self.reduce("ReduceMean", x, axes, keepdims=keepdims)
 
-    def sum_to(self, x: ir.Value, like: ir.Value) -> ir.Value:
-        """Undo a broadcast: sum `x` over the axes along which `like` was repeated, to the shape of `like`."""
+    def sum_to(self, x: ir.Value, like: ir.Value, *, low: bool = False) -> ir.Value:
+        """Undo a broadcast: sum `x` over the axes along which `like` was repeated, to the shape of `like`.
+
+        The sum of a low `x` is taken in float32, or with `low` in its own element type.
+        """
         if x.shape is None or like.shape is None:
-            return self._sum_to_at_run_time(x, like)
+            return self._sum_to_at_run_time(x, like, low)
         have, want = list(x.shape), list(like.shape)
         lead = len(have) - len(want)
         axes = list(range(lead))
@@ -320,13 +332,13 @@ class GraphBuilder:
                 if have[lead + axis] != 1:
                     axes.append(lead + axis)
             elif not _surely_equal(have[lead + axis], size):
-                return self._sum_to_at_run_time(x, like)
+                return self._sum_to_at_run_time(x, like, low)
         if not axes:
             return x
-        made = self.sum(x, axes, keepdims=True)
+        made = self.reduce("ReduceSum", x, axes, low=low)
         return self.squeeze(made, list(range(lead)))
 
-    def _sum_to_at_run_time(self, x: ir.Value, like: ir.Value) -> ir.Value:
+    def _sum_to_at_run_time(self, x: ir.Value, like: ir.Value, low: bool) -> ir.Value:
         """`sum_to` where shapes are not known: the axes are those where `like` is 1 and `x` is not, found by Shape."""
         have, want = self.shape(x), self.shape(like)
         missing = self.sub(self.op("Size", [have]), self.op("Size", [want]))
@@ -334,7 +346,7 @@ class GraphBuilder:
         padded = self.concat([lead, want], 0)
         repeated = self.op("Not", [self.op("Equal", [padded, have])])
         axes = self.reshape(self.op("NonZero", [repeated]), [-1])
-        return self.reshape_like(self.reduce("ReduceSum", x, axes), like)
+        return self.reshape_like(self.reduce("ReduceSum", x, axes, low=low), like)
 
     # Matrices.
 

@@ -52,6 +52,8 @@ class Optimizer(abc.ABC):
             `apply_gradients` by mixed precision; optimizers whose `skips_on_overflow` is True then leave everything
             as it was in such a step.
         skips_on_overflow: whether a step without finite gradients is skipped.
+        always_skips: makes `found_inf` skip a step whatever `skips_on_overflow` says. Set along with it, for the
+            scalers of PyTorch and MXNet.
         master_weights: parameter name -> name of its float32 master.
         startup_program: the startup program that state was, or will be, added to; None for the default one.
 
@@ -86,6 +88,7 @@ class Optimizer(abc.ABC):
         self._name = name
         self.regularization = weight_decay
         self.found_inf: ir.Value | None = None
+        self.always_skips = False
         self.master_weights: dict[str, str] = {}
         self.startup_program: Program | None = None
         self._rates: weakref.WeakKeyDictionary[Program, str] = weakref.WeakKeyDictionary()
@@ -141,7 +144,8 @@ class Optimizer(abc.ABC):
         self._warn_of_low([parameter for parameter, _ in pairs])
         startup = self.startup_program if self.startup_program is not None else default_startup_program()
         before = len(program.model.graph)
-        step = UpdateStep(program, startup, self.found_inf if self.skips_on_overflow else None)
+        skips = self.skips_on_overflow or self.always_skips
+        step = UpdateStep(program, startup, self.found_inf if skips else None)
         rate = self._emit_rate(step)
         gradients = self._clipped(step.builder, pairs)
         rates: dict[float, ir.Value] = {}

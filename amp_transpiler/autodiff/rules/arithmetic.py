@@ -200,8 +200,8 @@ def matmul(n: NodeGradient) -> list[ir.Value | None]:
     da = db = None
     if n.wants(0):
         da = n.b.matmul(g, n.b.swap_last(b2))
-        da = n.b.squeeze(n.b.sum_to(da, a2), [0]) if rows else da
+        da = n.b.squeeze(n.b.sum_to(da, a2, low=n.sums_low(0)), [0]) if rows else da
     if n.wants(1):
         db = n.b.matmul(n.b.swap_last(a2), g)
-        db = n.b.squeeze(n.b.sum_to(db, b2), [1]) if columns else db
+        db = n.b.squeeze(n.b.sum_to(db, b2, low=n.sums_low(1)), [1]) if columns else db
     return [da, db]

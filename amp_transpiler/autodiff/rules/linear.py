@@ -21,8 +21,8 @@ def gemm(n: NodeGradient) -> list[ir.Value | None]:
         db = _product(n, g, a, 1, across_a) if across_b else _product(n, a, g, 1 - across_a, 0)
     if n.wants(2):
         # Summed before it is scaled, so that the sum is taken over what came in.
-        beta, dc = n.attribute("beta", 1.0), n.b.high(n.b.sum_to(g, n.input(2)))
-        dc = dc if beta == 1.0 else n.b.mul(dc, beta)
+        beta, dc = n.attribute("beta", 1.0), n.b.sum_to(g, n.input(2), low=n.sums_low(2))
+        dc = dc if beta == 1.0 else n.b.mul(n.b.high(dc), beta)
     return [da, db, dc]
 
 
@@ -49,11 +49,11 @@ def fused_matmul(n: NodeGradient) -> list[ir.Value | None]:
     if n.wants(0):
         other = b if across_b else n.b.swap_last(b)
         da = n.b.matmul(g, other)
-        da = n.b.sum_to(_swap(n.b, da, rank), a) if across_a else da
+        da = n.b.sum_to(_swap(n.b, da, rank), a, low=n.sums_low(0)) if across_a else da
     if n.wants(1):
         other = a if across_a else n.b.swap_last(a)
         db = n.b.matmul(other, g)
-        db = n.b.sum_to(_swap(n.b, db, rank), b) if across_b else db
+        db = n.b.sum_to(_swap(n.b, db, rank), b, low=n.sums_low(1)) if across_b else db
     return [da, db]
 
 

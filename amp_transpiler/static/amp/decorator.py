@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 from typing import Any
@@ -10,14 +11,15 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.optimizer.base import Optimizer
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
-from amp_transpiler.static.amp.loss_scaling import ScalingRule
 from amp_transpiler.static.amp.optimizer import AmpOptions, OptimizerWithMixedPrecision
+from amp_transpiler.static.amp.scalers import PADDLE, PADDLE_FP16_ONLY, Scaler, choose_scaler
 
 __all__ = ["decorate"]
 
 logger = logging.getLogger(__name__)
 
 _LEVELS = ("O0", "OD", "O1", "O2")
+_WEIGHT_SUMS = ("fp32", "low")
 
 
 def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
@@ -37,9 +39,27 @@ def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
 
     In bfloat16 the loss is not scaled dynamically.
 
+    Both take three keywords more, which Paddle does not have:
+
+    - `scaler="paddle"`: whose loss scaling. The defaults above are Paddle's (`paddle.static.amp.decorate`).
+      `"torch"` is `torch.amp.GradScaler`: from 2**16, doubled after 2000 good steps in a row as long as that is finite,
+      halved on every bad step, without a floor. `"mxnet"` is MXNet's `LossScaler`: the same up to 2**24, each new scale
+      in force one finite check later than it was decided. With these two, a bad step is skipped whatever the optimizer:
+      parameters, moments, powers of beta, velocity and weight decay stay, as does a schedule; with Paddle's, SGD and
+      Momentum take the step with zero gradients. `init_loss_scaling`, `incr_every_n_steps`, `incr_ratio` (growth
+      factor) and `decr_ratio` (backoff factor) go before the system's own numbers.
+    - `fp32_params=False`: SambaNova's `--fp32-params`: the optimizer keeps float32 master weights (`multi_precision`
+      is switched on), which start from the rounded parameters: `amp_init` works as with `rewrite_master_weight=True`.
+      Without low parameters, as at O1, it has no effect.
+    - `weight_grad_reduce="fp32"`: SambaNova's `--weight-grad-reduce`: the format in which gradients of linear weights
+      (of MatMul and Gemm) and of their biases are summed over batch dimensions. `"low"` is the low format where the
+      gradient is low, rounded to nearest where SambaNova's `bf16sr` rounds stochastically.
+
     Raises:
         TypeError: keywords of both overloads, or unknown ones.
-        OptionError: a level or dtype that does not exist.
+        OptionError: a level, dtype, scaler or `weight_grad_reduce` that does not exist; a number that the scaler has no
+            meaning for: `decr_every_n_nan_or_inf` other than 1, an `incr_ratio` of 1 or less or a `decr_ratio` of 1 or
+            more with `"torch"` or `"mxnet"`; `fp32_params` with `master_weight=False`.
         RuntimeError: what is given is no optimizer.
     """
     fits = [o for o in (_fp16_only, _common) if set(kwargs) <= set(inspect.signature(o).parameters)]
@@ -53,17 +73,30 @@ def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
 def _fp16_only(
     optimizer: Optimizer,
     amp_lists: AutoMixedPrecisionLists | None = None,
-    init_loss_scaling: float = 2.0**15,
-    incr_every_n_steps: int = 1000,
-    decr_every_n_nan_or_inf: int = 2,
-    incr_ratio: float = 2.0,
-    decr_ratio: float = 0.8,
+    init_loss_scaling: float | None = None,
+    incr_every_n_steps: int | None = None,
+    decr_every_n_nan_or_inf: int | None = None,
+    incr_ratio: float | None = None,
+    decr_ratio: float | None = None,
     use_dynamic_loss_scaling: bool = True,
     use_pure_fp16: bool = False,
     use_fp16_guard: bool | None = None,
     use_bf16: bool = False,
     use_promote: bool = False,
+    *,
+    scaler: str = "paddle",
+    fp32_params: bool = False,
+    weight_grad_reduce: str = "fp32",
 ) -> OptimizerWithMixedPrecision:
+    scaling = choose_scaler(
+        scaler,
+        PADDLE_FP16_ONLY,
+        init_loss_scaling=init_loss_scaling,
+        incr_every_n_steps=incr_every_n_steps,
+        decr_every_n_nan_or_inf=decr_every_n_nan_or_inf,
+        incr_ratio=incr_ratio,
+        decr_ratio=decr_ratio,
+    )
     return _wrap(
         optimizer,
         amp_lists,
@@ -71,9 +104,10 @@ def _fp16_only(
         dtype="bfloat16" if use_bf16 else "float16",
         use_guard=use_pure_fp16 if use_fp16_guard is None else use_fp16_guard,
         use_promote=use_promote,
-        init_loss_scaling=init_loss_scaling,
+        scaling=scaling,
         dynamic=use_dynamic_loss_scaling,
-        rule=ScalingRule(incr_every_n_steps, decr_every_n_nan_or_inf, incr_ratio, decr_ratio),
+        fp32_params=fp32_params,
+        weight_grad_reduce=weight_grad_reduce,
     )
 
 
@@ -84,18 +118,34 @@ def _common(
     dtype: str = "float16",
     master_weight: bool | None = None,
     master_grad: bool = False,
-    init_loss_scaling: float = 2.0**16,
-    incr_every_n_steps: int = 2000,
-    decr_every_n_nan_or_inf: int = 1,
-    incr_ratio: float = 2.0,
-    decr_ratio: float = 0.5,
+    init_loss_scaling: float | None = None,
+    incr_every_n_steps: int | None = None,
+    decr_every_n_nan_or_inf: int | None = None,
+    incr_ratio: float | None = None,
+    decr_ratio: float | None = None,
     use_dynamic_loss_scaling: bool | None = None,
     use_amp_guard: bool = False,
     use_promote: bool = False,
+    *,
+    scaler: str = "paddle",
+    fp32_params: bool = False,
+    weight_grad_reduce: str = "fp32",
 ) -> OptimizerWithMixedPrecision:
+    if fp32_params and master_weight is False:
+        raise OptionError("fp32_params=True asks for master weights, and master_weight=False for none: leave one out")
     name = low_format(dtype).name
+    scaling = choose_scaler(
+        scaler,
+        PADDLE,
+        init_loss_scaling=init_loss_scaling,
+        incr_every_n_steps=incr_every_n_steps,
+        decr_every_n_nan_or_inf=decr_every_n_nan_or_inf,
+        incr_ratio=incr_ratio,
+        decr_ratio=decr_ratio,
+    )
     # Paddle leaves a bfloat16 program with a static scale of 65536; nobody who writes nothing means that.
-    unscaled = name == "bfloat16" and not use_dynamic_loss_scaling and init_loss_scaling == 2.0**16
+    if name == "bfloat16" and not use_dynamic_loss_scaling and scaling.init_loss_scaling == 2.0**16:
+        scaling = dataclasses.replace(scaling, init_loss_scaling=1.0)
     wrapped = _wrap(
         optimizer,
         amp_lists,
@@ -104,9 +154,10 @@ def _common(
         use_guard=use_amp_guard,
         use_promote=use_promote,
         master_grad=master_grad,
-        init_loss_scaling=1.0 if unscaled else init_loss_scaling,
+        scaling=scaling,
         dynamic=name == "float16" if use_dynamic_loss_scaling is None else use_dynamic_loss_scaling,
-        rule=ScalingRule(incr_every_n_steps, decr_every_n_nan_or_inf, incr_ratio, decr_ratio),
+        fp32_params=fp32_params,
+        weight_grad_reduce=weight_grad_reduce,
     )
     if master_weight is not False:
         optimizer.multi_precision = True
@@ -121,9 +172,10 @@ def _wrap(
     dtype: str,
     use_guard: bool,
     use_promote: bool,
-    init_loss_scaling: float,
+    scaling: Scaler,
     dynamic: bool,
-    rule: ScalingRule,
+    fp32_params: bool,
+    weight_grad_reduce: str,
     master_grad: bool = False,
 ) -> OptimizerWithMixedPrecision:
     if not isinstance(optimizer, Optimizer):
@@ -134,9 +186,13 @@ def _wrap(
     if found == "OD" and amp_lists is not None:
         logger.warning("level OD: the lists given are not used, since all but the white operators stay float32")
         amp_lists = None
+    if weight_grad_reduce not in _WEIGHT_SUMS:
+        raise OptionError(f"weight_grad_reduce should be 'fp32' or 'low', got {weight_grad_reduce!r}")
     if dtype == "bfloat16" and dynamic:
         logger.warning("bfloat16 has float32's range: dynamic loss scaling is switched off, and the scale set to 1")
-        dynamic, init_loss_scaling = False, 1.0
+        dynamic, scaling = False, dataclasses.replace(scaling, init_loss_scaling=1.0)
+    if fp32_params:
+        optimizer.multi_precision = True
     options = AmpOptions(
         level=found,
         dtype=dtype,
@@ -144,8 +200,10 @@ def _wrap(
         use_guard=use_guard,
         use_promote=use_promote,
         master_grad=master_grad,
-        init_loss_scaling=float(init_loss_scaling),
+        init_loss_scaling=float(scaling.init_loss_scaling),
         dynamic=dynamic,
-        rule=rule,
+        rule=scaling.rule,
+        fp32_params=fp32_params,
+        weight_grad_reduce=weight_grad_reduce,
     )
     return OptimizerWithMixedPrecision(optimizer, options)

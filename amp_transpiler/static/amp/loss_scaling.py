@@ -1,7 +1,8 @@
 """Loss scaling as operators: unscaling with a check for what is not finite, and the update of the scale.
 
-The rules are Paddle's `check_finite_and_unscale` and `update_loss_scaling`; no `If` is needed, so that CUDA can
-capture the step as one graph.
+The operators are Paddle's `check_finite_and_unscale` and `update_loss_scaling`; a `ScalingRule` also makes the update
+that of PyTorch's GradScaler or of MXNet's LossScaler. No `If` is needed, so that CUDA can capture the step as one
+graph.
 """
 
 from __future__ import annotations
@@ -25,14 +26,22 @@ class ScalingRule:
         decr_every_n_nan_or_inf: bad steps in a row before it shrinks.
         incr_ratio: what it is multiplied with to grow.
         decr_ratio: what it is multiplied with to shrink.
-        floor: it never shrinks below this.
+        floor: it never shrinks below this; None for none.
+        ceiling: it never grows beyond this; None for none but that it must stay finite.
+        counts_bad_steps: whether bad steps are counted; else each one shrinks the scale.
+        skips_all: whether a bad step is skipped whatever the optimizer; else only by those that do so of themselves.
+        delayed: whether a new scale waits for the next finite check before it counts.
     """
 
     incr_every_n_steps: int
     decr_every_n_nan_or_inf: int
     incr_ratio: float
     decr_ratio: float
-    floor: float = 1.0
+    floor: float | None = 1.0
+    ceiling: float | None = None
+    counts_bad_steps: bool = True
+    skips_all: bool = False
+    delayed: bool = False
 
 
 def check_finite_and_unscale(
@@ -42,13 +51,15 @@ def check_finite_and_unscale(
 
     Args:
         builder: appends to the program.
-        grads: gradients of any float type.
+        grads: gradients of any float type; without any, all of them are finite.
         scale: the loss scale, a float32 scalar.
 
     Returns:
         The gradients, each narrowed to the type it had, and a bool scalar: whether any element is infinite or NaN
         after narrowing.
     """
+    if not grads:
+        return [], builder.constant(False)
     inverse = builder.div(1.0, scale)
     unscaled, bad = [], []
     for grad in grads:
@@ -70,30 +81,40 @@ def update_loss_scaling(
     found_inf: ir.Value,
     scale: ir.Value,
     good: ir.Value,
-    bad: ir.Value,
+    bad: ir.Value | None,
     rule: ScalingRule,
-) -> tuple[ir.Value, ir.Value, ir.Value]:
+) -> tuple[ir.Value, ir.Value, ir.Value | None]:
     """Return the scale and the counters of good and of bad steps for the next step.
+
+    Where the rule is delayed, `scale` is the one that this check brings into force, and the result the one after it.
 
     Args:
         builder: appends to the program.
         found_inf: whether this step's gradients are not finite, a bool scalar.
         scale: the loss scale, float32.
         good: good steps in a row so far, int32.
-        bad: bad steps in a row so far, int32.
+        bad: bad steps in a row so far, int32; None where the rule does not count them.
         rule: when and how the scale moves.
     """
     b = builder
-    more_bad = b.add(bad, 1)
-    shrink = b.compare("Equal", more_bad, rule.decr_every_n_nan_or_inf)
-    shrunk = b.where(shrink, b.maximum(b.mul(scale, rule.decr_ratio), rule.floor), scale)
+    shrunk = b.mul(scale, rule.decr_ratio)
+    if rule.floor is not None:
+        shrunk = b.maximum(shrunk, rule.floor)
+    new_bad = None
+    if bad is not None:
+        more_bad = b.add(bad, 1)
+        shrink = b.compare("Equal", more_bad, rule.decr_every_n_nan_or_inf)
+        shrunk = b.where(shrink, shrunk, scale)
+        new_bad = b.where(found_inf, b.where(shrink, 0, more_bad), 0)
     more_good = b.add(good, 1)
     grow = b.compare("Equal", more_good, rule.incr_every_n_steps)
+    grown = b.where(grow, _grown(b, scale, rule), scale)
+    return b.where(found_inf, shrunk, grown), b.where(found_inf, 0, b.where(grow, 0, more_good)), new_bad
+
+
+def _grown(b: GraphBuilder, scale: ir.Value, rule: ScalingRule) -> ir.Value:
+    """The scale after enough good steps: no higher than the ceiling, and as it was if it would be infinite."""
     grown = b.mul(scale, rule.incr_ratio)
-    overflows = b.op("IsNaN", [b.sub(grown, grown)])
-    grown = b.where(grow, b.where(overflows, scale, grown), scale)
-    return (
-        b.where(found_inf, shrunk, grown),
-        b.where(found_inf, 0, b.where(grow, 0, more_good)),
-        b.where(found_inf, b.where(shrink, 0, more_bad), 0),
-    )
+    if rule.ceiling is not None:
+        return b.minimum(grown, rule.ceiling)
+    return b.where(b.op("IsNaN", [b.sub(grown, grown)]), scale, grown)

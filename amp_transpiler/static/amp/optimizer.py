@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
+from amp_transpiler.autodiff.context import low_weight_sums
 from amp_transpiler.casting import cast_model_to_fp16, cast_parameters_to_fp16
-from amp_transpiler.errors import OptionError
+from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Persistable, Program
 from amp_transpiler.graph.variable import Variable
 from amp_transpiler.optimizer.base import Optimizer
@@ -23,6 +24,7 @@ from amp_transpiler.static.amp.loss_scaling import (
     update_loss_scaling,
     zero_if,
 )
+from amp_transpiler.static.amp.scaler_state import ScalerState
 from amp_transpiler.static.core import create_persistable, default_startup_program
 from amp_transpiler.utils import unique_name
 
@@ -47,6 +49,8 @@ class AmpOptions:
         init_loss_scaling: the scale to start from.
         dynamic: whether it moves.
         rule: how it moves.
+        fp32_params: master weights start from the rounded parameters.
+        weight_grad_reduce: `fp32` or `low`: the format in which gradients of linear weights and biases are summed.
     """
 
     level: str
@@ -58,6 +62,8 @@ class AmpOptions:
     init_loss_scaling: float
     dynamic: bool
     rule: ScalingRule
+    fp32_params: bool = False
+    weight_grad_reduce: str = "fp32"
 
 
 class OptimizerWithMixedPrecision:
@@ -72,8 +78,7 @@ class OptimizerWithMixedPrecision:
         self.options = options
         self._program: Program | None = None
         self._startup: Program | None = None
-        self._scale: Variable | None = None
-        self._counters: tuple[Variable, Variable] | None = None
+        self._state: ScalerState | None = None
         self._scaled_loss: Variable | None = None
         self._low_names: set[str] = set()
 
@@ -91,13 +96,74 @@ class OptimizerWithMixedPrecision:
         Raises:
             RuntimeError: `minimize` was not called yet.
         """
-        if self._scale is None:
-            raise RuntimeError("there is no loss scale yet: call minimize (or backward) first")
-        return self._scale
+        return self._made_state().scale
 
     def get_scaled_loss(self) -> Variable | None:
         """Return the scaled loss; None before `minimize`."""
         return self._scaled_loss
+
+    def state_dict(self, scope: Scope | None = None) -> dict[str, float | int]:
+        """Return the state of the loss scaler, as `torch.amp.GradScaler.state_dict` does.
+
+        The keys are PyTorch's: `scale`, `growth_factor`, `backoff_factor`, `growth_interval` and `_growth_tracker`
+        (good steps in a row). With `scaler="paddle"` there are also `decr_every_n_nan_or_inf` and `_bad_step_tracker`
+        (bad steps in a row), with `scaler="mxnet"` `_next_scale` (LossScaler's `_next_loss_scale`). A scale that does
+        not move has only `scale`; a program whose loss is not scaled has nothing.
+
+        Args:
+            scope: where the values live; the global scope unless given.
+
+        Returns:
+            Python floats and ints, which can be pickled.
+
+        Raises:
+            InputError: the scope has no such values: the startup program has not run there.
+            RuntimeError: `minimize` was not called yet.
+        """
+        state = self._made_state()
+        return state.to_dict(global_scope() if scope is None else scope) if self._scales else {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], scope: Scope | None = None) -> None:
+        """Continue from a state of the loss scaler; run the startup program before.
+
+        PyTorch's own states fit `scaler="torch"`. Factors and intervals are constants of the program, so they must be
+        those that `decorate` was given.
+
+        Args:
+            state_dict: what `state_dict` returned.
+            scope: where the values live; the global scope unless given.
+
+        Raises:
+            InputError: keys are missing or unknown, or a value is no number that the state can have; nothing changed.
+            OptionError: a factor or an interval is not that of the program; nothing changed.
+            RuntimeError: `minimize` was not called yet.
+        """
+        state = self._made_state()
+        if self._scales:
+            state.load(global_scope() if scope is None else scope, state_dict)
+        elif state_dict:
+            raise InputError(
+                f"load_state_dict: the state has {', '.join(sorted(map(str, state_dict)))}, and this program does not "
+                "scale its loss: leave the state out, or decorate with a scale"
+            )
+
+    def update_scale(self, new_scale: float, scope: Scope | None = None) -> None:
+        """Set the loss scale, as `torch.amp.GradScaler.update(new_scale)` does; the counters stay.
+
+        With `scaler="mxnet"` the scale waiting for the next check is set too, which would otherwise undo this.
+
+        Args:
+            new_scale: positive and finite.
+            scope: where the values live; the global scope unless given.
+
+        Raises:
+            InputError: it is no such number, or the program does not scale its loss.
+            RuntimeError: `minimize` was not called yet.
+        """
+        state = self._made_state()
+        if not self._scales:
+            raise InputError("update_scale: this program does not scale its loss; decorate with a scale")
+        state.set_scale(global_scope() if scope is None else scope, new_scale)
 
     def backward(
         self,
@@ -129,12 +195,20 @@ class OptimizerWithMixedPrecision:
         if loss.name not in program.outputs:
             program.outputs.append(loss.name)
         listed = set(program.outputs)
-        pairs = self._optimizer.backward(self._scaled_loss, self._startup, parameter_list, no_grad_set)
+        with low_weight_sums(self.options.weight_grad_reduce == "low"):
+            pairs = self._optimizer.backward(self._scaled_loss, self._startup, parameter_list, no_grad_set)
         program.outputs = [name for name in program.outputs if name in listed]
         return pairs
 
     def apply_gradients(self, params_grads: Pairs) -> list[str]:
-        """Append unscaling, the finite check, the update of the scale, and the wrapped optimizer's update."""
+        """Append unscaling, the finite check, the update of the scale, and the wrapped optimizer's update.
+
+        In a step whose gradients are not finite, `scaler="paddle"` gives the optimizer zeros, and Adam and its
+        relatives skip; with the others every optimizer skips: parameters and all its state stay as they were.
+
+        Returns:
+            Names of the optimizer's nodes.
+        """
         if self._program is None:
             raise RuntimeError("call backward (or minimize) first")
         builder = self._program.builder("optimize")
@@ -143,11 +217,13 @@ class OptimizerWithMixedPrecision:
         if self.options.level == "O2" and self.options.master_grad:
             grads = [builder.high(grad) for grad in grads]
         self._optimizer.found_inf = None
+        self._optimizer.always_skips = self.options.rule.skips_all
         if self._scales:
             scale = builder.reshape(self.get_loss_scaling().value, [])
             grads, found_inf = check_finite_and_unscale(builder, grads, scale)
-            grads = zero_if(builder, found_inf, grads)
-            if self._counters is not None:
+            if not self.options.rule.skips_all:
+                grads = zero_if(builder, found_inf, grads)
+            if self.options.dynamic:
                 self._update_scale(found_inf)
             self._optimizer.found_inf = found_inf
         pairs = [(p, Variable(self._program, str(g.name))) for p, g in zip(params, grads, strict=True)]
@@ -190,7 +266,8 @@ class OptimizerWithMixedPrecision:
             scope: where the values live; the global scope unless given.
             test_program: a program that shares the parameters.
             use_fp16_test: at O1, rewrite the test program too.
-            rewrite_master_weight: give master weights the rounded values instead of the unrounded ones.
+            rewrite_master_weight: give master weights the rounded values instead of the unrounded ones; always so
+                with `fp32_params`.
 
         Raises:
             RuntimeError: `minimize` was not called yet.
@@ -205,7 +282,7 @@ class OptimizerWithMixedPrecision:
                 global_scope() if scope is None else scope,
                 self._low_names,
                 self.options.dtype,
-                rewrite_master_weight,
+                rewrite_master_weight or self.options.fp32_params,
                 self._optimizer.master_weights,
             )
         if test_program is not None and (pure or use_fp16_test):
@@ -228,17 +305,37 @@ class OptimizerWithMixedPrecision:
                 Persistable(name, "state"), (1,), initial, dtype, main=program, startup=self._startup
             )
 
-        self._scale = state("loss_scaling", self.options.init_loss_scaling, ir.DataType.FLOAT)
-        if self.options.dynamic and self._scales:
-            good = state("num_good_steps", 0, ir.DataType.INT32)
-            self._counters = (good, state("num_bad_steps", 0, ir.DataType.INT32))
+        rule, first = self.options.rule, self.options.init_loss_scaling
+        scale = state("loss_scaling", first, ir.DataType.FLOAT)
+        if not (self.options.dynamic and self._scales):
+            self._state = ScalerState(scale, rule)
+            return
+        self._state = ScalerState(
+            scale,
+            rule,
+            good=state("num_good_steps", 0, ir.DataType.INT32),
+            bad=state("num_bad_steps", 0, ir.DataType.INT32) if rule.counts_bad_steps else None,
+            next_scale=state("next_loss_scaling", first, ir.DataType.FLOAT) if rule.delayed else None,
+        )
+
+    def _made_state(self) -> ScalerState:
+        if self._state is None:
+            raise RuntimeError("there is no loss scale yet: call minimize (or backward) first")
+        return self._state
 
     def _update_scale(self, found_inf: ir.Value) -> None:
         assert self._program is not None
-        assert self._counters is not None
-        builder = self._program.builder("optimize")
-        held = (self.get_loss_scaling(), *self._counters)
-        scale, good, bad = (variable.value for variable in held)
-        new = update_loss_scaling(builder, found_inf, scale, good, bad, self.options.rule)
-        for variable, value in zip(held, new, strict=True):
-            self._program.updates[variable.name] = str(value.name)
+        held = self._made_state()
+        assert held.good is not None
+        builder, updates = self._program.builder("optimize"), self._program.updates
+        moving = held.scale if held.next_scale is None else held.next_scale
+        bad = None if held.bad is None else held.bad.value
+        scale, good, bad = update_loss_scaling(
+            builder, found_inf, moving.value, held.good.value, bad, self.options.rule
+        )
+        if held.next_scale is not None:  # what was decided at the check before this one counts from now on
+            updates[held.scale.name] = str(builder.op("Identity", [held.next_scale.value]).name)
+        updates[moving.name] = str(scale.name)
+        updates[held.good.name] = str(good.name)
+        if held.bad is not None and bad is not None:
+            updates[held.bad.name] = str(bad.name)
