@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Collection, Container, Mapping, MutableMapping
@@ -19,13 +20,11 @@ from amp_transpiler.graph.program import Program, install
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import FP16_GUARD, region_of
 from amp_transpiler.graph.walk import scopes
-from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
-from amp_transpiler.precision.paddle_rules import PaddleRules
-from amp_transpiler.precision.policy import parse_level
+from amp_transpiler.precision.systems import Asked, choose_policy
 
-__all__ = ["cast_model_to_fp16", "cast_parameters_to_fp16"]
+__all__ = ["cast_model_to_fp16", "cast_parameters_to_fp16", "cast_program"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,25 +62,34 @@ def cast_model_to_fp16(
             f"cast_model_to_fp16 edits a program in memory, got the path {os.fspath(program)!r}: convert files with "
             "amp_transpiler.transpile(src, dst), or amp_transpiler.load(path) first"
         )
+    asked = Asked(level=level, dtype=dest_type, lists=amp_lists, use_promote=use_promote)
+    return cast_program(program, asked, use_guard=use_fp16_guard)
+
+
+def cast_program(program: Program | ir.Model | onnx.ModelProto, asked: Asked, *, use_guard: bool) -> set[str]:
+    """Convert a program in place by whatever system's rules are asked for; see `cast_model_to_fp16`.
+
+    Args:
+        program: what to convert: all of it or, on an error, nothing.
+        asked: the system and its options.
+        use_guard: only nodes inside an `fp16_guard` region become low.
+
+    Returns:
+        Names of the weights and constants that are low now.
+    """
     given = load(program)
-    if parse_level(level) == "O0":
-        return set()
-    low = low_format(dest_type)
-    lists = amp_lists if amp_lists is not None else AutoMixedPrecisionLists(dtype=low.name)
-    rules = PaddleRules(parse_level(level), lists, use_promote=use_promote)
-    policy = Policy(
-        level=rules.level,
-        low=low,
-        target="cuda",
-        rules=rules,
-        use_guard=use_fp16_guard,
+    policy = dataclasses.replace(
+        choose_policy(asked),
+        use_guard=use_guard,
         parameters=frozenset(p.name for p in given.persistables.values() if p.kind == "parameter"),
         training=given.is_training,
     )
+    if policy.level == "O0":
+        return set()
     work = given.clone()
-    if use_fp16_guard and not any(FP16_GUARD in region_of(node) for node in work.model.graph.all_nodes()):
+    if use_guard and not any(FP16_GUARD in region_of(node) for node in work.model.graph.all_nodes()):
         logger.info("the program has no fp16_guard region: it counts as guarded everywhere")
-    ranges = RangeFaults(low, strict=policy.level == "auto")
+    ranges = RangeFaults(policy.low, strict=policy.level == "auto")
     prepare(work, policy, ranges)
     converted = convert(work, policy, ranges).converted
     if given.is_training:
@@ -90,7 +98,7 @@ def cast_model_to_fp16(
         program.CopyFrom(to_proto(work.model))
     else:
         if given.is_training:
-            converted |= _low_parameters(given, work, low.dtype)
+            converted |= _low_parameters(given, work, policy.low.dtype)
         install(given.model, work.model)
         given.touch()
         given.notes = work.notes

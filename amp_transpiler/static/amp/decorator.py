@@ -11,6 +11,7 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.optimizer.base import Optimizer
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.systems import Asked, choose_policy
 from amp_transpiler.static.amp.optimizer import AmpOptions, OptimizerWithMixedPrecision
 from amp_transpiler.static.amp.scalers import PADDLE, PADDLE_FP16_ONLY, Scaler, choose_scaler
 
@@ -39,8 +40,10 @@ def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
 
     In bfloat16 the loss is not scaled dynamically.
 
-    Both take three keywords more, which Paddle does not have:
+    Both take four keywords more, which Paddle does not have:
 
+    - `policy="paddle"`: whose rules decide about operators: `"torch"`, `"raf"` and `"mxnet"` go by their own lists, as
+      `transpile`'s do; they have no levels (O1 stands for them) and no promotion.
     - `scaler="paddle"`: whose loss scaling. The defaults above are Paddle's (`paddle.static.amp.decorate`).
       `"torch"` is `torch.amp.GradScaler`: from 2**16, doubled after 2000 good steps in a row as long as that is finite,
       halved on every bad step, without a floor. `"mxnet"` is MXNet's `LossScaler`: the same up to 2**24, each new scale
@@ -57,9 +60,9 @@ def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
 
     Raises:
         TypeError: keywords of both overloads, or unknown ones.
-        OptionError: a level, dtype, scaler or `weight_grad_reduce` that does not exist; a number that the scaler has no
-            meaning for: `decr_every_n_nan_or_inf` other than 1, an `incr_ratio` of 1 or less or a `decr_ratio` of 1 or
-            more with `"torch"` or `"mxnet"`; `fp32_params` with `master_weight=False`.
+        OptionError: a level, dtype, policy, scaler or `weight_grad_reduce` that does not exist; a number that the
+            scaler has no meaning for: `decr_every_n_nan_or_inf` other than 1, an `incr_ratio` of 1 or less or a
+            `decr_ratio` of 1 or more with `"torch"` or `"mxnet"`; `fp32_params` with `master_weight=False`.
         RuntimeError: what is given is no optimizer.
     """
     fits = [o for o in (_fp16_only, _common) if set(kwargs) <= set(inspect.signature(o).parameters)]
@@ -84,6 +87,7 @@ def _fp16_only(
     use_bf16: bool = False,
     use_promote: bool = False,
     *,
+    policy: str = "paddle",
     scaler: str = "paddle",
     fp32_params: bool = False,
     weight_grad_reduce: str = "fp32",
@@ -106,6 +110,7 @@ def _fp16_only(
         use_promote=use_promote,
         scaling=scaling,
         dynamic=use_dynamic_loss_scaling,
+        policy=policy,
         fp32_params=fp32_params,
         weight_grad_reduce=weight_grad_reduce,
     )
@@ -127,6 +132,7 @@ def _common(
     use_amp_guard: bool = False,
     use_promote: bool = False,
     *,
+    policy: str = "paddle",
     scaler: str = "paddle",
     fp32_params: bool = False,
     weight_grad_reduce: str = "fp32",
@@ -156,6 +162,7 @@ def _common(
         master_grad=master_grad,
         scaling=scaling,
         dynamic=name == "float16" if use_dynamic_loss_scaling is None else use_dynamic_loss_scaling,
+        policy=policy,
         fp32_params=fp32_params,
         weight_grad_reduce=weight_grad_reduce,
     )
@@ -174,6 +181,7 @@ def _wrap(
     use_promote: bool,
     scaling: Scaler,
     dynamic: bool,
+    policy: str,
     fp32_params: bool,
     weight_grad_reduce: str,
     master_grad: bool = False,
@@ -193,12 +201,13 @@ def _wrap(
         dynamic, scaling = False, dataclasses.replace(scaling, init_loss_scaling=1.0)
     if fp32_params:
         optimizer.multi_precision = True
+    lists = amp_lists if amp_lists is not None else AutoMixedPrecisionLists(dtype=dtype)
+    asked = Asked(policy=policy, level=found, dtype=dtype, lists=lists, use_promote=use_promote)
+    choose_policy(asked)  # refuses now what makes no sense
     options = AmpOptions(
+        asked=asked,
         level=found,
-        dtype=dtype,
-        lists=amp_lists if amp_lists is not None else AutoMixedPrecisionLists(dtype=dtype),
         use_guard=use_guard,
-        use_promote=use_promote,
         master_grad=master_grad,
         init_loss_scaling=float(scaling.init_loss_scaling),
         dynamic=dynamic,

@@ -10,12 +10,13 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_transpiler.autodiff.context import low_weight_sums
-from amp_transpiler.casting import cast_model_to_fp16, cast_parameters_to_fp16
+from amp_transpiler.casting import cast_parameters_to_fp16, cast_program
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Persistable, Program
 from amp_transpiler.graph.variable import Variable
 from amp_transpiler.optimizer.base import Optimizer
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.systems import Asked
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.static.amp.loss_scaling import (
@@ -40,11 +41,9 @@ class AmpOptions:
     """What `decorate` was asked for.
 
     Attributes:
+        asked: whose rules decide, at which level, with which lists, in which format.
         level: O0, OD, O1 or O2.
-        dtype: float16 or bfloat16.
-        lists: white, black and gray operators.
         use_guard: at O2, only what is built inside `fp16_guard` becomes low.
-        use_promote: operators on no list stay float32 if any of their inputs is.
         master_grad: at O2, gradients are cast to float32 before clipping, regularising and updating.
         init_loss_scaling: the scale to start from.
         dynamic: whether it moves.
@@ -53,17 +52,30 @@ class AmpOptions:
         weight_grad_reduce: `fp32` or `low`: the format in which gradients of linear weights and biases are summed.
     """
 
+    asked: Asked
     level: str
-    dtype: str
-    lists: AutoMixedPrecisionLists
     use_guard: bool
-    use_promote: bool
     master_grad: bool
     init_loss_scaling: float
     dynamic: bool
     rule: ScalingRule
     fp32_params: bool = False
     weight_grad_reduce: str = "fp32"
+
+    @property
+    def dtype(self) -> str:
+        """The low format's name."""
+        return self.asked.low.name
+
+    @property
+    def lists(self) -> AutoMixedPrecisionLists | None:
+        """What the user listed, or None."""
+        return self.asked.lists
+
+    @property
+    def use_promote(self) -> bool:
+        """Paddle's promotion: operators on no list stay float32 if any of their inputs is."""
+        return self.asked.use_promote
 
 
 class OptimizerWithMixedPrecision:
@@ -289,14 +301,8 @@ class OptimizerWithMixedPrecision:
             self._cast(test_program)
 
     def _cast(self, program: Program) -> set[str]:
-        return cast_model_to_fp16(
-            program,
-            self.options.lists,
-            self.options.use_guard and self.options.level == "O2",
-            self.options.dtype,
-            self.options.level,
-            self.options.use_promote,
-        )
+        options = self.options
+        return cast_program(program, options.asked, use_guard=options.use_guard and options.level == "O2")
 
     def _make_state(self, program: Program) -> None:
         def state(key: str, initial: float, dtype: ir.DataType) -> Variable:
