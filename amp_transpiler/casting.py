@@ -13,12 +13,12 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.convert import convert, prepare
-from amp_transpiler.graph.builder import infer_outputs
 from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.program import Program, install
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import FP16_GUARD, region_of
+from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
@@ -93,7 +93,7 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, asked: Asked, *,
     prepare(work, policy, ranges)
     converted = convert(work, policy, ranges).converted
     if given.is_training:
-        _infer_shapes(work.model)  # which the backward pass goes by, of the operators that were put in
+        complete_shapes(work.model)  # which the backward pass goes by, of the operators that were put in
     if isinstance(program, onnx.ModelProto):
         program.CopyFrom(to_proto(work.model))
     else:
@@ -104,12 +104,6 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, asked: Asked, *,
         given.notes = work.notes
         given.source = None
     return converted
-
-
-def _infer_shapes(model: ir.Model) -> None:
-    for node in model.graph:
-        if any(value.shape is None for value in node.outputs):
-            infer_outputs(model, node)
 
 
 def _low_parameters(before: Program, after: Program, low: ir.DataType) -> set[str]:

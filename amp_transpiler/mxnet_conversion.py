@@ -13,11 +13,11 @@ import onnx_ir as ir
 
 from amp_transpiler.convert import convert, prepare
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.builder import infer_outputs
 from amp_transpiler.graph.dtypes import LowFormat, low_format, parse_dtype
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, mark_region
+from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.constraints import RangeFaults, touches_float32
@@ -146,7 +146,7 @@ def convert_model(
     _report_unlisted(work, tables)
     convert(work, policy, ranges)
     if work.is_training:
-        _infer_shapes(work.model)
+        complete_shapes(work.model)
     return work
 
 
@@ -166,12 +166,6 @@ def _tables(
     given = [*(target or ()), *(fp32 or ()), *(operator for operator, _, _ in conditions or ())]
     _refuse_illegal(given, defaults, _operators(model))
     return _replaced(defaults, target, fp32, conditions)
-
-
-def _infer_shapes(model: ir.Model) -> None:
-    for node in model.graph:  # the backward pass goes by the shapes of the casts too
-        if any(value.shape is None for value in node.outputs):
-            infer_outputs(model, node)
 
 
 # ---- arguments ----

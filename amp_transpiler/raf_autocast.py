@@ -15,7 +15,7 @@ from amp_transpiler.graph.dtypes import LowFormat, low_format
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.shape_inference import infer_shapes
+from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
@@ -75,7 +75,7 @@ def autocast(
         if not outputs_low:
             _widen_outputs(work, low)
     if given.is_training:
-        infer_shapes(work.model)
+        complete_shapes(work.model)
     work.touch()
     work.source = None
     return work

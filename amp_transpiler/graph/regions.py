@@ -10,8 +10,8 @@ import contextvars
 import difflib
 import itertools
 import re
-from collections.abc import Iterable, Iterator
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 import onnx
 import onnx_ir as ir
@@ -36,6 +36,8 @@ DISABLE_AMP: Literal["disable_amp"] = "disable_amp"
 KINDS = (FP16_GUARD, DISABLE_AMP)
 REGION_KEY = "amp_transpiler.region"
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
 _stack: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("amp_transpiler.regions", default=())
 
 
@@ -43,21 +45,28 @@ class _HasModel(Protocol):
     model: ir.Model
 
 
-@contextlib.contextmanager
-def fp16_guard() -> Iterator[None]:
-    """Mark what is built inside as low at level O2 with its guard on; a context manager and a decorator."""
-    with _entered(FP16_GUARD):
-        yield
+@overload
+def fp16_guard() -> contextlib._GeneratorContextManager[None]: ...
+@overload
+def fp16_guard(function: _F) -> _F: ...
+def fp16_guard(function: _F | None = None) -> contextlib._GeneratorContextManager[None] | _F:
+    """Mark what is built inside as low at level O2 with its guard on.
 
-
-@contextlib.contextmanager
-def disable_amp() -> Iterator[None]:
-    """Keep what is built inside in the precision it is written in; a context manager and a decorator.
-
-    It wins over any `fp16_guard`, around it or inside it.
+    A context manager (`with fp16_guard():`) and a decorator (`@fp16_guard` or `@fp16_guard()`).
     """
-    with _entered(DISABLE_AMP):
-        yield
+    return _entered(FP16_GUARD) if function is None else _entered(FP16_GUARD)(function)
+
+
+@overload
+def disable_amp() -> contextlib._GeneratorContextManager[None]: ...
+@overload
+def disable_amp(function: _F) -> _F: ...
+def disable_amp(function: _F | None = None) -> contextlib._GeneratorContextManager[None] | _F:
+    """Keep what is built inside in the precision it is written in; it wins over any `fp16_guard`, outer or inner.
+
+    A context manager (`with disable_amp():`) and a decorator (`@disable_amp` or `@disable_amp()`).
+    """
+    return _entered(DISABLE_AMP) if function is None else _entered(DISABLE_AMP)(function)
 
 
 @contextlib.contextmanager

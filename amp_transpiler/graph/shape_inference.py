@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler.graph.builder import infer_outputs
 from amp_transpiler.graph.io import to_proto_without_weights
 from amp_transpiler.graph.walk import all_nodes
 
-__all__ = ["infer_shapes"]
+__all__ = ["complete_shapes", "infer_shapes"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,19 @@ def infer_shapes(model: ir.Model) -> None:
                 value.shape = ir.serde.deserialize_type_proto_for_shape(type_)
                 if value.type is None:
                     value.type = ir.serde.deserialize_type_proto_for_type(type_)
+
+
+def complete_shapes(model: ir.Model) -> None:
+    """Infer the results of the main graph's nodes that have no shape yet, one node after the other.
+
+    For what a rewriting has put in: the shapes that a program under construction knows already stay as they are.
+
+    Raises:
+        ModelError: a node does not fit its inputs.
+    """
+    for node in model.graph:
+        if any(value.shape is None for value in node.outputs):
+            infer_outputs(model, node)
 
 
 def _tensor_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:

@@ -136,11 +136,19 @@ def test_a_region_ends_with_an_exception():
     assert current_region() == ""
 
 
-def test_decorators_enter_anew_for_each_call():
-    @fp16_guard()
+@pytest.mark.parametrize("decorator", [fp16_guard, fp16_guard()], ids=["bare", "called"])
+def test_decorators_enter_anew_for_each_call(decorator):
+    @decorator
     def build(depth):
+        """Build."""
         return current_region() if depth == 0 else build(depth - 1)
 
     assert build(0) == "fp16_guard"
     assert build(1) == "fp16_guard;fp16_guard"
     assert current_region() == ""
+    assert (build.__name__, build.__doc__) == ("build", "Build.")
+
+
+@pytest.mark.parametrize("decorator", [disable_amp, disable_amp()], ids=["bare", "called"])
+def test_a_decorated_function_is_out_of_amp(decorator):
+    assert decorator(current_region)() == "disable_amp"
