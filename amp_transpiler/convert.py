@@ -13,6 +13,7 @@ from amp_transpiler.graph.dtypes import BFLOAT16
 from amp_transpiler.graph.io import NEWEST_IR
 from amp_transpiler.graph.names import NameAllocator, name_nodes
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.regions import DISABLE_AMP, region_of
 from amp_transpiler.graph.schema import opset_of
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults, verify
@@ -170,12 +171,15 @@ def _fold(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     model, target = program.model, Target(policy.target, policy.low, training=policy.training)
 
     def can_be_low(node: ir.Node) -> bool:
-        form = constrain(model, node, target).form
+        wanted = policy.rules.low_inputs_of_norms if node.op_type == "BatchNormalization" else None
+        form = constrain(model, node, target, inputs=wanted).form
         return form is not None and not any(ranges.of(node.inputs[index]) for index in form.inputs)
 
     def wanted(node: ir.Node) -> bool:
         producer = node.inputs[0].producer() if node.inputs[0] is not None else None
-        return producer is not None and can_be_low(producer) and not can_be_low(node)
+        if producer is None or DISABLE_AMP in region_of(node) | region_of(producer):
+            return False  # what the user wants as it is written is not rewritten
+        return can_be_low(producer) and not can_be_low(node)
 
     folded = fold_batch_norm(model, wanted)
     if folded:

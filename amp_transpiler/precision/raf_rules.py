@@ -335,6 +335,8 @@ class RafRules(Rules):
         lists: the user's own lists, which win over everything else; the default lists are not RAF's and not looked at.
     """
 
+    low_inputs_of_norms = frozenset({0})
+
     def __init__(self, low: LowFormat, lists: AutoMixedPrecisionLists) -> None:
         self.low = low
         self.lists = lists

@@ -1,7 +1,7 @@
 """What makes one system's mixed precision differ from another's: the rules by which a node that may be low is decided.
 
 Everything else is common to all systems: what a node may be (schema, kernels, ranges), regions, black variables, the
-rewriting. `paddle.py`, `torch_rules.py`, `raf_rules.py`, `mxnet_rules.py` and `sambanova_rules.py` are the systems.
+rewriting. The systems are `paddle_rules.py`, `torch_rules.py`, `raf_rules.py`, `mxnet_rules.py`, `sambanova_rules.py`.
 """
 
 from __future__ import annotations
@@ -47,11 +47,14 @@ class Rules(abc.ABC):
     Attributes:
         looks_ahead: decisions depend on later readers of a value too: the program is gone through until nothing
             changes any more. Such rules must be monotone: what more low values around it make low stays low.
+        low_inputs_of_norms: the only inputs of BatchNormalization that may be low, where the system keeps its
+            parameters in float32 whatever the target; None: as the target has kernels.
         folds: a normalisation that could not be low itself may be folded into the convolution before it.
         lists: what the user listed beside the system's own tables.
     """
 
     looks_ahead: bool = False
+    low_inputs_of_norms: frozenset[int] | None = None
     folds: bool = True
     lists: AutoMixedPrecisionLists
 

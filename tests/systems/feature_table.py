@@ -61,7 +61,7 @@ def cells() -> dict[tuple[str, str], str]:
 
 def says_yes(said: str) -> bool:
     """Whether a cell says that the system has the feature."""
-    return said.split()[0].rstrip(",;") not in NOT_THERE
+    return said.split(maxsplit=1)[0].rstrip(",;") not in NOT_THERE
 
 
 def cell(feature: str, system: str) -> Callable[[_Test], _Test]:

@@ -16,6 +16,7 @@ from amp_transpiler import cli
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.precision import casting_rules
+from tests import support
 from tests.support import (
     LIMITS,
     LOW_NAMES,
@@ -471,3 +472,22 @@ def test_the_command_refuses_what_has_no_rule(tmp_path, capsys):
     program = amp.load(tmp_path / "o.onnx")
     assert (dtypes(program, "MatMul"), dtypes(program, "Foo")) == (["FLOAT16"], ["FLOAT", "FLOAT"])
     assert {node.op_type for node in nodes(program)} == {"MatMul", "Foo", "Bar", "Relu", "Cast"}
+
+
+def test_batch_normalization_is_folded_where_its_statistics_could_not_stay_float32():
+    """RAF keeps them float32; CUDA's kernel has one type for all, so that they go into the convolution's weights."""
+    statistics = {
+        name: array(8, seed=i, scale=1.0, low=0.5) for i, name in enumerate(("scale", "shift", "mean", "var"))
+    }
+    graph = """(float[1,4,8,8] x) => (float[1,8,8,8] y) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, w) n = BatchNormalization (c, scale, shift, mean, var) y = Relu (n)
+    }"""
+    model = parse(graph, w=array(8, 4, 3, 3, scale=0.2), **statistics)
+    program = amp.autocast(model)
+    assert [node.op_type for node in support.nodes(program) if node.op_type != "Cast"] == ["Conv", "Relu"]
+    assert support.dtypes(program, "Relu") == ["FLOAT16"]
+    feed = {"x": array(1, 4, 8, 8)}
+    found = support.run_emulated(program, feed)["y"].astype(np.float32)
+    assert support.relative(support.run(model, feed)["y"], found) < 0.01
+    amp.mark_region(kept := amp.load(model), "disable_amp", nodes="n")
+    assert "BatchNormalization" in {node.op_type for node in support.nodes(amp.autocast(kept))}

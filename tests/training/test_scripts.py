@@ -28,7 +28,7 @@ def numbers(pattern, text):
     return [float(found) for found in re.findall(pattern, text)]
 
 
-# ---- train_convnet.py ----
+# ---- train_convnet.py: the network of row 85 of the behaviours ----
 
 
 @pytest.mark.parametrize(("level", "dtype"), [("O1", "float16"), ("O2", "float16"), ("O1", "bfloat16")])

@@ -1,0 +1,106 @@
+"""The pages of `docs/`: their examples run, and what they cite is there."""
+
+import pathlib
+import re
+import shlex
+
+import pytest
+
+from amp_transpiler import static
+from amp_transpiler.cli import main
+from amp_transpiler.precision import casting_rules
+from amp_transpiler.utils import unique_name
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BEHAVIOURS = {"paddle_behaviours.md": range(1, 53), "behaviours.md": range(53, 86)}
+
+
+def blocks(path):
+    """List a page's blocks: language, number of lines before the text, text."""
+    text = path.read_text(encoding="utf-8")
+    return [(m[1], text.count("\n", 0, m.start(2)), m[2]) for m in BLOCK.finditer(text)]
+
+
+def run_python(code, line, path, namespace):
+    exec(compile("\n" * line + code, str(path), "exec"), namespace)  # a failure names the line of the page
+
+
+def run_commands(code):
+    """Run the `amp-transpile` lines of a block in this process."""
+    for line in code.splitlines():
+        if words := shlex.split(line, comments=True):
+            assert words[0] == "amp-transpile", line
+            assert main(words[1:]) == 0, line
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """Run in a folder, scope and registry of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(casting_rules, "_registered", {})
+    with unique_name.guard(), static.scope_guard(static.Scope()):
+        yield
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("page", ["raf", "mxnet", "sambanova", "pytorch"])
+def test_the_examples_of_a_page_run(page):
+    path, namespace, languages = DOCS / f"{page}.md", {"__name__": page}, []
+    for language, line, code in blocks(path):
+        languages.append(language)
+        if language == "python":
+            run_python(code, line, path, namespace)
+        elif language == "sh":
+            run_commands(code)
+    assert set(languages) == {"python", "sh"}
+
+
+def rows(page):
+    """List the rows of a page of behaviours: the numbers, and the cell with the tests."""
+    found = []
+    for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and re.fullmatch(r"[\d, -]*\d[\d, -]*", cells[0]):
+            numbers = []
+            for part in cells[0].split(","):
+                first, _, last = part.strip().partition("-")
+                numbers += range(int(first), int(last or first) + 1)
+            found.append((numbers, cells[2]))
+    return found
+
+
+@pytest.mark.parametrize("page", BEHAVIOURS)
+def test_every_behaviour_has_one_row(page):
+    assert sorted(number for numbers, _ in rows(page) for number in numbers) == list(BEHAVIOURS[page])
+
+
+def cited(cell):
+    """The files and the tests that a cell names; files of `tests/` without that folder's name."""
+    names = re.findall(r"`([^`]+)`", cell)
+    files = [name for name in names if name.endswith(".py")]
+    return files, [name for name in names if re.fullmatch(r"test_\w+", name)]
+
+
+@pytest.mark.parametrize("page", BEHAVIOURS)
+def test_what_a_row_cites_is_there(page):
+    missing = []
+    for numbers, cell in rows(page):
+        files, tests = cited(cell)
+        paths = [next((p for p in (ROOT / "tests" / name, ROOT / name) if p.is_file()), None) for name in files]
+        missing += [(numbers, name) for name, path in zip(files, paths, strict=True) if path is None]
+        source = "".join(path.read_text(encoding="utf-8") for path in paths if path is not None)
+        missing += [(numbers, name) for name in tests if f"def {name}(" not in source]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda path: path.name)
+def test_relative_links_lead_somewhere(path):
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8"))
+    assert [target for target in targets if "://" not in target and not (path.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("name", ["raf", "mxnet", "sambanova", "pytorch", "behaviours", "paddle_behaviours"])
+def test_the_readme_leads_to_every_page(name):
+    assert f"(docs/{name}.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
