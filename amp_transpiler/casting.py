@@ -12,15 +12,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.convert import convert, prepare
+from amp_transpiler.convert import prepare_and_convert
 from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.program import Program, install
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import FP16_GUARD, region_of
-from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.walk import scopes
-from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
 from amp_transpiler.precision.systems import Asked, choose_policy
 
@@ -78,22 +76,13 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, asked: Asked, *,
         Names of the weights and constants that are low now.
     """
     given = load(program)
-    policy = dataclasses.replace(
-        choose_policy(asked),
-        use_guard=use_guard,
-        parameters=frozenset(p.name for p in given.persistables.values() if p.kind == "parameter"),
-        training=given.is_training,
-    )
+    policy = dataclasses.replace(choose_policy(asked), use_guard=use_guard)
     if policy.level == "O0":
         return set()
     work = given.clone()
     if use_guard and not any(FP16_GUARD in region_of(node) for node in work.model.graph.all_nodes()):
         logger.info("the program has no fp16_guard region: it counts as guarded everywhere")
-    ranges = RangeFaults(policy.low, strict=policy.level == "auto")
-    prepare(work, policy, ranges)
-    converted = convert(work, policy, ranges).converted
-    if given.is_training:
-        complete_shapes(work.model)  # which the backward pass goes by, of the operators that were put in
+    converted = prepare_and_convert(work, policy).converted
     if isinstance(program, onnx.ModelProto):
         program.CopyFrom(to_proto(work.model))
     else:

@@ -15,6 +15,7 @@ from amp_transpiler.graph.names import NameAllocator, name_nodes
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, region_of
 from amp_transpiler.graph.schema import opset_of
+from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults, verify
 from amp_transpiler.graph.walk import all_nodes
@@ -32,7 +33,7 @@ from amp_transpiler.rewrite.fusion_guard import guard_fusions
 from amp_transpiler.rewrite.newer_operators import write_out_newer_operators
 from amp_transpiler.rewrite.opset import OpsetConversionError, convert_opset, lower_opset
 
-__all__ = ["Conversion", "convert", "prepare"]
+__all__ = ["Conversion", "convert", "prepare", "prepare_and_convert"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,33 @@ class Conversion:
     converted: set[str]
     casts: int
     casts_removed: int
+
+
+def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
+    """Prepare a program, a model or a training program, and convert it, in place and unchecked but for types.
+
+    Args:
+        program: what to convert; it no longer is what its source file holds.
+        policy: what to go by; what it says of parameters and training is taken from the program.
+
+    Raises:
+        ModelError: the program was not valid to begin with, or needs an opset that ONNX Runtime does not know.
+        OptionError: the system at hand refuses the program.
+        VerificationError: the result is not well typed.
+    """
+    policy = dataclasses.replace(
+        policy,
+        parameters=frozenset(p.name for p in program.persistables.values() if p.kind == "parameter"),
+        training=program.is_training,
+    )
+    ranges = RangeFaults(policy.low, strict=policy.level == "auto")
+    prepare(program, policy, ranges)
+    conversion = convert(program, policy, ranges)
+    if program.is_training:
+        complete_shapes(program.model)  # which a backward pass goes by, of the operators that were put in
+    program.touch()
+    program.source = None
+    return conversion
 
 
 def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:

@@ -11,16 +11,14 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.convert import convert, prepare
+from amp_transpiler.convert import prepare_and_convert
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import LowFormat, low_format, parse_dtype
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, mark_region
-from amp_transpiler.graph.shape_inference import complete_shapes
-from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.assign import Policy
-from amp_transpiler.precision.constraints import RangeFaults, touches_float32
+from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists, unknown_operators
 from amp_transpiler.precision.mxnet_lists import (
     LOSSES,
@@ -134,19 +132,11 @@ def convert_model(
         rules=MxnetRules(AutoMixedPrecisionLists(dtype=low.name), tables),
         use_guard=False,
         low_io=_low_inputs(given, input_dtypes, low),
-        parameters=frozenset(p.name for p in given.persistables.values() if p.kind == "parameter"),
-        training=given.is_training,
         constants="whole" if cast_params_offline else "runtime",
     )
     work = given.clone()
-    work.source = None
     _exclude(work, excluded)
-    ranges = RangeFaults(low, strict=False)
-    prepare(work, policy, ranges)
-    _report_unlisted(work, tables)
-    convert(work, policy, ranges)
-    if work.is_training:
-        complete_shapes(work.model)
+    _report_unlisted(work, prepare_and_convert(work, policy).assignment, tables)
     return work
 
 
@@ -320,9 +310,9 @@ def _outputs(node: ir.Node) -> list[str | None]:
     return [value.name for value in node.outputs]
 
 
-def _report_unlisted(program: Program, tables: MxnetLists) -> None:
-    known = tables.operators
-    names = {operator_name(node) for node in all_nodes(program.model) if touches_float32(node)}
-    if unlisted := sorted(names - known):
+def _report_unlisted(program: Program, assignment: Assignment, tables: MxnetLists) -> None:
+    decided = assignment.decisions.items()
+    names = {operator_name(node) for node, decision in decided if decision.precision != "untouched"}
+    if unlisted := sorted(names - tables.operators):
         program.notes.append(f"on none of MXNet's lists, so neutral: {', '.join(unlisted)}")
         logger.info("on none of MXNet's lists, so neutral: %s", ", ".join(unlisted))

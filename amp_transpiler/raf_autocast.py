@@ -9,15 +9,13 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.convert import convert, prepare
+from amp_transpiler.convert import prepare_and_convert
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import LowFormat, low_format
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.precision.assign import Policy
-from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
 from amp_transpiler.precision.raf_rules import RafRules
 from amp_transpiler.rewrite.casts import add_cast, rename_output
@@ -64,20 +62,12 @@ def autocast(
         low=low,
         target="cuda",
         rules=RafRules(low, AutoMixedPrecisionLists(dtype=low.name)),
-        parameters=frozenset(p.name for p in given.persistables.values() if p.kind == "parameter"),
-        training=given.is_training,
         outputs_as_computed=outputs_low and not given.is_training,
     )
     with _put_out(work, given.outputs if not outputs_low else ()):
-        ranges = RangeFaults(low, strict=False)
-        prepare(work, policy, ranges)
-        convert(work, policy, ranges)
+        prepare_and_convert(work, policy)
         if not outputs_low:
             _widen_outputs(work, low)
-    if given.is_training:
-        complete_shapes(work.model)
-    work.touch()
-    work.source = None
     return work
 
 
