@@ -231,6 +231,9 @@ def argmax(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: A
 def matmul(x: Variable, y: Variable, transpose_x: bool = False, transpose_y: bool = False) -> Variable:
     """The matrix product, batched as numpy's; either may be transposed first, along its last two axes."""
     b = builder_of(x, y)
+    if (transpose_x or transpose_y) and x.ndim == y.ndim == 2:
+        flips = {"transA": int(transpose_x), "transB": int(transpose_y)}
+        return wrap(x, b.op("Gemm", [x.value, y.value], flips))  # which transposes as it reads, without a copy
     sides = [
         b.swap_last(side.value) if flip and side.ndim > 1 else side.value
         for side, flip in ((x, transpose_x), (y, transpose_y))

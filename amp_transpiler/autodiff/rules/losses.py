@@ -11,6 +11,8 @@ from amp_transpiler.autodiff.context import NodeGradient
 from amp_transpiler.autodiff.registry import gradient
 from amp_transpiler.graph.builder import rank_of
 
+_NO_CLASS = -1  # a label that no class has
+
 
 @dataclasses.dataclass(frozen=True)
 class _Samples:
@@ -36,7 +38,8 @@ def softmax_cross_entropy_loss(n: NodeGradient) -> list[ir.Value | None]:
     dweights = None
     if n.grads[0] is not None:
         samples = _samples(n)
-        missed = b.where(samples.hit, b.sub(shares, 1.0), shares)
+        # A difference, and not a choice between two results: it can take the place of its input in memory.
+        missed = b.sub(shares, b.cast(samples.hit, shares.dtype))
         # Where rather than a product with 0: an ignored sample may have scores that are not finite.
         scaled = b.mul(missed, b.mul(samples.weight, samples.factor))
         parts.append(b.where(b.compare("Equal", samples.weight, 0.0), 0.0, scaled))
@@ -62,11 +65,11 @@ def _samples(n: NodeGradient) -> _Samples:
     """Find the labels among the classes, and how much each sample weighs in the loss."""
     b, labels = n.b, n.b.unsqueeze(n.input(1), [1])
     classes = b.reshape(_class_numbers(n), [-1, *[1] * (rank_of(n.x) - 2)])
-    hit = b.compare("Equal", labels, b.cast(classes, labels.dtype))
     ignored = n.attribute("ignore_index")
     counted = None if ignored is None else b.op("Not", [b.compare("Equal", labels, ignored)])
-    if counted is not None:
-        hit = b.op("And", [hit, counted])
+    # Labels are as many as samples, hits as samples times classes: so what is ignored is sorted out before comparing.
+    known = labels if counted is None else b.where(counted, labels, _NO_CLASS)
+    hit = b.compare("Equal", known, b.cast(classes, labels.dtype))
     dtype = b.high(n.x).dtype
     if n.optional(2) is not None:
         by_class = b.reshape(b.cast(n.input(2), dtype), [-1, *[1] * (rank_of(n.x) - 2)])
