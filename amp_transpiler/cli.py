@@ -237,7 +237,7 @@ def _transpile(job: _Job, options: Options) -> Report:
             use_promote=options.promote,
             policy=options.policy,
             preset=options.preset,
-            mixed_ops=options.mixed_ops,
+            mixed_ops=options.mixed_ops or (),
             guard=tuple(options.guard),
             disable_amp=tuple(options.disable_amp),
             inputs=options.inputs,
@@ -277,18 +277,30 @@ def _lists(job: _Job, options: Options) -> AutoMixedPrecisionLists | None:
     if not (options.white or options.black or options.black_var):
         return None
     from amp_transpiler.graph.io import load
-    from amp_transpiler.precision.lists import AutoMixedPrecisionLists
+    from amp_transpiler.precision.lists import AutoMixedPrecisionLists, known_operator
 
     program = load(job.model)
     for option, names in (("--white", options.white), ("--black", options.black)):
         _check_operators(option, names, job, program)
     _check_variables(options.black_var, job, program)
-    return AutoMixedPrecisionLists(
-        custom_white_list=set(options.white) or None,
-        custom_black_list=set(options.black) or None,
-        custom_black_varnames=set(options.black_var) or None,
+    white, black = set(options.white), set(options.black)
+    lists = AutoMixedPrecisionLists(
+        custom_white_list=set(filter(known_operator, white)),
+        custom_black_list=set(filter(known_operator, black)),
+        custom_black_varnames=set(options.black_var),
         dtype=_dtype(options),
     )
+    _add_custom_operators(lists, *(frozenset(n for n in names if not known_operator(n)) for names in (white, black)))
+    return lists
+
+
+def _add_custom_operators(lists: AutoMixedPrecisionLists, white: frozenset[str], black: frozenset[str]) -> None:
+    """List operators that only the model at hand knows; the constructor would warn of them as typing errors."""
+    lists.custom_white_list |= white
+    lists.white_list |= white
+    lists.custom_black_list |= black
+    lists.black_list |= black
+    lists.unsupported_list |= black
 
 
 def _check_operators(option: str, names: Sequence[str], job: _Job, program: Program) -> None:

@@ -54,7 +54,7 @@ class Options:
     disable_amp: list[str]
     policy: str
     preset: str | None
-    mixed_ops: str
+    mixed_ops: str | None
     inputs: str | None
     tolerance: float | None
     no_verify: bool
@@ -65,6 +65,12 @@ class Options:
     dry_run: bool
     quiet: bool
     verbose: int
+
+    @property
+    def copies(self) -> bool:
+        """Whether nothing is to be changed: level O0, or preset mp0 without mixed operators."""
+        by_preset = self.preset is not None and self.preset.lower() == "mp0" and self.mixed_ops is None
+        return by_preset or self.level == "O0"
 
 
 def parse(argv: Sequence[str] | None) -> Options:
@@ -157,8 +163,8 @@ def _add_precision_options(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--mixed-ops",
+        type=_mixed_ops,
         metavar="gemm,softmax",
-        default="",
         help="SambaNova's, whatever the preset: gemm: low in, float32 out; softmax: float32 in, low out",
     )
 
@@ -192,6 +198,12 @@ def _dtype(text: str) -> str:
     if text.lower() not in names:
         raise argparse.ArgumentTypeError(f"unknown low-precision dtype {text!r}: expected float16 or bfloat16")
     return names[text.lower()]
+
+
+def _mixed_ops(text: str) -> str:
+    if not text.replace(",", " ").strip():
+        raise argparse.ArgumentTypeError(f"{text!r} names no operator: expected gemm, softmax, or both with a comma")
+    return text
 
 
 def _regex(text: str) -> str:
@@ -232,3 +244,28 @@ def _check_combinations(options: Options) -> None:
     both = sorted(set(options.white) & set(options.black))
     if both:
         raise OptionError(f"operator {both[0]!r} is both in --white and in --black; drop one of the two")
+    if options.copies:
+        _check_copy(options)
+
+
+def _check_copy(options: Options) -> None:
+    """Raise OptionError for options about what becomes low, or about comparing it, where the files are copied."""
+    given = {
+        "--io-types": options.io_types is not True,
+        "--promote": options.promote,
+        "--white": options.white,
+        "--black": options.black,
+        "--black-var": options.black_var,
+        "--guard": options.guard,
+        "--disable-amp": options.disable_amp,
+        "--inputs": options.inputs is not None,
+        "--tolerance": options.tolerance is not None,
+        "--benchmark": options.benchmark,
+    }
+    meaningless = [option for option, value in given.items() if value]
+    if meaningless:
+        asked = "--level O0" if options.level == "O0" else f"--preset {options.preset}"
+        raise OptionError(
+            f"{asked} copies the files as they are, so {', '.join(meaningless)} would have no effect; "
+            "drop one of the two, or choose another level or preset"
+        )

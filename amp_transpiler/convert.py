@@ -25,7 +25,7 @@ from amp_transpiler.precision.constraints import RangeFaults, Target, constrain
 from amp_transpiler.precision.opset_choice import NEWEST_OPSET, choose_opset
 from amp_transpiler.rewrite.cast_cleanup import clean_casts
 from amp_transpiler.rewrite.casts import INSERTED, apply_assignment
-from amp_transpiler.rewrite.constants import unify_constants
+from amp_transpiler.rewrite.constants import skip_identities, unify_constants
 from amp_transpiler.rewrite.equivalents import EQUIVALENTS, rewrite_equivalents
 from amp_transpiler.rewrite.fold_batch_norm import fold_batch_norm
 from amp_transpiler.rewrite.functions import inline_functions
@@ -101,6 +101,7 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         program.notes.append(f"{calls} calls of model-local functions were inlined")
     _release_initializers(program)
     unify_constants(model)
+    skip_identities(model)
     name_nodes(model, NameAllocator(model))
     propagate_types(model)
     if fault := next(faults(model), None):
@@ -112,8 +113,7 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         )
     if policy.level != "O0":
         _settle_opset(program, policy, Target(policy.target, policy.low, training=policy.training))
-        if policy.rules.folds:
-            _fold(program, policy, ranges)
+        _fold(program, policy, ranges)
     _settle_ir_version(model)
 
 
@@ -173,7 +173,7 @@ def _settle_opset(program: Program, policy: Policy, target: Target) -> None:
     if policy.low_io and policy.low is BFLOAT16 and opset_of(model, "") < _FIRST_OPSET_WITH_BFLOAT16:
         convert_opset(model, _FIRST_OPSET_WITH_BFLOAT16)
         program.notes.append(f"opset raised to {_FIRST_OPSET_WITH_BFLOAT16}: inputs and outputs are to be bfloat16")
-    choice = choose_opset(model, target, _has_equivalent)
+    choice = choose_opset(model, target, _has_equivalent, policy.rules.can_lower)
     if not choice.reason:
         return
     names = {str(node.name) for node in choice.rewrite}
@@ -199,15 +199,15 @@ def _fold(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     model, target = program.model, Target(policy.target, policy.low, training=policy.training)
 
     def can_be_low(node: ir.Node) -> bool:
-        wanted = policy.rules.low_inputs_of_norms if node.op_type == "BatchNormalization" else None
-        form = constrain(model, node, target, inputs=wanted).form
+        inputs = policy.rules.low_inputs_of_norms if node.op_type == "BatchNormalization" else None
+        form = constrain(model, node, target, inputs=inputs).form
         return form is not None and not any(ranges.of(node.inputs[index]) for index in form.inputs)
 
     def wanted(node: ir.Node) -> bool:
         producer = node.inputs[0].producer() if node.inputs[0] is not None else None
-        if producer is None or DISABLE_AMP in region_of(node) | region_of(producer):
+        if producer is None or DISABLE_AMP in region_of(node) or region_of(node) != region_of(producer):
             return False  # what the user wants as it is written is not rewritten
-        return can_be_low(producer) and not can_be_low(node)
+        return policy.rules.may_fold(node, producer) and can_be_low(producer) and not can_be_low(node)
 
     folded = fold_batch_norm(model, wanted)
     if folded:

@@ -20,8 +20,7 @@ step needs, measured. Each half has a process of its own. On CUDA it is what the
 beyond that before the parameters were made; ONNX Runtime's arena grows in large pieces and keeps what it once took, so
 differences are coarse. On a CPU: the highest resident memory beyond that before, compiling included. RAF's document
 estimates instead, from the program, how much is alive at the same time; "alive" is this: parameters, and all results
-from their node to their last reader, nodes in the program's order, views and a node's own workspace left out. It is
-the same number at every place.
+from their node to their last reader (`amp_transpiler.runtime.liveness`). It is the same number at every place.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import pathlib
 import subprocess
 import sys
@@ -38,16 +36,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import onnx_ir as ir
 
 import amp_transpiler as amp
 from amp_transpiler import static
-from amp_transpiler.errors import AmpError, InputError
-from amp_transpiler.graph.assemble import assemble
-from amp_transpiler.graph.builder import is_static, shape_of
-from amp_transpiler.graph.shape_inference import infer_shapes
+from amp_transpiler.errors import AmpError
 from amp_transpiler.runtime import ort
-from amp_transpiler.runtime.compile import lower
+from amp_transpiler.runtime.liveness import live_bytes
 from amp_transpiler.runtime.memory import current_memory, device_memory_in_use, peak_memory
 from amp_transpiler.runtime.places import CUDAPlace, Place, default_place
 from bert_program import BertConfig, TrainingStep, training_step
@@ -56,8 +50,6 @@ HIGHEST_TOKEN = 10000  # the document draws tokens below it, whatever the vocabu
 HALVES = {"fp32": "FP32", "amp": "AMP"}
 BASE = {"batch": 8, "sequence": 128, "layers": 1, "hidden": 768, "heads": 12, "intermediate": 3072, "vocabulary": 30522}
 TINY = {"batch": 2, "sequence": 16, "layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "vocabulary": 128}
-# Operators whose result is their input in another shape, which ONNX Runtime does not copy.
-VIEWS = {"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 EMULATED = (
     "This is a CPU: the AMP program runs emulated, as a float32 program that rounds like a GPU.\n"
     "Its loss is worth reading; its time and measured memory say nothing about a GPU."
@@ -171,32 +163,7 @@ def most_alive(program: static.Program, loss: str) -> int:
     Raises:
         InputError: a result has no known shape.
     """
-    model = lower(assemble(program, [loss])).model
-    infer_shapes(model)
-    sources: dict[ir.Value, ir.Value] = {}
-    ends: dict[ir.Value, int] = {}
-    nodes = list(model.graph)
-    for index, node in enumerate(nodes):
-        if node.op_type in VIEWS and node.inputs[0] is not None:
-            sources[node.outputs[0]] = sources.get(node.inputs[0], node.inputs[0])
-        ends |= {sources.get(value, value): index for value in node.inputs if value is not None}
-    ends |= {sources.get(value, value): len(nodes) for value in model.graph.outputs}
-    alive = most = sum(map(bytes_of, model.graph.inputs))
-    dying: dict[int, int] = {}
-    for index, node in enumerate(nodes):
-        for value in node.outputs:
-            if value not in sources and value in ends:
-                alive += bytes_of(value)
-                dying[ends[value]] = dying.get(ends[value], 0) + bytes_of(value)
-        most = max(most, alive)
-        alive -= dying.pop(index, 0)
-    return most
-
-
-def bytes_of(value: ir.Value) -> int:
-    if value.dtype is None or not is_static(value):
-        raise InputError(f"'{value.name}' has no known size, {value.type} {value.shape}: give every input a full shape")
-    return math.prod(shape_of(value)) * value.dtype.bitwidth // 8
+    return live_bytes(program, [loss])
 
 
 def random_feed(settings: Settings) -> dict[str, np.ndarray]:

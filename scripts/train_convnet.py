@@ -11,7 +11,8 @@ each, and what mixed precision saves; drawn: target, fp32 and AMP side by side (
 
 Each training has a process of its own. Memory on CUDA: what the device has in use after the steps beyond that before
 (ONNX Runtime's arena keeps what it once took); on a CPU: the highest resident memory beyond that before, compiling
-included.
+included. Beside it stand two numbers that `amp_transpiler.runtime.liveness` counts from the program, the same at every
+place: what the forward pass keeps for the backward pass, and the most that is alive at the same time.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from amp_transpiler import static
 from amp_transpiler.errors import AmpError, EnvironmentProblem
 from amp_transpiler.nn import functional
 from amp_transpiler.optimizer import Adam
+from amp_transpiler.runtime.liveness import kept_bytes, live_bytes
 from amp_transpiler.runtime.memory import current_memory, device_memory_in_use, peak_memory
 from amp_transpiler.runtime.places import CUDAPlace, Place, default_place
 
@@ -76,11 +78,22 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one half of the experiment gave: seconds of the first step and of the others, memory in bytes, the loss."""
+    """What one half of the experiment gave.
+
+    Attributes:
+        first_seconds: of the first step, which compiles.
+        seconds: of the other steps.
+        peak: bytes measured; None where that is not known.
+        alive: bytes that the program keeps alive at most.
+        kept: bytes that its forward pass keeps for the backward pass; 0 without one.
+        loss: of the last step; None in inference.
+    """
 
     first_seconds: float
     seconds: float
     peak: int | None
+    alive: int
+    kept: int
     loss: float | None
 
 
@@ -102,8 +115,8 @@ def quantised_cosine(coordinates: np.ndarray) -> np.ndarray:
 
 def network(size: int, hidden: int) -> tuple[static.Variable, static.Variable, static.Variable]:
     """Build the network in the current program; return its input, its prediction and the loss."""
-    coordinates = static.data("coordinates", [None, 2, size, size])
-    target = static.data("target", [None, 1, size, size])
+    coordinates = static.data("coordinates", [1, 2, size, size])
+    target = static.data("target", [1, 1, size, size])
     x = coordinates
     for _ in range(1 + HIDDEN_LAYERS):
         x = static.nn.batch_norm(static.nn.conv2d(x, hidden, 1), act="relu")
@@ -133,35 +146,37 @@ def work(settings: Settings, low: bool, folder: pathlib.Path) -> None:
     if low:
         decorated.amp_init(place, test_program=test, use_fp16_test=True)
     if settings.inference:
-        run = predict(exe, test, coordinates.name, prediction.name, settings, folder)
+        program, fetched = exported(exe, test, coordinates.name, prediction.name, folder)
     else:
-        run = train(exe, main, [prediction, loss], settings)
+        program, fetched = main, [prediction.name, loss.name]
+    run = one_step(exe, program, fetched, settings)
     first_seconds, seconds, results = timed(run, settings.steps)
     peak = peak_since(place, before)
     arrays = [np.asarray(value.numpy() if hasattr(value, "numpy") else value) for value in results]
     np.save(folder / "prediction.npy", arrays[0].astype(np.float32))
     final = float(arrays[1].reshape(())) if len(arrays) > 1 else None
-    outcome = Outcome(first_seconds, seconds, peak, final)
+    outcome = Outcome(first_seconds, seconds, peak, live_bytes(program, fetched), kept_bytes(program, fetched), final)
     (folder / "outcome.json").write_text(json.dumps(dataclasses.asdict(outcome)))
 
 
-def train(
-    exe: static.Executor, main: static.Program, fetch: Sequence[static.Variable], settings: Settings
+def one_step(
+    exe: static.Executor, program: static.Program, fetch: Sequence[str], settings: Settings
 ) -> Callable[[bool], list[Any]]:
-    """Return a function that takes one training step; what it fetches stays on the device unless asked for."""
+    """Return a function that runs the program once; what it fetches stays on the device unless asked for."""
     coordinates = grid(settings.size)
-    feed = {"coordinates": coordinates, "target": quantised_cosine(coordinates)}
-    return lambda wanted: exe.run(main, feed, fetch, return_numpy=wanted)
+    feed = {"coordinates": coordinates}
+    if not settings.inference:
+        feed["target"] = quantised_cosine(coordinates)
+    return lambda wanted: exe.run(program, feed, fetch, return_numpy=wanted)
 
 
-def predict(
-    exe: static.Executor, test: static.Program, feed: str, fetch: str, settings: Settings, folder: pathlib.Path
-) -> Callable[[bool], list[Any]]:
-    """Write the test program as an ONNX model; return a function that makes one forward pass of what was written."""
+def exported(
+    exe: static.Executor, test: static.Program, feed: str, fetch: str, folder: pathlib.Path
+) -> tuple[static.Program, list[str]]:
+    """Write the test program as an ONNX model; return what was written, and the names of its outputs."""
     static.save_inference_model(folder / "model", test.var(feed), test.var(fetch), exe, program=test)
-    loaded, feeds, fetched = static.load_inference_model(folder / "model", exe)
-    arrays = {feeds[0]: grid(settings.size)}
-    return lambda wanted: exe.run(loaded, arrays, fetched, return_numpy=wanted)
+    loaded, _, fetched = static.load_inference_model(folder / "model", exe)
+    return loaded, [variable.name for variable in fetched]
 
 
 def timed(run: Callable[[bool], list[Any]], steps: int) -> tuple[float, float, list[Any]]:
@@ -205,6 +220,8 @@ def describe(label: str, outcome: Outcome, settings: Settings) -> str:
     if outcome.loss is not None:
         lines.append(f"  Final loss: {outcome.loss:.4g}")
     lines.append(f"  Peak {memory_name(settings)}: {'not known' if outcome.peak is None else megabytes(outcome.peak)}")
+    kept = f"{megabytes(outcome.kept)} kept for the backward pass, " if outcome.kept else ""
+    lines.append(f"  Counted from the program: {kept}{megabytes(outcome.alive)} alive at most")
     return "\n".join(lines)
 
 
@@ -252,6 +269,9 @@ def compare(settings: Settings, picture: pathlib.Path | None) -> None:
     plain, low = outcomes["fp32"], outcomes["amp"]
     print(f"\nTime saved: {saved(plain.seconds, low.seconds)}")
     print(f"Memory saved: {saved(plain.peak, low.peak)}")
+    if not settings.inference:
+        print(f"Saved of what is kept for the backward pass: {saved(plain.kept, low.kept)}")
+    print(f"Saved of what is alive at most: {saved(plain.alive, low.alive)}")
     if picture is not None:
         draw(quantised_cosine(grid(settings.size)), predictions, picture)
         print(f"Target and predictions: {picture}")

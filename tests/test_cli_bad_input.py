@@ -131,6 +131,32 @@ BAD_OPTIONS = {
     "policy and level": (["{folder}/model.onnx", "--policy", "raf", "--level", "O2"], ["raf", "O2"]),
     "policy and promote": (["{folder}/model.onnx", "--policy", "raf", "--promote"], ["raf", "use_promote"]),
     "mixed operators": (["{folder}/model.onnx", "--mixed-ops", "conv"], ["'conv'", "gemm or softmax"]),
+    "mixed operators, none named": (["{folder}/model.onnx", "--mixed-ops", ","], ["--mixed-ops", "','", "gemm"]),
+    "mixed operators, empty": (["{folder}/model.onnx", "--mixed-ops", ""], ["--mixed-ops", "names no operator"]),
+    **{
+        f"{asked} {option[0]}": (
+            ["{folder}/model.onnx", *asked.split(), *option],
+            [f"{asked} copies", option[0], "drop one"],
+        )
+        for asked in ("--preset mp0", "--level O0")
+        for option in (
+            ("--inputs", "{folder}/shape.npz"),
+            ("--tolerance", "1%"),
+            ("--white", "Relu"),
+            ("--black", "Relu"),
+            ("--black-var", "h"),
+            ("--guard", ".*"),
+            ("--disable-amp", ".*"),
+            ("--io-types", "low"),
+            ("--io-types", "x=low"),
+            ("--promote",),
+            ("--benchmark",),
+        )
+    },
+    "preset mp0, two without effect": (
+        ["{folder}/model.onnx", "--preset", "mp0", "--guard", ".*", "--tolerance", "1%"],
+        ["--guard, --tolerance would have no effect"],
+    ),
     "white": (["{folder}/model.onnx", "--white", "Convv"], ["--white Convv", "did you mean Conv"]),
     "black": (
         ["{folder}/model.onnx", "--black", "LayerNormalisation"],

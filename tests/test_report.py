@@ -22,6 +22,7 @@ from amp_transpiler.report.table import (
     outputs_worst_first,
     summary,
 )
+from amp_transpiler.report.wording import reasons
 from amp_transpiler.runtime.benchmark import SIZE_NOT_SPEED, BenchmarkResult
 
 HOSTILE = "<script>alert('x')</script>&\x1b[31m\n[bold]"
@@ -123,6 +124,37 @@ def test_human_number(value, text):
 )
 def test_summary_says(expected):
     assert expected in shown(make_report())
+
+
+PROMOTED = "torch's promote (add): promoted, input {} is float32"
+GROUPS = {
+    "names differ": ([PROMOTED.format("'x'"), PROMOTED.format("'y z'")], [(PROMOTED.format("'...'"), 2)]),
+    "names with apostrophes": (
+        [PROMOTED.format("'it's'"), PROMOTED.format("'x'"), PROMOTED.format("''")],
+        [(PROMOTED.format("'...'"), 3)],
+    ),
+    "one name for all": ([PROMOTED.format("'x'")] * 2, [(PROMOTED.format("'x'"), 2)]),
+    "two reasons": (
+        ["no 'a' there", "'b' is wide", "no 'c' there", "black list"],
+        [("no '...' there", 2), ("'b' is wide", 1), ("black list", 1)],
+    ),
+    "apostrophes quote nothing": (["torch's fp32 of RAF's", "torch's low of RAF's"], None),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_reasons_that_differ_in_names_alone_are_one(name):
+    texts, expected = GROUPS[name]
+    rows = tuple(DecisionRow(f"n{i}", "Add", "high", text) for i, text in enumerate(texts))
+    report = make_report(decisions=rows, nodes=len(rows), low_nodes=0)
+    expected = expected if expected is not None else sorted((text, 1) for text in texts)
+    assert reasons(report, "high") == expected
+    table, html_text = " ".join(shown(report, width=200).split()), " ".join(Collector(page([(report, None)])).text)
+    for reason, count in expected:
+        assert f"{count}x {reason}" in table
+        assert reason in html_text
+    lines = list(explain_lines(report))
+    assert [line.endswith(text) for line, text in zip(lines[1:], texts, strict=True)] == [True] * len(texts)
 
 
 def test_summary_fits_eighty_columns_and_one_screen_for_a_large_model():

@@ -22,6 +22,7 @@ from amp_transpiler.graph.walk import bodies
 __all__ = [
     "DISABLE_AMP",
     "FP16_GUARD",
+    "FUNCTION_KEY",
     "REGION_KEY",
     "current_region",
     "disable_amp",
@@ -35,6 +36,7 @@ FP16_GUARD: Literal["fp16_guard"] = "fp16_guard"
 DISABLE_AMP: Literal["disable_amp"] = "disable_amp"
 KINDS = (FP16_GUARD, DISABLE_AMP)
 REGION_KEY = "amp_transpiler.region"
+FUNCTION_KEY = "amp_transpiler.function"  # metadata: the function of `nn.functional` that built the node
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

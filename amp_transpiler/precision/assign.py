@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 
@@ -82,7 +83,7 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
 
 
 class _Assigner:
-    """Goes through a program once, or until nothing changes. It is the `State` that rules are shown."""
+    """Goes through a program, again where rules look ahead. It is the `State` that rules are shown."""
 
     def __init__(self, model: ir.Model, policy: Policy, ranges: RangeFaults) -> None:
         self._model = model
@@ -95,7 +96,7 @@ class _Assigner:
         )
         self._constraints: dict[ir.Node, Constraint] = {}
         self._leaning: dict[ir.Value, Leaning] = {}  # of values whose producer has a precision of its own
-        self._has_low: set[ir.Value] = set()  # values that some node read or made low the last time through
+        self._has_low: set[ir.Value] = set()  # what some node reads or makes low, for rules that look ahead
         self._unsafe: Mapping[ir.Node, str] = {}
         self._folded: set[ir.Node] = set()
         self._guarded = False
@@ -107,13 +108,10 @@ class _Assigner:
         self._folded = folded_nodes(in_order(model.graph))
         self._guarded = policy.use_guard and any(FP16_GUARD in region_of(node) for node in model.graph.all_nodes())
         if policy.level != "O0":
-            self._rules.check(model.graph.all_nodes())
+            self._rules.check(model)
         self._graph(model.graph)
-        while self._rules.looks_ahead and self._has_low != (found := self._low_places()):
-            self._has_low = found
-            self._leaning.clear()
-            result.missing_kernels.clear()
-            self._graph(model.graph)
+        if self._rules.looks_ahead:
+            self._look_again()
         if policy.level == "auto":
             for node, reason in islands(result.decisions):
                 result.decisions[node] = Decision("high", reason, neutral=True)
@@ -148,14 +146,42 @@ class _Assigner:
 
     # The way through the program.
 
-    def _low_places(self) -> set[ir.Value]:
-        """Float32 values that a low node reads or makes."""
-        found: set[ir.Value] = set()
-        for node, decision in self._result.decisions.items():
-            if decision.form is not None:
-                found.update(v for i in decision.form.inputs if (v := node.inputs[i]) is not None)
-                found.update(node.outputs[index] for index in decision.form.outputs)
-        return found
+    def _look_again(self) -> None:
+        """Decide again about what reads a value that became low after it was decided, until nothing changes.
+
+        Each node is looked at as often as one of its inputs becomes low. What a body passes on is not followed this
+        way: there the program is gone through once more.
+        """
+        passed_on = {use.value for node in self._result.decisions for port in control_ports(node) for use in port.uses}
+        ports_changed = True
+        while ports_changed:
+            ports_changed = False
+            pending = collections.deque(node for value in list(self._has_low) for node, _ in value.uses())
+            while pending:
+                node = pending.popleft()
+                decision = self._result.decisions.get(node)
+                if decision is None or decision.precision != "high" or self._constraint(node).form is None:
+                    continue
+                if (again := self._decide(node)).precision == "low":
+                    for value in self._note(node, again):
+                        pending.extend(reader for reader, _ in value.uses())
+                        ports_changed |= value in passed_on
+            if ports_changed:
+                self._result.missing_kernels.clear()
+                self._graph(self._model.graph)
+
+    def _note(self, node: ir.Node, decision: Decision) -> list[ir.Value]:
+        """Remember a decision; return the values that are low somewhere since."""
+        self._result.decisions[node] = decision
+        form, neutral = decision.form, decision.precision == "untouched" or decision.neutral
+        for index, value in enumerate(node.outputs if not neutral else ()):
+            self._leaning[value] = "low" if form is not None and index in form.outputs else "high"
+        if form is None or not self._rules.looks_ahead:
+            return []
+        touched = [*(node.inputs[index] for index in form.inputs), *(node.outputs[index] for index in form.outputs)]
+        new = [value for value in touched if value is not None and value not in self._has_low]
+        self._has_low.update(new)
+        return new
 
     def _is_low_parameter(self, value: ir.Value) -> bool:
         """Whether a parameter is stored low: every reader wants it low, and none is a normalisation.
@@ -187,12 +213,7 @@ class _Assigner:
             if any(True for _ in bodies(node)):
                 self._control_flow(node)
                 continue
-            decision = self._decide(node)
-            self._result.decisions[node] = decision
-            if decision.precision != "untouched" and not decision.neutral:
-                for index, value in enumerate(node.outputs):
-                    low = decision.form is not None and index in decision.form.outputs
-                    self._leaning[value] = "low" if low else "high"
+            self._note(node, self._decide(node))
 
     def _control_flow(self, node: ir.Node) -> None:
         """Let what enters a body lean as what is passed in, and what leaves it as what the body makes."""

@@ -125,7 +125,11 @@ class CustomTypeHint(contextlib.ContextDecorator):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _hints.set(_hints.get()[:-1])
+        active = list(_hints.get())
+        active.reverse()
+        active.remove(self)  # the innermost of its own: blocks may end in another order than they nest
+        active.reverse()
+        _hints.set(tuple(active))
 
 
 def find_rule(domain: str, op_type: str, opset: int) -> CastingRule | None:

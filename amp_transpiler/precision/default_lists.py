@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import enum
 
+from amp_transpiler.precision.table_text import table_rows
+
 __all__ = ["DEFAULT_COLOURS", "FINER_CLASSES", "Colour"]
 
 
@@ -316,8 +318,7 @@ com.microsoft::Range                            range
 
 
 def _rows(colour: Colour, table: str) -> dict[str, tuple[Colour, str]]:
-    rows = [line.split(maxsplit=1) for line in table.strip().splitlines()]
-    return {key: (colour, reason) for key, reason in rows}
+    return {key: (colour, reason) for key, reason in table_rows(table).items()}
 
 
 DEFAULT_COLOURS: dict[str, tuple[Colour, str]] = {

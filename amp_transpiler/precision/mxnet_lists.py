@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.precision.policy import operator_class, operator_name
+from amp_transpiler.precision.table_text import table_rows
 
 __all__ = ["LOSSES", "USE_FP32_PARAMS", "Condition", "MxnetLists", "default_mxnet_lists", "like_mxnet_name"]
 
@@ -314,14 +315,10 @@ TensorRT and training programs have; ONNX Runtime's CUDA provider wants all inpu
 """
 
 
-def _rows(table: str) -> dict[str, str]:
-    return dict(line.split(maxsplit=1) for line in table.strip().splitlines())
-
-
 @functools.cache
 def _reasons() -> dict[str, str]:
     """Operator -> its name in MXNet."""
-    return _rows(_TARGET) | _rows(_FP32) | _rows(_WIDEST) | _rows(_NEUTRAL)
+    return table_rows(_TARGET, _FP32, _WIDEST, _NEUTRAL)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -368,7 +365,7 @@ def default_mxnet_lists(target_dtype: str = "float16") -> MxnetLists:
     Raises:
         OptionError: (a ValueError) `target_dtype` names neither.
     """
-    target, fp32, widest, neutral = (frozenset(_rows(table)) for table in (_TARGET, _FP32, _WIDEST, _NEUTRAL))
+    target, fp32, widest, neutral = (frozenset(table_rows(table)) for table in (_TARGET, _FP32, _WIDEST, _NEUTRAL))
     if low_format(target_dtype).name == "bfloat16":
         to_neutral, to_fp32 = frozenset(_BFLOAT16_NEUTRAL.split()), frozenset(_BFLOAT16_FP32.split())
         target, neutral = target - to_fp32, (neutral | to_neutral) - to_fp32

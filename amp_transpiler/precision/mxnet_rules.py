@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.walk import constant_of, is_standard
+from amp_transpiler.graph.walk import all_nodes, constant_of, is_standard
 from amp_transpiler.kernels import attribute_values
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
 from amp_transpiler.precision.mxnet_lists import USE_FP32_PARAMS, Condition, MxnetLists, default_mxnet_lists
 from amp_transpiler.precision.policy import operator_name
-from amp_transpiler.precision.rules import Rules, State, listed
+from amp_transpiler.precision.rules import Rules, State, completes_linear, listed
 
 __all__ = ["MxnetRules"]
 
@@ -38,7 +38,7 @@ class MxnetRules(Rules):
         self.tables = tables if tables is not None else default_mxnet_lists(lists.dtype)
         self._conditional: dict[ir.Node, str] = {}
 
-    def check(self, nodes: Iterable[ir.Node]) -> None:
+    def check(self, model: ir.Model) -> None:
         """Note the nodes that stay as written because of an attribute.
 
         Raises:
@@ -50,9 +50,8 @@ class MxnetRules(Rules):
             conditions.setdefault(condition[0], []).append(condition)
         if not conditions:
             return
-        everything = list(nodes)
-        imports = next((n.graph.opset_imports for n in everything if n.graph and n.graph.opset_imports), {})
-        for node in everything:
+        imports = model.graph.opset_imports
+        for node in all_nodes(model):
             for operator, attribute, values in conditions.get(operator_name(node), ()):
                 found = _attribute_text(node, attribute, imports)
                 if found is None:
@@ -63,6 +62,10 @@ class MxnetRules(Rules):
                     )
                 if found in values:
                     self._conditional[node] = f"conditional: {operator} with {attribute}={found}"
+
+    def can_lower(self, node: ir.Node) -> bool:
+        """Whether the operator is not on the fp32 list."""
+        return super().can_lower(node) and self.tables.key_of(node) not in self.tables.fp32
 
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
         """Go by the user's lists, then by MXNet's, which may ask what is there in low precision already."""
@@ -76,17 +79,22 @@ class MxnetRules(Rules):
             return Decision("high", f"{key} is on the fp32 list{why}")
         if key in self.tables.target:
             return Decision("low", f"{key} is on the target list{why}", form)
+        if completes_linear(node, state):
+            return Decision("low", "the bias of a matrix product is part of FullyConnected, on the target list", form)
         values = [v for i in sorted(form.inputs) if (v := node.inputs[i]) is not None and not _is_attribute(v)]
-        available = [value for value in values if state.has_low(value)]
-        if key in self.tables.widest:
-            missing = next((value for value in values if value not in available), None)
-            if missing is not None:
-                return Decision("high", f"widest type: '{missing.name}' is not there in low precision")
-            if values:
-                return Decision("low", "widest type: every float input is there in low precision", form)
-        if available:
-            return Decision("low", f"neutral: '{available[0].name}' is there in low precision", form)
+        if key in self.tables.widest and values:
+            return _widest(values, form, state)
+        available = next((value for value in values if state.has_low(value)), None)
+        if available is not None:
+            return Decision("low", f"neutral: '{available.name}' is there in low precision", form)
         return Decision("high", f"{key} follows its inputs{why}: none is there in low precision")
+
+
+def _widest(values: list[ir.Value], form: LowForm, state: State) -> Decision:
+    missing = next((value for value in values if not state.has_low(value)), None)
+    if missing is not None:
+        return Decision("high", f"widest type: '{missing.name}' is not there in low precision")
+    return Decision("low", "widest type: every float input is there in low precision", form)
 
 
 def _with_fp32_parameters(node: ir.Node, form: LowForm, state: State) -> LowForm:

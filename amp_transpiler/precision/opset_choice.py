@@ -38,17 +38,23 @@ class OpsetChoice:
     rewrite: tuple[ir.Node, ...] = ()
 
 
-def choose_opset(model: ir.Model, target: Target, has_equivalent: Callable[[ir.Node], bool]) -> OpsetChoice:
+def choose_opset(
+    model: ir.Model,
+    target: Target,
+    has_equivalent: Callable[[ir.Node], bool],
+    can_lower: Callable[[ir.Node], bool] = lambda _: True,
+) -> OpsetChoice:
     """Return the opset in which most computing nodes of `model` can be low, then most nodes; the lowest of equals.
 
     Args:
         model: a typed program.
         target: whose kernels count.
         has_equivalent: whether a node can be written in operators that keep their kernels.
+        can_lower: whether anybody wants a node low; others do not count.
     """
     own = opset_of(model, "")
     nodes = [node for node in all_nodes(model) if is_standard(node) and touches_float32(node) and not any(bodies(node))]
-    count = _Counter(model, nodes, target)
+    count = _Counter(model, [node for node in nodes if can_lower(node)], target)
     best, most = OpsetChoice(own), count.low(own)
     start = most
     for opset in _candidates(nodes, own):

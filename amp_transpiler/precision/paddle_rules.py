@@ -27,6 +27,13 @@ class PaddleRules(Rules):
         self.lists = lists
         self.use_promote = use_promote
 
+    def can_lower(self, node: ir.Node) -> bool:
+        """Whether the lists at the level, and promotion, can lead to low."""
+        found = colour(node, self.lists, self.level).colour
+        if found is Colour.UNLISTED:
+            return self.use_promote or self.level in ("O2", "auto")
+        return found in (Colour.WHITE, Colour.GRAY)
+
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
         """Go by the lists at the level, then by promotion or the gray rule."""
         found, reason = colour(node, self.lists, self.level)

@@ -7,17 +7,17 @@ rewriting. The systems are `paddle_rules.py`, `torch_rules.py`, `raf_rules.py`, 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
 from typing import Literal, Protocol
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.walk import is_standard
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
 from amp_transpiler.precision.policy import operator_class
 
-__all__ = ["Leaning", "Rules", "State", "listed"]
+__all__ = ["Leaning", "Rules", "State", "completes_linear", "listed"]
 
 Leaning = Literal["low", "high"]
 
@@ -45,8 +45,8 @@ class Rules(abc.ABC):
     """How one system decides.
 
     Attributes:
-        looks_ahead: decisions depend on later readers of a value too: the program is gone through until nothing
-            changes any more. Such rules must be monotone: what more low values around it make low stays low.
+        looks_ahead: decisions depend on later readers of a value too: they are made again until nothing changes any
+            more. Such rules must be monotone: what is low stays low when more around it becomes low.
         low_inputs_of_norms: the only inputs of BatchNormalization that may be low, where the system keeps its
             parameters in float32 whatever the target; None: as the target has kernels.
         folds: a normalisation that could not be low itself may be folded into the convolution before it.
@@ -58,15 +58,25 @@ class Rules(abc.ABC):
     folds: bool = True
     lists: AutoMixedPrecisionLists
 
-    def check(self, nodes: Iterable[ir.Node]) -> None:  # noqa: B027 - most systems accept every program
+    def check(self, model: ir.Model) -> None:  # noqa: B027 - most systems accept every program
         """Look at the program as a whole before anything is decided; refuse one that the system has no answer for.
 
         Args:
-            nodes: every node of every scope.
+            model: the typed program.
 
         Raises:
             OptionError: (a ValueError) what is wrong, and what to do.
         """
+
+    def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
+        """Whether a normalisation may become part of its producer: not where the user speaks of either."""
+        names = {str(value.name) for node in (norm, producer) for value in (*node.inputs, *node.outputs) if value}
+        spoken_of = any(operator_class(node) in self.lists.custom_black_list for node in (norm, producer))
+        return self.folds and not spoken_of and not names & self.lists.black_varnames
+
+    def can_lower(self, node: ir.Node) -> bool:
+        """Whether these rules make such a node low in some program; False if they never do, whatever is around it."""
+        return operator_class(node) not in self.lists.custom_black_list
 
     def form_without_schema(self, node: ir.Node) -> LowForm | None:  # noqa: ARG002 - for those that have one
         """Return the low form of an operator that no schema is known for, if the rules know one."""
@@ -81,6 +91,23 @@ class Rules(abc.ABC):
             form: its low form with most low slots.
             state: what was decided so far.
         """
+
+
+def completes_linear(node: ir.Node, state: State) -> bool:
+    """Whether an Add is the second half of a linear layer, which exporters write as MatMul and Add.
+
+    That is: it adds a vector of parameters to a low product. ONNX cannot tell it from a vector that the user's own code
+    adds; systems that have a linear operator see the bias as part of it.
+    """
+    if not is_standard(node) or node.op_type != "Add":
+        return False
+    for product, bias in (node.inputs, tuple(reversed(node.inputs))):
+        maker = None if product is None else product.producer()
+        if product is None or bias is None or maker is None or maker.op_type != "MatMul" or not is_standard(maker):
+            continue
+        if state.is_low(product) and state.is_parameter(bias) and bias.shape is not None and len(bias.shape) == 1:
+            return True
+    return False
 
 
 def listed(node: ir.Node, form: LowForm, lists: AutoMixedPrecisionLists) -> Decision | None:

@@ -7,7 +7,7 @@ result, so the result is rounded to low before it is cast to float32.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
@@ -16,7 +16,7 @@ from amp_transpiler.graph.walk import bodies, control_ports, is_standard
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
-from amp_transpiler.precision.policy import Level, operator_name
+from amp_transpiler.precision.policy import Level, operator_class, operator_name
 from amp_transpiler.precision.rules import Rules, State, listed
 
 __all__ = ["MIXED_OPS", "PRESETS", "Preset", "SambanovaRules", "find_preset", "parse_mixed_ops"]
@@ -80,6 +80,8 @@ def find_preset(name: str) -> Preset:
         OptionError: there is none, or it is reserved.
     """
     known = ", ".join(PRESETS)
+    if not isinstance(name, str):
+        raise OptionError(f"preset is {name!r}: expected one of {known}")
     if name.lower() in _RESERVED:
         raise OptionError(f"preset {name!r} is reserved by SambaNova for a later release: expected one of {known}")
     if name.lower() not in PRESETS:
@@ -93,6 +95,8 @@ def parse_mixed_ops(names: str | Collection[str]) -> frozenset[str]:
     Raises:
         OptionError: there is no such kind.
     """
+    if not isinstance(names, str) and not isinstance(names, Collection):
+        raise OptionError(f"mixed_ops is {names!r}: expected a list of {' and '.join(MIXED_OPS)}")
     given = names.split(",") if isinstance(names, str) else list(names)
     found = frozenset(str(name).strip().lower() for name in given if str(name).strip())
     if unknown := sorted(found - MIXED_OPS.keys()):
@@ -114,13 +118,17 @@ class SambanovaRules(Rules):
         self.mixed_ops = mixed_ops
         self.lists = lists
         self.folds = preset.others
-        self._converted: set[ir.Node] = set()
+        self._converted: dict[ir.Node, str] = {}  # node -> the conversion that it lies behind
 
-    def check(self, nodes: Iterable[ir.Node]) -> None:
+    def check(self, model: ir.Model) -> None:
         """Find what lies behind a conversion to float32, for the preset that heeds them."""
-        graph = next((node.graph for node in nodes), None)
-        if self.preset.heeds_casts and isinstance(graph, ir.Graph):
-            self._converted = set(_behind_conversions(graph, set()))
+        self._converted = dict(_behind_conversions(model.graph, {})) if self.preset.heeds_casts else {}
+
+    def can_lower(self, node: ir.Node) -> bool:
+        """Whether the preset lowers everything, or the operator is GEMM-like and such are lowered."""
+        gemm = (self.preset.gemm or "gemm" in self.mixed_ops) and operator_name(node) in MIXED_OPS["gemm"]
+        white = operator_class(node) in self.lists.custom_white_list
+        return super().can_lower(node) and (self.preset.others or gemm or white)
 
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:  # noqa: ARG002 - it looks at nothing else
         """Go by the user's lists, the mixed operators, then the preset."""
@@ -132,45 +140,58 @@ class SambanovaRules(Rules):
         if "gemm" in self.mixed_ops and name in MIXED_OPS["gemm"]:
             return Decision("low", "mixed operator gemm: low in, its result cast to float32", form)
         preset = self.preset
-        if node in self._converted:
-            return Decision("high", "preset default: behind a conversion to float32, kept as it was written")
+        if (cast := self._converted.get(node)) is not None:
+            return Decision("high", f"preset default: behind the conversion to float32 '{cast}', kept as it is written")
         if preset.others or (preset.gemm and name in MIXED_OPS["gemm"]):
             return Decision("low", f"preset {preset.name}: {preset.effect}", form)
-        return Decision("high", f"preset {preset.name}: {preset.effect}")
+        if preset.gemm:
+            return Decision("high", f"preset {preset.name}: {name} is not GEMM-like and stays as it is written")
+        return Decision("high", f"{name} is none of the mixed operators and stays as it is written")
 
 
-def _behind_conversions(graph: ir.Graph, converted: set[ir.Value]) -> Iterator[ir.Node]:
+def _behind_conversions(graph: ir.Graph, converted: dict[ir.Value, str]) -> Iterator[tuple[ir.Node, str]]:
     """Yield the nodes of a graph and its bodies that read what a conversion from float to float32 leads to.
 
     Args:
         graph: the graph, its nodes in topological order.
-        converted: values known to come from a conversion; those found are added.
+        converted: values known to come from a conversion -> its name; those found are added.
+
+    Yields:
+        A node, and the name of the conversion.
     """
     for node in graph:
+        cast = next((converted[value] for value in node.inputs if value in converted), None)
         if any(True for _ in bodies(node)):
             yield from _through_bodies(node, converted)
         elif _is_conversion(node):
-            converted.update(node.outputs)
-        elif any(value in converted for value in node.inputs):
-            converted.update(node.outputs)
-            yield node
+            converted.update(dict.fromkeys(node.outputs, str(node.name)))
+        elif cast is not None:
+            converted.update(dict.fromkeys(node.outputs, cast))
+            yield node, cast
 
 
-def _through_bodies(node: ir.Node, converted: set[ir.Value]) -> Iterator[ir.Node]:
+def _through_bodies(node: ir.Node, converted: dict[ir.Value, str]) -> Iterator[tuple[ir.Node, str]]:
     ports = control_ports(node)
     for inward in (True, False):
         for port in ports:
-            if any(use.value in converted for use in port.uses if use.value is not None):
-                converted.update(value for value in port.definitions if (value.producer() is None) == inward)
+            cast = next((converted[use.value] for use in port.uses if use.value in converted), None)
+            if cast is not None:
+                made = (value for value in port.definitions if (value.producer() is None) == inward)
+                converted.update(dict.fromkeys(made, cast))
         if inward:
             for _, body in bodies(node):
                 yield from _behind_conversions(body, converted)
 
 
 def _is_conversion(node: ir.Node) -> bool:
-    """Whether the node is the user's own cast of a float to float32: a mask that comes from integers is none."""
+    """Whether the node is the user's own cast of float data to float32.
+
+    A mask that comes from integers is none, nor is a single number, such as the scale of an attention, which exporters
+    cast for want of a better idea.
+    """
     source = node.inputs[0] if node.inputs else None
     floats = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
     if not is_standard(node) or node.op_type not in ("Cast", "CastLike") or source is None:
         return False
-    return source.dtype in floats and node.outputs[0].dtype == ir.DataType.FLOAT
+    is_number = source.shape is not None and all(size == 1 for size in source.shape)
+    return source.dtype in floats and node.outputs[0].dtype == ir.DataType.FLOAT and not is_number

@@ -120,6 +120,8 @@ def _sambanova(asked: Asked, level: Level, low: LowFormat, lists: AutoMixedPreci
         if given != default:
             raise OptionError(f"{what} decides by itself, so {name} {given!r} has no meaning beside it: drop one")
     mixed = parse_mixed_ops(asked.mixed_ops)
+    if asked.mixed_ops and not mixed:
+        raise OptionError(f"mixed_ops is {asked.mixed_ops!r}, which names nothing: expected gemm, softmax or both")
     preset = find_preset(asked.preset) if asked.preset is not None else PRESETS["mp0"]
     rules = SambanovaRules(preset, mixed, lists)
     own: Level = "O1" if preset.level == "O0" and mixed else preset.level

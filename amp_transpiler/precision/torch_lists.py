@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import enum
 
+from amp_transpiler.precision.table_text import table_rows
+
 __all__ = ["TORCH_CLASSES", "TorchClass"]
 
 
@@ -300,8 +302,7 @@ com.microsoft::Range                            arange
 
 
 def _rows(found: TorchClass, table: str) -> dict[str, tuple[TorchClass, str]]:
-    rows = [line.split(maxsplit=1) for line in table.strip().splitlines()]
-    return {key: (found, reason) for key, reason in rows}
+    return {key: (found, reason) for key, reason in table_rows(table).items()}
 
 
 TORCH_CLASSES: dict[str, tuple[TorchClass, str]] = {

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import LowFormat
-from amp_transpiler.graph.regions import DISABLE_AMP, region_of
-from amp_transpiler.graph.walk import constant_of
+from amp_transpiler.graph.regions import DISABLE_AMP, FUNCTION_KEY, region_of
+from amp_transpiler.graph.walk import all_nodes, constant_of
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists
 from amp_transpiler.precision.policy import operator_name
-from amp_transpiler.precision.rules import Rules, State, listed
+from amp_transpiler.precision.rules import Rules, State, completes_linear, listed
 from amp_transpiler.precision.torch_lists import TORCH_CLASSES, TorchClass
 
-__all__ = ["BANNED", "FUNCTION_KEY", "TorchRules"]
-
-FUNCTION_KEY = "amp_transpiler.function"  # metadata: the function of `nn.functional` that built the node
+__all__ = ["BANNED", "TorchRules"]
 
 BANNED = frozenset({"binary_cross_entropy"})
 """Functions that torch refuses to run under autocast."""
@@ -35,6 +31,14 @@ _DECIDING_INPUTS: dict[str, frozenset[int]] = {
 }
 
 
+_EFFECT = {
+    TorchClass.LOWER_PRECISION_FP: "runs in low precision",
+    TorchClass.FP32: "runs in float32",
+    TorchClass.PROMOTE: "runs in the widest type of its inputs",
+    TorchClass.FALL_THROUGH: "is not cast and follows its inputs",
+}
+
+
 class TorchRules(Rules):
     """The rules of `torch.autocast("cuda")`.
 
@@ -47,13 +51,13 @@ class TorchRules(Rules):
         self.low = low
         self.lists = lists
 
-    def check(self, nodes: Iterable[ir.Node]) -> None:
+    def check(self, model: ir.Model) -> None:
         """Refuse what torch refuses: a binary cross entropy of probabilities outside of `disable_amp`.
 
         Raises:
             OptionError: there is one.
         """
-        for node in nodes:
+        for node in all_nodes(model):
             function = node.metadata_props.get(FUNCTION_KEY)
             if function in BANNED and DISABLE_AMP not in region_of(node):
                 raise OptionError(
@@ -62,18 +66,23 @@ class TorchRules(Rules):
                     "inputs cast to float32"
                 )
 
+    def can_lower(self, node: ir.Node) -> bool:
+        """Whether torch does not run the operator in float32."""
+        kind, _ = TORCH_CLASSES.get(operator_name(node), (TorchClass.FALL_THROUGH, ""))
+        return super().can_lower(node) and kind is not TorchClass.FP32
+
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
         """Go by the user's own lists, then by torch's class."""
         if (found := listed(node, form, self.lists)) is not None:
             return found
         key = operator_name(node)
-        if key == "Add" and _adds_linear_bias(node, state):
-            return Decision("low", "torch's linear: the bias of a matrix product is part of it", form)
+        if completes_linear(node, state):
+            return Decision("low", "torch: the bias of a matrix product is part of linear, in low precision", form)
         known = TORCH_CLASSES.get(key)
         if known is None:
             return _fall_through(node, form, state, f"torch has no {key}: it falls through")
         kind, name = known
-        why = f"torch's {kind.value} ({name})"
+        why = f"torch: {name} {_EFFECT[kind]}"
         if kind is TorchClass.LOWER_PRECISION_FP:
             return Decision("low", why, form)
         if kind is TorchClass.FP32:
@@ -81,20 +90,6 @@ class TorchRules(Rules):
         if kind is TorchClass.PROMOTE:
             return _promoted(node, form, form.inputs, state, why)
         return _fall_through(node, form, state, why)
-
-
-def _adds_linear_bias(node: ir.Node, state: State) -> bool:
-    """Whether an Add is the second half of torch's `linear`, which exporters write as MatMul and Add.
-
-    ONNX cannot tell it from a vector that the user's own code adds to a product, which torch would promote.
-    """
-    for product, bias in (node.inputs, tuple(reversed(node.inputs))):
-        maker = None if product is None else product.producer()
-        if maker is None or maker.op_type != "MatMul" or bias is None or bias.shape is None:
-            continue
-        if state.is_low(product) and state.is_parameter(bias) and len(bias.shape) == 1:  # type: ignore[arg-type]  # a maker has a value
-            return True
-    return False
 
 
 def _fall_through(node: ir.Node, form: LowForm, state: State, why: str) -> Decision:

@@ -15,8 +15,8 @@ from amp_transpiler.report.table import (
     is_float,
     outputs_worst_first,
     printable,
-    reasons,
 )
+from amp_transpiler.report.wording import reasons, remarks
 
 __all__ = ["page"]
 
@@ -83,7 +83,8 @@ def _html(text: object) -> str:
 
 def _article(report: Report, error: str | None) -> str:
     target = "nothing written" if report.destination is None or error else _html(report.destination)
-    asked = f"{_html(report.asked)}, {_html(report.dtype)}, target {_html(report.target)}, opset {_opset(report)}"
+    to = "" if report.is_copy else f" {_html(report.dtype)}, target {_html(report.target)},"
+    asked = f"{_html(report.asked)},{to} opset {_opset(report)}"
     parts = [
         f"<article>\n<h1>{_html(report.source)} → {target}</h1>",
         f'<p class="soft">{asked}, {report.seconds:.1f} s</p>',
@@ -92,7 +93,7 @@ def _article(report: Report, error: str | None) -> str:
         _operators(report),
         _outputs(report),
         _why(report),
-        _list("Notes", report.notes),
+        _list("Notes", remarks(report)),
         _list("Made high because the first result was not exact enough", report.repaired),
         _decisions(report),
     ]
@@ -114,8 +115,9 @@ def _verdict(report: Report, error: str | None) -> str:
 def _tiles(report: Report) -> str:
     choice = report.low_nodes + report.high_nodes
     share = f"{report.low_nodes / choice:.0%}" if choice else "-"
+    low = "low" if report.is_copy else _html(report.dtype)
     tiles = [
-        (share, f"of {choice} float nodes are {_html(report.dtype)}"),
+        (share, f"of {choice} float nodes are {low}"),
         (str(report.casts), f"casts added, {report.casts_removed} removed"),
         (human_bytes(report.weight_bytes[1]), f"of weights, was {human_bytes(report.weight_bytes[0])}"),
     ]

@@ -13,6 +13,7 @@ from typing import Any
 
 from amp_transpiler import __version__
 from amp_transpiler.report.report import Report
+from amp_transpiler.report.wording import remarks
 
 __all__ = ["dump", "package_versions", "report_as_dict"]
 
@@ -22,13 +23,14 @@ _PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_d
 
 
 def report_as_dict(report: Report) -> dict[str, Any]:
-    """Return every field of `report` except the program, as JSON values.
+    """Return every field of `report` except the program, as JSON values; among the notes all that the table says.
 
     Floats that are not finite become the strings `NaN`, `Infinity` and `-Infinity`; pairs (before, after) become
     lists of two.
     """
     fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
     del fields["program"]
+    fields["notes"] = remarks(report)
     converted = _plain(fields)
     assert isinstance(converted, dict)
     return converted

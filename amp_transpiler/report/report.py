@@ -22,7 +22,7 @@ class DecisionRow:
         op: the operator, with its domain unless that is ONNX's own (`Conv`, `com.microsoft::BiasGelu`).
         precision: `low`, `high` (float32), or `untouched`: it has no float32 tensor, or is control flow, whose body is
             decided node by node.
-        reason: one sentence.
+        reason: one sentence; names of values are in single quotes.
         scope: the path of the enclosing bodies, empty in the main graph (`loop_1/body`).
     """
 
@@ -117,3 +117,8 @@ class Report:
 
     def __post_init__(self) -> None:
         self.asked = self.asked or f"level {self.level}"
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether nothing was to be changed, so that the result is the source as it was."""
+        return self.level == "O0"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from amp_transpiler.report.report import OutputComparison, Precision, Report
+from amp_transpiler.report.wording import reasons, remarks
 
 if TYPE_CHECKING:
     from amp_transpiler.runtime.benchmark import BenchmarkResult
@@ -25,7 +25,6 @@ __all__ = [
     "is_float",
     "outputs_worst_first",
     "printable",
-    "reasons",
     "summary",
 ]
 
@@ -72,12 +71,6 @@ def is_float(dtype: str) -> bool:
     return "float" in dtype.lower() or dtype.lower() == "double"
 
 
-def reasons(report: Report, precision: Precision) -> list[tuple[str, int]]:
-    """Return (reason, nodes) for every reason behind `precision`, the most frequent first, ties by text."""
-    counts = collections.Counter(row.reason for row in report.decisions if row.precision == precision)
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-
-
 def outputs_worst_first(outputs: Iterable[OutputComparison]) -> list[OutputComparison]:
     """Return the comparisons, those a reader must look at first: non-finite, differing, then by relative error."""
 
@@ -104,10 +97,8 @@ def summary(report: Report, *, failed: bool = False) -> RenderableType:
 def _title(report: Report, *, failed: bool) -> Text:
     target = "nothing written" if report.destination is None or failed else printable(report.destination)
     line = Text(f"{printable(report.source)} -> {target}", style="bold", overflow="fold")
-    line.append(
-        f"\n{report.asked}, {report.dtype}, target {report.target}, {report.seconds:.1f} s",
-        style="not bold dim",
-    )
+    to = "" if report.is_copy else f" {report.dtype}, target {report.target},"
+    line.append(f"\n{report.asked},{to} {report.seconds:.1f} s", style="not bold dim")
     return line
 
 
@@ -132,7 +123,7 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
     if report.checks:
         grid.add_row("checks", Text(printable("; ".join(report.checks))))
     grid.add_row("verdict", Text(printable(report.verdict), style=_verdict_style(report, failed=failed)))
-    for label, note in _notes(report.notes):
+    for label, note in _notes(remarks(report)):
         grid.add_row(label, Text(printable(note)))
     return Padding(grid, (0, 0, 0, 2), expand=False)
 

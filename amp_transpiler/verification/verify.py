@@ -6,7 +6,10 @@ import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
 
 from amp_transpiler.convert import Conversion, convert
 from amp_transpiler.errors import CheckFailed, InputError, ModelError
@@ -132,18 +135,56 @@ def _judge(report: Report, reference: Reference, failing: list[OutputComparison]
     if failing:
         report.verdict = f"failed on {data} sample{plural}"
         return _failure(report, failing, limit)
+    silent = _without_comparable(reference)
+    report.notes = (*report.notes, *_remarks(report, unjudged, silent))
+    if set(report.outputs) <= {*unjudged, *silent}:
+        report.verdict = "structurally checked only: no finite output to compare"
+        why = "no output says how exact it is; supply other inputs with --inputs" if report.outputs else "no outputs"
+        report.notes = (*report.notes, f"not compared with the fp32 model: {why}")
+        return ""
     report.verdict = f"verified: within {worst:.2%} of fp32 on {data} sample{plural}, rounding emulated"
-    if report.repaired:
-        report.notes = (*report.notes, f"{len(report.repaired)} nodes were made float32 to be accurate enough")
-    if unjudged:
-        names = ", ".join(unjudged)
-        report.notes = (*report.notes, f"the made-up inputs leave {names} practically zero, so its error is not judged")
-    changed = [row.name for row in report.outputs.values() if row.mismatched]
-    if changed:
-        report.notes = (*report.notes, f"integer or text outputs that changed: {', '.join(changed)}")
     if not reference.given:
         report.notes = (*report.notes, "compared on made-up inputs; judge on real ones with --inputs")
     return ""
+
+
+def _remarks(report: Report, unjudged: list[str], silent: list[str]) -> Iterator[str]:
+    """Yield what the verdict leaves out: repairs, and outputs that it does not speak of."""
+    if report.repaired:
+        yield f"{len(report.repaired)} nodes were made float32 to be accurate enough"
+    if unjudged:
+        yield f"the made-up inputs leave {', '.join(unjudged)} practically zero, so its error is not judged"
+    if silent:
+        yield f"empty, NaN or infinite in fp32, so that nothing is compared: {', '.join(silent)}"
+    changed = [row.name for row in report.outputs.values() if row.mismatched]
+    if changed:
+        yield f"integer or text outputs that changed: {', '.join(changed)}"
+
+
+def _without_comparable(reference: Reference) -> list[str]:
+    """Return the names of outputs that have no element, in no sample, with a finite value in fp32."""
+    names = dict.fromkeys(name for sample in reference.outputs for name in sample)
+    return [
+        name
+        for name in names
+        if not any(_comparable(array) for sample in reference.outputs for array in _arrays(sample[name]))
+    ]
+
+
+def _arrays(value: Any) -> Iterator[np.ndarray]:
+    """Yield the arrays of an output, which may be a sequence, the mapping of a ZipMap, or None."""
+    if isinstance(value, Mapping):
+        yield from (np.asarray(list(value)), np.asarray(list(value.values())))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _arrays(item)
+    elif value is not None:
+        yield np.asarray(value)
+
+
+def _comparable(array: np.ndarray) -> int:
+    """Count the elements that are compared: integers, truth values and text all, floats where they are finite."""
+    return array.size if array.dtype.kind in "biuOUS" else int(np.count_nonzero(np.isfinite(array)))
 
 
 def _failure(report: Report, failing: list[OutputComparison], limit: float) -> str:

@@ -10,6 +10,7 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.precision.default_lists import DEFAULT_COLOURS, FINER_CLASSES, Colour
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists, known_operator, unknown_operators
 from amp_transpiler.precision.paddle_names import PADDLE_NAMES
+from amp_transpiler.precision.table_text import table_rows
 
 LISTS = ("white_list", "black_list", "gray_list", "unsupported_list", "extra_black_list")
 
@@ -313,3 +314,10 @@ def test_unknown_operators_come_with_near_matches(name, near):
 @pytest.mark.parametrize("name", ["Conv", "ai.onnx::Conv", "Scatter", "conv2d", "Gather[embedding]", "my.domain::Foo"])
 def test_known_operators(name):
     assert unknown_operators([name], ["my.domain::Foo"]) == []
+
+
+@pytest.mark.parametrize("text", ["Relu a\nAbs b\nRelu c", "Relu", "Relu  "])
+def test_a_table_has_one_row_an_operator_that_says_something(text):
+    with pytest.raises(ValueError, match="Relu"):
+        table_rows(text)
+    assert table_rows("\nRelu  one two\n\nAbs x\n", "Exp y") == {"Relu": "one two", "Abs": "x", "Exp": "y"}

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.regions import FUNCTION_KEY
 from amp_transpiler.graph.variable import Variable
 from amp_transpiler.nn.functional.building import builder_of, choice, wrap
-from amp_transpiler.precision.torch_rules import FUNCTION_KEY
 
 __all__ = [
     "binary_cross_entropy",

@@ -199,11 +199,11 @@ def _wrap(
     if dtype == "bfloat16" and dynamic:
         logger.warning("bfloat16 has float32's range: dynamic loss scaling is switched off, and the scale set to 1")
         dynamic, scaling = False, dataclasses.replace(scaling, init_loss_scaling=1.0)
-    if fp32_params:
-        optimizer.multi_precision = True
     lists = amp_lists if amp_lists is not None else AutoMixedPrecisionLists(dtype=dtype)
     asked = Asked(policy=policy, level=found, dtype=dtype, lists=lists, use_promote=use_promote)
     choose_policy(asked)  # refuses now what makes no sense
+    if fp32_params:
+        optimizer.multi_precision = True
     options = AmpOptions(
         asked=asked,
         level=found,

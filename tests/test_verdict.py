@@ -1,0 +1,162 @@
+"""What the report claims: a verdict only where something was compared, and plain words where nothing became low."""
+
+import json
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.parser
+import pytest
+
+import amp_transpiler as amp
+from amp_transpiler import cli
+from amp_transpiler.report.as_html import page
+from amp_transpiler.report.as_json import report_as_dict
+from amp_transpiler.report.wording import remarks
+from tests.support import array, parse
+
+NOTHING = "structurally checked only: no finite output to compare"
+W = array(4, 4, seed=1)
+PLAIN = "(float[2,4] x) => (float[2,4] y) { y = MatMul (x, w) }"
+ROOT = "(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) a = Abs (h) n = Neg (a) m = Sub (n, a) y = Sqrt (m) }"
+EMPTY = "(float[0,4] x) => (float[0,4] y) { y = MatMul (x, w) }"
+TWO = "(float[2,4] x) => (float[2,4] y, float[2,4] z) { y = MatMul (x, w) n = Sub (x, x) z = Div (n, n) }"
+INTEGER = "(float[2,4] x) => (int64[2] y) { h = MatMul (x, w) y = ArgMax <axis = 1, keepdims = 0> (h) }"
+
+
+def without_outputs():
+    model = parse(PLAIN, w=W)
+    del model.graph.output[:]
+    return model
+
+
+# ---- the verdict: something was compared, or it is no verdict ----
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("make", "inputs", "note"),
+    [
+        (without_outputs, None, "no outputs"),
+        (lambda: parse(PLAIN, w=np.full((4, 4), np.nan, np.float32)), None, "so that nothing is compared: y"),
+        (lambda: parse(ROOT, w=W), {"x": array(2, 4)}, "so that nothing is compared: y"),
+        (lambda: parse(EMPTY, w=W), {"x": array(0, 4)}, "so that nothing is compared: y"),
+        (lambda: parse(PLAIN, w=np.zeros((4, 4), np.float32)), None, "leave y practically zero"),
+    ],
+    ids=["no outputs", "NaN parameters", "NaN results", "empty", "practically zero"],
+)
+def test_nothing_is_verified_where_nothing_was_compared(make, inputs, note, dtype):
+    report = amp.transpile(make(), level="O2", dtype=dtype, inputs=inputs)
+    assert report.verdict == NOTHING
+    assert any(note in one for one in report.notes), report.notes
+    assert any(one.startswith("not compared with the fp32 model") for one in report.notes), report.notes
+    assert not any("compared on made-up inputs" in one for one in report.notes)
+
+
+@pytest.mark.parametrize("text", [PLAIN, INTEGER, TWO])
+def test_one_value_to_compare_is_enough(text):
+    report = amp.transpile(parse(text, w=W), level="O2", inputs={"x": array(2, 4)})
+    assert report.verdict.startswith("verified: within 0.")
+    assert any(one.endswith("nothing is compared: z") for one in report.notes) == (text is TWO)
+
+
+def test_a_zero_output_of_given_inputs_is_compared():
+    report = amp.transpile(parse(PLAIN, w=W), level="O2", inputs={"x": np.zeros((2, 4), np.float32)})
+    assert report.verdict.startswith("verified: within 0.00% of fp32 on 1 given sample")
+
+
+# ---- nothing became low ----
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize(
+    ("text", "options", "note"),
+    [
+        ("[n] y = Exp (x)", {"policy": "torch"}, "nothing became low: torch"),
+        ("[n] h = Relu (x) [m] y = Relu (h)", {"policy": "torch"}, "promoted, input '...' is float32 (2 of 2 nodes)"),
+        ("[n] y = Relu (x)", {"preset": "mp1"}, "nothing became low: preset mp1: "),
+        ("[n] y = Relu (x)", {"policy": "torch", "keep_io_types": ["x"]}, "no node became low: "),
+        ("[n] y = MatMul (x, w)", {"policy": "torch"}, None),
+    ],
+)
+def test_the_report_says_that_nothing_became_low(text, options, note, verify):
+    model = parse(f"(float[2,4] x) => (float[2,4] y) {{ {text} }}", w=W)
+    report = amp.transpile(model, verify=verify, **options)
+    found = [one for one in remarks(report) if "became low" in one]
+    assert len(found) == (note is not None)
+    assert report_as_dict(report)["notes"] == list(remarks(report))
+    for one in found:
+        assert note in one
+        assert one.split("'")[0] in page([(report, None)]).replace("&#x27;", "'")
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"policy": "torch"}, "policy torch"),
+        ({"preset": "mp1", "mixed_ops": "gemm"}, "preset mp1, mixed gemm"),
+        ({"level": "O2"}, "level O2"),
+    ],
+)
+def test_json_tells_what_was_asked(options, asked):
+    record = report_as_dict(amp.transpile(parse(PLAIN, w=W), verify=False, **options))
+    assert record["asked"] == asked
+
+
+# ---- the command: copies, mixed operators, custom operators ----
+
+
+@pytest.fixture
+def model(tmp_path):
+    onnx.save(parse(PLAIN, w=W), tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"), [("--preset=mp0", "bf16"), ("--preset=MP0", "bf16"), ("--level=O0", "fp16")]
+)
+def test_a_copy_claims_no_low_format(asked, name, model, capsys):
+    places = ["--json", str(model.with_suffix(".json")), "--report", str(model.with_suffix(".html"))]
+    assert cli.main([str(model), asked, *places]) == 0
+    written = model.with_name(f"model.{name}.onnx")
+    assert written.read_bytes() == model.read_bytes()
+    shown, html = " ".join(capsys.readouterr().out.split()), model.with_suffix(".html").read_text(encoding="utf-8")
+    note = f"model.{name}.onnx is a copy in the source's own precision, whatever its name says"
+    assert note.replace(" ", "") in shown.replace(" ", "")  # the table may break the path
+    assert note in html.replace("&#x27;", "'")
+    assert note in json.loads(model.with_suffix(".json").read_text())["notes"][0]
+    for text in (shown, html):
+        assert "float16" not in text
+
+
+def test_mixed_operators_beside_mp0_are_no_copy(model, capsys):
+    assert cli.main([str(model), "--preset", "mp0", "--mixed-ops", "gemm", "--disable-amp", "none|.*", "-q"]) == 0
+    assert "copies" not in capsys.readouterr().err
+
+
+CUSTOM = """
+<ir_version: 10, opset_import: ["": 17, "my.ops": 1]>
+net (float[2,4] x) => (float[2,4] y) { h = my.ops.Scale (x)  y = Relu (h) }
+"""
+
+
+@pytest.mark.parametrize("option", ["--black", "--white"])
+def test_a_custom_operator_of_the_model_is_listed_without_a_warning(option, tmp_path, monkeypatch, capsys):
+    from amp_transpiler import pipeline
+
+    onnx.save(onnx.parser.parse_model(CUSTOM), tmp_path / "model.onnx")
+    seen = []
+
+    def transpile(src, dst=None, **options):
+        seen.append(options["amp_lists"])
+        return amp.Report("a", "O1", "float16", "cuda")
+
+    monkeypatch.setattr(pipeline, "transpile", transpile)
+    assert cli.main([str(tmp_path / "model.onnx"), option, "my.ops::Scale", option, "Tanh", "-q"]) == 0
+    assert capsys.readouterr().err == ""
+    lists = seen[0]
+    black = option == "--black"
+    for name in ("my.ops::Scale", "Tanh"):
+        assert (name in lists.custom_black_list, name in lists.black_list) == (black, black)
+        assert (name in lists.custom_white_list, name in lists.white_list) == (not black, not black)
+        assert (name in lists.unsupported_list) == black
