@@ -7,7 +7,7 @@ result, so the result is rounded to low before it is cast to float32.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 import onnx_ir as ir
 
@@ -122,7 +122,7 @@ class SambanovaRules(Rules):
 
     def check(self, model: ir.Model) -> None:
         """Find what lies behind a conversion to float32, for the preset that heeds them."""
-        self._converted = dict(_behind_conversions(model.graph, {})) if self.preset.heeds_casts else {}
+        self._converted = _Conversions(model.graph).behind if self.preset.heeds_casts else {}
 
     def can_lower(self, node: ir.Node) -> bool:
         """Whether the preset lowers everything, or the operator is GEMM-like and such are lowered."""
@@ -149,45 +149,53 @@ class SambanovaRules(Rules):
         return Decision("high", f"{name} is none of the mixed operators and stays as it is written")
 
 
-def _behind_conversions(graph: ir.Graph, converted: dict[ir.Value, str]) -> Iterator[tuple[ir.Node, str]]:
-    """Yield the nodes of a graph and its bodies that read what a conversion from float to float32 leads to.
+class _Conversions:
+    """What lies behind the conversions from float to float32 that a program was written with.
 
-    Args:
-        graph: the graph, its nodes in topological order.
-        converted: values known to come from a conversion -> its name; those found are added.
-
-    Yields:
-        A node, and the name of the conversion.
+    Attributes:
+        behind: node -> name of the conversion whose result it reads, directly or not.
     """
-    for node in graph:
-        cast = next((converted[value] for value in node.inputs if value in converted), None)
-        if any(True for _ in bodies(node)):
-            yield from _through_bodies(node, converted)
-        elif _is_conversion(node):
-            converted.update(dict.fromkeys(node.outputs, str(node.name)))
-        elif cast is not None:
-            converted.update(dict.fromkeys(node.outputs, cast))
-            yield node, cast
 
+    def __init__(self, graph: ir.Graph) -> None:
+        self.behind: dict[ir.Node, str] = {}
+        self._converted: dict[ir.Value, str] = {}  # value -> name of the conversion that it comes from
+        self._data: set[ir.Value] = set()  # values that depend on more than shapes and constants
+        self._graph(graph)
 
-def _through_bodies(node: ir.Node, converted: dict[ir.Value, str]) -> Iterator[tuple[ir.Node, str]]:
-    ports = control_ports(node)
-    for inward in (True, False):
-        for port in ports:
-            cast = next((converted[use.value] for use in port.uses if use.value in converted), None)
-            if cast is not None:
-                made = (value for value in port.definitions if (value.producer() is None) == inward)
-                converted.update(dict.fromkeys(made, cast))
-        if inward:
-            for _, body in bodies(node):
-                yield from _behind_conversions(body, converted)
+    def _graph(self, graph: ir.Graph) -> None:
+        self._data.update(graph.inputs)
+        for node in graph:
+            cast = next((self._converted[value] for value in node.inputs if value in self._converted), None)
+            depends = any(value in self._data for value in node.inputs)
+            if any(True for _ in bodies(node)):
+                self._bodies(node)
+                depends = True
+            elif _is_conversion(node) and depends:
+                self._converted.update(dict.fromkeys(node.outputs, str(node.name)))
+            elif cast is not None:
+                self._converted.update(dict.fromkeys(node.outputs, cast))
+                self.behind[node] = cast
+            if depends and not (is_standard(node) and node.op_type in ("Shape", "Size")):
+                self._data.update(node.outputs)
+
+    def _bodies(self, node: ir.Node) -> None:
+        ports = control_ports(node)
+        for inward in (True, False):
+            for port in ports:
+                cast = next((self._converted[use.value] for use in port.uses if use.value in self._converted), None)
+                if cast is not None:
+                    made = (value for value in port.definitions if (value.producer() is None) == inward)
+                    self._converted.update(dict.fromkeys(made, cast))
+            if inward:
+                for _, body in bodies(node):
+                    self._graph(body)
 
 
 def _is_conversion(node: ir.Node) -> bool:
     """Whether the node is the user's own cast of float data to float32.
 
-    A mask that comes from integers is none, nor is a single number, such as the scale of an attention, which exporters
-    cast for want of a better idea.
+    A mask that comes from integers is none, nor is a single number. Exporters cast such numbers, the scale of an
+    attention for one, for want of a better idea.
     """
     source = node.inputs[0] if node.inputs else None
     floats = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)

@@ -23,7 +23,7 @@ FEED = {"x": array(4, 6), "target": array(4, 6, seed=5, scale=0.3)}
 FORWARD = {
     "torch": {"MatMul": "LOW", "Add": "LOW", "Relu": "LOW", "Exp": "FLOAT"},
     "raf": {"MatMul": "LOW", "Add": "LOW", "Relu": "LOW", "Exp": "FLOAT"},
-    "mxnet": {"MatMul": "LOW", "Add": "FLOAT", "Relu": "FLOAT", "Exp": "FLOAT"},
+    "mxnet": {"MatMul": "LOW", "Add": "LOW", "Relu": "LOW", "Exp": "FLOAT"},
 }
 
 
@@ -39,6 +39,8 @@ def test_a_policy_decides_about_the_forward_pass(policy, dtype):
     one, losses = trained(policy=policy, dtype=dtype, **scale)
     low = {"float16": "FLOAT16", "bfloat16": "BFLOAT16"}[dtype]
     expected = {key: low if made == "LOW" else made for key, made in FORWARD[policy].items()}
+    if (policy, dtype) == ("mxnet", "bfloat16"):
+        expected["Exp"] = low  # its bfloat16 list has exp among the neutral operators
     found = {key: nets.makes(nets.nodes(one.main, key, "forward")[0])[0] for key in expected}
     assert found == expected
     assert all(one.scope[name].dtype == np.float32 for name in WEIGHTS), "parameters stay float32"
