@@ -76,7 +76,7 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, asked: Asked, *,
         Names of the weights and constants that are low now.
     """
     given = load(program)
-    policy = dataclasses.replace(choose_policy(asked), use_guard=use_guard)
+    policy = dataclasses.replace(choose_policy(asked), use_guard=use_guard, outputs_as_computed=given.is_training)
     if policy.level == "O0":
         return set()
     work = given.clone()

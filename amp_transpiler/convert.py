@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+from collections.abc import Iterator
 
 import onnx
 import onnx_ir as ir
@@ -33,7 +35,7 @@ from amp_transpiler.rewrite.fusion_guard import guard_fusions
 from amp_transpiler.rewrite.newer_operators import write_out_newer_operators
 from amp_transpiler.rewrite.opset import OpsetConversionError, convert_opset, lower_opset
 
-__all__ = ["Conversion", "convert", "prepare", "prepare_and_convert"]
+__all__ = ["Conversion", "convert", "fitted", "prepare", "prepare_and_convert"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,11 +74,7 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
         OptionError: the system at hand refuses the program.
         VerificationError: the result is not well typed.
     """
-    policy = dataclasses.replace(
-        policy,
-        parameters=frozenset(p.name for p in program.persistables.values() if p.kind == "parameter"),
-        training=program.is_training,
-    )
+    policy = fitted(policy, program)
     ranges = RangeFaults(policy.low, strict=policy.level == "auto")
     prepare(program, policy, ranges)
     conversion = convert(program, policy, ranges)
@@ -85,6 +83,12 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
     program.touch()
     program.source = None
     return conversion
+
+
+def fitted(policy: Policy, program: Program) -> Policy:
+    """Return the policy with what it says of parameters and training taken from a program."""
+    parameters = frozenset(p.name for p in program.persistables.values() if p.kind == "parameter")
+    return dataclasses.replace(policy, parameters=parameters, training=program.is_training)
 
 
 def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
@@ -97,11 +101,12 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         ModelError: the program was not valid to begin with, or needs an opset that ONNX Runtime does not know.
     """
     model, what = program.model, str(program.source or "the model")
+    policy.rules.source_opsets = dict(model.graph.opset_imports)
     if calls := inline_functions(model):
         program.notes.append(f"{calls} calls of model-local functions were inlined")
     _release_initializers(program)
     unify_constants(model)
-    skip_identities(model)
+    skip_identities(model, keep=program.is_training)
     name_nodes(model, NameAllocator(model))
     propagate_types(model)
     if fault := next(faults(model), None):
@@ -124,14 +129,35 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
         VerificationError: the result is not well typed.
     """
     model = program.model
-    assignment = assign(model, policy, ranges)
-    converted = apply_assignment(model, assignment, NameAllocator(model))
-    removed = clean_casts(model)
+    with _put_out(program, policy):
+        assignment = assign(model, policy, ranges)
+        converted = apply_assignment(model, assignment, NameAllocator(model))
+        removed = clean_casts(model)
     guard_fusions(model)
     verify(model, "carrying out the assignment")
     casts = sum(INSERTED in node.meta for node in all_nodes(model))
     logger.info("%d constants converted, %d casts added, %d removed", len(converted), casts, removed)
     return Conversion(assignment, converted, casts, removed)
+
+
+@contextlib.contextmanager
+def _put_out(program: Program, policy: Policy) -> Iterator[None]:
+    """Make what must not change its type an output of a training program's graph, which otherwise has none.
+
+    That is what replaces a persistable value after a run, and what is fetched unless it may come as it is computed.
+    """
+    if not program.is_training:
+        yield
+        return
+    graph, before = program.model.graph, [str(value.name) for value in program.model.graph.outputs]
+    fetched = () if policy.outputs_as_computed else program.outputs
+    graph.outputs.clear()
+    values = [program.find(name) for name in dict.fromkeys((*program.updates.values(), *fetched))]
+    graph.outputs.extend(value for value in values if value is not None and value.producer() is not None)
+    yield
+    graph.outputs.clear()
+    program.touch()
+    graph.outputs.extend(program.value(name) for name in before)
 
 
 def _lower_opset(program: Program) -> bool:

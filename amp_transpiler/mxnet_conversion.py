@@ -16,7 +16,7 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import LowFormat, low_format, parse_dtype
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.regions import DISABLE_AMP, mark_region
+from amp_transpiler.graph.regions import DISABLE_AMP, mark_region, region_of
 from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.lists import AutoMixedPrecisionLists, unknown_operators
@@ -129,14 +129,16 @@ def convert_model(
         level="O1",
         low=low,
         target="cuda",
-        rules=MxnetRules(AutoMixedPrecisionLists(dtype=low.name), tables),
+        rules=MxnetRules(low, AutoMixedPrecisionLists(dtype=low.name), tables),
         use_guard=False,
         low_io=_low_inputs(given, input_dtypes, low),
         constants="whole" if cast_params_offline else "runtime",
     )
     work = given.clone()
     _exclude(work, excluded)
-    _report_unlisted(work, prepare_and_convert(work, policy).assignment, tables)
+    assignment = prepare_and_convert(work, policy).assignment
+    _report_unlisted(work, assignment, tables)
+    _warn_of_refusals(assignment, tables)
     return work
 
 
@@ -308,6 +310,17 @@ def _exclude(program: Program, names: Collection[str]) -> None:
 
 def _outputs(node: ir.Node) -> list[str | None]:
     return [value.name for value in node.outputs]
+
+
+def _warn_of_refusals(assignment: Assignment, tables: MxnetLists) -> None:
+    """Warn of target operators that stay as written because they cannot be low, as MXNet does."""
+    refused: dict[str, str] = {}
+    for node, decision in assignment.decisions.items():
+        no_form = decision.precision == "high" and tables.key_of(node) in tables.target
+        if no_form and DISABLE_AMP not in region_of(node):
+            refused.setdefault(operator_name(node), decision.reason)
+    for operator, reason in refused.items():
+        logger.warning("%s is on the target list but stays as it is written: %s", operator, reason)
 
 
 def _report_unlisted(program: Program, assignment: Assignment, tables: MxnetLists) -> None:

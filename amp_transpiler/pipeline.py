@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_transpiler.convert import Conversion, convert, prepare
+from amp_transpiler.convert import Conversion, convert, fitted, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.external_data import external_files
@@ -108,7 +108,8 @@ def transpile(
         # A file loaded for this call alone may be worked on itself; verification wants the original beside the result.
         program = source if isinstance(src, (str, os.PathLike)) and not verify else source.clone()
         _mark(program, guard, disable_amp)
-        chosen = _with_io(chosen, program.model, keep_io_types)
+        chosen = fitted(_with_io(chosen, program, keep_io_types), program)
+        chosen = dataclasses.replace(chosen, use_guard=chosen.use_guard or bool(guard))
         report = _begin(source, destination, chosen, asked.label)
     if chosen.level == "O0":
         return _copied(source, chosen, report, destination, clock)
@@ -163,8 +164,9 @@ def _check_tolerance(tolerance: float | None) -> None:
         raise OptionError(f"tolerance is {tolerance}: expected a fraction above 0, such as 0.01 for one percent")
 
 
-def _with_io(policy: Policy, model: ir.Model, keep: bool | Collection[str]) -> Policy:
-    names = {str(value.name) for value in (*model.graph.inputs, *model.graph.outputs)}
+def _with_io(policy: Policy, program: Program, keep: bool | Collection[str]) -> Policy:
+    graph = program.model.graph
+    names = {str(value.name) for value in (*graph.inputs, *graph.outputs)} - program.persistables.keys()
     kept = (names if keep else set()) if isinstance(keep, bool) else set(keep)
     if unknown := sorted(kept - names):
         raise OptionError(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -62,12 +61,12 @@ def autocast(
         low=low,
         target="cuda",
         rules=RafRules(low, AutoMixedPrecisionLists(dtype=low.name)),
-        outputs_as_computed=outputs_low and not given.is_training,
+        use_guard=False,
+        outputs_as_computed=outputs_low,
     )
-    with _put_out(work, given.outputs if not outputs_low else ()):
-        prepare_and_convert(work, policy)
-        if not outputs_low:
-            _widen_outputs(work, low)
+    prepare_and_convert(work, policy)
+    if not outputs_low:
+        _widen_outputs(work, low)
     return work
 
 
@@ -92,21 +91,6 @@ def _check_args(program: Program, args: Mapping[str, Any] | Sequence[Any]) -> No
             raise InputError(f"args: got {len(args)} arrays, the program has {len(infos)} inputs: {names}")
         args = {info.name: array for info, array in zip(infos, args, strict=False)}
     check_feeds(args, infos, lenient=True, where="args")
-
-
-@contextlib.contextmanager
-def _put_out(program: Program, fetched: Iterable[str]) -> Iterator[None]:
-    """Make what must not change its type an output of a training program's graph: updates, and `fetched`."""
-    if not program.is_training:
-        yield
-        return
-    graph = program.model.graph
-    graph.outputs.clear()
-    wanted = dict.fromkeys((*program.updates.values(), *fetched))
-    values = [program.value(name) for name in wanted]
-    graph.outputs.extend(value for value in values if value.producer() is not None)
-    yield
-    graph.outputs.clear()
 
 
 def _widen_outputs(program: Program, low: LowFormat) -> None:

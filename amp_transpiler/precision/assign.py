@@ -52,7 +52,8 @@ class Policy:
             reader wants low.
         training: the program is a training program (see `Target`).
         constants: where constants are converted (see `Assignment`).
-        outputs_as_computed: outputs of the program come in the precision that they are made in.
+        outputs_as_computed: outputs of the program come in the precision that they are made in; what a training
+            program writes back does not.
     """
 
     level: Level
@@ -92,7 +93,9 @@ class _Assigner:
         self._ranges = ranges
         self._target = Target(policy.target, policy.low, training=policy.training)
         self._result = Assignment(
-            policy.low, outputs_as_computed=policy.outputs_as_computed, constants=policy.constants
+            policy.low,
+            outputs_as_computed=policy.outputs_as_computed and not policy.training,
+            constants=policy.constants,
         )
         self._constraints: dict[ir.Node, Constraint] = {}
         self._leaning: dict[ir.Value, Leaning] = {}  # of values whose producer has a precision of its own
@@ -244,7 +247,7 @@ class _Assigner:
         if self._policy.level == "O0":
             return Decision("high", "level O0 changes nothing")
         if found.form is None:
-            return self._unsupported(node, found)
+            return self._rules.decide_without_form(node) or self._unsupported(node, found)
         if node in self._folded:
             return Decision("high", "computed from constants alone: folded when the model is loaded", neutral=True)
         reason = self._forbidden(node, found.form)

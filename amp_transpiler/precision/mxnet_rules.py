@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.walk import all_nodes, constant_of, is_standard
 from amp_transpiler.kernels import attribute_values
 from amp_transpiler.precision.assignment import Decision
@@ -27,15 +28,16 @@ class MxnetRules(Rules):
     One object serves one program at a time: `check` notes which of its nodes meet a condition.
 
     Args:
+        low: the low format.
         lists: what the user listed beside MXNet's tables; it wins over them.
-        tables: MXNet's lists, or what is to stand for them; None for the defaults of the format of `lists`.
+        tables: MXNet's lists, or what is to stand for them; None for the defaults of the low format.
     """
 
     looks_ahead = True
 
-    def __init__(self, lists: AutoMixedPrecisionLists, tables: MxnetLists | None = None) -> None:
+    def __init__(self, low: LowFormat, lists: AutoMixedPrecisionLists, tables: MxnetLists | None = None) -> None:
         self.lists = lists
-        self.tables = tables if tables is not None else default_mxnet_lists(lists.dtype)
+        self.tables = tables if tables is not None else default_mxnet_lists(low.name)
         self._conditional: dict[ir.Node, str] = {}
 
     def check(self, model: ir.Model) -> None:
@@ -60,8 +62,13 @@ class MxnetRules(Rules):
                         f"which this node does not have (it has {', '.join(node.attributes) or 'none'}) and "
                         f"{operator} has no default for; exclude nodes by name with excluded_sym_names instead"
                     )
-                if found in values:
+                if any(_is_same(found, value) for value in values):
                     self._conditional[node] = f"conditional: {operator} with {attribute}={found}"
+
+    def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
+        """Whether no condition of the user's looks at either node, besides."""
+        conditional = {operator for operator, _, _ in self.tables.conditional}
+        return super().may_fold(norm, producer) and not conditional & {operator_name(norm), operator_name(producer)}
 
     def can_lower(self, node: ir.Node) -> bool:
         """Whether the operator is not on the fp32 list."""
@@ -124,6 +131,14 @@ def _text(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return f"[{','.join(map(_text, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is_same(found: str, value: str) -> bool:
+    """Whether two texts are the same word, or the same number however it is written."""
+    try:
+        return float(found) == float(value)
+    except ValueError:
+        return found == value
 
 
 def _default(node: ir.Node, name: str, imports: Mapping[str, int]) -> object:

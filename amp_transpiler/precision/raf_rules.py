@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.regions import DISABLE_AMP, region_of
 from amp_transpiler.graph.schema import signature, type_string
 from amp_transpiler.graph.walk import all_nodes, bodies, constant_of, is_standard
 from amp_transpiler.precision.assignment import Decision
@@ -107,6 +108,8 @@ class RafRules(Rules):
     def _lacks_rule(self, node: ir.Node) -> bool:
         if is_standard(node) or not touches_float32(node) or any(True for _ in bodies(node)):
             return False
+        if DISABLE_AMP in region_of(node):
+            return False
         if operator_name(node) in self.lists.custom_black_list | self.lists.custom_white_list:
             return False
         known = signature(node.domain, node.op_type, _ANY_VERSION) is not None
@@ -116,8 +119,8 @@ class RafRules(Rules):
         return find_rule(node.domain, node.op_type, self._opset(node))
 
     def _opset(self, node: ir.Node) -> int:
-        """The version of the node's domain. The graphs of bodies import nothing: the main graph does, for all."""
-        imports = (node.graph.opset_imports if node.graph is not None else {}) or self._imports
+        """The version of the node's domain in the program as it came: what its author had in mind."""
+        imports = self.source_opsets or self._imports
         if is_standard(node):
             return imports.get("", imports.get("ai.onnx", 1))
         return imports.get(node.domain, 1)

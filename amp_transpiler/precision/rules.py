@@ -7,6 +7,8 @@ rewriting. The systems are `paddle_rules.py`, `torch_rules.py`, `raf_rules.py`, 
 from __future__ import annotations
 
 import abc
+import types
+from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import onnx_ir as ir
@@ -51,12 +53,14 @@ class Rules(abc.ABC):
             parameters in float32 whatever the target; None: as the target has kernels.
         folds: a normalisation that could not be low itself may be folded into the convolution before it.
         lists: what the user listed beside the system's own tables.
+        source_opsets: versions of the domains as the program came, before any was raised or lowered.
     """
 
     looks_ahead: bool = False
     low_inputs_of_norms: frozenset[int] | None = None
     folds: bool = True
     lists: AutoMixedPrecisionLists
+    source_opsets: Mapping[str, int] = types.MappingProxyType({})
 
     def check(self, model: ir.Model) -> None:  # noqa: B027 - most systems accept every program
         """Look at the program as a whole before anything is decided; refuse one that the system has no answer for.
@@ -72,7 +76,8 @@ class Rules(abc.ABC):
         """Whether a normalisation may become part of its producer: not where the user speaks of either."""
         names = {str(value.name) for node in (norm, producer) for value in (*node.inputs, *node.outputs) if value}
         spoken_of = any(operator_class(node) in self.lists.custom_black_list for node in (norm, producer))
-        return self.folds and not spoken_of and not names & self.lists.black_varnames
+        wanted = self.can_lower(norm) and self.can_lower(producer)
+        return self.folds and wanted and not spoken_of and not names & self.lists.black_varnames
 
     def can_lower(self, node: ir.Node) -> bool:
         """Whether these rules make such a node low in some program; False if they never do, whatever is around it."""
@@ -80,6 +85,10 @@ class Rules(abc.ABC):
 
     def form_without_schema(self, node: ir.Node) -> LowForm | None:  # noqa: ARG002 - for those that have one
         """Return the low form of an operator that no schema is known for, if the rules know one."""
+        return None
+
+    def decide_without_form(self, node: ir.Node) -> Decision | None:  # noqa: ARG002 - for those that decide
+        """Decide about a node that has no low form, if there is more to say than that it stays high."""
         return None
 
     @abc.abstractmethod

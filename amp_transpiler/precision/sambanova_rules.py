@@ -12,6 +12,7 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.regions import DISABLE_AMP, region_of
 from amp_transpiler.graph.walk import bodies, control_ports, is_standard
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
@@ -73,6 +74,9 @@ MIXED_OPS = {
 """What `--mixed-ops` names -> operators. gemm: low in, float32 out (matmul, linear). softmax: float32 in, low out."""
 
 
+_MIXED_SOFTMAX = "mixed operator softmax: float32 in, low out"
+
+
 def find_preset(name: str) -> Preset:
     """Return the preset of this name, in any case.
 
@@ -130,13 +134,21 @@ class SambanovaRules(Rules):
         white = operator_class(node) in self.lists.custom_white_list
         return super().can_lower(node) and (self.preset.others or gemm or white)
 
+    def decide_without_form(self, node: ir.Node) -> Decision | None:
+        """Store the result of a mixed softmax low all the same: it is computed in float32 anyhow."""
+        if "softmax" not in self.mixed_ops or operator_name(node) not in MIXED_OPS["softmax"]:
+            return None
+        if operator_class(node) in self.lists.custom_black_list or DISABLE_AMP in region_of(node):
+            return None
+        return Decision("high", _MIXED_SOFTMAX, rounded=frozenset(range(len(node.outputs))))
+
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:  # noqa: ARG002 - it looks at nothing else
         """Go by the user's lists, the mixed operators, then the preset."""
         if decision := listed(node, form, self.lists):
             return decision
         name = operator_name(node)
         if "softmax" in self.mixed_ops and name in MIXED_OPS["softmax"]:
-            return Decision("high", "mixed operator softmax: float32 in, low out", rounded=form.outputs)
+            return Decision("high", _MIXED_SOFTMAX, rounded=form.outputs)
         if "gemm" in self.mixed_ops and name in MIXED_OPS["gemm"]:
             return Decision("low", "mixed operator gemm: low in, its result cast to float32", form)
         preset = self.preset

@@ -34,7 +34,7 @@ DEFAULT_DTYPE: str = _Default("float16")
 _OTHER_SYSTEMS: dict[str, Callable[[LowFormat, AutoMixedPrecisionLists], Rules]] = {
     "torch": TorchRules,
     "raf": RafRules,
-    "mxnet": lambda _, lists: MxnetRules(lists),
+    "mxnet": MxnetRules,
 }
 POLICIES = ("paddle", *_OTHER_SYSTEMS)
 
@@ -83,7 +83,7 @@ class Asked:
 
 
 def choose_policy(asked: Asked) -> Policy:
-    """Return the policy that was asked for.
+    """Return the policy that was asked for. Marks of `fp16_guard`, which is Paddle's, bind Paddle's rules alone.
 
     Raises:
         OptionError: something has no meaning, or two things contradict each other.
@@ -107,7 +107,7 @@ def choose_policy(asked: Asked) -> Policy:
             "take policy 'paddle' or preset 'mp4' for a pure mode"
         )
     rules = _OTHER_SYSTEMS[asked.policy](low, lists)
-    return Policy(level="O0" if level == "O0" else "O1", low=low, target=asked.target, rules=rules)
+    return Policy(level="O0" if level == "O0" else "O1", low=low, target=asked.target, rules=rules, use_guard=False)
 
 
 def _sambanova(asked: Asked, level: Level, low: LowFormat, lists: AutoMixedPrecisionLists) -> Policy:
@@ -125,4 +125,4 @@ def _sambanova(asked: Asked, level: Level, low: LowFormat, lists: AutoMixedPreci
     preset = find_preset(asked.preset) if asked.preset is not None else PRESETS["mp0"]
     rules = SambanovaRules(preset, mixed, lists)
     own: Level = "O1" if preset.level == "O0" and mixed else preset.level
-    return Policy(level=own, low=low, target=asked.target, rules=rules)
+    return Policy(level=own, low=low, target=asked.target, rules=rules, use_guard=False)

@@ -45,7 +45,10 @@ def apply_assignment(model: ir.Model, assignment: Assignment, names: NameAllocat
         low_uses = [use for use, want in wants if want == "low"]
         high_uses = [use for use, want in wants if want == "high"]
         if constant_of(value) is not None:
-            converted |= _settle_constant(value, low_uses, high_uses, assignment, names)
+            exact = [
+                use for use, want in wants if want == "high" or (want == "any" and _sees_rounding(use, assignment))
+            ]
+            converted |= _settle_constant(value, low_uses, exact, assignment, names)
         elif value in assignment.rounded_values:
             _store_low(value, [use for use, want in wants if want != "high"], high_uses, assignment.low, names)
         elif value in assignment.low_values:
@@ -72,6 +75,16 @@ def _float_uses(model: ir.Model) -> dict[ir.Value, list[Use]]:
                 if value is not None and is_float32(value):
                     uses.setdefault(value, []).append(Use(user, index))
     return uses
+
+
+def _sees_rounding(use: Use, assignment: Assignment) -> bool:
+    """Whether a reader that takes any precision would tell a rounded constant from the exact one.
+
+    Shape and Size would not, nor a cast of the user's to the very format.
+    """
+    if isinstance(use.user, ir.Graph) or use.user.op_type != "Cast":
+        return isinstance(use.user, ir.Graph)
+    return use.user.outputs[0].dtype != assignment.low.dtype
 
 
 def _settle_constant(

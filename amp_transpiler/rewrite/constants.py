@@ -27,19 +27,34 @@ def unify_constants(model: ir.Model) -> int:
     return changed
 
 
-def skip_identities(model: ir.Model) -> int:
-    """Let readers of an Identity of a constant read the constant itself; return how many Identities go.
+def skip_identities(model: ir.Model, *, keep: bool) -> int:
+    """Let readers of an Identity of a constant read the constant itself; return how many there were.
 
-    Exporters write them for parameters that layers share. They would hide from every rule that it is a parameter.
+    A cast of a float32 constant to float32 is one, too. Exporters write them, for parameters that layers share; they
+    would hide from every rule that it is a parameter.
+
+    Args:
+        model: the model.
+        keep: leave the nodes there: their results may be asked for by name.
     """
     skipped = 0
     for node in list(all_nodes(model)):
-        if node.op_type != "Identity" or not is_standard(node) or constant_of(node.inputs[0]) is None:
+        source, graph = node.inputs[0] if node.inputs else None, node.graph
+        tensor = constant_of(source)
+        if source is None or tensor is None or not isinstance(graph, ir.Graph) or not _changes_nothing(node, tensor):
             continue
-        result, graph = node.outputs[0], node.graph
-        if result.is_graph_output() or not isinstance(graph, ir.Graph):
-            continue
-        result.replace_all_uses_with(node.inputs[0])  # type: ignore[arg-type]  # a constant is a value
-        graph.remove(node, safe=True)
+        result = node.outputs[0]
+        for use in list(result.uses()):
+            use.node.replace_input_with(use.idx, source)
+        if not keep and not result.is_graph_output():
+            graph.remove(node, safe=True)
         skipped += 1
     return skipped
+
+
+def _changes_nothing(node: ir.Node, tensor: ir.TensorProtocol) -> bool:
+    if not is_standard(node):
+        return False
+    to = node.attributes.get("to")
+    is_cast = node.op_type == "Cast" and to is not None and not to.is_ref()
+    return node.op_type == "Identity" or (is_cast and tensor.dtype == ir.DataType.FLOAT == to.as_int())  # type: ignore[union-attr]  # is_cast says so

@@ -220,6 +220,8 @@ def test_row_34_regions_and_lists_give_what_fp32_gives(name, dtype):
     options = {"level": "O2", "dtype": dtype, "use_amp_guard": guard is not None}
     net = trainer(optimizer.SGD(0.01), guard=guard, amp_lists=lists(dtype=dtype, **given), **options)
     named = ("conv1", "norm", "relu", "pool", "conv2", "relu2", "gemm")
+    if (name, dtype) == ("an operator", "bfloat16"):
+        low = low - {"pool"}  # the opset is not raised for a pool alone, and below 22 it has no bfloat16 kernel
     assert {node for node in named if text_nets.kind(net, node) != "FLOAT"} == low
     (found,) = losses(net, image_batches(1))
     assert found == pytest.approx(expected, rel={"float16": 1e-2, "bfloat16": 3e-2}[dtype])

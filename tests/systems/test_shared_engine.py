@@ -1,12 +1,17 @@
 """What every system shares, and what each may say about it: folding, constants behind Identity, biases, the opset."""
 
 import numpy as np
+import onnx
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler import optimizer
+import amp_transpiler.nn.functional as F
+from amp_transpiler import optimizer, static, tensor
 from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.program import Persistable
+from amp_transpiler.precision import casting_rules
 from amp_transpiler.precision.casting_rules import find_rule
+from amp_transpiler.utils import unique_name
 from tests import support
 from tests.support import array, parse
 
@@ -168,3 +173,194 @@ def test_type_hints_may_end_in_another_order_than_they_nest():
     assert find_rule("", "Mul", 18) is keep
     inner.__exit__(None, None, None)
     assert find_rule("", "Mul", 18) is None
+
+
+# ---- training programs go every way alike ----
+
+WAYS = {
+    "O1": lambda program: amp.transpile(program, level="O1", verify=False).program,
+    "O2": lambda program: amp.transpile(program, level="O2", verify=False).program,
+    "torch": lambda program: amp.transpile(program, policy="torch", verify=False).program,
+    "raf": lambda program: amp.transpile(program, policy="raf", verify=False).program,
+    "mxnet": lambda program: amp.transpile(program, policy="mxnet", verify=False).program,
+    "mp4": lambda program: amp.transpile(program, preset="mp4", dtype="float16", verify=False).program,
+    "autocast": amp.autocast,
+    "convert_model": amp.convert_model,
+}
+
+
+def step():
+    """A complete training step of one linear layer, with momentum."""
+    main, startup = static.Program(), static.Program()
+    with unique_name.guard(), static.program_guard(main, startup):
+        x, target = static.data("x", [None, 4]), static.data("target", [None, 4])
+        loss = F.mse_loss(F.relu(static.nn.fc(x, 4)), target)
+        optimizer.Momentum(0.1).minimize(loss, startup)
+    return main, startup, loss
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_training_step_keeps_its_state_float32_and_trains(way):
+    main, startup, loss = step()
+    low = WAYS[way](main)
+    written = low.to_onnx()
+    types = {value.name: value.type.tensor_type.elem_type for value in (*written.graph.input, *written.graph.output)}
+    for name, update in low.updates.items():
+        assert types[name] == types[update] == onnx.TensorProto.FLOAT, name
+    feed = {"x": array(8, 4), "target": array(8, 4, seed=1)}
+    losses = {}
+    for name, program in (("fp32", main), (way, low)):
+        executor, scope = static.Executor(amp.CPUPlace()), static.Scope()
+        amp.seed(3)
+        executor.run(startup, scope=scope)
+        losses[name] = [float(executor.run(program, feed, [loss.name], scope=scope)[0]) for _ in range(4)]
+        assert all(scope[key].dtype == np.float32 for key in low.updates)
+    np.testing.assert_allclose(losses[way], losses["fp32"], rtol=1e-2)
+    assert "FLOAT16" in support.dtypes(low, "MatMul")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_startup_program_still_starts(way):
+    main, startup, _ = step()
+    executor, scope = static.Executor(amp.CPUPlace()), static.Scope()
+    executor.run(WAYS[way](startup), scope=scope)
+    assert {name for name in main.persistables if name in scope} >= {p.name for p in main.all_parameters()}
+    assert all(scope[p.name].dtype == np.float32 for p in main.all_parameters())
+
+
+def test_low_inputs_of_a_training_step_are_its_feeds_alone():
+    main, _, _ = step()
+    program = amp.transpile(main, policy="torch", keep_io_types=False, verify=False).program
+    types = {value.name: value.dtype.name for value in program.model.graph.inputs}
+    assert types.pop("x") == types.pop("target") == "FLOAT16"
+    assert {types[name] for name in program.persistables} == {"FLOAT"}
+
+
+def test_a_state_that_a_product_replaces_stays_float32():
+    program = static.Program()
+    with static.program_guard(program, static.Program()):
+        x = static.data("x", [4, 4])
+        program.persistables["x"] = Persistable("x", "state")
+        program.updates["x"] = tensor.matmul(x, static.data("w", [4, 4])).name
+    for way in WAYS.values():
+        low = way(program)
+        assert low.value(low.updates["x"]).dtype.name == low.value("x").dtype.name == "FLOAT"
+
+
+# ---- constants that others read exactly ----
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cast_of_the_users_reads_a_constant_exactly(way):
+    graph = """(float[2,4] x) => (float[2,4] y, int64[1] i, double[4,4] d) {
+        h = MatMul (x, w) y = Mul (h, c) i = Cast <to = 7> (c) d = Cast <to = 11> (w)
+    }"""
+    w = array(4, 4)
+    model = parse(graph, w=w, c=np.array([2049.0], np.float32))
+    found = support.run_emulated(WAYS[way](model), {"x": array(2, 4)})
+    assert found["i"] == [2049]
+    np.testing.assert_array_equal(found["d"], w.astype(np.float64))
+
+
+def test_offline_parameters_are_low_only_if_every_reader_wants_them_so():
+    graph = "(float[2,4] x) => (float[2,4] y, double[4,4] d) { y = MatMul (x, w) d = Cast <to = 11> (w) }"
+    model = parse(graph, w=array(4, 4))
+    program = amp.convert_model(model, cast_params_offline=True)
+    assert support.dtype_of(program, "w") == "FLOAT"
+
+
+def test_a_cast_to_the_very_format_costs_no_second_copy():
+    graph = "(float[2,4] x) => (float[2,4] y, float16[4,4] d) { y = MatMul (x, w) d = Cast <to = 10> (w) }"
+    model = parse(graph, w=array(4, 4))
+    program = amp.transpile(model, level="O2").program
+    assert support.dtype_of(program, "w") == "FLOAT16"
+    assert len(program.model.graph.initializers) == 1
+
+
+def test_a_parameter_that_is_an_output_keeps_its_type():
+    graph = "(float[2,4] x) => (float[2,4] y, float[4,4] w) { y = MatMul (x, w) }"
+    program = amp.autocast(parse(graph, w=array(4, 4)))
+    assert [value.dtype.name for value in program.model.graph.outputs] == ["FLOAT16", "FLOAT"]
+
+
+# ---- whose guard it is ----
+
+
+def test_marks_of_fp16_guard_bind_paddles_rules_alone():
+    model = support.chain("MatMul ({}, w)", "MatMul ({}, w)", w=array(4, 4))
+    amp.mark_region(model, "fp16_guard", nodes="v1")
+    products = {way: support.dtypes(convert(model), "MatMul") for way, convert in WAYS.items()}
+    assert {way for way, found in products.items() if found == ["FLOAT16", "FLOAT"]} == {"O1", "O2"}
+    assert {way for way, found in products.items() if found == ["FLOAT16"] * 2} == set(WAYS) - {"O1", "O2"}
+    asked = amp.transpile(support.chain("MatMul ({}, w)", "MatMul ({}, w)", w=array(4, 4)), policy="torch", guard="v1")
+    assert support.decisions(asked) == {"v1": "low", "y": "high"}
+
+
+# ---- rules of the systems ----
+
+
+def test_mxnets_tables_are_those_of_the_format_of_the_conversion():
+    model = support.chain("MatMul ({}, w)", "Softmax ({})", "MatMul ({}, w)", w=array(4, 4))
+    lists = amp.AutoMixedPrecisionLists(custom_black_list=["Exp"])  # made without a dtype
+    for given in (None, lists):
+        report = amp.transpile(model, policy="mxnet", dtype="bfloat16", amp_lists=given)
+        assert set(support.decisions(report).values()) == {"low"}, "softmax is neutral in bfloat16"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fp32_ops": ["BatchNormalization"]},
+        {"conditional_fp32_ops": [("BatchNormalization", "epsilon", ["1e-05"])]},
+    ],
+    ids=str,
+)
+def test_mxnet_folds_nothing_that_it_keeps(options):
+    statistics = {**NORM, "var": np.full(8, 1e6, np.float32)}  # beyond float16, so that it would be folded
+    program = amp.convert_model(parse(NETWORK, w=array(8, 4, 3, 3, scale=0.2), **statistics), **options)
+    assert support.dtypes(program, "BatchNormalization") == ["FLOAT"]
+
+
+@pytest.mark.parametrize("text", ["1", "1.0", "1e0"])
+def test_numbers_of_conditions_are_numbers(text):
+    model = support.chain("MatMul ({}, w)", "Elu <alpha = 1.0> ({})", w=array(4, 4))
+    program = amp.convert_model(model, target_dtype_ops=["MatMul", "Elu"], fp32_ops=[])
+    assert support.dtypes(program, "Elu") == ["FLOAT16"]
+    program = amp.convert_model(model, fp32_ops=[], conditional_fp32_ops=[("Elu", "alpha", [text])])
+    assert support.dtypes(program, "Elu") == ["FLOAT"]
+
+
+def test_mxnet_warns_of_a_target_operator_that_cannot_be_low(caplog):
+    graph = "(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) y = my.Foo (h) }"
+    model = parse(graph, imports=', "my": 1', w=array(4, 4))
+    amp.convert_model(model, target_dtype_ops=["MatMul", "my::Foo"])
+    assert "my::Foo is on the target list but stays as it is written" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("since", "opset", "applies"), [(27, 28, True), (27, 26, False), (13, 12, False), (13, 13, True)]
+)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_since_speaks_of_the_opset_that_the_program_was_written_in(since, opset, applies, dtype, monkeypatch):
+    monkeypatch.setattr(casting_rules, "_registered", {})
+    amp.casting_rule("Relu", since=since)(lambda node, inputs, low_dtype: ["float32"])
+    model = support.chain("MatMul ({}, w)", "Relu ({})", opset=opset, w=array(4, 4))
+    model.ir_version = 10
+    program = amp.autocast(model, dtype=dtype)
+    assert (support.dtypes(program, "Relu") == ["FLOAT"]) == applies
+
+
+def test_a_custom_operator_in_a_disabled_region_needs_no_rule():
+    graph = "(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) [off] y = my.Foo (h) }"
+    model = parse(graph, imports=', "my": 1', w=array(4, 4))
+    with pytest.raises(OptionError, match="my::Foo"):
+        amp.autocast(model)
+    amp.mark_region(model, "disable_amp", nodes="off")
+    assert support.dtypes(amp.autocast(model), "MatMul") == ["FLOAT16"]
+
+
+@pytest.mark.parametrize("target", ["cuda", "cpu", "any"])
+def test_a_mixed_softmax_is_stored_low_whatever_kernels_there_are(target):
+    model = support.chain("Softmax ({})", "Relu ({})")
+    program = amp.transpile(model, mixed_ops="softmax", target=target).program
+    assert [to for _, _, to in support.casts(program)] == ["BFLOAT16", "FLOAT"]
