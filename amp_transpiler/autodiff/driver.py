@@ -1,7 +1,7 @@
 """Reverse-mode differentiation of a graph. It knows no operator: those are in the rule tables.
 
 The gradient of a value has its shape and element type: so the backward pass of low nodes is low, and gradients of
-keep-high slots are float32.
+keep-high slots are float32. The gradients of a node are in the regions that the node is in.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from amp_transpiler.autodiff.context import NodeGradient, low_weight_sums_wanted
 from amp_transpiler.autodiff.registry import find_rule
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, low_or_float
+from amp_transpiler.graph.regions import inside_region_of, outside_regions
 
 __all__ = ["Driver", "differentiate"]
 
@@ -75,13 +76,16 @@ class Driver:
         for node in reversed(nodes):
             if not any(value in active for value in (*node.inputs, *captured(node)) if value is not None):
                 continue
-            grads = [settle(value) for value in node.outputs]
-            if all(grad is None for grad in grads):
-                continue
-            for value, grad in self._node(node, grads, active):
-                parts.setdefault(value, []).append(grad)
+            with inside_region_of(node):
+                grads = [settle(value) for value in node.outputs]
+                if all(grad is None for grad in grads):
+                    continue
+                for value, grad in self._node(node, grads, active):
+                    parts.setdefault(value, []).append(grad)
         for value in list(parts):
-            settle(value)
+            makers = [maker for part in parts[value] if (maker := part.producer()) is not None]
+            with inside_region_of(*makers):  # nobody here makes the value: its readers' gradients are what there is
+                settle(value)
         return {value: grad for value, grad in total.items() if value in self._wanted}
 
     def _active(self, nodes: Sequence[ir.Node]) -> set[ir.Value]:
@@ -129,7 +133,8 @@ class Driver:
             grads: gradient of each output of the branch, None where it has none.
             wanted: values from outside; their gradients are the outputs, zeros where the branch does not use one.
         """
-        copy, copied = copy_body(body, self.builder)
+        with outside_regions():  # copies are in the regions that the originals are in
+            copy, copied = copy_body(body, self.builder)
         driver = Driver(
             self.builder, set(wanted), self._stop | {copied[v] for v in self._stop if v in copied}, self._low_sums
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import difflib
+import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -27,8 +28,10 @@ __all__ = [
     "current_region",
     "disable_amp",
     "fp16_guard",
+    "inside_region_of",
     "is_guarded",
     "mark_region",
+    "outside_regions",
     "region_of",
 ]
 
@@ -47,33 +50,100 @@ class _HasModel(Protocol):
     model: ir.Model
 
 
+class _Region(contextlib.ContextDecorator):
+    """One region: entered by `with`, or around every call of the function that it decorates."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._tokens: list[contextvars.Token[tuple[str, ...]]] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(_stack.set((*_stack.get(), self._kind)))
+
+    def __exit__(self, *_: object) -> None:
+        _stack.reset(self._tokens.pop())
+
+    def __call__(self, func: _F) -> _F:
+        _check_function(self._kind, func)
+        return super().__call__(func)
+
+    def _recreate_cm(self) -> _Region:
+        return _Region(self._kind)
+
+
+_RUN_LATER: tuple[tuple[Callable[[Any], bool], str], ...] = (
+    (inspect.iscoroutinefunction, "a coroutine function"),
+    (inspect.isasyncgenfunction, "an asynchronous generator function"),
+    (inspect.isgeneratorfunction, "a generator function"),
+)
+
+
+def _check_function(kind: str, function: Any) -> None:
+    """Raise TypeError for what a region around the call would not be around the code of."""
+    remedy = f"use `with amp_transpiler.{kind}():` inside"
+    if not callable(function):
+        raise TypeError(f"@{kind} decorates a function, got {function!r}: {remedy} the code that builds")
+    own = type(function).__call__  # what an object that is no function runs
+    for runs_later, what in _RUN_LATER:
+        if runs_later(function) or runs_later(own):
+            raise TypeError(
+                f"@{kind} ends when {function!r} returns, and the code of {what} runs after that: {remedy} it, around "
+                "the code that builds"
+            )
+
+
 @overload
-def fp16_guard() -> contextlib._GeneratorContextManager[None]: ...
+def fp16_guard() -> _Region: ...
 @overload
 def fp16_guard(function: _F) -> _F: ...
-def fp16_guard(function: _F | None = None) -> contextlib._GeneratorContextManager[None] | _F:
+def fp16_guard(function: _F | None = None) -> _Region | _F:
     """Mark what is built inside as low at level O2 with its guard on.
 
-    A context manager (`with fp16_guard():`) and a decorator (`@fp16_guard` or `@fp16_guard()`).
+    A context manager (`with fp16_guard():`) and a decorator (`@fp16_guard` or `@fp16_guard()`). Gradients of what is
+    inside are inside as well.
+
+    Raises:
+        TypeError: it decorates no function, or one whose code runs after the call: a coroutine or generator function.
     """
-    return _entered(FP16_GUARD) if function is None else _entered(FP16_GUARD)(function)
+    return _Region(FP16_GUARD) if function is None else _Region(FP16_GUARD)(function)
 
 
 @overload
-def disable_amp() -> contextlib._GeneratorContextManager[None]: ...
+def disable_amp() -> _Region: ...
 @overload
 def disable_amp(function: _F) -> _F: ...
-def disable_amp(function: _F | None = None) -> contextlib._GeneratorContextManager[None] | _F:
+def disable_amp(function: _F | None = None) -> _Region | _F:
     """Keep what is built inside in the precision it is written in; it wins over any `fp16_guard`, outer or inner.
 
-    A context manager (`with disable_amp():`) and a decorator (`@disable_amp` or `@disable_amp()`).
+    A context manager (`with disable_amp():`) and a decorator (`@disable_amp` or `@disable_amp()`). Gradients of what
+    is inside are inside as well.
+
+    Raises:
+        TypeError: it decorates no function, or one whose code runs after the call: a coroutine or generator function.
     """
-    return _entered(DISABLE_AMP) if function is None else _entered(DISABLE_AMP)(function)
+    return _Region(DISABLE_AMP) if function is None else _Region(DISABLE_AMP)(function)
 
 
 @contextlib.contextmanager
-def _entered(kind: str) -> Iterator[None]:
-    token = _stack.set((*_stack.get(), kind))
+def inside_region_of(*nodes: ir.Node) -> Iterator[None]:
+    """Put what is built inside into the regions that all of `nodes` are in, as well as those the code is in already.
+
+    Args:
+        nodes: nodes of any program; without any, nothing changes.
+    """
+    outer = _stack.get()
+    shared = set(KINDS).intersection(*map(region_of, nodes)) if nodes else set()
+    token = _stack.set((*outer, *(kind for kind in KINDS if kind in shared and kind not in outer)))
+    try:
+        yield
+    finally:
+        _stack.reset(token)
+
+
+@contextlib.contextmanager
+def outside_regions() -> Iterator[None]:
+    """Leave what is built inside out of the regions that the code is in, for copies that have their own already."""
+    token = _stack.set(())
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.dtype_attributes import attribute_dtype, dtype_attribute
 from amp_transpiler.graph.proto import holds_map
 from amp_transpiler.graph.schema import Signature, Slot, opset_of, signature, type_string
@@ -83,6 +84,9 @@ def propagate_types(model: ir.Model) -> None:
 
     Shapes stay as declared. Values that only an operator of an unknown domain produces keep their declared type or,
     where the types of their readers determine it, get that.
+
+    Raises:
+        ModelError: ONNX has to be asked for a type, and refuses a node.
     """
     for graph in (model.graph, *(g for node in all_nodes(model) for _, g in bodies(node))):
         for value in graph.initializers.values():
@@ -164,10 +168,21 @@ def _set_type(value: ir.Value, type_: ir.TypeProtocol) -> None:
 
 
 def _infer_missing(model: ir.Model) -> None:
-    """Ask ONNX's own inference for types that the signatures leave open (sequences, optionals, maps)."""
+    """Ask ONNX's own inference for types that the signatures leave open (sequences, optionals, maps).
+
+    Raises:
+        ModelError: a node is one that ONNX has no such use of.
+    """
     from amp_transpiler.graph.io import to_proto_without_weights
 
-    inferred = onnx.shape_inference.infer_shapes(to_proto_without_weights(model), check_type=False, strict_mode=False)
+    proto = to_proto_without_weights(model)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False)
+    except onnx.shape_inference.InferenceError as error:  # its text names the operator and the node
+        reason = " ".join(str(error).split())[:400]
+        raise ModelError(
+            f"the model is invalid as it is, before any conversion: ONNX cannot infer its types: {reason}"
+        ) from error
     infos = (*inferred.graph.value_info, *inferred.graph.output)
     found = {info.name: info.type for info in infos if not holds_map(info.type)}
     for node in model.graph:

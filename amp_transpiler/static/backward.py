@@ -11,6 +11,7 @@ from amp_transpiler.autodiff import differentiate
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder, is_static, low_or_float, shape_of
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.regions import inside_region_of
 from amp_transpiler.graph.variable import Variable
 
 __all__ = ["append_backward", "gradients"]
@@ -98,7 +99,9 @@ def _differentiate(
         value = program.value(name)
         if value in found:
             label = builder.names.fresh(f"{name}@GRAD")
-            gradient = builder.op("Identity", [found[value]], name=label)
+            maker = found[value].producer()
+            with inside_region_of(*() if maker is None else (maker,)):
+                gradient = builder.op("Identity", [found[value]], name=label)
             gradient.shape = value.shape
             named[name] = Variable(program, label)
     return named

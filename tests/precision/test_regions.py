@@ -1,5 +1,7 @@
 """Regions: marking by pattern in every scope, nesting, and the context managers."""
 
+import contextlib
+import functools
 import types
 
 import onnx.parser
@@ -14,8 +16,10 @@ from amp_transpiler.graph.regions import (
     current_region,
     disable_amp,
     fp16_guard,
+    inside_region_of,
     is_guarded,
     mark_region,
+    outside_regions,
     region_of,
 )
 
@@ -152,3 +156,100 @@ def test_decorators_enter_anew_for_each_call(decorator):
 @pytest.mark.parametrize("decorator", [disable_amp, disable_amp()], ids=["bare", "called"])
 def test_a_decorated_function_is_out_of_amp(decorator):
     assert decorator(current_region)() == "disable_amp"
+
+
+async def coroutine():
+    return 1
+
+
+def generator():
+    yield 1
+
+
+async def asynchronous_generator():
+    yield 1
+
+
+class CalledLater:
+    async def __call__(self):
+        return 1
+
+
+NO_FUNCTIONS = {
+    "a word": ("conv", "decorates a function, got 'conv'"),
+    "a number": (3, "decorates a function, got 3"),
+    "a class method that is not bound": (classmethod(current_region), "decorates a function"),
+    "a coroutine function": (coroutine, "the code of a coroutine function"),
+    "a generator function": (generator, "the code of a generator function"),
+    "an asynchronous generator function": (asynchronous_generator, "the code of an asynchronous generator function"),
+    "a partial one": (functools.partial(generator), "the code of a generator function"),
+    "an object with a coroutine": (CalledLater(), "the code of a coroutine function"),
+    "a method": (CalledLater().__call__, "the code of a coroutine function"),
+}
+
+
+@pytest.mark.parametrize("called", [False, True], ids=["bare", "called"])
+@pytest.mark.parametrize("region", [disable_amp, fp16_guard], ids=["disable_amp", "fp16_guard"])
+@pytest.mark.parametrize("name", NO_FUNCTIONS)
+def test_what_a_region_would_not_be_around_is_refused(name, region, called):
+    wrong, words = NO_FUNCTIONS[name]
+    with pytest.raises(TypeError, match=rf"@{region.__name__}.*{words}.*with amp_transpiler.{region.__name__}\(\):"):
+        region()(wrong) if called else region(wrong)
+
+
+class Callable:
+    def __call__(self):
+        return current_region()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [current_region, Callable(), functools.partial(current_region), lambda: str(current_region()), len],
+    ids=["function", "object", "partial", "lambda", "builtin"],
+)
+def test_whatever_runs_when_it_is_called_can_be_decorated(function):
+    decorated = disable_amp(function)
+    assert decorated() == "disable_amp" if function is not len else decorated("ab") == 2
+    assert current_region() == ""
+
+
+def test_a_generator_may_enter_a_region_inside():
+    def build():
+        with disable_amp():
+            yield current_region()
+
+    assert list(build()) == ["disable_amp"]
+    assert current_region() == ""
+
+
+def test_one_region_can_be_entered_again():
+    region = fp16_guard()
+    with region, region:
+        assert current_region() == "fp16_guard;fp16_guard"
+    assert current_region() == ""
+
+
+@pytest.mark.parametrize(
+    ("outer", "kinds", "expected"),
+    [
+        ([], [], ""),
+        ([], [""], ""),
+        ([], ["disable_amp"], "disable_amp"),
+        ([], ["fp16_guard;disable_amp"], "fp16_guard;disable_amp"),
+        ([], ["fp16_guard;disable_amp", "disable_amp"], "disable_amp"),
+        ([], ["fp16_guard", ""], ""),
+        ([fp16_guard], [""], "fp16_guard"),
+        ([fp16_guard], ["disable_amp"], "fp16_guard;disable_amp"),
+        ([disable_amp], ["disable_amp"], "disable_amp"),
+    ],
+)
+def test_the_region_of_nodes_is_entered_on_top_of_what_is_there(outer, kinds, expected):
+    nodes = [ir.Node("", "Relu", [], metadata_props={REGION_KEY: kind} if kind else {}) for kind in kinds]
+    with contextlib.ExitStack() as stack:
+        for region in outer:
+            stack.enter_context(region())
+        with inside_region_of(*nodes):
+            assert current_region() == expected
+        with outside_regions():
+            assert current_region() == ""
+    assert current_region() == ""

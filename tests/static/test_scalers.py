@@ -382,7 +382,8 @@ WRONG = {
     "another backoff": (state(backoff_factor=0.25), OptionError, "backoff_factor is 0.25.*decr_ratio=0.25"),
     "another interval": (state(growth_interval=5), OptionError, "growth_interval is 5.*incr_every_n_steps=5"),
     "an infinite scale": (state(scale=float("inf")), InputError, "positive number"),
-    "a scale of nothing": (state(scale=0.0), InputError, "positive number"),
+    "a scale below nothing": (state(scale=-1.0), InputError, "positive number"),
+    "no number": (state(scale=float("nan")), InputError, "positive number"),
     "a scale beyond float32": (state(scale=1e39), InputError, "float32"),
     "a scale in words": (state(scale="8"), InputError, "positive number"),
     "half a step": (state(_growth_tracker=0.5), InputError, "whole number of steps"),
@@ -419,8 +420,9 @@ def test_update_scale_holds_until_the_scale_moves(scaler):
     np.testing.assert_allclose(scaled, 16 * loss.astype(np.float32), rtol=1e-6)
     found = one.optimizer.state_dict(one.scope)
     assert (found["scale"], found["_growth_tracker"]) == (16.0, 2)
-    with pytest.raises(InputError, match="positive number"):
-        one.optimizer.update_scale(-1.0, one.scope)
+    for wrong in (-1.0, 0.0, float("nan"), float("inf"), True, "8"):
+        with pytest.raises(InputError, match="positive number"):
+            one.optimizer.update_scale(wrong, one.scope)
 
 
 def test_the_state_of_a_scale_that_stays_is_the_scale():

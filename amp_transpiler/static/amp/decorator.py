@@ -60,9 +60,11 @@ def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
 
     Raises:
         TypeError: keywords of both overloads, or unknown ones.
-        OptionError: a level, dtype, policy, scaler or `weight_grad_reduce` that does not exist; a number that the
-            scaler has no meaning for: `decr_every_n_nan_or_inf` other than 1, an `incr_ratio` of 1 or less or a
-            `decr_ratio` of 1 or more with `"torch"` or `"mxnet"`; `fp32_params` with `master_weight=False`.
+        OptionError: a level, dtype, policy, scaler or `weight_grad_reduce` that does not exist; a number that no scale
+            can start from or move by: a first scale or ratio that is not positive and finite, a count of steps that
+            is no whole number from 1 to 2**31 - 1; one that the scaler has no meaning for: `decr_every_n_nan_or_inf`
+            other than 1, an `incr_ratio` of 1 or less or a `decr_ratio` of 1 or more with `"torch"` or `"mxnet"`;
+            `fp32_params` with `master_weight=False`.
         RuntimeError: what is given is no optimizer.
     """
     fits = [o for o in (_fp16_only, _common) if set(kwargs) <= set(inspect.signature(o).parameters)]

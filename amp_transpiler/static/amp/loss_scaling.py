@@ -10,11 +10,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
 
-__all__ = ["ScalingRule", "check_finite_and_unscale", "update_loss_scaling", "zero_if"]
+__all__ = [
+    "LARGEST_COUNT",
+    "ScalingRule",
+    "check_finite_and_unscale",
+    "is_count",
+    "is_positive",
+    "update_loss_scaling",
+    "zero_if",
+]
+
+LARGEST_COUNT = 2**31 - 1  # counters are int32
+_SMALLEST, _LARGEST = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,6 +54,20 @@ class ScalingRule:
     counts_bad_steps: bool = True
     skips_all: bool = False
     delayed: bool = False
+
+
+def is_positive(value: object) -> bool:
+    """Whether `value` is a number above 0 that float32, in which programs hold scales and ratios, can hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    return bool(_SMALLEST <= value <= _LARGEST)  # False for NaN
+
+
+def is_count(value: object, least: int) -> bool:
+    """Whether `value` is a whole number of steps, `least` or more, that an int32 counter can reach."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        return False
+    return bool(least <= value <= LARGEST_COUNT)
 
 
 def check_finite_and_unscale(

@@ -83,6 +83,11 @@ class OptimizerWithMixedPrecision:
 
     `minimize` rewrites the forward program, appends the backward pass of the scaled loss, unscales and checks the
     gradients, and appends the wrapped optimizer's update and that of the loss scale.
+
+    Attributes:
+        options: what `decorate` was asked for.
+        found_inf: a bool scalar of the program that says that this step's gradients are not finite; None before
+            `minimize`, and where the loss is not scaled.
     """
 
     def __init__(self, optimizer: Optimizer, options: AmpOptions) -> None:
@@ -93,6 +98,7 @@ class OptimizerWithMixedPrecision:
         self._state: ScalerState | None = None
         self._scaled_loss: Variable | None = None
         self._low_names: set[str] = set()
+        self.found_inf: ir.Value | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_optimizer"], name)
@@ -146,7 +152,8 @@ class OptimizerWithMixedPrecision:
             scope: where the values live; the global scope unless given.
 
         Raises:
-            InputError: keys are missing or unknown, or a value is no number that the state can have; nothing changed.
+            InputError: keys are missing or unknown, a value is no number that the state can have, or the scope has no
+                such values: the startup program has not run there; nothing changed.
             OptionError: a factor or an interval is not that of the program; nothing changed.
             RuntimeError: `minimize` was not called yet.
         """
@@ -169,7 +176,8 @@ class OptimizerWithMixedPrecision:
             scope: where the values live; the global scope unless given.
 
         Raises:
-            InputError: it is no such number, or the program does not scale its loss.
+            InputError: it is no such number, the program does not scale its loss, or the scope has no scale: the
+                startup program has not run there.
             RuntimeError: `minimize` was not called yet.
         """
         state = self._made_state()
@@ -228,8 +236,7 @@ class OptimizerWithMixedPrecision:
         grads = [grad.value for _, grad in params_grads]
         if self.options.level == "O2" and self.options.master_grad:
             grads = [builder.high(grad) for grad in grads]
-        self._optimizer.found_inf = None
-        self._optimizer.always_skips = self.options.rule.skips_all
+        self.found_inf = None
         if self._scales:
             scale = builder.reshape(self.get_loss_scaling().value, [])
             grads, found_inf = check_finite_and_unscale(builder, grads, scale)
@@ -237,9 +244,19 @@ class OptimizerWithMixedPrecision:
                 grads = zero_if(builder, found_inf, grads)
             if self.options.dynamic:
                 self._update_scale(found_inf)
-            self._optimizer.found_inf = found_inf
+            self.found_inf = found_inf
         pairs = [(p, Variable(self._program, str(g.name))) for p, g in zip(params, grads, strict=True)]
-        return self._optimizer.apply_gradients(pairs)
+        return self._apply_guarded(pairs)
+
+    def _apply_guarded(self, pairs: Pairs) -> list[str]:
+        """Let the wrapped optimizer skip bad steps of this program; what it does elsewhere stays its own."""
+        wrapped = self._optimizer
+        before = wrapped.found_inf, wrapped.always_skips
+        wrapped.found_inf, wrapped.always_skips = self.found_inf, self.options.rule.skips_all
+        try:
+            return wrapped.apply_gradients(pairs)
+        finally:
+            wrapped.found_inf, wrapped.always_skips = before
 
     def apply_optimize(self, loss: Variable, startup_program: Program | None, params_grads: Pairs) -> list[str]:  # noqa: ARG002  # Paddle's
         """Append what `apply_gradients` does."""

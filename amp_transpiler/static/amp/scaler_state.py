@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,15 +12,15 @@ import numpy as np
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.variable import Variable
 from amp_transpiler.runtime.scope import Scope
-from amp_transpiler.static.amp.loss_scaling import ScalingRule
+from amp_transpiler.static.amp.loss_scaling import LARGEST_COUNT, ScalingRule, is_count, is_positive
 
 __all__ = ["ScalerState"]
+
+logger = logging.getLogger(__name__)
 
 # Constants of the program: key -> what decorate calls it. The first three are torch.amp.GradScaler's keys.
 _FACTORS = {"growth_factor": "incr_ratio", "backoff_factor": "decr_ratio", "growth_interval": "incr_every_n_steps"}
 _BAD_STEPS = "decr_every_n_nan_or_inf"
-_SMALLEST, _LARGEST = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
-_LARGEST_COUNT = 2**31 - 1  # counters are int32
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ class ScalerState:
         """Put the numbers of `to_dict` into a scope: all of them, or on an error none.
 
         Raises:
-            InputError: keys are missing or unknown, or a value is no number that the state can have.
+            InputError: keys are missing or unknown, a value is no number that the state can have, or the startup
+                program has not run in this scope.
             OptionError: a factor is not that of the program.
         """
         self._check_keys(given)
@@ -66,7 +68,12 @@ class ScalerState:
                     f"constant of it: decorate with {argument}={given[key]!r}, or set state_dict[{key!r}] = {own!r}"
                 )
         variables = {"scale": self.scale, **self._moving()}
-        arrays = {variable.name: _array(key, given[key]) for key, variable in variables.items()}
+        # Without a floor, enough bad steps in a row halve the scale to nothing: that is a state like any other.
+        vanishes = self.good is not None and self.rule.floor is None
+        arrays = {variable.name: _array(key, given[key], vanishes) for key, variable in variables.items()}
+        self._require_values(scope, "load_state_dict")
+        if given["scale"] == 0:
+            logger.warning("load_state_dict: the loss scale is 0, so no step will be taken until update_scale sets one")
         for name, array in arrays.items():
             scope[name] = array
 
@@ -74,9 +81,10 @@ class ScalerState:
         """Make `value` the scale of the next step, and of the one after it.
 
         Raises:
-            InputError: it is no positive, finite number.
+            InputError: it is no positive, finite number, or the startup program has not run in this scope.
         """
         array = _array("scale", value)
+        self._require_values(scope, "update_scale")
         for variable in (self.scale, self.next_scale):
             if variable is not None:
                 scope[variable.name] = array
@@ -90,6 +98,15 @@ class ScalerState:
     def _moving(self) -> dict[str, Variable]:
         held = {"_growth_tracker": self.good, "_bad_step_tracker": self.bad, "_next_scale": self.next_scale}
         return {key: variable for key, variable in held.items() if variable is not None}
+
+    def _require_values(self, scope: Scope, caller: str) -> None:
+        """Raise InputError where a later run of the startup program would overwrite what is put into the scope."""
+        for variable in (self.scale, *self._moving().values()):
+            if variable.name not in scope:
+                raise InputError(
+                    f"{caller}: the scope has no value for '{variable.name}': run the startup program first, or give "
+                    "its scope"
+                )
 
     def _read(self, scope: Scope, variable: Variable) -> float | int:
         if variable.name not in scope:
@@ -112,13 +129,13 @@ class ScalerState:
             )
 
 
-def _array(key: str, value: Any) -> np.ndarray:
-    """Return a value of the state as the program holds it."""
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+def _array(key: str, value: Any, vanishes: bool = False) -> np.ndarray:
+    """Return a value of the state as the program holds it; with `vanishes`, a scale may be 0."""
     if key.endswith("scale"):
-        if not number or not _SMALLEST <= value <= _LARGEST:
+        nothing = vanishes and isinstance(value, (float, np.floating)) and value == 0
+        if not nothing and not is_positive(value):
             raise InputError(f"the loss scale ({key}) must be a positive number that float32 holds, got {value!r}")
         return np.array([value], np.float32)
-    if not isinstance(value, (int, np.integer)) or not number or not 0 <= value <= _LARGEST_COUNT:
-        raise InputError(f"{key} must be a whole number of steps from 0 to {_LARGEST_COUNT}, got {value!r}")
+    if not is_count(value, 0):
+        raise InputError(f"{key} must be a whole number of steps from 0 to {LARGEST_COUNT}, got {value!r}")
     return np.array([value], np.int32)

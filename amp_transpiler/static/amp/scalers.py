@@ -6,9 +6,11 @@ import dataclasses
 from typing import Any
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.static.amp.loss_scaling import ScalingRule
+from amp_transpiler.static.amp.loss_scaling import LARGEST_COUNT, ScalingRule, is_count, is_positive
 
 __all__ = ["PADDLE", "PADDLE_FP16_ONLY", "SCALERS", "Scaler", "choose_scaler"]
+
+_COUNTS = ("incr_every_n_steps", "decr_every_n_nan_or_inf")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ def choose_scaler(
         decr_ratio: what it is multiplied with to shrink.
 
     Raises:
-        OptionError: there is no such system, or a number has no meaning in it.
+        OptionError: there is no such system, a number has no meaning in it, or no scale can start from it or move by
+            it.
     """
     name = str(system).lower()
     if name not in SCALERS:
@@ -76,11 +79,28 @@ def choose_scaler(
         "incr_ratio": incr_ratio,
         "decr_ratio": decr_ratio,
     }
-    rule = dataclasses.replace(defaults.rule, **{key: value for key, value in given.items() if value is not None})
+    given = {key: _number(key, value) for key, value in given.items() if value is not None}
+    rule = dataclasses.replace(defaults.rule, **given)
     if name != "paddle":
         _check(name, rule)
-    first = defaults.init_loss_scaling if init_loss_scaling is None else float(init_loss_scaling)
-    return Scaler(first, rule)
+    if init_loss_scaling is None:
+        return Scaler(defaults.init_loss_scaling, rule)
+    return Scaler(_number("init_loss_scaling", init_loss_scaling), rule)
+
+
+def _number(key: str, value: Any) -> float | int:
+    """Return a caller's number as Python's.
+
+    Raises:
+        OptionError: a program cannot count to it, start from it or multiply with it.
+    """
+    if key in _COUNTS:
+        if not is_count(value, 1):
+            raise OptionError(f"{key} must be a whole number of steps from 1 to {LARGEST_COUNT}, got {value!r}")
+        return int(value)
+    if not is_positive(value):
+        raise OptionError(f"{key} must be a positive, finite number that float32 holds, got {value!r}")
+    return float(value)
 
 
 def _check(name: str, rule: ScalingRule) -> None:
