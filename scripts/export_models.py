@@ -8,9 +8,9 @@ Needs the extra [export]. Every model is compared with eager PyTorch before it i
 
 paddle_lenet   the LeNet-like network of Paddle's pull request 29544 (pure fp16 training), section 3: conv2d, batch_norm
                and ReLU, max_pool2d, fc, softmax. BatchNormalization is kept as a node.
-rocm_convnet   the 1x1-conv network of the ROCm blog on automatic mixed precision; 64 channels wide instead of 256,
+rocm_convnet   the 1x1-conv network of the ROCm blog on automatic mixed precision; 32 channels wide instead of 256,
                BatchNormalization kept, any size.
-bert_1layer    transformers' BertModel: one layer of width 64 with an attention mask, through torch.export.
+bert_1layer    transformers' BertModel: one layer of width 32 with an attention mask, through torch.export.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from corpus.exporting import export_dynamo, export_torchscript
 from corpus.torch_tools import SEED, call_as, image, normal, perturb_norms, to_numpy, token_ids
 
 MODELS = pathlib.Path(__file__).resolve().parent.parent / "models"
-ALL_LIMIT = 500_000  # bytes, of all the files together
+ALL_LIMIT = 200_000  # bytes, of all the files together
 TOLERANCE = 1e-5  # largest error over largest value, ONNX Runtime's CPU provider against eager PyTorch
 
 
@@ -49,13 +49,13 @@ def paddle_lenet() -> Built:
     from torch import nn
 
     convolution = (nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2, 2))  # Paddle pads nothing
-    model = perturb_norms(nn.Sequential(*convolution, nn.Flatten(), nn.Linear(6 * 13 * 13, 16), nn.Softmax(-1)))
+    model = perturb_norms(nn.Sequential(*convolution, nn.Flatten(), nn.Linear(6 * 13 * 13, 10), nn.Softmax(-1)))
     return Built(model, {"image": image(4, 1, 28)}, ["predict"], {"image": {0: "batch"}, "predict": {0: "batch"}})
 
 
 def rocm_convnet() -> Built:
     axes = {0: "batch", 2: "height", 3: "width"}
-    return Built(rocm_layers(64), {"x": normal(6, 1, 2, 32, 32)}, ["y"], {"x": axes, "y": axes})
+    return Built(rocm_layers(32), {"x": normal(6, 1, 2, 32, 32)}, ["y"], {"x": axes, "y": axes})
 
 
 def bert_1layer() -> Built:
@@ -64,10 +64,10 @@ def bert_1layer() -> Built:
 
     config = BertConfig(
         vocab_size=200,
-        hidden_size=64,
+        hidden_size=32,
         num_hidden_layers=1,
         num_attention_heads=2,
-        intermediate_size=256,
+        intermediate_size=128,
         max_position_embeddings=32,
         attn_implementation="eager",
     )
