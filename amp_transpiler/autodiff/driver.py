@@ -13,7 +13,6 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.bodies import captured, copy_body, remove_unused
 from amp_transpiler.autodiff.context import NodeGradient, low_weight_sums_wanted
 from amp_transpiler.autodiff.registry import find_rule
-from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, low_or_float
 from amp_transpiler.graph.regions import inside_region_of, outside_regions
 
@@ -191,10 +190,3 @@ def _origin(value: ir.Value | None) -> ir.Value | None:
             break
         value = node.inputs[0]
     return value
-
-
-def require_grads(grads: Mapping[ir.Value, ir.Value], wanted: Collection[ir.Value]) -> None:
-    """Raise ModelError if a wanted value has no gradient."""
-    missing = [str(value.name) for value in wanted if value not in grads]
-    if missing:
-        raise ModelError(f"the target does not depend on {', '.join(missing)}: there is no gradient to compute")
