@@ -23,6 +23,8 @@ from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.variable import Variable
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import scopes
+from amp_transpiler.rewrite.bake_casts import bake_casts
+from amp_transpiler.rewrite.fold_batch_norm import fold_batch_norm
 from amp_transpiler.runtime.compile import lower
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.static.tensor_file import write_tensors
@@ -46,6 +48,9 @@ def save_inference_model(
 ) -> None:
     """Write the part of a program that predicts `fetch_vars`, weights inside, as an ONNX file, and check it.
 
+    Parameters that are only read through a cast are stored as it makes them. A BatchNormalization of low data with
+    float32 parameters, which no kernel takes, is folded into the layer before it where that can be done.
+
     Args:
         path_prefix: the file; `.onnx` is added unless it ends so. Its folder is made where there is none.
         feed_vars: the inputs, in the file's order.
@@ -68,9 +73,16 @@ def save_inference_model(
     assembled = assemble(inference, [variable.name for variable in fetches], updates=False)
     _order_inputs(assembled, [variable.name for variable in feeds])
     with_values(assembled.model, inference, global_scope() if scope is None else scope)
+    bake_casts(assembled.model)
+    fold_batch_norm(assembled.model, _has_mixed_types)
     model = lower(assembled).model
     with _checked(model, _onnx_path(path_prefix)) as staged:
         staged.commit()
+
+
+def _has_mixed_types(norm: ir.Node) -> bool:
+    data, scale = norm.inputs[:2]
+    return data is not None and scale is not None and data.dtype != scale.dtype
 
 
 def load_inference_model(
