@@ -50,12 +50,12 @@ def paddle_lenet() -> Built:
 
     convolution = (nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2, 2))  # Paddle pads nothing
     model = perturb_norms(nn.Sequential(*convolution, nn.Flatten(), nn.Linear(6 * 13 * 13, 10), nn.Softmax(-1)))
-    return Built(model, {"image": image(4, 1, 28)}, ["predict"], {"image": {0: "batch"}, "predict": {0: "batch"}})
+    return Built(model, {"image": image(2, 1, 28)}, ["predict"], {"image": {0: "batch"}, "predict": {0: "batch"}})
 
 
 def rocm_convnet() -> Built:
     axes = {0: "batch", 2: "height", 3: "width"}
-    return Built(rocm_layers(32), {"x": normal(6, 1, 2, 32, 32)}, ["y"], {"x": axes, "y": axes})
+    return Built(rocm_layers(32), {"x": normal(6, 1, 2, 16, 16)}, ["y"], {"x": axes, "y": axes})
 
 
 def bert_1layer() -> Built:
@@ -63,7 +63,7 @@ def bert_1layer() -> Built:
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
-        vocab_size=200,
+        vocab_size=60,
         hidden_size=32,
         num_hidden_layers=1,
         num_attention_heads=2,
@@ -79,7 +79,7 @@ def bert_1layer() -> Built:
     mask[1, 17:] = 0
     types = torch.zeros(2, 24, dtype=torch.int64)
     types[:, 12:] = 1
-    feed = {"input_ids": token_ids(2, 24, 200), "attention_mask": mask, "token_type_ids": types}
+    feed = {"input_ids": token_ids(2, 24, 60), "attention_mask": mask, "token_type_ids": types}
     outputs = ["last_hidden_state", "pooler_output"]
     axes = {key: {0: "batch", 1: "sequence"} for key in feed}
     return Built(call_as(perturb_norms(BertModel(config)), call), feed, outputs, axes)
