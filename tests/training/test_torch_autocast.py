@@ -101,7 +101,9 @@ OPERATORS: dict[str, Case] = {
     "Where": ("Where (c, {x}, {z})", lambda x, z, p: torch.where(on_gpu(4, 4, dtype=torch.bool), x, z)),
     "Mul, a number": ("Mul ({x}, s)", lambda x, z, p: x * 2.0),
     "Mul, a 0-dim tensor": ("Mul ({x}, d)", lambda x, z, p: x * on_gpu()),
-    "Add, a parameter": ("Add ({x}, v)", lambda x, z, p: x + on_gpu(4)),
+    # Added to a product, it is the bias of torch's linear, which exporters write so.
+    "Sub, a parameter": ("Sub ({x}, v)", lambda x, z, p: x - on_gpu(4)),
+    "Linear": ("Add ({x}, v)", lambda x, z, p: TF.linear(x, on_gpu(4, 4), on_gpu(4))),
     "Sqrt": ("Sqrt ({x})", lambda x, z, p: x.sqrt()),
     "Erf": ("Erf ({x})", lambda x, z, p: x.erf()),
     "Relu": ("Relu ({x})", lambda x, z, p: x.relu()),
