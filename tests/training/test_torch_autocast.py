@@ -101,9 +101,7 @@ OPERATORS: dict[str, Case] = {
     "Where": ("Where (c, {x}, {z})", lambda x, z, p: torch.where(on_gpu(4, 4, dtype=torch.bool), x, z)),
     "Mul, a number": ("Mul ({x}, s)", lambda x, z, p: x * 2.0),
     "Mul, a 0-dim tensor": ("Mul ({x}, d)", lambda x, z, p: x * on_gpu()),
-    # Added to a product, it is the bias of torch's linear, which exporters write so.
     "Sub, a parameter": ("Sub ({x}, v)", lambda x, z, p: x - on_gpu(4)),
-    "Linear": ("Add ({x}, v)", lambda x, z, p: TF.linear(x, on_gpu(4, 4), on_gpu(4))),
     "Sqrt": ("Sqrt ({x})", lambda x, z, p: x.sqrt()),
     "Erf": ("Erf ({x})", lambda x, z, p: x.erf()),
     "Relu": ("Relu ({x})", lambda x, z, p: x.relu()),
@@ -133,11 +131,13 @@ VALUES = """lx = MatMul (a, w) lz = MatMul (b, w) lp = Conv (i, k) hx = Exp (a) 
     d = ReduceSum <keepdims = 0> (a) c = Equal (at, at)"""
 
 
-def ours(call: str, low: LowFormat) -> tuple[bool, str]:
-    """Whether the last node is low by `TorchRules`, and why."""
+def ours(call: str, low: LowFormat, before: str = "") -> tuple[bool, str]:
+    """Whether the last node, behind those of `before`, is low by `TorchRules`, and why."""
     weights = {"w": array(4, 4), "k": array(4, 4, 1, 1), "v": array(4, low=0.5), "s": np.float32(2.0)}
     weights |= {"axis": np.array(1), "rows": np.arange(4).reshape(4, 1), "scales": np.array([1, 1, 2, 2], np.float32)}
-    model = ir.from_proto(parse(f"{HEAD} {{ {VALUES} [n] r = {call} y = ReduceSum (r) }}", opset=22, **weights))
+    model = ir.from_proto(
+        parse(f"{HEAD} {{ {VALUES} {before} [n] r = {call} y = ReduceSum (r) }}", opset=22, **weights)
+    )
     infer_shapes(model)
     propagate_types(model)
     # Whose kernels count is beside the point: with `tensorrt`, the schemas alone decide what can be low.
@@ -165,6 +165,15 @@ def test_types_are_those_of_torchs_autocast(name: str, low: LowFormat) -> None:
                 assert "does not permit" in reason
                 continue
             assert is_low == (expected == dtypes["l"]), f"{first}{second}: torch gives {expected}, we: {reason}"
+
+
+@pytest.mark.parametrize("first", ["a", "lx", "hx"])
+def test_the_bias_of_a_product_goes_with_it_as_in_linear(first: str, low: LowFormat) -> None:
+    """Exporters write `linear` as MatMul and Add; a parameter that the user's own code adds is written the same."""
+    x = on_gpu(4, 4, dtype=DTYPES[low.name] if first == "lx" else torch.float32)
+    assert TF.linear(x, on_gpu(4, 4), on_gpu(4)).dtype == DTYPES[low.name]
+    is_low, reason = ours("Add (m, v)", low, f"m = MatMul ({first}, w)")
+    assert is_low, reason
 
 
 @pytest.mark.parametrize("compare", [torch.eq, torch.lt, torch.le, torch.gt, torch.ge])
