@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.convert import prepare_and_convert
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.dtypes import LowFormat, low_format
+from amp_transpiler.graph.dtypes import LowFormat, low_format, parse_dtype
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import Program
@@ -25,7 +26,7 @@ __all__ = ["autocast"]
 
 
 def autocast(
-    program: Program | ir.Model | onnx.ModelProto | str,
+    program: Program | ir.Model | onnx.ModelProto | str | os.PathLike[str],
     args: Mapping[str, Any] | Sequence[Any] | None = None,
     dtype: str = "float16",
     out_dtype: str | None = None,
@@ -76,15 +77,18 @@ def _stays_low(out_dtype: str | None, low: LowFormat) -> bool:
     Raises:
         OptionError: `out_dtype` is neither float32 nor the low format.
     """
-    if out_dtype is None or str(out_dtype) == "float32":
-        return out_dtype is None
-    if low_format(out_dtype) is not low:
+    wanted = low.dtype if out_dtype is None else parse_dtype(out_dtype)
+    if wanted not in (low.dtype, ir.DataType.FLOAT):
         raise OptionError(f"out_dtype is {out_dtype!r}: expected 'float32' or the low format, '{low.name}'")
-    return True
+    return wanted == low.dtype
 
 
 def _check_args(program: Program, args: Mapping[str, Any] | Sequence[Any]) -> None:
     infos = [info for info in model_inputs(program.model) if info.name not in program.persistables]
+    if isinstance(args, str) or not isinstance(args, (Mapping, Sequence)):
+        raise InputError(
+            f"args: got {type(args).__name__}, expected a dict of arrays by input name, or a list in order"
+        )
     if not isinstance(args, Mapping):
         if len(args) > len(infos):
             names = ", ".join(info.name for info in infos)

@@ -114,6 +114,8 @@ class CustomTypeHint(contextlib.ContextDecorator):
     """
 
     def __init__(self, rules: Mapping[str, CastingRule]) -> None:
+        if not isinstance(rules, Mapping):
+            raise OptionError(f"CustomTypeHint: got {rules!r}, expected a dict from operator to casting rule")
         for name, rule in rules.items():
             _check_callable(name, rule)
         self.rules: Mapping[_Key, CastingRule] = {_key(name): rule for name, rule in rules.items()}
@@ -213,6 +215,8 @@ def _fault(node: ir.Node, got: str, expected: str, remedy: str) -> OptionError:
 
 
 def _key(name: str) -> _Key:
+    if not isinstance(name, str):
+        raise OptionError(f"casting rule for {name!r}: expected the name of an operator, 'Op' or 'domain::Op'")
     plain = name.removeprefix("ai.onnx::")
     domain, separator, op_type = plain.rpartition("::")
     if not op_type or (separator and not domain):

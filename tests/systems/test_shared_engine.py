@@ -364,3 +364,27 @@ def test_a_mixed_softmax_is_stored_low_whatever_kernels_there_are(target):
     model = support.chain("Softmax ({})", "Relu ({})")
     program = amp.transpile(model, mixed_ops="softmax", target=target).program
     assert [to for _, _, to in support.casts(program)] == ["BFLOAT16", "FLOAT"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: amp.CustomTypeHint(None),
+        lambda: amp.CustomTypeHint(["Add"]),
+        lambda: amp.CustomTypeHint({1: lambda node, inputs, low_dtype: []}),
+        lambda: amp.casting_rule(3)(lambda node, inputs, low_dtype: []),
+        lambda: amp.autocast(network(), args=5),
+        lambda: amp.autocast(network(), args="x"),
+        lambda: amp.autocast(network(), out_dtype="int64"),
+        lambda: amp.autocast(network(), dtype="bfloat16", out_dtype="float16"),
+    ],
+)
+def test_what_is_of_another_kind_is_one_of_the_packages_errors(call):
+    with pytest.raises(amp.InputError):
+        call()
+
+
+@pytest.mark.parametrize("out_dtype", [np.float32, "float32", np.dtype("float32")])
+def test_out_dtype_takes_what_dtype_takes(out_dtype):
+    program = amp.autocast(network(), out_dtype=out_dtype)
+    assert program.model.graph.outputs[0].dtype.name == "FLOAT"
