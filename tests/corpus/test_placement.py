@@ -24,6 +24,16 @@ _REFUSED_SOURCES = {
     "exported/convmodel_bf16_already/dynamo_op22.onnx": "wrong on purpose: convolutions of bfloat16 with float32",
 }
 
+WAYS: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "O2": {"level": "O2"},
+    "torch": {"policy": "torch"},
+    "raf": {"policy": "raf"},
+    "mxnet": {"policy": "mxnet"},
+    "mp1": {"preset": "mp1"},
+    "mp4": {"preset": "mp4"},
+}
+
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_no_more_nodes_on_the_cpu(
@@ -33,10 +43,10 @@ def test_no_more_nodes_on_the_cpu(
     if name in _REFUSED_SOURCES:
         assert "error" in place(model)[str(model)], f"{name} is placed: take it out of _REFUSED_SOURCES"
         return
-    results = {level: tmp_path / f"{level}.onnx" for level in ("auto", "O2")}
+    results = {way: tmp_path / f"{way}.onnx" for way in WAYS}
     try:
-        for level, path in results.items():
-            amp.transpile(model, path, level=level, dtype=dtype, verify=False)
+        for way, path in results.items():
+            amp.transpile(model, path, dtype=dtype, verify=False, **WAYS[way])
         placed = place(model, *results.values())
     finally:
         shutil.rmtree(tmp_path)  # pytest keeps folders of three runs, and these are gigabytes
@@ -44,16 +54,16 @@ def test_no_more_nodes_on_the_cpu(
     assert "error" not in source, source
     before = sum(source["cpu"].values())
     faults, told = [], [f"{before} nodes on the CPU in fp32"]
-    for level, path in results.items():
+    for way, path in results.items():
         result = placed[str(path)]
         if "error" in result:
-            faults.append(f"{level}: session refused: {result['error']}")
+            faults.append(f"{way}: session refused: {result['error']}")
             continue
         after = sum(result["cpu"].values())
-        told.append(f"{after} at {level}")
+        told.append(f"{after} by {way}")
         if after > before:
             added = [node for node in result["cpu_nodes"] if node not in source["cpu_nodes"]]
-            faults.append(f"{level}: {after} nodes on the CPU instead of {before}, among them {added[:10]}")
+            faults.append(f"{way}: {after} nodes on the CPU instead of {before}, among them {added[:10]}")
     record_property("summary", f"{', '.join(told)}, {time.perf_counter() - start:.1f} s")
     assert not faults, "\n".join(faults)
 
