@@ -126,13 +126,7 @@ def transpile(
     _describe(report, program, conversion)
     if failure:
         raise CheckFailed(failure, report)
-    with clock.phase("write"), _written(program, destination, verify, clock) as staged:
-        if verify and staged is not None:
-            check_result(staged, program, source, report, clock.phase)
-        if staged is not None and destination is not None:
-            report.file_bytes = (report.file_bytes[0], staged.file_bytes)
-            staged.commit()
-            program.source = destination
+    _write(program, destination, source if verify else None, report, clock)
     report.seconds, report.phases = clock.total(), clock.phases
     return report
 
@@ -227,6 +221,19 @@ def _file_bytes(program: Program) -> int | None:
     if program.source is None:
         return None
     return sum(file.stat().st_size for file in {program.source, *external_files(program.model)})
+
+
+def _write(
+    program: Program, destination: pathlib.Path | None, checked_against: Program | None, report: Report, clock: _Clock
+) -> None:
+    """Write the program, if it is to be written, once what was written has passed its checks, if it is to be checked."""
+    with clock.phase("write"), _written(program, destination, checked_against is not None, clock) as staged:
+        if staged is not None and checked_against is not None:
+            check_result(staged, program, checked_against, report, clock.phase)
+        if staged is not None and destination is not None:
+            report.file_bytes = (report.file_bytes[0], staged.file_bytes)
+            staged.commit()
+            program.source = destination
 
 
 @contextlib.contextmanager
