@@ -226,7 +226,7 @@ def _file_bytes(program: Program) -> int | None:
 def _write(
     program: Program, destination: pathlib.Path | None, checked_against: Program | None, report: Report, clock: _Clock
 ) -> None:
-    """Write the program, if it is to be written, once what was written has passed its checks, if it is to be checked."""
+    """Write the program where it is to be written, once the file has passed its checks where there are to be any."""
     with clock.phase("write"), _written(program, destination, checked_against is not None, clock) as staged:
         if staged is not None and checked_against is not None:
             check_result(staged, program, checked_against, report, clock.phase)
