@@ -86,8 +86,12 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
 
 
 def fitted(policy: Policy, program: Program) -> Policy:
-    """Return the policy with what it says of parameters and training taken from a program."""
+    """Return the policy with what it says of parameters and training taken from a program.
+
+    What replaces another persistable value after a run is none of those that may become low.
+    """
     parameters = frozenset(p.name for p in program.persistables.values() if p.kind == "parameter")
+    parameters -= frozenset(program.updates.values())
     return dataclasses.replace(policy, parameters=parameters, training=program.is_training)
 
 
@@ -153,11 +157,13 @@ def _put_out(program: Program, policy: Policy) -> Iterator[None]:
     fetched = () if policy.outputs_as_computed else program.outputs
     graph.outputs.clear()
     values = [program.find(name) for name in dict.fromkeys((*program.updates.values(), *fetched))]
-    graph.outputs.extend(value for value in values if value is not None and value.producer() is not None)
-    yield
-    graph.outputs.clear()
-    program.touch()
-    graph.outputs.extend(program.value(name) for name in before)
+    graph.outputs.extend(value for value in values if value is not None and not value.is_graph_input())
+    try:
+        yield
+    finally:
+        graph.outputs.clear()
+        program.touch()
+        graph.outputs.extend(program.value(name) for name in before)
 
 
 def _lower_opset(program: Program) -> bool:

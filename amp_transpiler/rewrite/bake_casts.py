@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.constants import convert_array
+from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16, LowFormat
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import all_nodes, is_standard
 from amp_transpiler.rewrite.parameters import convert_constant, copy_constant
@@ -17,24 +19,32 @@ _FORMATS = {low.dtype: low for low in (FLOAT16, BFLOAT16)}
 def bake_casts(model: ir.Model) -> int:
     """Replace casts of float32 initializers to a low format by low initializers, in place; return how many there were.
 
-    An initializer that only such casts read keeps its name; one with other readers stays, beside its low copy.
+    An initializer that only such casts read, and what asks for its shape, keeps its name; one with other readers stays,
+    beside its low copy. A cast that would not give what the file's conversion gives is left: that saturates, and keeps
+    a single number off zero.
     """
+    baked = 0
     names, casts = NameAllocator(model), dict[tuple[ir.Value, ir.DataType], list[ir.Node]]()
     for node in all_nodes(model):
         value = node.inputs[0] if _can_be_baked(node) else None
         if value is not None and node.outputs[0].dtype is not None:
             casts.setdefault((value, node.outputs[0].dtype), []).append(node)
     for (value, dtype), found in casts.items():
-        if len(value.uses()) == len(found):
-            convert_constant(value, _FORMATS[dtype])
+        low_format = _FORMATS[dtype]
+        if not _is_the_same(value, low_format):
+            continue
+        shapes = sum(is_standard(use.node) and use.node.op_type in ("Shape", "Size") for use in value.uses())
+        if len(value.uses()) == len(found) + shapes:
+            convert_constant(value, low_format)
             low = value
         else:
-            low = copy_constant(value, _FORMATS[dtype], names)
+            low = copy_constant(value, low_format, names)
         for node in found:
             node.outputs[0].replace_all_uses_with(low)
             assert node.graph is not None
             node.graph.remove(node, safe=True)
-    return sum(map(len, casts.values()))
+            baked += 1
+    return baked
 
 
 def _can_be_baked(node: ir.Node) -> bool:
@@ -43,3 +53,12 @@ def _can_be_baked(node: ir.Node) -> bool:
     value = node.inputs[0]
     plain = value is not None and value.is_initializer() and not value.is_graph_input() and not value.is_graph_output()
     return plain and value.dtype == ir.DataType.FLOAT and node.outputs[0].dtype in _FORMATS  # type: ignore[union-attr]  # plain says so
+
+
+def _is_the_same(value: ir.Value, low: LowFormat) -> bool:
+    """Whether converting an initializer in the file rounds as a cast does."""
+    if value.const_value is None:
+        return False
+    array = value.const_value.numpy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.array_equal(convert_array(array, low), array.astype(low.numpy), equal_nan=True))

@@ -96,7 +96,18 @@ def _plan(node: ir.Node, producer: ir.Node) -> _Fold | None:
         bias = ((old_bias - mean) * factor + shift).astype(weight.dtype.numpy())
     shaped = _CHANNELS[producer.op_type](producer, factor, tuple(weight.shape.numpy()))
     finite = np.isfinite(factor).all() and np.isfinite(bias.astype(np.float64)).all()
-    return _Fold(weight, shaped, bias) if shaped is not None and finite else None
+    if shaped is None or not finite or not _stays_finite(weight, shaped):
+        return None
+    return _Fold(weight, shaped, bias)
+
+
+def _stays_finite(weight: ir.TensorProtocol, factor: np.ndarray) -> bool:
+    """Whether low weights bear the factor; float32 ones are only read when they are written, so they are not asked."""
+    if weight.dtype.itemsize >= ir.DataType.FLOAT.itemsize:
+        return True
+    with np.errstate(over="ignore", invalid="ignore"):
+        folded = (weight.numpy().astype(np.float64) * factor).astype(weight.dtype.numpy())
+    return bool(np.isfinite(folded.astype(np.float32)).all())
 
 
 def _infers(node: ir.Node) -> bool:

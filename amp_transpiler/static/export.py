@@ -24,6 +24,7 @@ from amp_transpiler.graph.variable import Variable
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.rewrite.bake_casts import bake_casts
+from amp_transpiler.rewrite.constants import skip_identities
 from amp_transpiler.rewrite.fold_batch_norm import fold_batch_norm
 from amp_transpiler.runtime.compile import lower
 from amp_transpiler.runtime.scope import Scope, global_scope
@@ -73,6 +74,7 @@ def save_inference_model(
     assembled = assemble(inference, [variable.name for variable in fetches], updates=False)
     _order_inputs(assembled, [variable.name for variable in feeds])
     with_values(assembled.model, inference, global_scope() if scope is None else scope)
+    skip_identities(assembled.model, keep=False)
     bake_casts(assembled.model)
     fold_batch_norm(assembled.model, _has_mixed_types)
     model = lower(assembled).model

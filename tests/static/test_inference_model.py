@@ -69,3 +69,50 @@ def test_casts_of_weights_are_done_in_the_file(body, baked, initializers):
     feed = {"x": array(4, 4).astype(np.float16)}
     found, expected = (support.run_emulated(p, feed)["y"] for p in (program, amp.load(model)))
     np.testing.assert_array_equal(found, expected)
+
+
+def saved(tmp_path, graph, feed, dtype="float16", **weights):
+    """What the test program and the saved file of a model cast at O1 give, and the file."""
+    startup, scope = static.Program(), static.Scope()
+    with unique_name.guard():
+        main = static.from_onnx(parse(graph, **weights), startup_program=startup)
+    amp.cast_model_to_fp16(main, level="O1", dest_type=dtype)
+    executor = static.Executor(amp.CPUPlace())
+    executor.run(startup, scope=scope)
+    (expected,) = executor.run(main.clone(for_test=True), feed, ["y"], scope=scope)
+    static.save_inference_model(tmp_path / "m", [main.var("x")], [main.var("y")], executor, main, scope)
+    program = amp.load(tmp_path / "m.onnx")
+    return expected, amp.Session(program, amp.CPUPlace()).run(feed)[0], program
+
+
+def test_a_normalization_that_low_weights_cannot_bear_is_not_folded(tmp_path):
+    graph = """(float[1,2,4,4] x) => (float[1,2,4,4] y) {
+        c = Conv (x, w) n = BatchNormalization (c, s, b, m, v) y = Relu (n)
+    }"""
+    statistics = {"s": np.ones(2, np.float32), "b": np.zeros(2, np.float32), "m": np.zeros(2, np.float32)}
+    tiny = np.full(2, 1e-7, np.float32)
+    feed = {"x": np.full((1, 2, 4, 4), 1e-6, np.float32)}
+    expected, found, _ = saved(tmp_path, graph, feed, w=np.full((2, 2, 1, 1), 300, np.float32), v=tiny, **statistics)
+    assert np.isfinite(expected).all()
+    np.testing.assert_allclose(found, expected, rtol=2e-2)
+
+
+@pytest.mark.parametrize("weight", [7e4, 1e-9])
+def test_a_weight_is_stored_as_its_cast_makes_it_or_not_at_all(weight, tmp_path):
+    graph = "(float[1,1] x) => (float[1,1] y) { y = MatMul (x, w) }"
+    expected, found, _ = saved(
+        tmp_path, graph, {"x": np.ones((1, 1), np.float32)}, w=np.full((1, 1), weight, np.float32)
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["m = MatMul (x, w) y = Relu (m)", "z = Identity (w) m = MatMul (x, z) y = Relu (m)"],
+    ids=["plain", "behind Identity"],
+)
+def test_a_weight_is_stored_once_and_low(body, tmp_path):
+    graph = f"(float[4,4] x) => (float[4,4] y) {{ {body} }}"
+    expected, found, program = saved(tmp_path, graph, {"x": array(4, 4)}, w=array(4, 4, seed=1))
+    assert [v.dtype.name for v in program.model.graph.initializers.values()] == ["FLOAT16"]
+    np.testing.assert_allclose(found, expected, atol=5e-3)

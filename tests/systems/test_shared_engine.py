@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import amp_transpiler as amp
@@ -388,3 +389,20 @@ def test_what_is_of_another_kind_is_one_of_the_packages_errors(call):
 def test_out_dtype_takes_what_dtype_takes(out_dtype):
     program = amp.autocast(network(), out_dtype=out_dtype)
     assert program.model.graph.outputs[0].dtype.name == "FLOAT"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("replaced_by", ["constant", "parameter"])
+def test_a_state_replaced_by_what_others_read_low_stays_float32(way, replaced_by):
+    program, startup = static.Program(), static.Program()
+    with unique_name.guard(), static.program_guard(program, startup):
+        x = static.data("x", [4, 4])
+        if replaced_by == "parameter":
+            value = program.add_persistable(Persistable("w", "parameter"), ir.DataType.FLOAT, [4, 4])
+        else:
+            value = program.builder().constant(np.full((4, 4), 0.1, np.float32))
+        program.add_persistable(Persistable("s", "state"), ir.DataType.FLOAT, [4, 4])
+        program.updates["s"] = str(value.name)
+        program.outputs.append(str(program.builder().matmul(x.value, value).name))
+    low = WAYS[way](program)
+    assert low.value(low.updates["s"]).dtype.name == low.value("s").dtype.name == "FLOAT"

@@ -60,7 +60,7 @@ def is_positive(value: object) -> bool:
     """Whether `value` is a number above 0 that float32, in which programs hold scales and ratios, can hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         return False
-    return bool(_SMALLEST <= value <= _LARGEST)  # False for NaN
+    return bool(_SMALLEST <= (value if isinstance(value, int) else float(value)) <= _LARGEST)  # False for NaN
 
 
 def is_count(value: object, least: int) -> bool:
