@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,9 +16,7 @@ from amp_transpiler.graph.dtypes import LowFormat, low_format, parse_dtype
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import Program
-from amp_transpiler.precision.assign import Policy
-from amp_transpiler.precision.lists import AutoMixedPrecisionLists
-from amp_transpiler.precision.raf_rules import RafRules
+from amp_transpiler.precision.systems import Asked, choose_policy
 from amp_transpiler.rewrite.casts import add_cast, rename_output
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.verification.inputs import model_inputs
@@ -57,15 +56,8 @@ def autocast(
     if args is not None:
         _check_args(given, args)
     work = given.clone()
-    policy = Policy(
-        level="O1",
-        low=low,
-        target="cuda",
-        rules=RafRules(low, AutoMixedPrecisionLists(dtype=low.name)),
-        use_guard=False,
-        outputs_as_computed=outputs_low,
-    )
-    prepare_and_convert(work, policy)
+    asked = choose_policy(Asked(policy="raf", dtype=low.name))
+    prepare_and_convert(work, dataclasses.replace(asked, outputs_as_computed=outputs_low))
     if not outputs_low:
         _widen_outputs(work, low)
     return work

@@ -75,9 +75,8 @@ class Rules(abc.ABC):
     def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
         """Whether a normalisation may become part of its producer: not where the user speaks of either."""
         names = {str(value.name) for node in (norm, producer) for value in (*node.inputs, *node.outputs) if value}
-        spoken_of = any(operator_class(node) in self.lists.custom_black_list for node in (norm, producer))
         wanted = self.can_lower(norm) and self.can_lower(producer)
-        return self.folds and wanted and not spoken_of and not names & self.lists.black_varnames
+        return self.folds and wanted and not names & self.lists.black_varnames
 
     def can_lower(self, node: ir.Node) -> bool:
         """Whether these rules make such a node low in some program; False if they never do, whatever is around it."""

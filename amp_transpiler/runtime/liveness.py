@@ -12,6 +12,7 @@ from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.program import Program, role_of
 from amp_transpiler.graph.shape_inference import infer_shapes
+from amp_transpiler.graph.walk import bodies
 from amp_transpiler.runtime.compile import lower
 
 __all__ = ["kept_bytes", "live_bytes"]
@@ -101,10 +102,9 @@ class _Run:
 def _reads(node: ir.Node) -> Iterator[ir.Value]:
     """Yield what a node reads, through its bodies too."""
     yield from (value for value in node.inputs if value is not None)
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            for inner in attribute.as_graph():
-                yield from _reads(inner)
+    for _, body in bodies(node):
+        for inner in body:
+            yield from _reads(inner)
 
 
 def _bytes_of(value: ir.Value) -> int:
