@@ -11,18 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from amp_transpiler.aliases import install_aliases
 from amp_transpiler.lazy import lazy_names
+from amp_transpiler.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from amp_transpiler import (
-        debugging,
-        nn,
-        optimizer,
-        regularizer,
-        static,
-        utils,
-    )
-    from amp_transpiler.casting import cast_model_to_fp16, cast_parameters_to_fp16
+    from amp_transpiler import paddle
     from amp_transpiler.errors import (
         AmpError,
         CheckFailed,
@@ -37,7 +31,18 @@ if TYPE_CHECKING:
     from amp_transpiler.graph.program import Program
     from amp_transpiler.graph.regions import disable_amp, fp16_guard, mark_region
     from amp_transpiler.graph.variable import Variable
-    from amp_transpiler.mxnet_conversion import (
+    from amp_transpiler.paddle import nn, optimizer, regularizer, static, utils
+    from amp_transpiler.paddle.amp import debugging
+    from amp_transpiler.paddle.param_attr import ParamAttr
+    from amp_transpiler.paddle.static.amp.decorator import decorate
+    from amp_transpiler.paddle.static.core import enable_static
+    from amp_transpiler.paddle.utils.seed import seed
+    from amp_transpiler.passes.emulate import emulate
+    from amp_transpiler.pipeline import transpile
+    from amp_transpiler.report import DecisionRow, OutputComparison, Report
+    from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
+    from amp_transpiler.runtime.session import Session
+    from amp_transpiler.systems.mxnet.conversion import (
         convert_model,
         list_conditional_fp32_ops,
         list_fp32_ops,
@@ -47,24 +52,27 @@ if TYPE_CHECKING:
         list_lp16_use_fp32_params,
         list_widest_type_cast,
     )
-    from amp_transpiler.param_attr import ParamAttr
-    from amp_transpiler.pipeline import transpile
-    from amp_transpiler.precision.casting_rules import CustomTypeHint, casting_rule
-    from amp_transpiler.precision.lists import AutoMixedPrecisionLists
-    from amp_transpiler.raf_autocast import autocast
-    from amp_transpiler.report import DecisionRow, OutputComparison, Report
-    from amp_transpiler.rewrite.emulate import emulate
-    from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
-    from amp_transpiler.runtime.session import Session
-    from amp_transpiler.static.amp.decorator import decorate
-    from amp_transpiler.static.core import enable_static
-    from amp_transpiler.utils.seed import seed
+    from amp_transpiler.systems.paddle.casting import cast_model_to_fp16, cast_parameters_to_fp16
+    from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+    from amp_transpiler.systems.raf.autocast import autocast
+    from amp_transpiler.systems.raf.casting_rules import CustomTypeHint, casting_rule
 
-__version__ = "0.1.0"
+# Modules of Paddle's namespace that have a short path too: `import amp_transpiler.nn.functional`.
+_ALIASES = {
+    "debugging": "paddle.amp.debugging",
+    "nn": "paddle.nn",
+    "optimizer": "paddle.optimizer",
+    "regularizer": "paddle.regularizer",
+    "static": "paddle.static",
+    "tensor": "paddle.tensor",
+    "training_log": "paddle.training_log",
+    "utils": "paddle.utils",
+}
+install_aliases(__name__, {alias: f"{__name__}.{home}" for alias, home in _ALIASES.items()})
 
 _HOMES = {
     "AmpError": "errors",
-    "AutoMixedPrecisionLists": "precision.lists",
+    "AutoMixedPrecisionLists": "systems.paddle.lists",
     "CPUPlace": "runtime.places",
     "CUDAPlace": "runtime.places",
     "CheckFailed": "errors",
@@ -79,36 +87,37 @@ _HOMES = {
     "Report": "report",
     "Session": "runtime.session",
     "VerificationError": "errors",
-    "ParamAttr": "param_attr",
+    "ParamAttr": "paddle.param_attr",
     "Variable": "graph.variable",
-    "cast_model_to_fp16": "casting",
+    "cast_model_to_fp16": "systems.paddle.casting",
     "debugging": "",
-    "decorate": "static.amp.decorator",
-    "enable_static": "static.core",
+    "decorate": "paddle.static.amp.decorator",
+    "enable_static": "paddle.static.core",
     "nn": "",
+    "paddle": "",
     "optimizer": "",
     "regularizer": "",
-    "seed": "utils.seed",
+    "seed": "paddle.utils.seed",
     "static": "",
     "utils": "",
-    "cast_parameters_to_fp16": "casting",
+    "cast_parameters_to_fp16": "systems.paddle.casting",
     "disable_amp": "graph.regions",
-    "emulate": "rewrite.emulate",
+    "emulate": "passes.emulate",
     "fp16_guard": "graph.regions",
     "load": "graph.io",
     "mark_region": "graph.regions",
     "save": "graph.io",
-    "CustomTypeHint": "precision.casting_rules",
-    "casting_rule": "precision.casting_rules",
-    "autocast": "raf_autocast",
-    "convert_model": "mxnet_conversion",
-    "list_conditional_fp32_ops": "mxnet_conversion",
-    "list_fp32_ops": "mxnet_conversion",
-    "list_loss_output_functions": "mxnet_conversion",
-    "list_lp16_fp32_ops": "mxnet_conversion",
-    "list_lp16_ops": "mxnet_conversion",
-    "list_lp16_use_fp32_params": "mxnet_conversion",
-    "list_widest_type_cast": "mxnet_conversion",
+    "CustomTypeHint": "systems.raf.casting_rules",
+    "casting_rule": "systems.raf.casting_rules",
+    "autocast": "systems.raf.autocast",
+    "convert_model": "systems.mxnet.conversion",
+    "list_conditional_fp32_ops": "systems.mxnet.conversion",
+    "list_fp32_ops": "systems.mxnet.conversion",
+    "list_loss_output_functions": "systems.mxnet.conversion",
+    "list_lp16_fp32_ops": "systems.mxnet.conversion",
+    "list_lp16_ops": "systems.mxnet.conversion",
+    "list_lp16_use_fp32_params": "systems.mxnet.conversion",
+    "list_widest_type_cast": "systems.mxnet.conversion",
     "transpile": "pipeline",
 }
 
@@ -154,6 +163,7 @@ __all__ = [
     "mark_region",
     "nn",
     "optimizer",
+    "paddle",
     "regularizer",
     "save",
     "seed",

@@ -13,22 +13,22 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_transpiler.convert import Conversion, convert, fitted, prepare
+from amp_transpiler.conversion import Conversion, convert, fitted, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.external_data import external_files
 from amp_transpiler.graph.io import Staged, check_destination, load, stage, tensor_bytes
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, mark_region
-from amp_transpiler.graph.schema import opset_of
 from amp_transpiler.graph.walk import scopes
+from amp_transpiler.ops.names import operator_name
+from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import RangeFaults
-from amp_transpiler.precision.lists import AutoMixedPrecisionLists
-from amp_transpiler.precision.policy import operator_name
-from amp_transpiler.precision.systems import DEFAULT_DTYPE, Asked, choose_policy
 from amp_transpiler.report import DecisionRow, Report
+from amp_transpiler.systems.choice import DEFAULT_DTYPE, Asked, choose_policy
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 from amp_transpiler.verification.verify import accurate, check_result, check_source
 
 __all__ = ["transpile"]

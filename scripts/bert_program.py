@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from amp_transpiler import static, tensor
-from amp_transpiler.nn import functional
-from amp_transpiler.nn.initializer import Normal
-from amp_transpiler.optimizer import SGD, Momentum
-from amp_transpiler.param_attr import ParamAttr
+from amp_transpiler.paddle import static, tensor
+from amp_transpiler.paddle.nn import functional
+from amp_transpiler.paddle.nn.initializer import Normal
+from amp_transpiler.paddle.optimizer import SGD, Momentum
+from amp_transpiler.paddle.param_attr import ParamAttr
 
 SPREAD = 0.02  # standard deviation of initial weights, as in BERT
 

@@ -4,8 +4,8 @@
 
 import amp_transpiler as paddle
 import numpy
-import amp_transpiler.nn.functional as F
-import amp_transpiler.utils as utils
+import amp_transpiler.paddle.nn.functional as F
+import amp_transpiler.paddle.utils as utils
 
 paddle.enable_static()
 

@@ -34,10 +34,10 @@ from amp_transpiler import optimizer as optimizers
 from amp_transpiler import static
 from amp_transpiler.errors import AmpError, EnvironmentProblem, InputError, OptionError
 from amp_transpiler.graph.program import Persistable
-from amp_transpiler.nn import functional
+from amp_transpiler.paddle.nn import functional
+from amp_transpiler.paddle.static.core import create_persistable
+from amp_transpiler.paddle.training_log import TrainingLog, TrainingStep
 from amp_transpiler.runtime.places import CUDAPlace, Place, default_place
-from amp_transpiler.static.core import create_persistable
-from amp_transpiler.training_log import TrainingLog, TrainingStep
 
 CLASSES, PIXELS, HELD_BACK = 10, 8, 360
 PROGRESS = "training_progress"  # in the checkpoint: steps taken, steps skipped

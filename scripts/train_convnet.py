@@ -34,8 +34,8 @@ import numpy as np
 import amp_transpiler as amp
 from amp_transpiler import static
 from amp_transpiler.errors import AmpError, EnvironmentProblem
-from amp_transpiler.nn import functional
-from amp_transpiler.optimizer import Adam
+from amp_transpiler.paddle.nn import functional
+from amp_transpiler.paddle.optimizer import Adam
 from amp_transpiler.runtime.liveness import kept_bytes, live_bytes
 from amp_transpiler.runtime.memory import current_memory, device_memory_in_use, peak_memory
 from amp_transpiler.runtime.places import CUDAPlace, Place, default_place

@@ -1,4 +1,4 @@
-"""Train with a program that `amp_transpiler.static.save_training_program` wrote, on nothing but ONNX Runtime.
+"""Train with a program that `amp_transpiler.paddle.static.save_training_program` wrote, on nothing but ONNX Runtime.
 
     python scripts/train_with_onnxruntime.py step.onnx batches.npz 100 CUDAExecutionProvider
 

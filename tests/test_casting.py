@@ -82,7 +82,7 @@ def test_on_an_error_nothing_has_changed(name, form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_fault_in_the_middle_leaves_everything_as_it_was(form, monkeypatch):
-    import amp_transpiler.convert as converting
+    import amp_transpiler.conversion as converting
 
     def fail(*_):
         raise RuntimeError("in the middle")

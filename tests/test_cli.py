@@ -13,7 +13,9 @@ import onnx
 import onnx.parser
 import pytest
 
-from amp_transpiler import cli, cli_options, pipeline
+from amp_transpiler import pipeline
+from amp_transpiler.cli import command as cli
+from amp_transpiler.cli import options as cli_options
 from amp_transpiler.errors import CheckFailed, EnvironmentProblem, ModelError, OptionError, VerificationError
 from amp_transpiler.report import DecisionRow, OutputComparison, Report
 
@@ -327,7 +329,7 @@ def run(*arguments, **options) -> subprocess.CompletedProcess:
 
 def test_help_is_quick_because_it_imports_nothing_heavy():
     code = (
-        "import sys; from amp_transpiler.cli import main\n"
+        "import sys; from amp_transpiler.cli.command import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
         "print(sorted({'onnx', 'onnx_ir', 'onnxruntime', 'numpy', 'rich'} & set(sys.modules)), file=sys.stderr)"

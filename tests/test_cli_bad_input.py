@@ -277,7 +277,7 @@ def test_full_disk(folder):
     write_wide(folder / "model.onnx", 30000)
     before = snapshot(folder)
     code = (
-        "import resource, sys; from amp_transpiler.cli import main; "
+        "import resource, sys; from amp_transpiler.cli.command import main; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000)); sys.exit(main(sys.argv[1:]))"
     )
     process = subprocess.run(

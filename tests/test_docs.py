@@ -7,9 +7,9 @@ import shlex
 import pytest
 
 from amp_transpiler import static
-from amp_transpiler.cli import main
-from amp_transpiler.precision import casting_rules
-from amp_transpiler.utils import unique_name
+from amp_transpiler.cli.command import main
+from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.systems.raf import casting_rules
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

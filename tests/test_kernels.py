@@ -13,8 +13,8 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.schema import signature, type_string
-from amp_transpiler.kernels import (
+from amp_transpiler.ops.schema import signature, type_string
+from amp_transpiler.targets import (
     attribute_values,
     bind_types,
     body_has_kernels,

@@ -6,7 +6,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
-from amp_transpiler.rewrite.opset import convert_opset
+from amp_transpiler.passes.opset import convert_opset
 from amp_transpiler.verification import verify
 from amp_transpiler.verification.accuracy import CannotCompare
 from amp_transpiler.verification.signals import drawing

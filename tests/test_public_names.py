@@ -53,6 +53,7 @@ NAMES = {
     "mark_region",
     "nn",
     "optimizer",
+    "paddle",
     "regularizer",
     "save",
     "seed",

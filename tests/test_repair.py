@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.convert import convert, prepare
+from amp_transpiler.conversion import convert, prepare
 from amp_transpiler.errors import CheckFailed
 from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.constraints import RangeFaults
-from amp_transpiler.precision.paddle_rules import PaddleRules
+from amp_transpiler.systems.paddle.rules import PaddleRules
 from amp_transpiler.verification.accuracy import make_reference
 from amp_transpiler.verification.repair import worst_nodes
 from tests import support

@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.schema import opset_of
 from amp_transpiler.graph.walk import bodies, constant_of
+from amp_transpiler.ops.schema import opset_of
 
 __all__ = ["GraphBuilder", "Operand", "infer_outputs", "is_static", "low_or_float", "shape_of"]
 

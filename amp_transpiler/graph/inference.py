@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from amp_transpiler.graph.program import Program, role_of
-from amp_transpiler.graph.walk import is_standard
+from amp_transpiler.ops.names import is_standard
 
 __all__ = ["make_inference"]
 

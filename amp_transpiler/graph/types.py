@@ -10,10 +10,10 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.dtype_attributes import attribute_dtype, dtype_attribute
 from amp_transpiler.graph.proto import holds_map
-from amp_transpiler.graph.schema import Signature, Slot, opset_of, signature, type_string
 from amp_transpiler.graph.walk import all_nodes, bodies, control_ports
+from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute
+from amp_transpiler.ops.schema import Signature, Slot, opset_of, signature, type_string
 
 __all__ = ["binding", "clear_type", "node_signature", "parse_type", "propagate_types", "set_dtype"]
 

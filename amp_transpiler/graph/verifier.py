@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from amp_transpiler.errors import VerificationError
-from amp_transpiler.graph.dtype_attributes import attribute_dtype, dtype_attribute
-from amp_transpiler.graph.schema import Signature, Slot, type_string
 from amp_transpiler.graph.types import node_signature
 from amp_transpiler.graph.walk import Scope, control_ports, scopes
+from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute
+from amp_transpiler.ops.schema import Signature, Slot, type_string
 
 __all__ = ["faults", "verify"]
 

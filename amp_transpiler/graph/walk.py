@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from amp_transpiler.ops.names import is_standard
+
 __all__ = [
     "ControlPort",
     "Scope",
@@ -15,7 +17,6 @@ __all__ = [
     "bodies",
     "constant_of",
     "control_ports",
-    "is_standard",
     "scopes",
 ]
 
@@ -27,11 +28,6 @@ class Scope:
     graph: ir.Graph
     owner: ir.Node | None
     path: str
-
-
-def is_standard(node: ir.Node) -> bool:
-    """Whether the operator is of ONNX's own domain."""
-    return node.domain in ("", "ai.onnx")
 
 
 def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:

@@ -12,7 +12,9 @@ from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.program import role_of
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, region_of
 from amp_transpiler.graph.types import node_signature
-from amp_transpiler.graph.walk import bodies, constant_of, control_ports, is_standard
+from amp_transpiler.graph.walk import bodies, constant_of, control_ports
+from amp_transpiler.ops.kinds import CAPPED
+from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.assignment import Assignment, ConstantStorage, Decision
 from amp_transpiler.precision.constraints import (
     Constraint,
@@ -26,10 +28,9 @@ from amp_transpiler.precision.constraints import (
 from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.islands import islands
 from amp_transpiler.precision.numerics import in_order, unsafe_nodes
-from amp_transpiler.precision.operators import CAPPED
-from amp_transpiler.precision.policy import Level, operator_name
 from amp_transpiler.precision.ports import settle_ports
 from amp_transpiler.precision.rules import Leaning, Rules
+from amp_transpiler.systems.paddle.colours import Level
 
 __all__ = ["Policy", "assign"]
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 import onnx_ir as ir
 
 from amp_transpiler.graph.constants import constant_range
-from amp_transpiler.graph.dtype_attributes import dtype_attribute
 from amp_transpiler.graph.dtypes import LowFormat
-from amp_transpiler.graph.schema import Signature, opset_of, signature, type_string
-from amp_transpiler.graph.walk import bodies, constant_of, is_standard
-from amp_transpiler.kernels import attribute_values, body_has_kernels, kernel_table, kernel_type, schema_version
+from amp_transpiler.graph.walk import bodies, constant_of
+from amp_transpiler.ops.dtype_attributes import dtype_attribute
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.ops.schema import Signature, opset_of, signature, type_string
+from amp_transpiler.targets import attribute_values, body_has_kernels, kernel_table, kernel_type, schema_version
 
 __all__ = ["Constraint", "LowForm", "Target", "constrain", "is_float32", "range_fault", "touches_float32"]
 

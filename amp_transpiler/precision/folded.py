@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.walk import bodies, constant_of, is_standard
-from amp_transpiler.precision.operators import MOVEMENT
+from amp_transpiler.graph.walk import bodies, constant_of
+from amp_transpiler.ops.kinds import MOVEMENT
+from amp_transpiler.ops.names import is_standard
 
 __all__ = ["folded_nodes"]
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.walk import constant_of, is_standard
+from amp_transpiler.graph.walk import constant_of
+from amp_transpiler.ops.kinds import COMPUTE, CONTRIB_COMPUTE, MOVEMENT
+from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.assignment import Decision
-from amp_transpiler.precision.operators import COMPUTE, CONTRIB_COMPUTE, MOVEMENT
 
 __all__ = ["islands"]
 

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
-from amp_transpiler.graph.walk import bodies, constant_of, control_ports, is_standard
+from amp_transpiler.graph.walk import bodies, constant_of, control_ports
+from amp_transpiler.ops.kinds import BOUNDED, CAPPED, SUMS
+from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.constraints import RangeFaults, is_float32
-from amp_transpiler.precision.operators import BOUNDED, CAPPED, SUMS
 
 __all__ = ["UNSAFE", "in_order", "unsafe_nodes"]
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.schema import opset_of, signature, type_string
-from amp_transpiler.graph.walk import all_nodes, bodies, is_standard
-from amp_transpiler.kernels import attribute_values, kernel_table, kernel_type, schema_version, schema_versions
+from amp_transpiler.graph.walk import all_nodes, bodies
+from amp_transpiler.ops.kinds import COMPUTE
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.ops.schema import opset_of, signature, type_string
 from amp_transpiler.precision.constraints import Target, constrain, touches_float32
-from amp_transpiler.precision.operators import COMPUTE
+from amp_transpiler.targets import attribute_values, kernel_table, kernel_type, schema_version, schema_versions
 
 __all__ = ["NEWEST_OPSET", "OpsetChoice", "choose_opset"]
 

@@ -13,11 +13,11 @@ from typing import Literal, Protocol
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.walk import is_standard
+from amp_transpiler.graph.operator_class import operator_class
+from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
-from amp_transpiler.precision.lists import AutoMixedPrecisionLists
-from amp_transpiler.precision.policy import operator_class
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
 __all__ = ["Leaning", "Rules", "State", "completes_linear", "listed"]
 

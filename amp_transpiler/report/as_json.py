@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from amp_transpiler import __version__
 from amp_transpiler.report.report import Report
 from amp_transpiler.report.wording import remarks
+from amp_transpiler.version import __version__
 
 __all__ = ["dump", "package_versions", "report_as_dict"]
 

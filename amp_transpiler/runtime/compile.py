@@ -16,10 +16,11 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
-from amp_transpiler.graph.walk import all_nodes, is_standard
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.emulate import emulate
+from amp_transpiler.passes.training import legalize, lower_batch_norm, lower_dropout
 from amp_transpiler.precision.constraints import Target
-from amp_transpiler.rewrite.emulate import emulate
-from amp_transpiler.rewrite.training import legalize, lower_batch_norm, lower_dropout
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.feeds import ValueInfo
 from amp_transpiler.runtime.gemm_options import TilingAccum, gemm_option

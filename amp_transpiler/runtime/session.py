@@ -84,7 +84,7 @@ class Session:
         if emulate and isinstance(self.place, CPUPlace):
             loaded = io.load(program)
             if has_low_values(loaded):
-                from amp_transpiler.rewrite.emulate import emulate as emulate_program
+                from amp_transpiler.passes.emulate import emulate as emulate_program
 
                 program, self.emulated = emulate_program(loaded), True
         with gemm_option(tiling_accum, self.place):

@@ -12,9 +12,9 @@ import onnx_ir as ir
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import bodies, constant_of
+from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import is_float32
-from amp_transpiler.rewrite.emulate import emulate
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.session import Session

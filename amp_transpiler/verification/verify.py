@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from amp_transpiler.convert import Conversion, convert
+from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import CheckFailed, InputError, ModelError
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
 from amp_transpiler.graph.io import Staged

@@ -8,8 +8,8 @@ from amp_transpiler import optimizer, static
 from amp_transpiler.graph.program import Persistable, role_of
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, inside_region_of, region_of
 from amp_transpiler.graph.walk import bodies
-from amp_transpiler.static.core import create_persistable
-from amp_transpiler.utils import unique_name
+from amp_transpiler.paddle.static.core import create_persistable
+from amp_transpiler.paddle.utils import unique_name
 from tests.paddle import nets, text_nets
 from tests.support import array
 

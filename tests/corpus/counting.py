@@ -11,8 +11,8 @@ import onnx
 import onnx_ir as ir
 
 import amp_transpiler as amp
-from amp_transpiler.graph.schema import signature, type_string
-from amp_transpiler.kernels import attribute_values, bind_types, body_has_kernels, kernel_table, schema_version
+from amp_transpiler.ops.schema import signature, type_string
+from amp_transpiler.targets import attribute_values, bind_types, body_has_kernels, kernel_table, schema_version
 
 # A weight is a Constant in one model and an initializer in another; Shape and Size read no element of what they are
 # given, so whether that is low makes no difference to them.

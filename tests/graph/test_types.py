@@ -4,9 +4,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from amp_transpiler.graph.dtype_attributes import DTYPE_ATTRIBUTES
-from amp_transpiler.graph.schema import signature, type_string
 from amp_transpiler.graph.types import clear_type, parse_type, propagate_types, set_dtype
+from amp_transpiler.ops.dtype_attributes import DTYPE_ATTRIBUTES
+from amp_transpiler.ops.schema import signature, type_string
 from tests.support import parse
 
 # name: (graph, value -> type)

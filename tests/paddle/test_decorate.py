@@ -8,9 +8,9 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static
 from amp_transpiler.graph.program import Persistable
+from amp_transpiler.paddle.static.amp.loss_scaling import ScalingRule
+from amp_transpiler.paddle.static.core import create_persistable
 from amp_transpiler.runtime.scope import scope_guard
-from amp_transpiler.static.amp.loss_scaling import ScalingRule
-from amp_transpiler.static.core import create_persistable
 from tests.paddle import nets
 
 FP16_ONLY = (2.0**15, ScalingRule(1000, 2, 2.0, 0.8))

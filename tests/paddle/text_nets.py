@@ -4,7 +4,7 @@ import numpy as np
 
 import amp_transpiler as amp
 from amp_transpiler import static
-from amp_transpiler.utils import unique_name
+from amp_transpiler.paddle.utils import unique_name
 from tests.paddle import nets
 from tests.support import array, parse
 

@@ -12,7 +12,7 @@ from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.assign import Policy, assign
-from amp_transpiler.precision.paddle_rules import PaddleRules
+from amp_transpiler.systems.paddle.rules import PaddleRules
 from tests import support
 from tests.support import array, parse
 

@@ -11,10 +11,10 @@ import amp_transpiler as amp
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
-from amp_transpiler.precision import casting_rules
 from amp_transpiler.precision.assign import Policy, assign
-from amp_transpiler.precision.casting_rules import CustomTypeHint, RuleInput, casting_rule, find_rule
-from amp_transpiler.precision.raf_rules import RafRules
+from amp_transpiler.systems.raf import casting_rules
+from amp_transpiler.systems.raf.casting_rules import CustomTypeHint, RuleInput, casting_rule, find_rule
+from amp_transpiler.systems.raf.rules import RafRules
 from tests.support import array, parse
 
 W = array(4, 4, seed=1, scale=0.5)

@@ -7,10 +7,10 @@ import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.precision.default_lists import DEFAULT_COLOURS, FINER_CLASSES, Colour
-from amp_transpiler.precision.lists import AutoMixedPrecisionLists, known_operator, unknown_operators
-from amp_transpiler.precision.paddle_names import PADDLE_NAMES
-from amp_transpiler.precision.table_text import table_rows
+from amp_transpiler.ops.default_lists import DEFAULT_COLOURS, FINER_CLASSES, Colour
+from amp_transpiler.ops.paddle_names import PADDLE_NAMES
+from amp_transpiler.ops.table_text import table_rows
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists, known_operator, unknown_operators
 
 LISTS = ("white_list", "black_list", "gray_list", "unsupported_list", "extra_black_list")
 
@@ -68,7 +68,7 @@ def test_no_operator_is_in_two_lists():
 
 
 def test_rows_are_not_repeated():
-    from amp_transpiler.precision import default_lists
+    from amp_transpiler.ops import default_lists
 
     tables = ("_WHITE", "_BLACK", "_EXTRA_BLACK", "_GRAY", "_UNLISTED")
     keys = [line.split()[0] for table in tables for line in getattr(default_lists, table).strip().splitlines()]

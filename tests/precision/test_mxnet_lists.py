@@ -7,7 +7,10 @@ import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.mxnet_conversion import (
+from amp_transpiler.ops import mxnet_lists
+from amp_transpiler.ops.default_lists import DEFAULT_COLOURS
+from amp_transpiler.ops.mxnet_lists import default_mxnet_lists, like_mxnet_name
+from amp_transpiler.systems.mxnet.conversion import (
     list_conditional_fp32_ops,
     list_fp32_ops,
     list_loss_output_functions,
@@ -16,9 +19,6 @@ from amp_transpiler.mxnet_conversion import (
     list_lp16_use_fp32_params,
     list_widest_type_cast,
 )
-from amp_transpiler.precision import mxnet_lists
-from amp_transpiler.precision.default_lists import DEFAULT_COLOURS
-from amp_transpiler.precision.mxnet_lists import default_mxnet_lists, like_mxnet_name
 
 FORMATS = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 QUERIES = (list_lp16_ops, list_fp32_ops, list_widest_type_cast, list_lp16_fp32_ops)

@@ -5,8 +5,10 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.precision.lists import AutoMixedPrecisionLists
-from amp_transpiler.precision.policy import LEVELS, Colour, colour, operator_class, operator_name, parse_level
+from amp_transpiler.graph.operator_class import operator_class
+from amp_transpiler.ops.names import operator_name
+from amp_transpiler.systems.paddle.colours import LEVELS, Colour, colour, parse_level
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
 
 def last_node(body, inputs="float[2,4,8,8] x", initializers=""):

@@ -4,9 +4,9 @@ import onnx
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from amp_transpiler.precision import torch_lists
-from amp_transpiler.precision.default_lists import DEFAULT_COLOURS
-from amp_transpiler.precision.torch_lists import TORCH_CLASSES, TorchClass
+from amp_transpiler.ops import torch_lists
+from amp_transpiler.ops.default_lists import DEFAULT_COLOURS
+from amp_transpiler.ops.torch_lists import TORCH_CLASSES, TorchClass
 
 TABLES = ("_LOWER_PRECISION_FP", "_FP32", "_PROMOTE", "_FALL_THROUGH")
 

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 import amp_transpiler as amp
-import amp_transpiler.nn.functional as F
+import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.names import NameAllocator
@@ -16,12 +16,12 @@ from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.ops.torch_lists import TORCH_CLASSES, TorchClass
+from amp_transpiler.paddle.static.core import data, program_guard
+from amp_transpiler.passes.casts import apply_assignment
 from amp_transpiler.precision.assign import Policy, assign
 from amp_transpiler.precision.constraints import LowForm, is_float32
-from amp_transpiler.precision.torch_lists import TORCH_CLASSES, TorchClass
-from amp_transpiler.precision.torch_rules import TorchRules
-from amp_transpiler.rewrite.casts import apply_assignment
-from amp_transpiler.static.core import data, program_guard
+from amp_transpiler.systems.torch.rules import TorchRules
 from tests import support
 from tests.support import array, parse
 

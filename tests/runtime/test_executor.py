@@ -10,7 +10,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static
 from amp_transpiler.errors import EnvironmentProblem, InputError
-from amp_transpiler.nn import functional
+from amp_transpiler.paddle.nn import functional
 from amp_transpiler.runtime.places import driver_device_count
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)

@@ -15,7 +15,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static
 from amp_transpiler.errors import EnvironmentProblem, OptionError
-from amp_transpiler.nn import functional
+from amp_transpiler.paddle.nn import functional
 from amp_transpiler.runtime import gemm_options, ort, places
 from amp_transpiler.runtime.gemm_options import VARIABLE
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace

@@ -7,7 +7,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler import debugging, optimizer, static
-from amp_transpiler.cli import main as command
+from amp_transpiler.cli.command import main as command
 from tests import support
 from tests.paddle import nets, text_nets
 from tests.support import array, chain, parse

@@ -8,7 +8,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static, tensor
 from amp_transpiler.errors import OptionError
-from amp_transpiler.utils import unique_name
+from amp_transpiler.paddle.utils import unique_name
 from tests.paddle import nets
 from tests.support import (
     array,

@@ -15,7 +15,7 @@ import amp_transpiler as amp
 from amp_transpiler import cli
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.verifier import verify
-from amp_transpiler.precision import casting_rules
+from amp_transpiler.systems.raf import casting_rules
 from tests import support
 from tests.support import (
     LIMITS,

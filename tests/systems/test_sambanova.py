@@ -248,7 +248,7 @@ def test_contradictions_are_one_clear_error(options, words):
     ],
 )
 def test_the_command_takes_presets(arguments, lowered, tmp_path):
-    from amp_transpiler.cli import main
+    from amp_transpiler.cli.command import main
 
     source = tmp_path / "m.onnx"
     onnx.save(parse(EXAMPLE), source)
@@ -258,7 +258,7 @@ def test_the_command_takes_presets(arguments, lowered, tmp_path):
 
 
 def test_the_command_copies(tmp_path):
-    from amp_transpiler.cli import main
+    from amp_transpiler.cli.command import main
 
     source = tmp_path / "m.onnx"
     onnx.save(parse(EXAMPLE), source)

@@ -16,8 +16,8 @@ import onnx_ir as ir
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.kernels import kernel_table
-from amp_transpiler.precision.torch_lists import TORCH_CLASSES, TorchClass
+from amp_transpiler.ops.torch_lists import TORCH_CLASSES, TorchClass
+from amp_transpiler.targets import kernel_table
 from tests.support import LOW_NAMES, NUMPY, array, assert_valid, casts, nodes, parse, run, run_emulated
 
 MS = ', "com.microsoft": 1'

@@ -14,7 +14,7 @@ import numpy as np
 from amp_transpiler import static
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.variable import Variable
-from amp_transpiler.nn import functional
+from amp_transpiler.paddle.nn import functional
 
 VOCABULARY, LENGTH, HIDDEN, HEADS = 40, 12, 32, 4
 CLASSES = 10

@@ -13,8 +13,8 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler import static
 from amp_transpiler.graph.variable import Variable
-from amp_transpiler.nn import functional
-from amp_transpiler.optimizer import SGD, Adam
+from amp_transpiler.paddle.nn import functional
+from amp_transpiler.paddle.optimizer import SGD, Adam
 from tests.training.networks import reshape
 from tests.training.trainer import Feed, Trainer, start
 

@@ -11,8 +11,8 @@ import pytest
 
 import amp_transpiler as amp
 import raf_bert
-from amp_transpiler import static, tensor
-from amp_transpiler.nn import functional as F
+from amp_transpiler.paddle import static, tensor
+from amp_transpiler.paddle.nn import functional as F
 from bert_program import BertConfig, training_step
 from raf_bert import TINY, arguments, most_alive, random_feed, work
 

@@ -11,10 +11,10 @@ import functools
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler import static, tensor
-from amp_transpiler.optimizer import Adam
+from amp_transpiler.paddle import static, tensor
+from amp_transpiler.paddle.optimizer import Adam
+from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.runtime.liveness import kept_bytes, live_bytes
-from amp_transpiler.utils import unique_name
 from tests.support import LIMITS, LOW_NAMES, assert_close, assert_valid, casts, dtypes, nodes, run, run_emulated
 from train_convnet import RATE, grid, network, quantised_cosine
 

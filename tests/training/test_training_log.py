@@ -10,7 +10,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static
 from amp_transpiler.errors import EnvironmentProblem, InputError, OutputError
-from amp_transpiler.training_log import TrainingLog, TrainingStep
+from amp_transpiler.paddle.training_log import TrainingLog, TrainingStep
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

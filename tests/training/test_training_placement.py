@@ -13,7 +13,7 @@ import pytest
 from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.optimizer import AdamW
+from amp_transpiler.paddle.optimizer import AdamW
 from amp_transpiler.runtime.compile import _specialise, lower
 from tests.corpus.test_placement import place
 from tests.training.networks import NETWORKS, Network

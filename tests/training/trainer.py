@@ -11,8 +11,8 @@ import numpy as np
 from amp_transpiler import CPUPlace, decorate, static
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.variable import Variable
-from amp_transpiler.optimizer import Optimizer
-from amp_transpiler.utils import unique_name
+from amp_transpiler.paddle.optimizer import Optimizer
+from amp_transpiler.paddle.utils import unique_name
 
 Feed = dict[str, np.ndarray]
 

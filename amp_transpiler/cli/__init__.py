@@ -1,0 +1,5 @@
+"""The command: options in, report out."""
+
+from amp_transpiler.cli.command import main
+
+__all__ = ["main"]

@@ -1,0 +1,96 @@
+"""Finer classes of operators: a Conv may be `Conv[depthwise]`, a Gather `Gather[embedding]`."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.walk import constant_of
+from amp_transpiler.ops.names import is_standard, operator_name
+
+__all__ = ["operator_class"]
+
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+
+
+def operator_class(node: ir.Node) -> str:
+    """Return the operator's name, or the finer class that the node is of (`Conv[depthwise]`) where it has some."""
+    name = operator_name(node)
+    refine = _REFINEMENTS.get(name)
+    finer = refine(node) if refine is not None else None
+    return f"{name}[{finer}]" if finer else name
+
+
+def _conv(node: ir.Node) -> str | None:
+    weight = _input(node, 1)
+    shape = _shape(weight)
+    kernel = node.attributes.get("kernel_shape")
+    spatial = len(kernel.as_ints()) if kernel is not None else len(shape) - 2 if shape else 0
+    if spatial == 3:
+        return "3d"
+    group = node.attributes.get("group")
+    groups = group.as_int() if group is not None else 1
+    # The weight is [M, C / group, ...]: a filter of its own for every channel.
+    return "depthwise" if groups > 1 and shape and shape[1] == 1 else None
+
+
+def _gather(node: ir.Node) -> str | None:
+    axis = node.attributes.get("axis")
+    if axis is not None and axis.as_int() != 0:
+        return None
+    table = _origin(_input(node, 0))
+    tensor = _tensor(table) if table is not None else None
+    return "embedding" if tensor is not None and tensor.dtype in _FLOATS and len(tensor.shape) == 2 else None
+
+
+def _max_pool(node: ir.Node) -> str | None:
+    return "indices" if len(node.outputs) > 1 and node.outputs[1].name else None
+
+
+def _pow(node: ir.Node) -> str | None:
+    exponent = _origin(_input(node, 1))
+    if exponent is None or not _is_constant(exponent):
+        return None
+    shape = _shape(exponent)
+    return "scalar" if all(size == 1 for size in shape) else None
+
+
+_REFINEMENTS = {"Conv": _conv, "Gather": _gather, "MaxPool": _max_pool, "Pow": _pow}
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def _origin(value: ir.Value | None) -> ir.Value | None:
+    """Follow a value back through operators that do not change it but for its type."""
+    while value is not None:
+        node = value.producer()
+        if node is None or not is_standard(node) or node.op_type not in ("Cast", "CastLike", "Identity"):
+            break
+        value = _input(node, 0)
+    return value
+
+
+def _is_constant(value: ir.Value) -> bool:
+    if value.is_initializer():  # one that is also a graph input has a value to start from: older files list them all
+        return True
+    node = value.producer()
+    return node is not None and is_standard(node) and node.op_type == "Constant"
+
+
+def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    return value.const_value if value.is_initializer() else constant_of(value)
+
+
+def _shape(value: ir.Value | None) -> tuple[object, ...]:
+    """The shape of a value as far as it is known; that of a constant always is. Empty for a scalar or if unknown."""
+    if value is None:
+        return ()
+    tensor = _tensor(value)
+    if tensor is not None:
+        return tuple(tensor.shape)
+    node = value.producer()
+    if node is not None and is_standard(node) and node.op_type == "Constant":
+        lists = (node.attributes.get(name) for name in ("value_floats", "value_ints"))
+        return next(((len(attribute.value),) for attribute in lists if attribute is not None), ())
+    return () if value.shape is None else tuple(value.shape)

@@ -1,6 +1,0 @@
-"""Building blocks of networks: functions, initial values, gradient clipping."""
-
-from amp_transpiler.nn import functional, initializer
-from amp_transpiler.nn.clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
-
-__all__ = ["ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue", "functional", "initializer"]

@@ -1,0 +1,69 @@
+"""Operators whose output type is set by an attribute instead of an input."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from amp_transpiler.ops.names import is_standard
+
+__all__ = ["DTYPE_ATTRIBUTES", "DtypeAttribute", "attribute_dtype", "dtype_attribute"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DtypeAttribute:
+    """How an attribute sets the type of outputs.
+
+    Attributes:
+        attribute: its name.
+        outputs: the outputs whose type it sets.
+        default: the type where it is absent: an element type, or the index of the input whose type is taken.
+        holds_tensor: the attribute is a tensor whose own type counts, not the number of a type.
+    """
+
+    attribute: str
+    outputs: tuple[int, ...] = (0,)
+    default: ir.DataType | int = ir.DataType.FLOAT
+    holds_tensor: bool = False
+
+
+# From the operators' descriptions in ONNX's own documentation.
+DTYPE_ATTRIBUTES: dict[str, DtypeAttribute] = {
+    "Cast": DtypeAttribute("to"),
+    "BitCast": DtypeAttribute("to"),
+    "ConstantOfShape": DtypeAttribute("value", holds_tensor=True),
+    "EyeLike": DtypeAttribute("dtype", default=0),
+    "RandomNormal": DtypeAttribute("dtype"),
+    "RandomUniform": DtypeAttribute("dtype"),
+    "RandomNormalLike": DtypeAttribute("dtype", default=0),
+    "RandomUniformLike": DtypeAttribute("dtype", default=0),
+    "Bernoulli": DtypeAttribute("dtype", default=0),
+    "Multinomial": DtypeAttribute("dtype", default=ir.DataType.INT32),
+    "HannWindow": DtypeAttribute("output_datatype"),
+    "HammingWindow": DtypeAttribute("output_datatype"),
+    "BlackmanWindow": DtypeAttribute("output_datatype"),
+    "MelWeightMatrix": DtypeAttribute("output_datatype"),
+    "LayerNormalization": DtypeAttribute("stash_type", outputs=(1, 2)),
+    "DequantizeLinear": DtypeAttribute("output_dtype", default=1),
+}
+
+
+def dtype_attribute(node: ir.Node) -> DtypeAttribute | None:
+    """Return the row for `node`, or None if its output types come from its inputs alone."""
+    return DTYPE_ATTRIBUTES.get(node.op_type) if is_standard(node) else None
+
+
+def attribute_dtype(node: ir.Node, rule: DtypeAttribute) -> ir.DataType | None:
+    """Return the element type that `rule` gives the outputs of `node`; None if it hangs on an untyped input."""
+    attribute = node.attributes.get(rule.attribute)
+    if attribute is not None and not attribute.is_ref():
+        if rule.holds_tensor:
+            return attribute.as_tensor().dtype
+        number = attribute.as_int()
+        if number:  # DequantizeLinear's 0 means: as the scale
+            return ir.DataType(number)
+    if isinstance(rule.default, ir.DataType):
+        return rule.default
+    source = node.inputs[rule.default] if rule.default < len(node.inputs) else None
+    return None if source is None else source.dtype

@@ -1,0 +1,17 @@
+"""How an operator is named: by domain and type, ONNX's own domain left out."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+__all__ = ["is_standard", "operator_name"]
+
+
+def is_standard(node: ir.Node) -> bool:
+    """Whether the operator belongs to ONNX's own domain."""
+    return node.domain in ("", "ai.onnx")
+
+
+def operator_name(node: ir.Node) -> str:
+    """Return the operator as lists name it: `Conv`, `com.microsoft::BiasGelu`."""
+    return node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"

@@ -1,0 +1,69 @@
+"""Looking at the precision of a program."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.ops.names import operator_name
+
+__all__ = ["OperatorStats", "collect_operator_stats"]
+
+logger = logging.getLogger(__name__)
+
+_COLUMNS = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16", ir.DataType.FLOAT: "fp32"}
+
+
+@dataclasses.dataclass(slots=True)
+class OperatorStats:
+    """How many nodes of one operator work in which element type."""
+
+    fp16: int = 0
+    bf16: int = 0
+    fp32: int = 0
+    other: int = 0
+
+
+def collect_operator_stats(program: Program | None = None, print_subblocks: bool = False) -> dict[str, OperatorStats]:
+    """Count the nodes of each operator by the element type they work in, and log the table.
+
+    A node works in the type of its first floating-point input or, without one, of its first output.
+
+    Args:
+        program: the program; the default main program unless given.
+        print_subblocks: also count what is in the bodies of control flow.
+
+    Returns:
+        operator -> counts, sorted by operator.
+    """
+    if program is None:
+        from amp_transpiler.paddle.static.core import default_main_program
+
+        program = default_main_program()
+    found: dict[str, OperatorStats] = {}
+    for node in _nodes(program, inner=print_subblocks):
+        column = _COLUMNS.get(_working_type(node) or ir.DataType.UNDEFINED, "other")
+        stats = found.setdefault(operator_name(node), OperatorStats())
+        setattr(stats, column, getattr(stats, column) + 1)
+    for name in sorted(found):
+        stats = found[name]
+        logger.info(
+            "%-32s fp16 %5d  bf16 %5d  fp32 %5d  other %5d", name, stats.fp16, stats.bf16, stats.fp32, stats.other
+        )
+    return {name: found[name] for name in sorted(found)}
+
+
+def _nodes(program: Program, *, inner: bool) -> Iterator[ir.Node]:
+    return all_nodes(program.model) if inner else iter(program.model.graph)
+
+
+def _working_type(node: ir.Node) -> ir.DataType | None:
+    for value in node.inputs:
+        if value is not None and value.dtype is not None and value.dtype.is_floating_point():
+            return value.dtype
+    return node.outputs[0].dtype if node.outputs else None

@@ -1,0 +1,157 @@
+"""Products with weights, look-ups, and changes of shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.variable import Variable
+from amp_transpiler.paddle.nn.functional.building import builder_of, choice, emit, numbers, wrap
+from amp_transpiler.paddle.nn.functional.layout import as_given, channels_first
+
+__all__ = ["embedding", "interpolate", "linear", "one_hot", "pad"]
+
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+_RESIZE_MODES = {
+    "nearest": "nearest",
+    "linear": "linear",
+    "bilinear": "linear",
+    "trilinear": "linear",
+    "bicubic": "cubic",
+}
+
+
+def linear(x: Variable, weight: Variable, bias: Variable | None = None) -> Variable:
+    """`x @ weight + bias`.
+
+    Args:
+        x: [..., in].
+        weight: [in, out].
+        bias: [out].
+    """
+    made = emit("MatMul", [x, weight])
+    return made if bias is None else emit("Add", [made, bias])
+
+
+def embedding(x: Variable, weight: Variable, padding_idx: int | None = None, sparse: bool = False) -> Variable:
+    """Return the rows of a table.
+
+    Args:
+        x: numbers of rows, int64 or int32, of any shape.
+        weight: [rows, size].
+        padding_idx: a row that reads as zeros and gets no gradient; negative if counted from the back.
+        sparse: of no effect: gradients are dense.
+
+    Raises:
+        InputError: `x` is of another element type, or there is no row `padding_idx`.
+    """
+    del sparse
+    b = builder_of(x, weight)
+    if x.value.dtype not in (ir.DataType.INT32, ir.DataType.INT64):
+        raise InputError(f"embedding: row numbers must be int64 or int32, got {x!r}")
+    rows = b.op("Gather", [weight.value, x.value], {"axis": 0})
+    if padding_idx is None:
+        return wrap(x, rows)
+    count = weight.shape[0]
+    if not -count <= padding_idx < count:
+        raise InputError(
+            f"embedding: padding_idx {padding_idx} is no row of {weight!r}: expected {-count} to {count - 1}"
+        )
+    padding = b.unsqueeze(b.compare("Equal", x.value, padding_idx % count), [x.ndim])
+    return wrap(x, b.where(padding, 0.0, rows))
+
+
+def one_hot(x: Variable, num_classes: int) -> Variable:
+    """Return float32 vectors, in a new last axis, that are 1 at the classes `x` (int64 or int32) and 0 elsewhere."""
+    b = builder_of(x)
+    values = b.constant(np.array([0.0, 1.0], np.float32))
+    return wrap(x, b.op("OneHot", [x.value, b.constant(np.array(num_classes, np.int64)), values], {"axis": -1}))
+
+
+def pad(
+    x: Variable, pad: Sequence[int], mode: str = "constant", value: float = 0.0, data_format: str = "NCHW"
+) -> Variable:
+    """Return `x` with more around it.
+
+    Args:
+        x: what to pad.
+        pad: (before, after) for every axis from the first; or for the spatial axes from the last: left, right, top,
+            bottom, front, back.
+        mode: `constant`, `reflect`, `replicate` or `circular`.
+        value: what the constant is.
+        data_format: where the channels are, for padding of spatial axes.
+
+    Raises:
+        OptionError: the mode is unknown, or `pad` has another length.
+    """
+    choice("pad: mode", mode, tuple(_PAD_MODES))
+    amounts = [int(amount) for amount in pad]
+    pairs = list(zip(amounts[::2], amounts[1::2], strict=False))
+    spatial = x.ndim - 2
+    if len(amounts) == 2 * spatial:
+        pairs.reverse()
+        others = [(0, 0)]
+        pairs = others * 2 + pairs if data_format.startswith("NC") else others + pairs + others
+    elif len(amounts) != 2 * x.ndim:
+        raise OptionError(f"pad: expected {2 * x.ndim} or {2 * spatial} numbers for {x!r}, got {list(pad)}")
+    b = builder_of(x)
+    ends = np.array([before for before, _ in pairs] + [after for _, after in pairs], np.int64)
+    inputs = [x.value, b.constant(ends)] + ([b.constant(value, x.value.dtype)] if mode == "constant" else [])
+    return wrap(x, b.op("Pad", inputs, {"mode": _PAD_MODES[mode]}))
+
+
+def interpolate(
+    x: Variable,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool = False,
+    align_mode: int = 0,
+    data_format: str = "NCHW",
+) -> Variable:
+    """Return images in another size.
+
+    Args:
+        x: [batch, channels, ...], or with the channels last.
+        size: the sizes of the spatial axes.
+        scale_factor: factors on them instead.
+        mode: `nearest`, `linear`, `bilinear`, `trilinear` or `bicubic`.
+        align_corners: whether the outermost pixels' centres stay where they are.
+        align_mode: 0 if a pixel is where its centre is, 1 if where its corner is; for the linear modes.
+        data_format: where the channels are.
+
+    Raises:
+        OptionError: both or neither of size and factor are given, or the mode is unknown.
+    """
+    choice("interpolate: mode", mode, tuple(_RESIZE_MODES))
+    if (size is None) == (scale_factor is None):
+        raise OptionError("interpolate: give one of size and scale_factor")
+    x = channels_first(x, data_format)
+    b, spatial = builder_of(x), x.ndim - 2
+    attributes: dict[str, Any] = {"mode": _RESIZE_MODES[mode], **_coordinates(mode, align_corners, align_mode)}
+    attributes["axes"] = list(range(2, x.ndim))
+    if size is not None:
+        sizes = b.constant(np.array(numbers(size, spatial, "interpolate: size"), np.int64))
+        made = b.op("Resize", [x.value, None, None, sizes], attributes)
+    else:
+        assert scale_factor is not None
+        given = [scale_factor] * spatial if isinstance(scale_factor, (int, float)) else list(scale_factor)
+        if len(given) != spatial or min(given) <= 0:
+            raise OptionError(f"interpolate: expected a positive factor or {spatial} of them, got {scale_factor!r}")
+        made = b.op("Resize", [x.value, None, b.constant(np.array(given, np.float32))], attributes)
+    return as_given(wrap(x, made), data_format)
+
+
+def _coordinates(mode: str, align_corners: bool, align_mode: int) -> dict[str, Any]:
+    """Return the attributes of Resize that say which input pixels an output pixel is made of."""
+    if mode == "nearest":
+        place, rounding = ("align_corners", "round_prefer_ceil") if align_corners else ("asymmetric", "floor")
+        return {"coordinate_transformation_mode": place, "nearest_mode": rounding}
+    if align_corners:
+        return {"coordinate_transformation_mode": "align_corners"}
+    half = mode == "bicubic" or align_mode == 0
+    return {"coordinate_transformation_mode": "half_pixel" if half else "asymmetric", "cubic_coeff_a": -0.75}

@@ -1,0 +1,156 @@
+"""Losses of regression and of probabilities; those of classes are in `cross_entropy`."""
+# ruff: noqa: A002  # Paddle's argument names
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.regions import FUNCTION_KEY
+from amp_transpiler.graph.variable import Variable
+from amp_transpiler.paddle.nn.functional.building import builder_of, choice, wrap
+
+__all__ = [
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "kl_div",
+    "l1_loss",
+    "mse_loss",
+    "smooth_l1_loss",
+]
+
+REDUCTIONS = ("mean", "sum", "none")
+_TINY = float(np.finfo(np.float32).tiny)
+_LEAST_LOG = -100.0  # what the logarithm of 0 counts as, in Paddle as in torch
+
+
+def mse_loss(input: Variable, label: Variable, reduction: str = "mean") -> Variable:
+    """The squared difference, its mean or sum over all elements, or `none` for each."""
+    b = builder_of(input, label)
+    difference = b.sub(input.value, label.value)
+    return reduced(input, b.mul(difference, difference), reduction)
+
+
+def l1_loss(input: Variable, label: Variable, reduction: str = "mean") -> Variable:
+    """The absolute difference, its mean or sum over all elements, or `none` for each."""
+    b = builder_of(input, label)
+    return reduced(input, b.op("Abs", [b.sub(input.value, label.value)]), reduction)
+
+
+def smooth_l1_loss(input: Variable, label: Variable, reduction: str = "mean", delta: float = 1.0) -> Variable:
+    """Half the squared difference where that is below `delta`, else `delta * (|difference| - delta / 2)`.
+
+    Raises:
+        OptionError: `delta` is not positive, or there is no such reduction.
+    """
+    if delta <= 0:
+        raise OptionError(f"smooth_l1_loss: delta must be positive, got {delta}")
+    b = builder_of(input, label)
+    size = b.op("Abs", [b.sub(input.value, label.value)])
+    inner = b.minimum(size, delta)
+    return reduced(input, b.mul(inner, b.sub(size, b.mul(inner, 0.5))), reduction)
+
+
+def binary_cross_entropy(
+    input: Variable, label: Variable, weight: Variable | None = None, reduction: str = "mean"
+) -> Variable:
+    """`-label * log(input) - (1 - label) * log(1 - input)`, a logarithm being no less than -100.
+
+    Its nodes are marked as its own, in their metadata: policy `torch` refuses them outside of `disable_amp`.
+
+    Args:
+        input: probabilities.
+        label: probabilities, of the same shape and element type.
+        weight: factor on each element's loss; broadcasts.
+        reduction: `mean`, `sum` or `none`.
+    """
+    b = builder_of(input, label, weight)
+    p, y = input.value, label.value
+    with _marked(b, "binary_cross_entropy"):
+        yes, no = (_log(input, value) for value in (p, b.sub(1.0, p)))
+        loss = b.neg(b.add(b.mul(y, yes), b.mul(b.sub(1.0, y), no)))
+        return reduced(input, loss if weight is None else b.mul(loss, weight.value), reduction)
+
+
+@contextmanager
+def _marked(b: GraphBuilder, function: str) -> Iterator[None]:
+    """Let what is built inside say which function built it: ONNX has no operator for it that rules could go by."""
+    saved, b.metadata = b.metadata, {**b.metadata, FUNCTION_KEY: function}
+    try:
+        yield
+    finally:
+        b.metadata = saved
+
+
+def _log(like: Variable, x: ir.Value) -> ir.Value:
+    """The logarithm of a number that may be 0, with a gradient of 0 there."""
+    b = builder_of(like)
+    wide = b.high(x)  # the bound is no number of float16
+    log = b.op("Log", [b.maximum(wide, _TINY)])
+    return b.cast(b.where(b.compare("Greater", wide, 0.0), log, _LEAST_LOG), x.dtype)
+
+
+def binary_cross_entropy_with_logits(
+    logit: Variable,
+    label: Variable,
+    weight: Variable | None = None,
+    reduction: str = "mean",
+    pos_weight: Variable | None = None,
+) -> Variable:
+    """The binary cross entropy of `sigmoid(logit)`, without overflow.
+
+    Args:
+        logit: any numbers.
+        label: probabilities, of the same shape and element type.
+        weight: factor on each element's loss; broadcasts.
+        reduction: `mean`, `sum` or `none`.
+        pos_weight: factor on the part that comes from positive labels; broadcasts.
+    """
+    b = builder_of(logit, label, weight, pos_weight)
+    x, y = logit.value, label.value
+    soft = b.op("Softplus", [b.neg(x)])  # -log(sigmoid(x))
+    if pos_weight is not None:
+        soft = b.mul(soft, b.add(b.mul(b.sub(pos_weight.value, 1.0), y), 1.0))
+    loss = b.add(b.mul(b.sub(1.0, y), x), soft)
+    return reduced(logit, loss if weight is None else b.mul(loss, weight.value), reduction)
+
+
+def kl_div(input: Variable, label: Variable, reduction: str = "mean") -> Variable:
+    """`label * (log(label) - input)`, 0 where `label` is not positive.
+
+    Args:
+        input: logarithms of probabilities.
+        label: probabilities, of the same shape and element type.
+        reduction: `mean`, `sum` or `none` over the elements, or `batchmean`: the sum over the size of axis 0.
+    """
+    choice("kl_div: reduction", reduction, (*REDUCTIONS, "batchmean"))
+    b = builder_of(input, label)
+    y = label.value
+    positive = b.compare("Greater", y, 0.0)
+    log = b.op("Log", [b.where(positive, y, 1.0)])
+    loss = b.where(positive, b.mul(y, b.sub(log, input.value)), 0.0)
+    if reduction != "batchmean":
+        return reduced(input, loss, reduction)
+    batch = b.slice(b.shape(input.value), [0], [1], [0])
+    total = b.sum(loss, keepdims=False)
+    return wrap(input, b.cast(b.div(total, b.cast(b.squeeze(batch, [0]), total.dtype)), loss.dtype))
+
+
+def reduced(like: Variable, loss: ir.Value, reduction: str) -> Variable:
+    """Return the mean or the sum of a loss over all its elements, or with `none` itself, in its element type.
+
+    Raises:
+        OptionError: there is no such reduction.
+    """
+    choice("reduction", reduction, REDUCTIONS)
+    b = builder_of(like)
+    if reduction == "mean":
+        loss = b.cast(b.mean(loss, keepdims=False), loss.dtype)
+    elif reduction == "sum":
+        loss = b.cast(b.sum(loss, keepdims=False), loss.dtype)
+    return wrap(like, loss)

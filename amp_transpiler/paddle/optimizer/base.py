@@ -1,0 +1,316 @@
+"""`Optimizer`: appends the update of every parameter to a training program."""
+
+from __future__ import annotations
+
+import abc
+import itertools
+import logging
+import weakref
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.variable import Variable
+from amp_transpiler.paddle.nn.clip import ClipGradBase
+from amp_transpiler.paddle.optimizer.lr import LRScheduler
+from amp_transpiler.paddle.optimizer.step import Target, UpdateStep
+from amp_transpiler.paddle.regularizer import L2Decay, WeightDecayRegularizer
+from amp_transpiler.paddle.static.backward import append_backward
+from amp_transpiler.paddle.static.core import default_startup_program
+from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.runtime.scope import Scope, global_scope
+
+__all__ = ["Optimizer", "Pairs"]
+
+logger = logging.getLogger(__name__)
+
+Pairs = list[tuple[Variable, Variable]]
+
+_LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+class Optimizer(abc.ABC):
+    """What turns gradients into updates of parameters, appended to the program that computes them.
+
+    Gradients are clipped, then regularised, then used, all in float32 whatever the parameter's type.
+
+    Args:
+        learning_rate: a number, or a schedule.
+        parameters: variables or names; every trainable parameter of the program unless given.
+        weight_decay: a number for `L2Decay`, or a regularizer; a parameter's own regularizer goes before it.
+        grad_clip: how gradients are clipped; parameters with `need_clip=False` are left out.
+        multi_precision: update a float32 master weight of each float16 and bfloat16 parameter, and round from it.
+        name: Paddle's, not used.
+
+    Attributes:
+        found_inf: a bool scalar of the program that says that this step's gradients are not finite. Set before
+            `apply_gradients` by mixed precision; optimizers whose `skips_on_overflow` is True then leave everything
+            as it was in such a step.
+        skips_on_overflow: whether a step without finite gradients is skipped.
+        always_skips: makes `found_inf` skip a step whatever `skips_on_overflow` says. Set along with it, for the
+            scalers of PyTorch and MXNet.
+        master_weights: parameter name -> name of its float32 master.
+        startup_program: the startup program that state was, or will be, added to; None for the default one.
+
+    Raises:
+        OptionError: an argument has no meaning here.
+    """
+
+    skips_on_overflow: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler = 0.001,
+        parameters: Sequence[Variable | str] | None = None,
+        weight_decay: float | WeightDecayRegularizer | None = None,
+        grad_clip: ClipGradBase | None = None,
+        multi_precision: bool = False,
+        name: str | None = None,
+    ) -> None:
+        label = type(self).__name__
+        if not isinstance(learning_rate, (int, float, np.floating, LRScheduler)):
+            raise OptionError(f"{label}: learning_rate must be a number or a schedule, got {learning_rate!r}")
+        if grad_clip is not None and not isinstance(grad_clip, ClipGradBase):
+            raise OptionError(f"{label}: grad_clip must be one of nn.ClipGradBy*, got {grad_clip!r}")
+        if isinstance(weight_decay, (int, float)):
+            weight_decay = L2Decay(weight_decay)
+        if weight_decay is not None and not isinstance(weight_decay, WeightDecayRegularizer):
+            raise OptionError(f"{label}: weight_decay must be a number or a regularizer, got {weight_decay!r}")
+        self._learning_rate = learning_rate
+        self._parameter_list = _checked(label, parameters)
+        self._grad_clip = grad_clip
+        self._multi_precision = bool(multi_precision)
+        self._name = name
+        self.regularization = weight_decay
+        self.found_inf: ir.Value | None = None
+        self.always_skips = False
+        self.master_weights: dict[str, str] = {}
+        self.startup_program: Program | None = None
+        self._rates: weakref.WeakKeyDictionary[Program, str] = weakref.WeakKeyDictionary()
+
+    @property
+    def multi_precision(self) -> bool:
+        """Whether low parameters get float32 master weights; may be set before `minimize`."""
+        return self._multi_precision
+
+    @multi_precision.setter
+    def multi_precision(self, on: bool) -> None:
+        self._multi_precision = bool(on)
+
+    # What a training script calls.
+
+    def backward(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameters: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+    ) -> Pairs:
+        """Append the backward pass of `loss`.
+
+        Args:
+            loss: a float variable with one element.
+            startup_program: where initial values of state go; the default one unless given.
+            parameters: what to differentiate by; the optimizer's own `parameters` unless given.
+            no_grad_set: variables that no gradient passes through.
+
+        Returns:
+            (parameter, gradient) pairs.
+        """
+        self.startup_program = startup_program if startup_program is not None else default_startup_program()
+        return append_backward(loss, parameters if parameters is not None else self._parameter_list, no_grad_set)
+
+    def apply_gradients(self, params_grads: Pairs) -> list[str]:
+        """Append the update of every parameter given.
+
+        Returns:
+            Names of the nodes appended.
+
+        Raises:
+            InputError: a parameter is of a type that is not trained, is updated by the program already, or needs a
+                master weight and has no initial value.
+        """
+        pairs = list(params_grads)
+        if not pairs:
+            raise InputError(f"{type(self).__name__}: there are no gradients to apply")
+        program = pairs[0][0].program
+        for parameter, _ in pairs:
+            self._check_parameter(program, parameter)
+        self._warn_of_low([parameter for parameter, _ in pairs])
+        startup = self.startup_program if self.startup_program is not None else default_startup_program()
+        before = len(program.model.graph)
+        skips = self.skips_on_overflow or self.always_skips
+        step = UpdateStep(program, startup, self.found_inf if skips else None)
+        rate = self._emit_rate(step)
+        gradients = self._clipped(step.builder, pairs)
+        rates: dict[float, ir.Value] = {}
+        for (parameter, _), gradient in zip(pairs, gradients, strict=True):
+            factor = self._rate_factor(parameter)
+            if factor not in rates:
+                rates[factor] = rate if factor == 1.0 else step.builder.mul(rate, factor)
+            self._update(step, self._target(step, parameter, gradient, rates[factor]))
+        return [str(node.name) for node in itertools.islice(program.model.graph, before, None)]
+
+    def apply_optimize(self, loss: Variable, startup_program: Program | None, params_grads: Pairs) -> list[str]:  # noqa: ARG002  # Paddle's
+        """Append the update of every parameter given; `apply_gradients` with a startup program.
+
+        Returns:
+            Names of the nodes appended.
+        """
+        if startup_program is not None:
+            self.startup_program = startup_program
+        return self.apply_gradients(params_grads)
+
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameters: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+    ) -> tuple[list[str], Pairs]:
+        """Append the backward pass and the update: a run of the program is then one training step.
+
+        Args:
+            loss: a float variable with one element.
+            startup_program: where initial values of state go; the default one unless given.
+            parameters: what to train; the optimizer's own `parameters` unless given.
+            no_grad_set: variables that no gradient passes through.
+
+        Returns:
+            Names of the optimizer's nodes, and (parameter, gradient) pairs.
+        """
+        pairs = self.backward(loss, startup_program, parameters, no_grad_set)
+        return self.apply_optimize(loss, startup_program, pairs), pairs
+
+    def get_lr(self) -> float:
+        """Return the learning rate last set, or the first one of a schedule."""
+        rate = self._learning_rate
+        return rate.get_lr() if isinstance(rate, LRScheduler) else float(rate)
+
+    def set_lr(self, value: float, scope: Scope | None = None) -> None:
+        """Change the learning rate: of programs still to be minimized, and in the scope.
+
+        Args:
+            value: the new learning rate.
+            scope: where the programs' values live; the global scope unless given.
+
+        Raises:
+            InputError: the learning rate is a schedule, which the program follows.
+        """
+        if isinstance(self._learning_rate, LRScheduler):
+            raise InputError(f"set_lr: the learning rate follows {self._learning_rate!r}; give the optimizer a number")
+        self._learning_rate = float(value)
+        scope = global_scope() if scope is None else scope
+        for name in self._rates.values():
+            if name in scope:
+                scope[name] = np.array(value, np.float32)
+            else:
+                logger.info("set_lr: '%s' is not in the scope; run the startup program before set_lr", name)
+
+    # What an optimizer gives.
+
+    @abc.abstractmethod
+    def _update(self, step: UpdateStep, target: Target) -> None:
+        """Append the update of one parameter and of its accumulators."""
+
+    def _rescaled(self, builder: GraphBuilder, gradient: ir.Value) -> ir.Value:  # noqa: ARG002  # for Momentum
+        """Return the gradient as it is regularised."""
+        return gradient
+
+    def _rate_factor(self, parameter: Variable) -> float:
+        """Return what the learning rate is multiplied with for a parameter."""
+        about = parameter.about
+        return 1.0 if about is None else float(about.learning_rate)
+
+    # Steps of `apply_gradients`.
+
+    def _check_parameter(self, program: Program, parameter: Variable) -> None:
+        if parameter.program is not program:
+            raise InputError(f"'{parameter.name}' is of another program than the other parameters: one call each")
+        dtype = parameter.value.dtype
+        if dtype not in (ir.DataType.FLOAT, *_LOW):
+            raise InputError(
+                f"parameter '{parameter.name}' is {parameter.dtype}, and optimizers train float32, float16 and "
+                "bfloat16: declare it as one of these, or set trainable=False"
+            )
+        if parameter.name in program.updates:
+            raise InputError(
+                f"'{parameter.name}' is updated by this program already (by '{program.updates[parameter.name]}'): "
+                "minimize a loss once, and give each of several optimizers parameters of its own"
+            )
+
+    def _warn_of_low(self, parameters: Sequence[Variable]) -> None:
+        low = [parameter for parameter in parameters if parameter.value.dtype in _LOW]
+        if low and not self._multi_precision:
+            logger.warning(
+                "%s: accumulating in %s for '%s'%s can lead to poor accuracy or slow convergence; "
+                "set multi_precision=True for float32 master weights",
+                type(self).__name__,
+                low[0].dtype,
+                low[0].name,
+                f" and {len(low) - 1} more" if len(low) > 1 else "",
+            )
+
+    def _emit_rate(self, step: UpdateStep) -> ir.Value:
+        """Return the learning rate of this step, a float32 scalar named `learning_rate_0` that can be fetched."""
+        name = _generated("learning_rate", step.program)
+        if not isinstance(self._learning_rate, LRScheduler):
+            self._rates[step.program] = name
+            return step.state(name, float(self._learning_rate))
+        schedule = self._learning_rate
+        counter = _generated("@lr_step@", step.program)
+        taken = step.state(counter, schedule.initial_step, dtype=ir.DataType.INT64)
+        rate = schedule.emit(step.builder, taken)
+        step.replace(taken, "Add", [taken, 1])
+        return step.builder.op("Identity", [rate], name=step.builder.names.fresh(name))
+
+    def _clipped(self, builder: GraphBuilder, pairs: Pairs) -> list[ir.Value]:
+        gradients = [builder.high(gradient.value) for _, gradient in pairs]
+        if self._grad_clip is None:
+            return gradients
+        chosen = [i for i, (parameter, _) in enumerate(pairs) if parameter.about is None or parameter.about.need_clip]
+        for index, made in zip(chosen, self._grad_clip.clip(builder, [gradients[i] for i in chosen]), strict=True):
+            gradients[index] = made
+        return gradients
+
+    def _target(self, step: UpdateStep, parameter: Variable, gradient: ir.Value, rate: ir.Value) -> Target:
+        weight, key = step.builder.high(parameter.value), parameter.name
+        if parameter.value.dtype in _LOW and self._multi_precision:
+            weight = step.master_weight(parameter)
+            key = self.master_weights[parameter.name] = str(weight.name)
+        gradient = self._rescaled(step.builder, gradient)
+        own = parameter.about.regularizer if parameter.about is not None else None
+        regularizer = own if own is not None else self.regularization
+        if regularizer is not None:
+            gradient = regularizer.add_to(step.builder, gradient, weight)
+        return Target(parameter, key, weight, gradient, rate)
+
+
+def _checked(label: str, parameters: Sequence[Variable | str] | None) -> list[Variable | str] | None:
+    if parameters is None:
+        return None
+    if isinstance(parameters, (str, Variable)):
+        raise OptionError(f"{label}: parameters must be a list, got {parameters!r}: put it in brackets")
+    for parameter in (found := list(parameters)):
+        if not isinstance(parameter, (str, Variable)):
+            raise OptionError(
+                f"{label}: parameters must be variables or names, got {parameter!r}; for a learning rate or "
+                "weight decay of a parameter's own use its ParamAttr"
+            )
+    return found
+
+
+def _generated(key: str, program: Program) -> str:
+    """Return `key_0`, `key_1`, ...: the next one of `unique_name` that the program does not have.
+
+    Not the first that the program does not have: two programs that share a scope must not share a learning rate.
+    """
+    name = unique_name.generate(key)
+    while program.find(name) is not None:
+        name = unique_name.generate(key)
+    return name

@@ -1,0 +1,63 @@
+"""`ParamAttr`: what a layer is told of a parameter it makes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeAlias
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.paddle.nn.initializer import Initializer
+from amp_transpiler.paddle.regularizer import WeightDecayRegularizer
+
+__all__ = ["Attr", "ParamAttr"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ParamAttr:
+    """Name, initial value and treatment of a parameter.
+
+    Attributes:
+        name: its name; layers that give the same name share the parameter. None for a name made from the layer's.
+        initializer: makes the initial value; the layer's own unless given.
+        learning_rate: factor on the optimizer's learning rate.
+        regularizer: weight decay of its own, instead of the optimizer's.
+        trainable: whether an optimizer updates it.
+        need_clip: whether gradient clipping touches it.
+    """
+
+    name: str | None = None
+    initializer: Initializer | None = None
+    learning_rate: float = 1.0
+    regularizer: WeightDecayRegularizer | None = None
+    trainable: bool = True
+    need_clip: bool = True
+
+    @classmethod
+    def parse(cls, attr: Attr) -> ParamAttr | None:
+        """Return what a layer's argument means; None for False: the layer goes without the parameter.
+
+        Args:
+            attr: None or True for the defaults, False, a name, an initializer, a regularizer, or a `ParamAttr`.
+
+        Raises:
+            OptionError: it is something else.
+        """
+        if attr is False:
+            return None
+        if attr is None or attr is True:
+            return cls()
+        if isinstance(attr, cls):
+            return attr
+        if isinstance(attr, str):
+            return cls(name=attr)
+        if isinstance(attr, Initializer):
+            return cls(initializer=attr)
+        if isinstance(attr, WeightDecayRegularizer):
+            return cls(regularizer=attr)
+        raise OptionError(
+            f"a parameter's attribute must be a ParamAttr, a name, an initializer, a regularizer, None or False, "
+            f"got {attr!r}"
+        )
+
+
+Attr: TypeAlias = "ParamAttr | str | Initializer | WeightDecayRegularizer | bool | None"

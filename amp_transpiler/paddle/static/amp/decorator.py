@@ -1,0 +1,220 @@
+"""`decorate`: wrap an optimizer for mixed precision. Two overloads, told apart by their keywords as in Paddle."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+from typing import Any
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import low_format
+from amp_transpiler.paddle.optimizer.base import Optimizer
+from amp_transpiler.paddle.static.amp.optimizer import AmpOptions, OptimizerWithMixedPrecision
+from amp_transpiler.paddle.static.amp.scalers import PADDLE, PADDLE_FP16_ONLY, Scaler, choose_scaler
+from amp_transpiler.systems.choice import Asked, choose_policy
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+
+__all__ = ["decorate"]
+
+logger = logging.getLogger(__name__)
+
+_LEVELS = ("O0", "OD", "O1", "O2")
+_WEIGHT_SUMS = ("fp32", "low")
+
+
+def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
+    """Wrap an optimizer so that what it minimizes is computed in low precision.
+
+    There are two overloads. One is left out when a keyword is given that it lacks; of two that remain, the first is
+    taken when three or more positional arguments are given and the third is a float, else the second:
+
+    1. `decorate(optimizer, amp_lists=None, init_loss_scaling=2**15, incr_every_n_steps=1000, decr_every_n_nan_or_inf=2,
+       incr_ratio=2.0, decr_ratio=0.8, use_dynamic_loss_scaling=True, use_pure_fp16=False, use_fp16_guard=None,
+       use_bf16=False, use_promote=False)`: O2 with `use_pure_fp16`, else O1; `use_fp16_guard` is `use_pure_fp16` unless
+       given; master weights where the optimizer has `multi_precision`.
+    2. `decorate(optimizer, amp_lists=None, level="O1", dtype="float16", master_weight=None, master_grad=False,
+       init_loss_scaling=2**16, incr_every_n_steps=2000, decr_every_n_nan_or_inf=1, incr_ratio=2.0, decr_ratio=0.5,
+       use_dynamic_loss_scaling=None, use_amp_guard=False, use_promote=False)`: master weights unless `master_weight` is
+       False; the scale is dynamic in float16 unless told otherwise.
+
+    In bfloat16 the loss is not scaled dynamically.
+
+    Both take four keywords more, which Paddle does not have:
+
+    - `policy="paddle"`: whose rules decide about operators: `"torch"`, `"raf"` and `"mxnet"` go by their own lists, as
+      `transpile`'s do; they have no levels (O1 stands for them) and no promotion.
+    - `scaler="paddle"`: whose loss scaling. The defaults above are Paddle's (`paddle.static.amp.decorate`).
+      `"torch"` is `torch.amp.GradScaler`: from 2**16, doubled after 2000 good steps in a row as long as that is finite,
+      halved on every bad step, without a floor. `"mxnet"` is MXNet's `LossScaler`: the same up to 2**24, each new scale
+      in force one finite check later than it was decided. With these two, a bad step is skipped whatever the optimizer:
+      parameters, moments, powers of beta, velocity and weight decay stay, as does a schedule; with Paddle's, SGD and
+      Momentum take the step with zero gradients. `init_loss_scaling`, `incr_every_n_steps`, `incr_ratio` (growth
+      factor) and `decr_ratio` (backoff factor) go before the system's own numbers.
+    - `fp32_params=False`: SambaNova's `--fp32-params`: the optimizer keeps float32 master weights (`multi_precision`
+      is switched on), which start from the rounded parameters: `amp_init` works as with `rewrite_master_weight=True`.
+      Without low parameters, as at O1, it has no effect.
+    - `weight_grad_reduce="fp32"`: SambaNova's `--weight-grad-reduce`: the format in which gradients of linear weights
+      (of MatMul and Gemm) and of their biases are summed over batch dimensions. `"low"` is the low format where the
+      gradient is low, rounded to nearest where SambaNova's `bf16sr` rounds stochastically.
+
+    Raises:
+        TypeError: keywords of both overloads, or unknown ones.
+        OptionError: a level, dtype, policy, scaler or `weight_grad_reduce` that does not exist; a number that no scale
+            can start from or move by: a first scale or ratio that is not positive and finite, a count of steps that
+            is no whole number from 1 to 2**31 - 1; one that the scaler has no meaning for: `decr_every_n_nan_or_inf`
+            other than 1, an `incr_ratio` of 1 or less or a `decr_ratio` of 1 or more with `"torch"` or `"mxnet"`;
+            `fp32_params` with `master_weight=False`.
+        RuntimeError: what is given is no optimizer.
+    """
+    fits = [o for o in (_fp16_only, _common) if set(kwargs) <= set(inspect.signature(o).parameters)]
+    if len(fits) == 1:
+        return fits[0](*args, **kwargs)
+    if len(fits) == 2 and len(args) >= 3 and isinstance(args[2], float):
+        return _fp16_only(*args, **kwargs)
+    return _common(*args, **kwargs)
+
+
+def _fp16_only(
+    optimizer: Optimizer,
+    amp_lists: AutoMixedPrecisionLists | None = None,
+    init_loss_scaling: float | None = None,
+    incr_every_n_steps: int | None = None,
+    decr_every_n_nan_or_inf: int | None = None,
+    incr_ratio: float | None = None,
+    decr_ratio: float | None = None,
+    use_dynamic_loss_scaling: bool = True,
+    use_pure_fp16: bool = False,
+    use_fp16_guard: bool | None = None,
+    use_bf16: bool = False,
+    use_promote: bool = False,
+    *,
+    policy: str = "paddle",
+    scaler: str = "paddle",
+    fp32_params: bool = False,
+    weight_grad_reduce: str = "fp32",
+) -> OptimizerWithMixedPrecision:
+    scaling = choose_scaler(
+        scaler,
+        PADDLE_FP16_ONLY,
+        init_loss_scaling=init_loss_scaling,
+        incr_every_n_steps=incr_every_n_steps,
+        decr_every_n_nan_or_inf=decr_every_n_nan_or_inf,
+        incr_ratio=incr_ratio,
+        decr_ratio=decr_ratio,
+    )
+    return _wrap(
+        optimizer,
+        amp_lists,
+        level="O2" if use_pure_fp16 else "O1",
+        dtype="bfloat16" if use_bf16 else "float16",
+        use_guard=use_pure_fp16 if use_fp16_guard is None else use_fp16_guard,
+        use_promote=use_promote,
+        scaling=scaling,
+        dynamic=use_dynamic_loss_scaling,
+        policy=policy,
+        fp32_params=fp32_params,
+        weight_grad_reduce=weight_grad_reduce,
+    )
+
+
+def _common(
+    optimizer: Optimizer,
+    amp_lists: AutoMixedPrecisionLists | None = None,
+    level: str = "O1",
+    dtype: str = "float16",
+    master_weight: bool | None = None,
+    master_grad: bool = False,
+    init_loss_scaling: float | None = None,
+    incr_every_n_steps: int | None = None,
+    decr_every_n_nan_or_inf: int | None = None,
+    incr_ratio: float | None = None,
+    decr_ratio: float | None = None,
+    use_dynamic_loss_scaling: bool | None = None,
+    use_amp_guard: bool = False,
+    use_promote: bool = False,
+    *,
+    policy: str = "paddle",
+    scaler: str = "paddle",
+    fp32_params: bool = False,
+    weight_grad_reduce: str = "fp32",
+) -> OptimizerWithMixedPrecision:
+    if fp32_params and master_weight is False:
+        raise OptionError("fp32_params=True asks for master weights, and master_weight=False for none: leave one out")
+    name = low_format(dtype).name
+    scaling = choose_scaler(
+        scaler,
+        PADDLE,
+        init_loss_scaling=init_loss_scaling,
+        incr_every_n_steps=incr_every_n_steps,
+        decr_every_n_nan_or_inf=decr_every_n_nan_or_inf,
+        incr_ratio=incr_ratio,
+        decr_ratio=decr_ratio,
+    )
+    # Paddle leaves a bfloat16 program with a static scale of 65536; nobody who writes nothing means that.
+    if name == "bfloat16" and not use_dynamic_loss_scaling and scaling.init_loss_scaling == 2.0**16:
+        scaling = dataclasses.replace(scaling, init_loss_scaling=1.0)
+    wrapped = _wrap(
+        optimizer,
+        amp_lists,
+        level=level,
+        dtype=name,
+        use_guard=use_amp_guard,
+        use_promote=use_promote,
+        master_grad=master_grad,
+        scaling=scaling,
+        dynamic=name == "float16" if use_dynamic_loss_scaling is None else use_dynamic_loss_scaling,
+        policy=policy,
+        fp32_params=fp32_params,
+        weight_grad_reduce=weight_grad_reduce,
+    )
+    if master_weight is not False:
+        optimizer.multi_precision = True
+    return wrapped
+
+
+def _wrap(
+    optimizer: Optimizer,
+    amp_lists: AutoMixedPrecisionLists | None,
+    *,
+    level: str,
+    dtype: str,
+    use_guard: bool,
+    use_promote: bool,
+    scaling: Scaler,
+    dynamic: bool,
+    policy: str,
+    fp32_params: bool,
+    weight_grad_reduce: str,
+    master_grad: bool = False,
+) -> OptimizerWithMixedPrecision:
+    if not isinstance(optimizer, Optimizer):
+        raise RuntimeError(f"decorate needs one of amp_transpiler.paddle.optimizer's optimizers, got {optimizer!r}")  # noqa: TRY004  # Paddle's type
+    found = next((known for known in _LEVELS if known.lower() == str(level).lower()), None)
+    if found is None:
+        raise OptionError(f"level should be O0, OD, O1 or O2, got {level!r}")
+    if found == "OD" and amp_lists is not None:
+        logger.warning("level OD: the lists given are not used, since all but the white operators stay float32")
+        amp_lists = None
+    if weight_grad_reduce not in _WEIGHT_SUMS:
+        raise OptionError(f"weight_grad_reduce should be 'fp32' or 'low', got {weight_grad_reduce!r}")
+    if dtype == "bfloat16" and dynamic:
+        logger.warning("bfloat16 has float32's range: dynamic loss scaling is switched off, and the scale set to 1")
+        dynamic, scaling = False, dataclasses.replace(scaling, init_loss_scaling=1.0)
+    lists = amp_lists if amp_lists is not None else AutoMixedPrecisionLists(dtype=dtype)
+    asked = Asked(policy=policy, level=found, dtype=dtype, lists=lists, use_promote=use_promote)
+    choose_policy(asked)  # refuses now what makes no sense
+    if fp32_params:
+        optimizer.multi_precision = True
+    options = AmpOptions(
+        asked=asked,
+        level=found,
+        use_guard=use_guard,
+        master_grad=master_grad,
+        init_loss_scaling=float(scaling.init_loss_scaling),
+        dynamic=dynamic,
+        rule=scaling.rule,
+        fp32_params=fp32_params,
+        weight_grad_reduce=weight_grad_reduce,
+    )
+    return OptimizerWithMixedPrecision(optimizer, options)

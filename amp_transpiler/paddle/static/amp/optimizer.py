@@ -1,0 +1,364 @@
+"""`OptimizerWithMixedPrecision`: an optimizer whose program computes in low precision."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from amp_transpiler.autodiff.context import low_weight_sums
+from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.program import Persistable, Program
+from amp_transpiler.graph.variable import Variable
+from amp_transpiler.paddle.optimizer.base import Optimizer
+from amp_transpiler.paddle.static.amp.loss_scaling import (
+    ScalingRule,
+    check_finite_and_unscale,
+    update_loss_scaling,
+    zero_if,
+)
+from amp_transpiler.paddle.static.amp.scaler_state import ScalerState
+from amp_transpiler.paddle.static.core import create_persistable, default_startup_program
+from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.runtime.places import Place
+from amp_transpiler.runtime.scope import Scope, global_scope
+from amp_transpiler.systems.choice import Asked
+from amp_transpiler.systems.paddle.casting import cast_parameters_to_fp16, cast_program
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+
+__all__ = ["AmpOptions", "OptimizerWithMixedPrecision"]
+
+logger = logging.getLogger(__name__)
+
+Pairs = list[tuple[Variable, Variable]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AmpOptions:
+    """What `decorate` was asked for.
+
+    Attributes:
+        asked: whose rules decide, at which level, with which lists, in which format.
+        level: O0, OD, O1 or O2.
+        use_guard: at O2, only what is built inside `fp16_guard` becomes low.
+        master_grad: at O2, gradients are cast to float32 before clipping, regularising and updating.
+        init_loss_scaling: the scale to start from.
+        dynamic: whether it moves.
+        rule: how it moves.
+        fp32_params: master weights start from the rounded parameters.
+        weight_grad_reduce: `fp32` or `low`: the format in which gradients of linear weights and biases are summed.
+    """
+
+    asked: Asked
+    level: str
+    use_guard: bool
+    master_grad: bool
+    init_loss_scaling: float
+    dynamic: bool
+    rule: ScalingRule
+    fp32_params: bool = False
+    weight_grad_reduce: str = "fp32"
+
+    @property
+    def dtype(self) -> str:
+        """The low format's name."""
+        return self.asked.low.name
+
+    @property
+    def lists(self) -> AutoMixedPrecisionLists | None:
+        """What the user listed, or None."""
+        return self.asked.lists
+
+    @property
+    def use_promote(self) -> bool:
+        """Paddle's promotion: operators on no list stay float32 if any of their inputs is."""
+        return self.asked.use_promote
+
+
+class OptimizerWithMixedPrecision:
+    """An optimizer that `decorate` has wrapped.
+
+    `minimize` rewrites the forward program, appends the backward pass of the scaled loss, unscales and checks the
+    gradients, and appends the wrapped optimizer's update and that of the loss scale.
+
+    Attributes:
+        options: what `decorate` was asked for.
+        found_inf: a bool scalar of the program that says that this step's gradients are not finite; None before
+            `minimize`, and where the loss is not scaled.
+    """
+
+    def __init__(self, optimizer: Optimizer, options: AmpOptions) -> None:
+        self._optimizer = optimizer
+        self.options = options
+        self._program: Program | None = None
+        self._startup: Program | None = None
+        self._state: ScalerState | None = None
+        self._scaled_loss: Variable | None = None
+        self._low_names: set[str] = set()
+        self.found_inf: ir.Value | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_optimizer"], name)
+
+    @property
+    def _scales(self) -> bool:
+        """Whether the loss is scaled at all."""
+        return self.options.level != "O0" and (self.options.dynamic or self.options.init_loss_scaling != 1.0)
+
+    def get_loss_scaling(self) -> Variable:
+        """Return the loss scale, a float32 variable of shape [1].
+
+        Raises:
+            RuntimeError: `minimize` was not called yet.
+        """
+        return self._made_state().scale
+
+    def get_scaled_loss(self) -> Variable | None:
+        """Return the scaled loss; None before `minimize`."""
+        return self._scaled_loss
+
+    def state_dict(self, scope: Scope | None = None) -> dict[str, float | int]:
+        """Return the state of the loss scaler, as `torch.amp.GradScaler.state_dict` does.
+
+        The keys are PyTorch's: `scale`, `growth_factor`, `backoff_factor`, `growth_interval` and `_growth_tracker`
+        (good steps in a row). With `scaler="paddle"` there are also `decr_every_n_nan_or_inf` and `_bad_step_tracker`
+        (bad steps in a row), with `scaler="mxnet"` `_next_scale` (LossScaler's `_next_loss_scale`). A scale that does
+        not move has only `scale`; a program whose loss is not scaled has nothing.
+
+        Args:
+            scope: where the values live; the global scope unless given.
+
+        Returns:
+            Python floats and ints, which can be pickled.
+
+        Raises:
+            InputError: the scope has no such values: the startup program has not run there.
+            RuntimeError: `minimize` was not called yet.
+        """
+        state = self._made_state()
+        return state.to_dict(global_scope() if scope is None else scope) if self._scales else {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], scope: Scope | None = None) -> None:
+        """Continue from a state of the loss scaler; run the startup program before.
+
+        PyTorch's own states fit `scaler="torch"`. Factors and intervals are constants of the program, so they must be
+        those that `decorate` was given.
+
+        Args:
+            state_dict: what `state_dict` returned.
+            scope: where the values live; the global scope unless given.
+
+        Raises:
+            InputError: keys are missing or unknown, a value is no number that the state can have, or the scope has no
+                such values: the startup program has not run there; nothing changed.
+            OptionError: a factor or an interval is not that of the program; nothing changed.
+            RuntimeError: `minimize` was not called yet.
+        """
+        state = self._made_state()
+        if self._scales:
+            state.load(global_scope() if scope is None else scope, state_dict)
+        elif state_dict:
+            raise InputError(
+                f"load_state_dict: the state has {', '.join(sorted(map(str, state_dict)))}, and this program does not "
+                "scale its loss: leave the state out, or decorate with a scale"
+            )
+
+    def update_scale(self, new_scale: float, scope: Scope | None = None) -> None:
+        """Set the loss scale, as `torch.amp.GradScaler.update(new_scale)` does; the counters stay.
+
+        With `scaler="mxnet"` the scale waiting for the next check is set too, which would otherwise undo this.
+
+        Args:
+            new_scale: positive and finite.
+            scope: where the values live; the global scope unless given.
+
+        Raises:
+            InputError: it is no such number, the program does not scale its loss, or the scope has no scale: the
+                startup program has not run there.
+            RuntimeError: `minimize` was not called yet.
+        """
+        state = self._made_state()
+        if not self._scales:
+            raise InputError("update_scale: this program does not scale its loss; decorate with a scale")
+        state.set_scale(global_scope() if scope is None else scope, new_scale)
+
+    def backward(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+        callbacks: object = None,
+    ) -> Pairs:
+        """Rewrite the forward program in low precision and append the backward pass of the scaled loss.
+
+        Returns:
+            (parameter, gradient of the scaled loss) pairs.
+        """
+        if callbacks is not None:
+            raise OptionError(
+                "backward: callbacks are Paddle's and have no meaning for an ONNX program; leave them out"
+            )
+        program = self._program = loss.program
+        self._startup = startup_program if startup_program is not None else default_startup_program()
+        self._make_state(program)
+        if self.options.level != "O0":
+            self._low_names = self._cast(program)
+        builder = program.builder("backward")
+        value = builder.high(program.value(loss.name))
+        if self._scales:
+            value = builder.mul(value, builder.reshape(self.get_loss_scaling().value, []))
+        self._scaled_loss = Variable(program, str(value.name))
+        if loss.name not in program.outputs:
+            program.outputs.append(loss.name)
+        listed = set(program.outputs)
+        with low_weight_sums(self.options.weight_grad_reduce == "low"):
+            pairs = self._optimizer.backward(self._scaled_loss, self._startup, parameter_list, no_grad_set)
+        program.outputs = [name for name in program.outputs if name in listed]
+        return pairs
+
+    def apply_gradients(self, params_grads: Pairs) -> list[str]:
+        """Append unscaling, the finite check, the update of the scale, and the wrapped optimizer's update.
+
+        In a step whose gradients are not finite, `scaler="paddle"` gives the optimizer zeros, and Adam and its
+        relatives skip; with the others every optimizer skips: parameters and all its state stay as they were.
+
+        Returns:
+            Names of the optimizer's nodes.
+        """
+        if self._program is None:
+            raise RuntimeError("call backward (or minimize) first")
+        builder = self._program.builder("optimize")
+        params = [param for param, _ in params_grads]
+        grads = [grad.value for _, grad in params_grads]
+        if self.options.level == "O2" and self.options.master_grad:
+            grads = [builder.high(grad) for grad in grads]
+        self.found_inf = None
+        if self._scales:
+            scale = builder.reshape(self.get_loss_scaling().value, [])
+            grads, found_inf = check_finite_and_unscale(builder, grads, scale)
+            if not self.options.rule.skips_all:
+                grads = zero_if(builder, found_inf, grads)
+            if self.options.dynamic:
+                self._update_scale(found_inf)
+            self.found_inf = found_inf
+        pairs = [(p, Variable(self._program, str(g.name))) for p, g in zip(params, grads, strict=True)]
+        return self._apply_guarded(pairs)
+
+    def _apply_guarded(self, pairs: Pairs) -> list[str]:
+        """Let the wrapped optimizer skip bad steps of this program; what it does elsewhere stays its own."""
+        wrapped = self._optimizer
+        before = wrapped.found_inf, wrapped.always_skips
+        wrapped.found_inf, wrapped.always_skips = self.found_inf, self.options.rule.skips_all
+        try:
+            return wrapped.apply_gradients(pairs)
+        finally:
+            wrapped.found_inf, wrapped.always_skips = before
+
+    def apply_optimize(self, loss: Variable, startup_program: Program | None, params_grads: Pairs) -> list[str]:  # noqa: ARG002  # Paddle's
+        """Append what `apply_gradients` does."""
+        return self.apply_gradients(params_grads)
+
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+    ) -> tuple[list[str], Pairs]:
+        """Append a whole training step: `backward`, then `apply_gradients`.
+
+        Returns:
+            Names of the optimizer's nodes, and (parameter, scaled gradient) pairs.
+        """
+        pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
+        return self.apply_optimize(loss, startup_program, pairs), pairs
+
+    def amp_init(
+        self,
+        place: Place,
+        scope: Scope | None = None,
+        test_program: Program | None = None,
+        use_fp16_test: bool = False,
+        rewrite_master_weight: bool = False,
+    ) -> None:
+        """Round the parameters in the scope that the training program has low, and rewrite a test program like it.
+
+        Call it after `minimize` and after the startup program has run. At O2 the test program is always rewritten,
+        since its parameters are low; at O1 only with `use_fp16_test`.
+
+        Args:
+            place: where the program runs.
+            scope: where the values live; the global scope unless given.
+            test_program: a program that shares the parameters.
+            use_fp16_test: at O1, rewrite the test program too.
+            rewrite_master_weight: give master weights the rounded values instead of the unrounded ones; always so
+                with `fp32_params`.
+
+        Raises:
+            RuntimeError: `minimize` was not called yet.
+        """
+        if self._program is None:
+            raise RuntimeError("amp_init: please call the minimize method first")
+        pure = self.options.level == "O2"
+        if pure and self._low_names:
+            cast_parameters_to_fp16(
+                place,
+                self._program,
+                global_scope() if scope is None else scope,
+                self._low_names,
+                self.options.dtype,
+                rewrite_master_weight or self.options.fp32_params,
+                self._optimizer.master_weights,
+            )
+        if test_program is not None and (pure or use_fp16_test):
+            self._cast(test_program)
+
+    def _cast(self, program: Program) -> set[str]:
+        options = self.options
+        return cast_program(program, options.asked, use_guard=options.use_guard and options.level == "O2")
+
+    def _make_state(self, program: Program) -> None:
+        def state(key: str, initial: float, dtype: ir.DataType) -> Variable:
+            name = unique_name.generate(key)
+            return create_persistable(
+                Persistable(name, "state"), (1,), initial, dtype, main=program, startup=self._startup
+            )
+
+        rule, first = self.options.rule, self.options.init_loss_scaling
+        scale = state("loss_scaling", first, ir.DataType.FLOAT)
+        if not (self.options.dynamic and self._scales):
+            self._state = ScalerState(scale, rule)
+            return
+        self._state = ScalerState(
+            scale,
+            rule,
+            good=state("num_good_steps", 0, ir.DataType.INT32),
+            bad=state("num_bad_steps", 0, ir.DataType.INT32) if rule.counts_bad_steps else None,
+            next_scale=state("next_loss_scaling", first, ir.DataType.FLOAT) if rule.delayed else None,
+        )
+
+    def _made_state(self) -> ScalerState:
+        if self._state is None:
+            raise RuntimeError("there is no loss scale yet: call minimize (or backward) first")
+        return self._state
+
+    def _update_scale(self, found_inf: ir.Value) -> None:
+        assert self._program is not None
+        held = self._made_state()
+        assert held.good is not None
+        builder, updates = self._program.builder("optimize"), self._program.updates
+        moving = held.scale if held.next_scale is None else held.next_scale
+        bad = None if held.bad is None else held.bad.value
+        scale, good, bad = update_loss_scaling(
+            builder, found_inf, moving.value, held.good.value, bad, self.options.rule
+        )
+        if held.next_scale is not None:  # what was decided at the check before this one counts from now on
+            updates[held.scale.name] = str(builder.op("Identity", [held.next_scale.value]).name)
+        updates[moving.name] = str(scale.name)
+        updates[held.good.name] = str(good.name)
+        if held.bad is not None and bad is not None:
+            updates[held.bad.name] = str(bad.name)

@@ -1,0 +1,116 @@
+"""How each system scales the loss: a table of defaults, and what a caller's own numbers make of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.paddle.static.amp.loss_scaling import LARGEST_COUNT, ScalingRule, is_count, is_positive
+
+__all__ = ["PADDLE", "PADDLE_FP16_ONLY", "SCALERS", "Scaler", "choose_scaler"]
+
+_COUNTS = ("incr_every_n_steps", "decr_every_n_nan_or_inf")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scaler:
+    """What a system starts from, unless it is told otherwise.
+
+    Attributes:
+        init_loss_scaling: the first scale.
+        rule: how the scale moves, and whether a step that overflows is skipped.
+    """
+
+    init_loss_scaling: float
+    rule: ScalingRule
+
+
+# Paddle's two overloads of `decorate` differ in their defaults.
+PADDLE_FP16_ONLY = Scaler(2.0**15, ScalingRule(1000, 2, 2.0, 0.8))
+PADDLE = Scaler(2.0**16, ScalingRule(2000, 1, 2.0, 0.5))
+
+SCALERS = {
+    "paddle": PADDLE,
+    # torch.amp.GradScaler: backs off on every bad step, without a floor; grows while that is finite.
+    "torch": Scaler(2.0**16, ScalingRule(2000, 1, 2.0, 0.5, floor=None, counts_bad_steps=False, skips_all=True)),
+    # mxnet.amp.loss_scaler.LossScaler: the same up to 2**24; what it decides counts one check later.
+    "mxnet": Scaler(
+        2.0**16,
+        ScalingRule(
+            2000, 1, 2.0, 0.5, floor=None, ceiling=2.0**24, counts_bad_steps=False, skips_all=True, delayed=True
+        ),
+    ),
+}
+
+
+def choose_scaler(
+    system: str,
+    paddle: Scaler,
+    *,
+    init_loss_scaling: float | None,
+    incr_every_n_steps: int | None,
+    decr_every_n_nan_or_inf: int | None,
+    incr_ratio: float | None,
+    decr_ratio: float | None,
+) -> Scaler:
+    """Return a system's scaler with the caller's numbers in it; None keeps the system's own.
+
+    Args:
+        system: `paddle`, `torch` or `mxnet`.
+        paddle: Paddle's defaults where the caller is.
+        init_loss_scaling: the first scale.
+        incr_every_n_steps: good steps in a row before it grows.
+        decr_every_n_nan_or_inf: bad steps in a row before it shrinks.
+        incr_ratio: what it is multiplied with to grow.
+        decr_ratio: what it is multiplied with to shrink.
+
+    Raises:
+        OptionError: there is no such system, a number has no meaning in it, or no scale can start from it or move by
+            it.
+    """
+    name = str(system).lower()
+    if name not in SCALERS:
+        raise OptionError(f"scaler should be one of {', '.join(map(repr, SCALERS))}, got {system!r}")
+    defaults = paddle if name == "paddle" else SCALERS[name]
+    given: dict[str, Any] = {
+        "incr_every_n_steps": incr_every_n_steps,
+        "decr_every_n_nan_or_inf": decr_every_n_nan_or_inf,
+        "incr_ratio": incr_ratio,
+        "decr_ratio": decr_ratio,
+    }
+    given = {key: _number(key, value) for key, value in given.items() if value is not None}
+    rule = dataclasses.replace(defaults.rule, **given)
+    if name != "paddle":
+        _check(name, rule)
+    if init_loss_scaling is None:
+        return Scaler(defaults.init_loss_scaling, rule)
+    return Scaler(_number("init_loss_scaling", init_loss_scaling), rule)
+
+
+def _number(key: str, value: Any) -> float | int:
+    """Return a caller's number as Python's.
+
+    Raises:
+        OptionError: a program cannot count to it, start from it or multiply with it.
+    """
+    if key in _COUNTS:
+        if not is_count(value, 1):
+            raise OptionError(f"{key} must be a whole number of steps from 1 to {LARGEST_COUNT}, got {value!r}")
+        return int(value)
+    if not is_positive(value):
+        raise OptionError(f"{key} must be a positive, finite number that float32 holds, got {value!r}")
+    return float(value)
+
+
+def _check(name: str, rule: ScalingRule) -> None:
+    """Raise OptionError for what PyTorch asserts, and for a count of bad steps that is Paddle's alone."""
+    if rule.decr_every_n_nan_or_inf != 1:
+        raise OptionError(
+            f"scaler={name!r} shrinks the scale on every bad step, got decr_every_n_nan_or_inf="
+            f"{rule.decr_every_n_nan_or_inf}: leave it out, or use scaler='paddle'"
+        )
+    if not rule.incr_ratio > 1.0:
+        raise OptionError(f"scaler={name!r}: incr_ratio (the growth factor) must be above 1, got {rule.incr_ratio}")
+    if not rule.decr_ratio < 1.0:
+        raise OptionError(f"scaler={name!r}: decr_ratio (the backoff factor) must be below 1, got {rule.decr_ratio}")

@@ -1,0 +1,246 @@
+"""Programs as ONNX files: to predict with, or a whole training step to train with on plain ONNX Runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError, OutputError, VerificationError
+from amp_transpiler.graph.assemble import Assembled, assemble, with_values
+from amp_transpiler.graph.checker import checker_fault
+from amp_transpiler.graph.io import Staged, stage
+from amp_transpiler.graph.io import load as load_model
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.verifier import verify
+from amp_transpiler.graph.walk import scopes
+from amp_transpiler.paddle.static.tensor_file import write_tensors
+from amp_transpiler.passes.bake_casts import bake_casts
+from amp_transpiler.passes.constants import skip_identities
+from amp_transpiler.passes.fold_batch_norm import fold_batch_norm
+from amp_transpiler.runtime.compile import lower
+from amp_transpiler.runtime.scope import Scope, global_scope
+from amp_transpiler.verification.structure import check_load
+
+__all__ = ["FETCHES_KEY", "UPDATES_KEY", "load_inference_model", "save_inference_model", "save_training_program"]
+
+logger = logging.getLogger(__name__)
+
+UPDATES_KEY = "amp_transpiler.updates"  # JSON in a training program's metadata: state input -> output replacing it
+FETCHES_KEY = "amp_transpiler.fetches"  # JSON likewise: fetched name -> output that carries it
+
+
+def save_inference_model(
+    path_prefix: str | os.PathLike[str],
+    feed_vars: Variable | Sequence[Variable],
+    fetch_vars: Variable | Sequence[Variable],
+    executor: object = None,  # noqa: ARG001  # Paddle's; values live in the scope
+    program: Program | None = None,
+    scope: Scope | None = None,
+) -> None:
+    """Write the part of a program that predicts `fetch_vars`, weights inside, as an ONNX file, and check it.
+
+    Parameters that are only read through a cast are stored as it makes them. A BatchNormalization of low data with
+    float32 parameters, which no kernel takes, is folded into the layer before it where that can be done.
+
+    Args:
+        path_prefix: the file; `.onnx` is added unless it ends so. Its folder is made where there is none.
+        feed_vars: the inputs, in the file's order.
+        fetch_vars: the outputs, in the file's order.
+        executor: Paddle's; not used.
+        program: the program; that of `fetch_vars` unless given.
+        scope: where values live; the global scope unless given.
+
+    Raises:
+        InputError: a fetch needs an input that is not in `feed_vars`, is not part of the inference program, or a
+            value is not in the scope.
+        OutputError: the place is unusable.
+        VerificationError: ONNX's checker or ONNX Runtime refuses the result. Nothing is written.
+    """
+    feeds, fetches = _variables(feed_vars), _variables(fetch_vars)
+    if not fetches:
+        raise InputError("save_inference_model: give at least one variable to fetch")
+    source = program if program is not None else fetches[0].program
+    inference = source.clone(for_test=True)
+    assembled = assemble(inference, [variable.name for variable in fetches], updates=False)
+    _order_inputs(assembled, [variable.name for variable in feeds])
+    with_values(assembled.model, inference, global_scope() if scope is None else scope)
+    skip_identities(assembled.model, keep=False)
+    bake_casts(assembled.model)
+    fold_batch_norm(assembled.model, _has_mixed_types)
+    model = lower(assembled).model
+    with _checked(model, _onnx_path(path_prefix)) as staged:
+        staged.commit()
+
+
+def _has_mixed_types(norm: ir.Node) -> bool:
+    data, scale = norm.inputs[:2]
+    return data is not None and scale is not None and data.dtype != scale.dtype
+
+
+def load_inference_model(
+    path_prefix: str | os.PathLike[str],
+    executor: object = None,  # noqa: ARG001  # Paddle's; the file holds the values
+) -> list[Any]:
+    """Return `[program, feed names, fetch variables]` of an ONNX file, for `Executor.run`.
+
+    Args:
+        path_prefix: the file; `.onnx` is added unless it ends so.
+        executor: Paddle's; not used.
+
+    Raises:
+        ModelError: there is no such file, or it is no ONNX model.
+    """
+    program = load_model(_onnx_path(path_prefix))
+    propagate_types(program.model)
+    graph = program.model.graph
+    feeds = [str(value.name) for value in graph.inputs if not value.is_initializer()]
+    return [program, feeds, [program.var(str(value.name)) for value in graph.outputs]]
+
+
+def save_training_program(
+    program: Program,
+    path: str | os.PathLike[str],
+    feed: Mapping[str, Any] | None = None,
+    fetch_list: Sequence[Variable | str] | None = None,
+    scope: Scope | None = None,
+) -> None:
+    """Write a whole training step as one ONNX file, and the state that it starts from beside it.
+
+    The file has plain operators only. Its inputs are the feeds and the persistable values, its outputs what is fetched
+    and the values that replace persistable ones; JSON in its metadata says which (`amp_transpiler.updates`: input ->
+    output; `amp_transpiler.fetches`: name -> output). `STEM.state.safetensors` holds the inputs' values as the scope
+    has them.
+
+    Args:
+        program: the program, its backward pass and optimizer in it.
+        path: the file; `.onnx` is added unless it ends so. Its folder is made where there is none.
+        feed: input name -> array or shape that the step is specialised to; sizes stay free otherwise.
+        fetch_list: what to put out beside; the losses and outputs that the program lists unless given.
+        scope: where values live; the global scope unless given.
+
+    Raises:
+        InputError: something fetched does not exist, a value is not in the scope, or a shape does not fit.
+        OutputError: the place is unusable.
+        VerificationError: ONNX's checker or ONNX Runtime refuses the result. Nothing is written.
+    """
+    if not program.updates:
+        raise InputError(f"{program!r} updates nothing: minimize a loss first, or use save_inference_model")
+    scope = global_scope() if scope is None else scope
+    fetch = [item if isinstance(item, str) else item.name for item in fetch_list or program.outputs]
+    assembled = assemble(program, fetch)
+    _specialise(assembled.model, {name: _shape(given) for name, given in (feed or {}).items()})
+    assembled = lower(assembled)
+    if missing := [name for name in assembled.state if name not in scope]:
+        raise InputError(f"the scope has no value for {', '.join(missing)}: run the startup program first")
+    updates = {name: output for name, output in assembled.updates.items() if name in assembled.state}
+    assembled.model.metadata_props[UPDATES_KEY] = json.dumps(updates)
+    assembled.model.metadata_props[FETCHES_KEY] = json.dumps(dict(assembled.fetches))
+    target = _onnx_path(path)
+    with _checked(assembled.model, target) as staged:
+        state = _as_declared(assembled, scope)
+        write_tensors(
+            target.with_suffix(".state.safetensors"), state, state, {"format": "amp_transpiler.training_state"}
+        )
+        staged.commit()
+
+
+def _as_declared(assembled: Assembled, scope: Scope) -> dict[str, np.ndarray]:
+    """Return the state in the element types that the model's inputs have."""
+    inputs = {str(value.name): value for value in assembled.model.graph.inputs}
+    dtypes = {name: inputs[name].dtype or ir.DataType.FLOAT for name in assembled.state}
+    return {name: scope[name].astype(dtype.numpy(), copy=False) for name, dtype in dtypes.items()}
+
+
+# ---- parts ----
+
+
+def _variables(given: Variable | Sequence[Variable]) -> list[Variable]:
+    return [given] if isinstance(given, Variable) else list(given)
+
+
+def _onnx_path(prefix: str | os.PathLike[str]) -> pathlib.Path:
+    path = pathlib.Path(prefix)
+    return path if path.suffix == ".onnx" else path.with_name(f"{path.name}.onnx")
+
+
+def _order_inputs(assembled: Assembled, feeds: Sequence[str]) -> None:
+    graph = assembled.model.graph
+    if missing := [name for name in assembled.feeds if name not in feeds]:
+        raise InputError(
+            f"what is fetched also depends on {', '.join(missing)}: add it to feed_vars, or fetch what comes before "
+            "the labels"
+        )
+    if unused := [name for name in feeds if name not in assembled.feeds]:
+        logger.warning("the inference model does not read %s: left out", ", ".join(unused))
+    rank = {name: index for index, name in enumerate(feeds)}
+    ordered = sorted(graph.inputs, key=lambda value: rank.get(str(value.name), len(rank)))
+    graph.inputs.clear()
+    graph.inputs.extend(ordered)
+
+
+def _shape(given: Any) -> tuple[int, ...]:
+    if isinstance(given, np.ndarray):
+        return tuple(given.shape)
+    if not all(isinstance(size, (int, np.integer)) for size in given):
+        raise InputError(f"feed takes arrays and shapes, got {given!r}")
+    return tuple(int(size) for size in given)
+
+
+def _specialise(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Give inputs their shapes, and every named dimension that they settle its size throughout the model."""
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    sizes: dict[str, int] = {}
+    for name, shape in shapes.items():
+        if name not in inputs:
+            raise InputError(f"the program has no input '{name}': its inputs are {', '.join(inputs)}")
+        declared = inputs[name].shape
+        if declared is not None and len(declared) != len(shape):
+            raise InputError(f"input '{name}': got shape {list(shape)}, expected {declared}")
+        for dim, size in zip(declared or (), shape, strict=False):
+            label = None if isinstance(dim, int) else dim.value
+            if (isinstance(dim, int) and dim != size) or (label and sizes.setdefault(label, size) != size):
+                raise InputError(
+                    f"input '{name}': got shape {list(shape)}, expected {declared}, {dim} elsewhere otherwise"
+                )
+        inputs[name].shape = ir.Shape(shape)
+    for scope in scopes(model):
+        for value in (*scope.graph.inputs, *(v for node in scope.graph for v in node.outputs)):
+            if value.shape is not None:
+                value.shape = ir.Shape([_size(dim, sizes) for dim in value.shape])
+
+
+def _size(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | str | None:
+    if isinstance(dim, int):
+        return dim
+    return dim.value if dim.value is None else sizes.get(dim.value, dim.value)
+
+
+@contextlib.contextmanager
+def _checked(model: ir.Model, target: pathlib.Path) -> Iterator[Staged]:
+    """Write a model beside its destination and check it there, as the command does with its result."""
+    propagate_types(model)
+    verify(model, f"exporting {target.name}")
+    if fault := checker_fault(model):
+        raise VerificationError(f"{target}: the exported model fails onnx.checker: {fault}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{target}: its folder cannot be made: {error.strerror}") from error
+    program = Program(model)
+    with stage(program, target) as staged:
+        loaded = check_load(staged.path, program)
+        if loaded.outcome == "refused":
+            raise VerificationError(f"{target}: ONNX Runtime refuses the exported model: {loaded.detail}")
+        if loaded.outcome == "structural":
+            logger.warning("%s is checked structurally only: %s", target, loaded.detail)
+        yield staged

@@ -1,0 +1,108 @@
+"""State that lasts: `save` and `load` of a program's persistable values."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.program import Program
+from amp_transpiler.paddle.static.export import load_inference_model, save_inference_model, save_training_program
+from amp_transpiler.paddle.static.tensor_file import read_header, read_tensors, with_suffix, write_tensors
+from amp_transpiler.runtime.scope import Scope, global_scope
+
+__all__ = ["load", "load_inference_model", "save", "save_inference_model", "save_training_program"]
+
+logger = logging.getLogger(__name__)
+
+FORMAT, VERSION = "amp_transpiler.state", "1"
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+
+
+def save(program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
+    """Write every persistable value of a program to one safetensors file, in the element type that the scope holds.
+
+    After a failure at any moment the file that was there before is there still.
+
+    Args:
+        program: says which values.
+        path: the file; `.safetensors` is added unless it ends so. Its folder is made where there is none.
+        scope: where the values live; the global scope unless given.
+
+    Raises:
+        InputError: the scope lacks a value.
+        OutputError: the place is unusable, or the disk is full.
+    """
+    scope = global_scope() if scope is None else scope
+    names = list(program.persistables)
+    if missing := [name for name in names if name not in scope]:
+        raise InputError(f"the scope has no value for {_listed(missing)}: run the startup program before saving")
+    kinds = {name: about.kind for name, about in program.persistables.items()}
+    metadata = {"format": FORMAT, "format_version": VERSION, "persistables": json.dumps(kinds)}
+    write_tensors(with_suffix(path), scope, names, metadata)
+
+
+def load(program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
+    """Set every persistable value of a program from a file that `save` wrote; all of them or, on an error, none.
+
+    Floats of another width than the program declares are converted, and the log says so. What the file has beside the
+    program's values is left out.
+
+    Args:
+        program: says which values, and of what shape and element type.
+        path: the file; `.safetensors` is added unless it ends so.
+        scope: where the values go; the global scope unless given.
+
+    Raises:
+        InputError: the file is missing, damaged or of a newer format, lacks a value, or has one of another shape or
+            kind of number.
+    """
+    scope = global_scope() if scope is None else scope
+    file = with_suffix(path)
+    found, metadata = read_header(file)
+    if metadata.get("format") == FORMAT and metadata.get("format_version") != VERSION:
+        raise InputError(
+            f"{file}: its format is version {metadata.get('format_version')}, this package reads version {VERSION}"
+        )
+    if missing := [name for name in program.persistables if name not in found]:
+        raise InputError(f"{file}: has no value for {_listed(missing)}: it was saved from another program")
+    for name in program.persistables:
+        _check(program, name, *found[name], where=str(file))
+    if extra := [name for name in found if name not in program.persistables]:
+        logger.info("%s also has %s, which the program does not: left out", file, _listed(extra))
+    for name, array in [_converted(program, *item) for item in read_tensors(file, program.persistables)]:
+        scope[name] = array
+
+
+def _check(program: Program, name: str, dtype: np.dtype, shape: tuple[int, ...], where: str) -> None:
+    value = program.value(name)
+    wanted = tuple(value.shape or ())
+    if wanted != shape:
+        raise InputError(f"{where}: '{name}' has shape {list(shape)}, the program wants {list(wanted)}")
+    held = ir.DataType.from_numpy(dtype)
+    if held != value.dtype and (held not in _FLOATS or value.dtype not in _FLOATS):
+        raise InputError(f"{where}: '{name}' is {held}, the program wants {value.dtype}")
+
+
+def _converted(program: Program, name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
+    dtype = program.value(name).dtype
+    assert dtype is not None  # checked above
+    if array.dtype == dtype.numpy():
+        return name, array
+    with np.errstate(over="ignore", under="ignore"):
+        made = array.astype(dtype.numpy())
+    logger.info("'%s' is %s in the file and is converted to %s, as the program has it", name, array.dtype, made.dtype)
+    overflown = int(np.isinf(made.astype(np.float32)).sum() - np.isinf(array.astype(np.float64)).sum())
+    if overflown:
+        logger.warning("'%s': %d numbers are beyond the range of %s and became infinite", name, overflown, made.dtype)
+    return name, made
+
+
+def _listed(names: Iterable[str], limit: int = 20) -> str:
+    names = list(names)
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

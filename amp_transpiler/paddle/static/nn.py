@@ -1,0 +1,422 @@
+"""Layers that make their parameters, with Paddle's signatures and defaults."""
+# ruff: noqa: A002  # Paddle's argument names
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.dtypes import parse_dtype
+from amp_transpiler.graph.variable import Variable
+from amp_transpiler.paddle.nn.functional import common, conv, normalization
+from amp_transpiler.paddle.nn.functional import prelu as functional_prelu
+from amp_transpiler.paddle.nn.functional.activation import activate
+from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, choice, numbers, program_of, size_at, wrap
+from amp_transpiler.paddle.nn.functional.layout import Padding
+from amp_transpiler.paddle.nn.initializer import Constant, Normal, XavierUniform
+from amp_transpiler.paddle.param_attr import Attr
+from amp_transpiler.paddle.static.parameters import Layer, create_parameter
+
+__all__ = [
+    "batch_norm",
+    "conv2d",
+    "conv2d_transpose",
+    "create_parameter",
+    "embedding",
+    "fc",
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
+    "prelu",
+]
+
+
+def fc(
+    x: Variable | Sequence[Variable] | None = None,
+    size: int = 0,
+    num_flatten_dims: int = 1,
+    weight_attr: Attr = None,
+    bias_attr: Attr = None,
+    activation: str | None = None,
+    name: str | None = None,
+    *,
+    input: Variable | Sequence[Variable] | None = None,
+    param_attr: Attr = None,
+    act: str | None = None,
+) -> Variable:
+    """A fully connected layer: `activation(x @ weight + bias)`.
+
+    Args:
+        x: one variable, or several, whose products are added; axes from `num_flatten_dims` on are one to it.
+        size: how many results there are, the last axis.
+        num_flatten_dims: how many axes stay in front; negative if counted from the back.
+        weight_attr: of the weight `fc_0.w_0`, [in, size]; Xavier's uniform initial value.
+        bias_attr: of the bias `fc_0.b_0`, [size]; 0 at first; False for none.
+        activation: `relu`, `softmax`, ...
+        name: the layer's name instead of `fc_0`.
+        input: older name of `x`.
+        param_attr: older name of `weight_attr`.
+        act: older name of `activation`.
+
+    Raises:
+        InputError: the sizes behind `num_flatten_dims` are not known.
+        OptionError: there is no input, or `size` is not positive.
+    """
+    given = input if x is None else x
+    inputs = [given] if isinstance(given, Variable) else list(given or ())
+    if not inputs or size < 1:
+        raise OptionError(f"fc needs an input and a size of 1 or more, got {given!r} and {size}")
+    layer = Layer("fc", name, program_of(*inputs))
+    total: Variable | None = None
+    for item in inputs:
+        flat = _flattened(item, num_flatten_dims)
+        attr = param_attr if weight_attr is None else weight_attr
+        weight = _needed(layer.weight(attr, [flat.shape[-1], size], item.value.dtype, XavierUniform()), "fc")
+        product = common.linear(flat, weight)
+        total = product if total is None else total + product
+    assert total is not None
+    bias = layer.bias(bias_attr, [size], inputs[0].value.dtype)
+    return activate(total if bias is None else total + bias, activation or act)
+
+
+def _flattened(x: Variable, keep: int) -> Variable:
+    """Return `x` with all axes from `keep` on made one."""
+    front = axis_of(x, keep)
+    if front == 0:
+        raise InputError(f"fc: num_flatten_dims must leave an axis in front, got {keep} for {x!r}")
+    behind = x.shape[front:]
+    if any(size < 0 for size in behind):
+        raise InputError(f"fc: the sizes of '{x.name}' from axis {front} on must be known, got shape {x.value.shape}")
+    if len(behind) == 1:
+        return x
+    return wrap(x, builder_of(x).reshape(x.value, [0] * front + [math.prod(behind)]))
+
+
+def embedding(
+    input: Variable,
+    size: Sequence[int],
+    is_sparse: bool = False,
+    is_distributed: bool = False,
+    padding_idx: int | None = None,
+    param_attr: Attr = None,
+    dtype: Any = "float32",
+) -> Variable:
+    """The rows of a table, by their numbers.
+
+    Args:
+        input: numbers of rows, int64 or int32, of any shape.
+        size: rows and columns of the table `embedding_0.w_0`, which starts with Xavier's uniform values.
+        is_sparse: of no effect: gradients are dense.
+        is_distributed: must be False.
+        padding_idx: a row that reads as zeros and gets no gradient; negative if counted from the back.
+        param_attr: of the table.
+        dtype: its element type.
+
+    Raises:
+        OptionError: `is_distributed` is set, or `size` has not two numbers.
+    """
+    if is_distributed:
+        raise OptionError("embedding: is_distributed=True is not to be had: a program runs on one device")
+    layer = Layer("embedding", None, program_of(input))
+    shape = numbers(size, 2, "embedding: size")
+    table = _needed(layer.weight(param_attr, shape, parse_dtype(dtype), XavierUniform()), "embedding")
+    return common.embedding(input, table, padding_idx, is_sparse)
+
+
+def conv2d(
+    input: Variable,
+    num_filters: int,
+    filter_size: int | Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int | None = None,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+    data_format: str = "NCHW",
+) -> Variable:
+    """A convolution with filters of its own; see `nn.functional.conv2d`.
+
+    Args:
+        input: [batch, channels, height, width], or with the channels last.
+        num_filters: how many filters.
+        filter_size: their height and width.
+        stride: step of the window.
+        padding: zeros around the image.
+        dilation: distance between the window's elements.
+        groups: 1 unless given.
+        param_attr: of the filters `conv2d_0.w_0`, [filters, channels / groups, height, width]; normal initial values of
+            deviation `sqrt(2 / (height * width * channels))`.
+        bias_attr: of the bias `conv2d_0.b_0`, [filters]; 0 at first; False for none.
+        use_cudnn: of no effect.
+        act: an activation, `relu` for one.
+        name: the layer's name instead of `conv2d_0`.
+        data_format: `NCHW` or `NHWC`.
+
+    Raises:
+        InputError: the channels are not known, or groups do not divide them and the filters.
+    """
+    del use_cudnn
+    channels, groups = _grouped("conv2d", input, num_filters, groups, data_format)
+    window = numbers(filter_size, 2, "conv2d: filter_size")
+    layer = Layer("conv2d", name, program_of(input))
+    initial = Normal(0.0, math.sqrt(2.0 / (math.prod(window) * channels)))
+    shape = [num_filters, channels // groups, *window]
+    weight = _needed(layer.weight(param_attr, shape, input.value.dtype, initial), "conv2d")
+    bias = layer.bias(bias_attr, [num_filters], input.value.dtype)
+    return activate(conv.conv2d(input, weight, bias, stride, padding, dilation, groups, data_format), act)
+
+
+def conv2d_transpose(
+    input: Variable,
+    num_filters: int,
+    output_size: int | Sequence[int] | None = None,
+    filter_size: int | Sequence[int] | None = None,
+    padding: Padding = 0,
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    groups: int | None = None,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+    data_format: str = "NCHW",
+) -> Variable:
+    """A transposed convolution with filters of its own; see `nn.functional.conv2d_transpose`.
+
+    Args:
+        input: [batch, channels, height, width], or with the channels last.
+        num_filters: how many channels the result has.
+        output_size: height and width of the result; as the filters make it unless given.
+        filter_size: height and width of the filters; must be given.
+        padding: what is cut off around the result.
+        stride: step of the window in the result.
+        dilation: distance between the window's elements.
+        groups: 1 unless given.
+        param_attr: of the filters `conv2d_transpose_0.w_0`, [channels, filters / groups, height, width]; Xavier's
+            uniform initial values.
+        bias_attr: of the bias `conv2d_transpose_0.b_0`, [filters]; 0 at first; False for none.
+        use_cudnn: of no effect.
+        act: an activation, `relu` for one.
+        name: the layer's name instead of `conv2d_transpose_0`.
+        data_format: `NCHW` or `NHWC`.
+
+    Raises:
+        InputError: the channels are not known, or groups do not divide them and the filters.
+        OptionError: `filter_size` is not given.
+    """
+    del use_cudnn
+    what = "conv2d_transpose"
+    if filter_size is None:
+        raise OptionError(f"{what}: give filter_size")
+    channels, groups = _grouped(what, input, num_filters, groups, data_format)
+    layer = Layer(what, name, program_of(input))
+    shape = [channels, num_filters // groups, *numbers(filter_size, 2, f"{what}: filter_size")]
+    weight = _needed(layer.weight(param_attr, shape, input.value.dtype, XavierUniform()), what)
+    bias = layer.bias(bias_attr, [num_filters], input.value.dtype)
+    made = conv.conv2d_transpose(
+        input, weight, bias, stride, padding, 0, dilation, groups, output_size, data_format=data_format
+    )
+    return activate(made, act)
+
+
+def batch_norm(
+    input: Variable,
+    act: str | None = None,
+    is_test: bool = False,
+    momentum: float = 0.9,
+    epsilon: float = 1e-05,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    data_layout: str = "NCHW",
+    in_place: bool = False,
+    name: str | None = None,
+    moving_mean_name: str | None = None,
+    moving_variance_name: str | None = None,
+    do_model_average_for_mean_and_var: bool = True,
+    use_global_stats: bool = False,
+) -> Variable:
+    """Batch normalisation, its statistics kept from run to run; see `nn.functional.batch_norm`.
+
+    Scale `batch_norm_0.w_0` starts at 1, bias `.b_0` at 0, mean `.w_1` at 0 and variance `.w_2` at 1; all are float32.
+
+    Args:
+        input: [batch, channels, ...], or with the channels last.
+        act: an activation, `relu` for one.
+        is_test: normalise by the statistics kept, and leave them as they are.
+        momentum: how much of the old statistics stays.
+        epsilon: added to the variance.
+        param_attr: of the scale; False for none.
+        bias_attr: of the bias; False for none.
+        data_layout: `NCHW` or `NHWC`.
+        in_place: of no effect.
+        name: the layer's name instead of `batch_norm_0`.
+        moving_mean_name: the mean's name.
+        moving_variance_name: the variance's name.
+        do_model_average_for_mean_and_var: of no effect.
+        use_global_stats: normalise by the statistics kept in training too.
+
+    Raises:
+        InputError: the channels are not known, or another layer updates the same statistics.
+    """
+    del in_place, do_model_average_for_mean_and_var
+    channels = size_at(input, _channel_axis(input, data_layout), "batch_norm")
+    layer = Layer("batch_norm", name, program_of(input))
+    scale = layer.weight(param_attr, [channels], None, Constant(1.0))
+    bias = layer.bias(bias_attr, [channels], None)
+    mean = layer.statistic(moving_mean_name, channels, 0.0)
+    variance = layer.statistic(moving_variance_name, channels, 1.0)
+    training = not (is_test or use_global_stats)
+    made = normalization.batch_norm(
+        input, mean, variance, scale, bias, training, momentum, epsilon, data_format=data_layout
+    )
+    return activate(made, act)
+
+
+def layer_norm(
+    input: Variable,
+    scale: bool = True,
+    shift: bool = True,
+    begin_norm_axis: int = 1,
+    epsilon: float = 1e-05,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Layer normalisation over all axes from `begin_norm_axis` on.
+
+    Scale `layer_norm_0.w_0` starts at 1 and bias `.b_0` at 0; both are vectors with an element for each normalised.
+
+    Args:
+        input: what to normalise; the sizes of those axes must be known.
+        scale: whether there is a scale.
+        shift: whether there is a bias.
+        begin_norm_axis: the first axis normalised over.
+        epsilon: added to the variance.
+        param_attr: of the scale; False for none.
+        bias_attr: of the bias; False for none.
+        act: an activation.
+        name: the layer's name instead of `layer_norm_0`.
+
+    Raises:
+        InputError: the sizes are not known.
+    """
+    sizes = input.shape[axis_of(input, begin_norm_axis) :]
+    if any(size < 0 for size in sizes):
+        raise InputError(f"layer_norm: the sizes from axis {begin_norm_axis} on must be known, got {input!r}")
+    layer = Layer("layer_norm", name, program_of(input))
+    count, dtype = [math.prod(sizes)], input.value.dtype
+    weight = layer.weight(param_attr, count, dtype, Constant(1.0)) if scale else None
+    bias = layer.bias(bias_attr, count, dtype) if shift else None
+    return activate(normalization.layer_norm(input, sizes, weight, bias, epsilon), act)
+
+
+def group_norm(
+    input: Variable,
+    groups: int,
+    epsilon: float = 1e-05,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    act: str | None = None,
+    data_layout: str = "NCHW",
+    name: str | None = None,
+) -> Variable:
+    """Group normalisation; scale `group_norm_0.w_0` starts at 1 and bias `.b_0` at 0, [channels] both.
+
+    Args:
+        input: [batch, channels, ...], or with the channels last.
+        groups: how many groups; divides the channels.
+        epsilon: added to the variance.
+        param_attr: of the scale; False for none.
+        bias_attr: of the bias; False for none.
+        act: an activation.
+        data_layout: `NCHW` or `NHWC`.
+        name: the layer's name instead of `group_norm_0`.
+
+    Raises:
+        InputError: the channels are not known, or cannot be split into so many groups.
+    """
+    channels = size_at(input, _channel_axis(input, data_layout), "group_norm")
+    layer = Layer("group_norm", name, program_of(input))
+    weight = layer.weight(param_attr, [channels], input.value.dtype, Constant(1.0))
+    bias = layer.bias(bias_attr, [channels], input.value.dtype)
+    return activate(normalization.group_norm(input, groups, epsilon, weight, bias, data_layout), act)
+
+
+def instance_norm(
+    input: Variable,
+    epsilon: float = 1e-05,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    name: str | None = None,
+) -> Variable:
+    """Instance normalisation; scale `instance_norm_0.w_0` starts at 1 and bias `.b_0` at 0, [channels] both.
+
+    Args:
+        input: [batch, channels, ...].
+        epsilon: added to the variance.
+        param_attr: of the scale; False for none.
+        bias_attr: of the bias; False for none.
+        name: the layer's name instead of `instance_norm_0`.
+
+    Raises:
+        InputError: the channels are not known.
+    """
+    channels = size_at(input, 1, "instance_norm")
+    layer = Layer("instance_norm", name, program_of(input))
+    weight = layer.weight(param_attr, [channels], input.value.dtype, Constant(1.0))
+    bias = layer.bias(bias_attr, [channels], input.value.dtype)
+    return normalization.instance_norm(input, weight=weight, bias=bias, eps=epsilon)
+
+
+def prelu(
+    x: Variable, mode: str, param_attr: Attr = None, data_format: str = "NCHW", name: str | None = None
+) -> Variable:
+    """`x` where it is positive, else `x` times a slope `prelu_0.w_0`, which starts at 0.25.
+
+    Args:
+        x: [batch, channels, ...], or with the channels last.
+        mode: one slope for `all`, for each `channel`, or for each `element` of a sample.
+        param_attr: of the slope: [1], or in the shape of a sample with 1 where it is the same.
+        data_format: `NCHW` or `NHWC`.
+        name: the layer's name instead of `prelu_0`.
+
+    Raises:
+        InputError: the sizes that the slope is of are not known.
+        OptionError: there is no such mode.
+    """
+    choice("prelu: mode", mode, ("all", "channel", "element"))
+    shape = [1]
+    if mode == "channel":
+        axis = _channel_axis(x, data_format)
+        shape = [x.shape[axis] if other == axis else 1 for other in range(x.ndim)]
+    elif mode == "element":
+        shape = [1, *x.shape[1:]]
+    layer = Layer("prelu", name, program_of(x))
+    weight = _needed(layer.weight(param_attr, shape, x.value.dtype, Constant(0.25)), "prelu")
+    return functional_prelu(x, weight, data_format)
+
+
+def _grouped(what: str, x: Variable, filters: int, groups: int | None, data_format: str) -> tuple[int, int]:
+    """Return the number of channels and of groups, checked against each other and against the filters."""
+    channels, groups = size_at(x, _channel_axis(x, data_format), what), groups or 1
+    if groups < 1 or channels % groups or filters < 1 or filters % groups:
+        raise InputError(f"{what}: {channels} channels and {filters} filters cannot be split into {groups} groups")
+    return channels, groups
+
+
+def _channel_axis(x: Variable, data_format: str) -> int:
+    return axis_of(x, 1) if data_format.startswith("NC") else x.ndim - 1
+
+
+def _needed(weight: Variable | None, what: str) -> Variable:
+    if weight is None:
+        raise OptionError(f"{what}: there is no layer without its weight: give None or a ParamAttr, not False")
+    return weight

@@ -1,0 +1,341 @@
+"""`from_onnx`: an inference model becomes a program that can be trained."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError, ModelError, OptionError
+from amp_transpiler.graph.checker import mend_declared_shapes
+from amp_transpiler.graph.io import NEWEST_IR, load
+from amp_transpiler.graph.names import NameAllocator, name_nodes
+from amp_transpiler.graph.program import TRAINING_IR, TRAINING_OPSET, Persistable, Program
+from amp_transpiler.graph.shape_inference import infer_shapes
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.verifier import faults
+from amp_transpiler.graph.walk import all_nodes, constant_of, scopes
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.ops.schema import opset_of
+from amp_transpiler.paddle.static.core import default_startup_program
+from amp_transpiler.paddle.static.random_state import ensure_random_state
+from amp_transpiler.paddle.static.trainable_slots import STATISTIC_SLOTS, float_constants, weight_slot
+from amp_transpiler.passes.constants import unify_constants
+from amp_transpiler.passes.functions import inline_functions
+from amp_transpiler.passes.newer_operators import write_out_newer_operators
+from amp_transpiler.passes.opset import NEWEST_OPSET, OpsetConversionError, convert_opset, lower_opset
+
+__all__ = ["from_onnx", "initialise_with"]
+
+logger = logging.getLogger(__name__)
+
+Patterns = str | Sequence[str] | None
+
+_OPSETS = (TRAINING_OPSET, 18, 17, 15)  # from 14 on BatchNormalization has a training form, from 15 on with mixed types
+
+
+def from_onnx(
+    model: object,
+    startup_program: Program | None = None,
+    trainable: Patterns = None,
+    frozen: Patterns = None,
+) -> Program:
+    """Return a trainable program made from an ONNX model.
+
+    Float constants at slots where operators take weights become parameters: of Conv, ConvTranspose, Gemm, MatMul,
+    Einsum, the normalisations, PRelu, embedding tables of Gather, biases of Add; also behind Transpose, Reshape, Cast,
+    Identity, Squeeze and Unsqueeze. Everything else stays a constant. Running statistics of BatchNormalization are
+    persistable. BatchNormalization and Dropout get their training form, which `clone(for_test=True)` undoes. The
+    model's outputs can be looked up with `program.var` and are listed in `program.outputs`. Names stay.
+
+    Args:
+        model: what `amp_transpiler.load` takes; it is not changed.
+        startup_program: gets the initial values, which stay on disk until it runs; the current one unless given.
+        trainable: regular expressions, found anywhere in the names of constants to be parameters whatever reads them.
+            They win over `frozen`, so `frozen=".*", trainable="head"` trains the head alone.
+        frozen: likewise of parameters not to be trained. Where both running statistics of a BatchNormalization match,
+            it keeps its inference form.
+
+    Raises:
+        ModelError: the model is unreadable or invalid, or needs an opset in which its operators cannot be expressed.
+        OptionError: a pattern is malformed or matches no float constant.
+        InputError: `model` is a training program, or the startup program makes a value of the same name but another
+            shape or element type.
+    """
+    given = load(model)
+    if given.is_training:
+        raise InputError(f"{given!r} is a training program already: from_onnx takes models with their weights inside")
+    program = given.clone()
+    startup = startup_program if startup_program is not None else default_startup_program()
+    _prepare(program)
+    choice = _Choice(program, _compile("trainable", trainable), _compile("frozen", frozen))
+    _claim_statistics(program, startup, choice)
+    _claim_parameters(program, startup, choice)
+    _train_dropouts(program, startup)
+    graph = program.model.graph
+    program.outputs = [str(value.name) for value in graph.outputs]
+    graph.outputs.clear()
+    program.no_gradient |= {str(value.name) for value in graph.inputs if value.name not in program.persistables}
+    program.touch()
+    _tell(program, choice)
+    return program
+
+
+def initialise_with(startup: Program, about: Persistable, tensor: ir.TensorProtocol) -> None:
+    """Make the startup program set `about.name` to `tensor`, which is not read before it runs.
+
+    A startup program that sets the name already keeps what it has: two programs share it so.
+
+    Raises:
+        InputError: it has it with another shape or element type.
+    """
+    name, dtype, shape = about.name, tensor.dtype, [int(size) for size in tensor.shape.numpy()]
+    if name in startup.updates:
+        found = startup.value(startup.updates[name])
+        if found.dtype != dtype or list(found.shape or ()) != shape:
+            raise InputError(
+                f"the startup program initialises '{name}' as {found.dtype} {found.shape} already, and the model has "
+                f"{dtype} {shape}: use a startup program of its own"
+            )
+        return
+    builder = startup.builder()
+    label = builder.names.fresh(f"{name}__value")
+    value = ir.Value(name=label, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+    value.const_value = ir.LazyTensor(lambda: tensor, dtype=dtype, shape=ir.Shape(shape), name=label)
+    startup.model.graph.register_initializer(value)
+    startup.remember(value)
+    made = builder.op("Identity", [value], name=builder.names.fresh(f"{name}__initial"))
+    startup.updates[name] = str(made.name)
+    startup.persistables.setdefault(name, about)
+
+
+# ---- preparing ----
+
+
+def _prepare(program: Program) -> None:
+    """Bring the model into the form that a training program has: plain operators, typed, at a fitting opset."""
+    model, what = program.model, str(program.source or "the model")
+    inline_functions(model)
+    for value in [value for value in model.graph.inputs if value.is_initializer()]:
+        model.graph.inputs.remove(value)  # it has a value: as old models and some exporters list them
+    _settle(model)
+    if fault := next(faults(model), None):
+        raise ModelError(f"{what}: the model is invalid as it is: {fault}")
+    if note := mend_declared_shapes(model):
+        program.notes.append(note)
+    _settle_opset(model, what)
+    _settle(model)
+    infer_shapes(model)
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
+    needed = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
+    model.ir_version = min(max(model.ir_version, needed, TRAINING_IR), NEWEST_IR)
+    program.touch()
+
+
+def _settle(model: ir.Model) -> None:
+    unify_constants(model)
+    name_nodes(model, NameAllocator(model))
+    propagate_types(model)
+
+
+def _settle_opset(model: ir.Model, what: str) -> None:
+    """Bring the model to the opset that programs built here have; where that fails, as near as it can be."""
+    model.graph.opset_imports.setdefault("", TRAINING_OPSET)
+    if lower_opset(model, TRAINING_OPSET) and opset_of(model, "") == TRAINING_OPSET:
+        return
+    if opset_of(model, "") > TRAINING_OPSET:
+        if lower_opset(model, NEWEST_OPSET):
+            return
+        if not write_out_newer_operators(model, NEWEST_OPSET) or not lower_opset(model, NEWEST_OPSET):
+            raise ModelError(f"{what}: uses operators newer than opset {NEWEST_OPSET}, unknown to ONNX Runtime")
+        return
+    refusals: list[OpsetConversionError] = []
+    for opset in _OPSETS:
+        if opset_of(model, "") >= opset:
+            break
+        try:
+            convert_opset(model, opset)
+        except OpsetConversionError as error:
+            refusals.append(error)
+            continue
+        break
+    if opset_of(model, "") < _OPSETS[-1]:
+        raise ModelError(f"{what}: cannot be trained at opset {opset_of(model, '')}, and {refusals[-1]}") from refusals[
+            -1
+        ]
+    if refusals:
+        logger.info("%s is trained at opset %d: %s", what, opset_of(model, ""), refusals[0])
+
+
+# ---- choosing ----
+
+
+class _Choice:
+    """What is chosen by table and patterns."""
+
+    def __init__(self, program: Program, trainable: list[re.Pattern[str]], frozen: list[re.Pattern[str]]) -> None:
+        self._trainable = trainable
+        self._frozen = frozen
+        self.slots: dict[str, str] = {}  # parameter -> where it is read
+        names = [str(value.name) for value, _ in float_constants(program.model)]
+        for option, patterns in (("trainable", trainable), ("frozen", frozen)):
+            for pattern in patterns:
+                if not any(pattern.search(name) for name in names):
+                    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+                    raise OptionError(
+                        f"{option} pattern {pattern.pattern!r} matches no float constant: {shown or 'none'}"
+                    )
+
+    def asked_for(self, name: str) -> bool:
+        """Whether `trainable` names it."""
+        return any(pattern.search(name) for pattern in self._trainable)
+
+    def is_frozen(self, name: str) -> bool:
+        """Whether `frozen` names it, and `trainable` does not."""
+        return not self.asked_for(name) and any(pattern.search(name) for pattern in self._frozen)
+
+
+def _compile(option: str, patterns: Patterns) -> list[re.Pattern[str]]:
+    found = []
+    for pattern in (patterns,) if isinstance(patterns, str) else patterns or ():
+        try:
+            found.append(re.compile(pattern))
+        except re.error as error:
+            raise OptionError(f"{option} pattern {pattern!r} is no regular expression: {error}") from error
+    return found
+
+
+def _claim_parameters(program: Program, startup: Program, choice: _Choice) -> None:
+    names = NameAllocator(program.model)
+    for value, tensor in list(float_constants(program.model)):
+        name = str(value.name)
+        if name in program.persistables:
+            continue
+        slot = "trainable=" if choice.asked_for(name) else weight_slot(value, tensor)
+        if slot:
+            about = Persistable(name, "parameter", trainable=not choice.is_frozen(name))
+            choice.slots[_promote(program, startup, value, about, names)] = slot
+
+
+def _promote(program: Program, startup: Program, value: ir.Value, about: Persistable, names: NameAllocator) -> str:
+    """Make a constant an input of the main graph that lives in the scope; return its name."""
+    graph, tensor, node = program.model.graph, constant_of(value), value.producer()
+    assert tensor is not None
+    home = value.graph
+    if home is not graph and _is_ambiguous(program.model, value):
+        about.name = names.fresh(about.name)
+    made = ir.Value(name=about.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
+    made.doc_string = value.doc_string
+    initialise_with(startup, about, tensor)
+    value.replace_all_uses_with(made, replace_graph_outputs=True)
+    if node is not None and home is not None:
+        home.remove(node, safe=True)
+    elif home is not None:
+        del home.initializers[str(value.name)]
+    graph.inputs.append(made)
+    program.persistables[about.name] = about
+    if not about.trainable:
+        program.no_gradient.add(about.name)
+    return about.name
+
+
+def _is_ambiguous(model: ir.Model, value: ir.Value) -> bool:
+    """Whether another scope uses the name for something else."""
+    for scope in scopes(model):
+        made = (made for node in scope.graph for made in node.outputs)
+        for other in (*scope.graph.inputs, *scope.graph.initializers.values(), *made):
+            if other is not value and other.name == value.name:
+                return True
+    return False
+
+
+# ---- training forms ----
+
+
+def _claim_statistics(program: Program, startup: Program, choice: _Choice) -> None:
+    """Switch BatchNormalization to its training form, its running statistics in the scope."""
+    names = NameAllocator(program.model)
+    for node in [n for n in program.model.graph if n.op_type == "BatchNormalization" and is_standard(n)]:
+        slots = STATISTIC_SLOTS[node.op_type]
+        running = [node.inputs[slot] for slot in slots]
+        if any(constant_of(value) is None for value in running):
+            logger.warning("BatchNormalization '%s' keeps its inference form: its statistics are computed", node.name)
+            continue
+        if all(choice.is_frozen(str(value.name)) for value in running if value is not None):
+            continue
+        _update_statistics(program, startup, node, names)
+
+
+def _update_statistics(program: Program, startup: Program, node: ir.Node, names: NameAllocator) -> None:
+    node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
+    node.resize_outputs(3)
+    for output, slot in enumerate(STATISTIC_SLOTS[node.op_type], 1):
+        value = _own_statistic(program, node, slot, names)
+        about = Persistable(str(value.name), "statistic", trainable=False)
+        name = _promote(program, startup, value, about, names)
+        replaced = node.outputs[output]
+        replaced.name = names.fresh(f"{name}__next")
+        replaced.type, replaced.shape = ir.TensorType(value.dtype or ir.DataType.FLOAT), value.shape
+        program.updates[name] = str(replaced.name)
+
+
+def _own_statistic(program: Program, node: ir.Node, slot: int, names: NameAllocator) -> ir.Value:
+    """Return the constant that the node alone reads at this slot: a copy where others read it, too."""
+    value = node.inputs[slot]
+    tensor = constant_of(value)
+    if value is None or tensor is None:
+        raise ModelError(f"BatchNormalization '{node.name}': input {slot} must be a constant")
+    if len(value.uses()) == 1 and not value.is_graph_output():
+        return value
+    name = names.fresh(f"{node.name}.{('running_mean', 'running_var')[slot - 3]}")
+    shape = ir.Shape(tensor.shape.numpy())
+    copy = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape)
+    copy.const_value = ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=shape, name=name)
+    program.model.graph.register_initializer(copy)
+    node.replace_input_with(slot, copy)
+    return copy
+
+
+def _train_dropouts(program: Program, startup: Program) -> None:
+    """Switch every Dropout to its training form, unless its mode is decided at run time."""
+    program.touch()
+    builder = program.builder()
+    found = False
+    for node in [n for n in all_nodes(program.model) if n.op_type == "Dropout" and is_standard(n)]:
+        mode = node.inputs[2] if len(node.inputs) > 2 else None
+        if mode is not None and constant_of(mode) is None:
+            logger.warning("Dropout '%s' is left as it is: its training_mode is no constant", node.name)
+            continue
+        node.resize_inputs(3)
+        if node.inputs[1] is None:
+            node.replace_input_with(1, builder.constant(np.float32(0.5)))  # the schema's default
+        node.replace_input_with(2, builder.constant(np.array(True)))
+        found = True
+    if found:
+        ensure_random_state(program, startup)
+
+
+# ---- telling ----
+
+
+def _tell(program: Program, choice: _Choice) -> None:
+    of_kind: dict[str, list[str]] = {"trained": [], "frozen": [], "statistic": []}
+    for name, about in program.persistables.items():
+        kind = about.kind if about.kind != "parameter" else "trained" if about.trainable else "frozen"
+        of_kind.setdefault(kind, []).append(name)
+    logger.info("%s: parameters that are trained: %s", program, _listed(of_kind["trained"], choice.slots))
+    logger.info("%s: parameters that are frozen: %s", program, _listed(of_kind["frozen"], choice.slots))
+    logger.info("%s: running statistics: %s", program, _listed(of_kind["statistic"], {}))
+    program.notes.append(
+        f"{len(of_kind['trained'])} parameters are trained, {len(of_kind['frozen'])} are frozen, "
+        f"{len(of_kind['statistic'])} running statistics are kept"
+    )
+
+
+def _listed(names: Iterable[str], slots: dict[str, Any]) -> str:
+    return ", ".join(f"{name} ({slots[name]})" if name in slots else name for name in names) or "none"

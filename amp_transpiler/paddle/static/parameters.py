@@ -1,0 +1,124 @@
+"""Making the parameters of layers: names, initial values and what `ParamAttr` asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.dtypes import parse_dtype
+from amp_transpiler.graph.program import Persistable, Program
+from amp_transpiler.graph.variable import Variable
+from amp_transpiler.paddle.nn.initializer import Constant, Initializer, XavierUniform
+from amp_transpiler.paddle.param_attr import Attr, ParamAttr
+from amp_transpiler.paddle.static.core import create_persistable
+from amp_transpiler.paddle.utils import unique_name
+
+__all__ = ["Layer", "create_parameter"]
+
+
+def create_parameter(
+    shape: Sequence[int],
+    dtype: Any = "float32",
+    name: str | None = None,
+    attr: Attr = None,
+    is_bias: bool = False,
+    default_initializer: Initializer | None = None,
+) -> Variable:
+    """Add a trainable parameter to the current program, and its initial value to the current startup program.
+
+    Args:
+        shape: its dimensions.
+        dtype: its element type.
+        name: its name; `create_parameter_0.w_0` and so on unless given here or in `attr`.
+        attr: what else is wanted of it.
+        is_bias: whether it starts at 0 and is named `.b_0`.
+        default_initializer: its initial value where `attr` gives none; Xavier's uniform one unless given.
+
+    Raises:
+        InputError: a program has the name already, with another shape or element type.
+        OptionError: `attr` is False or means nothing.
+    """
+    layer = Layer("create_parameter")
+    initial = default_initializer or (Constant(0.0) if is_bias else XavierUniform())
+    parsed = ParamAttr.parse(attr)
+    if parsed is None:
+        raise OptionError("create_parameter: attr=False asks for no parameter: give None or a ParamAttr")
+    return layer.create(parsed, "b" if is_bias else "w", shape, parse_dtype(dtype), initial, name=name)
+
+
+class Layer:
+    """A layer under construction: names its parameters.
+
+    Args:
+        kind: what it is; `fc` gives `fc_0`, `fc_1` and so on.
+        name: its name instead.
+        program: the program it is in; the current one unless given.
+    """
+
+    def __init__(self, kind: str, name: str | None = None, program: Program | None = None) -> None:
+        self.name = name if name is not None else unique_name.generate(kind)
+        self._program = program
+
+    def weight(
+        self, attr: Attr, shape: Sequence[int], dtype: ir.DataType | None, initial: Initializer
+    ) -> Variable | None:
+        """Return parameter `.w_0`, `.w_1`, ...; None where `attr` is False."""
+        parsed = ParamAttr.parse(attr)
+        return None if parsed is None else self.create(parsed, "w", shape, dtype, initial)
+
+    def bias(
+        self, attr: Attr, shape: Sequence[int], dtype: ir.DataType | None, initial: Initializer | None = None
+    ) -> Variable | None:
+        """Return parameter `.b_0`, `.b_1`, ..., which starts at 0; None where `attr` is False."""
+        parsed = ParamAttr.parse(attr)
+        return None if parsed is None else self.create(parsed, "b", shape, dtype, initial or Constant(0.0))
+
+    def statistic(self, name: str | None, size: int, initial: float) -> Variable:
+        """Return a float32 vector that the forward pass keeps, named as a weight would be."""
+        return self.create(ParamAttr(name, trainable=False), "w", [size], None, Constant(initial), kind="statistic")
+
+    def create(
+        self,
+        attr: ParamAttr,
+        suffix: str,
+        shape: Sequence[int],
+        dtype: ir.DataType | None,
+        initial: Initializer,
+        *,
+        name: str | None = None,
+        kind: Literal["parameter", "statistic"] = "parameter",
+    ) -> Variable:
+        """Return a persistable value of this layer.
+
+        Args:
+            attr: its name, if it has one of its own, and treatment.
+            suffix: `w` or `b`, for the name otherwise.
+            shape: its dimensions.
+            dtype: its element type; None for float32.
+            initial: its initial value where `attr` gives none.
+            name: its name where `attr` gives none.
+            kind: what it is.
+
+        Raises:
+            InputError: the shape is not known, or a program has the name with another shape or element type.
+        """
+        label = attr.name or name or unique_name.generate(f"{self.name}.{suffix}")
+        if any(size < 0 for size in shape):
+            raise InputError(
+                f"parameter '{label}' would be of shape {list(shape)}: the layer's input must have known sizes there, "
+                "so give the data it comes from a full shape (only the batch may be None), or reshape it"
+            )
+        about = Persistable(
+            label,
+            kind,
+            trainable=attr.trainable,
+            learning_rate=attr.learning_rate,
+            regularizer=attr.regularizer,
+            need_clip=attr.need_clip,
+        )
+        chosen = attr.initializer or initial
+        start = chosen.value if isinstance(chosen, Constant) else chosen
+        return create_persistable(about, list(shape), start, dtype or ir.DataType.FLOAT, main=self._program)

@@ -1,0 +1,37 @@
+"""The persistable values that the masks of Dropout depend on."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.program import Persistable, Program
+from amp_transpiler.paddle.static.core import create_persistable
+from amp_transpiler.paddle.utils.seed import generator
+from amp_transpiler.runtime.compile import RANDOM_SEED, RANDOM_STEP
+
+__all__ = ["ensure_random_state"]
+
+
+def ensure_random_state(main: Program, startup: Program) -> None:
+    """Give a program a random seed and a step number that grows by one with every run, unless it has them.
+
+    Both are int64 scalars, saved with the rest. The startup program makes the seed from the `random_seed` of
+    the program or its own, or `amp_transpiler.seed`'s, and sets the step to zero.
+
+    Args:
+        main: the program that draws.
+        startup: the program that makes its initial values.
+    """
+
+    def draw(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        if main.random_seed:
+            random = generator(main.random_seed, RANDOM_SEED)
+        return random.integers(0, 2**63 - 1, shape, np.int64)
+
+    for name, initial in ((RANDOM_SEED, draw), (RANDOM_STEP, 0)):
+        about = Persistable(name, "state", trainable=False)
+        create_persistable(about, (), initial, ir.DataType.INT64, main=main, startup=startup)
+    if RANDOM_STEP not in main.updates:
+        after = main.builder("optimize").add(main.value(RANDOM_STEP), 1)
+        main.updates[RANDOM_STEP] = str(after.name)

@@ -1,0 +1,92 @@
+"""Operators newer than ONNX Runtime knows, written out by their own definition where ONNX defines them as functions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.ops.schema import opset_of, signature
+from amp_transpiler.passes.functions import inline_functions
+
+__all__ = ["write_out_newer_operators"]
+
+logger = logging.getLogger(__name__)
+
+_DOMAIN = "amp_transpiler.written_out"  # of the functions that stand for the operators until they are inlined
+
+
+def write_out_newer_operators(model: ir.Model, newest: int) -> list[str]:
+    """Replace operators that came after opset `newest` by their function body, in place; return their names.
+
+    Operators without such a body are left alone.
+
+    Args:
+        model: typed, without model-local functions.
+        newest: the newest opset that is understood.
+    """
+    opset = opset_of(model, "")
+    nodes = [node for node in all_nodes(model) if is_standard(node) and _is_newer(node, opset, newest)]
+    for index, node in enumerate(nodes):
+        function = ir.serde.deserialize_function(_definition(node, opset, f"{node.op_type}_{index}"))
+        model.functions[function.identifier()] = function
+        node.domain, node.op_type = _DOMAIN, function.name
+    if nodes:
+        model.graph.opset_imports[_DOMAIN] = 1
+        inline_functions(model)
+    names = sorted({node.op_type.rpartition("_")[0] for node in nodes})
+    if names:
+        logger.info("written out by their definition: %s", ", ".join(names))
+    return names
+
+
+def _is_newer(node: ir.Node, opset: int, newest: int) -> bool:
+    sig = signature("", node.op_type, opset)
+    return sig is not None and sig.has_function and sig.since_version > newest
+
+
+def _definition(node: ir.Node, opset: int, name: str) -> onnx.FunctionProto:
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, "")  # onnx's type stubs lack the properties used here
+    if schema.has_context_dependent_function:
+        types = [_type_bytes(value) for value in node.inputs]
+        body = schema.get_context_dependent_function(ir.to_proto(node).SerializeToString(), types)
+        function: onnx.FunctionProto = onnx.FunctionProto.FromString(body)
+        if not function.node:
+            raise ModelError(
+                f"{node.op_type} '{node.name}' is newer than ONNX Runtime and cannot be written out: its inputs have "
+                "no known rank; run shape inference on the model first"
+            )
+    else:
+        function = onnx.FunctionProto()
+        function.CopyFrom(schema.function_body)
+    function.domain, function.name = _DOMAIN, name
+    if not function.input:  # some builders leave the interface to the schema
+        function.input.extend(formal.name for formal in schema.inputs)
+        function.output.extend(formal.name for formal in schema.outputs)
+    _give_attributes(function, schema)
+    del function.opset_import[:]  # the body of the schema in force is written for the opset in force
+    function.opset_import.append(onnx.helper.make_opsetid("", opset))
+    return function
+
+
+def _give_attributes(function: onnx.FunctionProto, schema: Any) -> None:
+    """Let references to attributes that a node may leave out find the schema's defaults."""
+    required = [name for name, formal in schema.attributes.items() if not formal.default_value.name]
+    defaults: Sequence[onnx.AttributeProto] = [
+        formal.default_value for formal in schema.attributes.values() if formal.default_value.name
+    ]
+    del function.attribute[:]
+    function.attribute.extend(required)
+    function.attribute_proto.extend(defaults)
+
+
+def _type_bytes(value: ir.Value | None) -> bytes:
+    known = value is not None and isinstance(value.type, ir.TensorType)
+    type_: onnx.TypeProto = ir.to_proto(value).type if value is not None and known else onnx.TypeProto()
+    return bytes(type_.SerializeToString())  # with the shape: some builders read the rank

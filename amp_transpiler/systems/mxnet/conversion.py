@@ -1,0 +1,332 @@
+"""`convert_model` and the list queries: MXNet 2's conversion of a model for inference, on ONNX programs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.conversion import prepare_and_convert
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import LowFormat, low_format, parse_dtype
+from amp_transpiler.graph.io import load
+from amp_transpiler.graph.operator_class import operator_class
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.regions import DISABLE_AMP, mark_region, region_of
+from amp_transpiler.ops.mxnet_lists import (
+    LOSSES,
+    USE_FP32_PARAMS,
+    Condition,
+    MxnetLists,
+    default_mxnet_lists,
+    like_mxnet_name,
+)
+from amp_transpiler.ops.names import operator_name
+from amp_transpiler.precision.assign import Policy
+from amp_transpiler.precision.assignment import Assignment
+from amp_transpiler.systems.mxnet.rules import MxnetRules
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists, unknown_operators
+
+__all__ = [
+    "convert_model",
+    "list_conditional_fp32_ops",
+    "list_fp32_ops",
+    "list_loss_output_functions",
+    "list_lp16_fp32_ops",
+    "list_lp16_ops",
+    "list_lp16_use_fp32_params",
+    "list_widest_type_cast",
+]
+
+logger = logging.getLogger(__name__)
+
+
+def list_lp16_ops(target_dtype: str = "float16") -> list[str]:
+    """Return the operators that are always low: what `target_dtype_ops` stands for unless given."""
+    return sorted(default_mxnet_lists(target_dtype).target)
+
+
+def list_fp32_ops(target_dtype: str = "float16") -> list[str]:
+    """Return the operators that stay as written: what `fp32_ops` stands for unless given."""
+    return sorted(default_mxnet_lists(target_dtype).fp32)
+
+
+def list_lp16_fp32_ops(target_dtype: str = "float16") -> list[str]:
+    """Return the neutral operators: low if any of their float inputs is there in low precision."""
+    return sorted(default_mxnet_lists(target_dtype).neutral)
+
+
+def list_conditional_fp32_ops(target_dtype: str = "float16") -> list[tuple[str, str, list[str]]]:
+    """Return what `conditional_fp32_ops` stands for unless given: (operator, attribute, values)."""
+    return [(op, name, list(values)) for op, name, values in default_mxnet_lists(target_dtype).conditional]
+
+
+def list_widest_type_cast(target_dtype: str = "float16") -> list[str]:
+    """Return the operators that work in the widest type of their inputs."""
+    return sorted(default_mxnet_lists(target_dtype).widest)
+
+
+def list_loss_output_functions(target_dtype: str = "float16") -> list[str]:
+    """Return the operators whose result is a loss."""
+    low_format(target_dtype)
+    return list(LOSSES)
+
+
+def list_lp16_use_fp32_params(target_dtype: str = "float16") -> dict[str, list[str]]:
+    """Return, by operator, the inputs that stay float32 in a low node where the target has a kernel for that.
+
+    ONNX Runtime's CUDA provider has none for BatchNormalization, so `convert_model` rounds its parameters, training
+    programs aside.
+    """
+    low_format(target_dtype)
+    return {operator: list(inputs.values()) for operator, inputs in USE_FP32_PARAMS.items()}
+
+
+def convert_model(
+    program: Program | ir.Model | onnx.ModelProto | str | os.PathLike[str],
+    input_dtypes: Mapping[str, Any] | None = None,
+    target_dtype: str = "float16",
+    target_dtype_ops: Collection[str] | None = None,
+    fp32_ops: Collection[str] | None = None,
+    conditional_fp32_ops: Collection[tuple[str, str, Sequence[str]]] | None = None,
+    excluded_sym_names: Collection[str] = (),
+    cast_params_offline: bool = False,
+) -> Program:
+    """Return the program in mixed precision by MXNet's rules; what was given stays as it is.
+
+    A list that is given replaces MXNet's: operators that only that one named are neutral then, and operators named in
+    it leave the other default lists. Graph outputs keep their types. Nodes excluded by name are in a `disable_amp`
+    region of the result, so that later conversions leave them alone as well.
+
+    Args:
+        program: what to convert; functions are inlined in the result.
+        input_dtypes: graph input -> its element type: the program's own, or `target_dtype` for a float32 input, which
+            then takes low values. Inputs not named keep their types.
+        target_dtype: `float16` or `bfloat16`.
+        target_dtype_ops: operators that are low.
+        fp32_ops: operators that stay as written.
+        conditional_fp32_ops: (operator, attribute, values): nodes whose attribute, or its default, has one of the
+            values stay as written: strings as they are, numbers in decimal, lists as `[1,2]`. Other nodes of such an
+            operator are low if it is a target operator, else as its list says; one on the default fp32 list becomes
+            neutral.
+        excluded_sym_names: nodes that stay as written, with all in their bodies. Unknown names are warned of.
+        cast_params_offline: store a constant low if every node that reads it wants it low. Otherwise constants stay
+            float32 and are cast at run time, those of one element aside.
+
+    Raises:
+        OptionError: (a ValueError) an argument is not of the form above, an operator is on two of the lists given, or
+            is neither on one of MXNet's lists nor in the program; a node lacks the attribute of a condition.
+        ModelError: the program was not valid to begin with.
+    """
+    given, low = load(program), low_format(target_dtype)
+    tables = _tables(given.model, low, target_dtype_ops, fp32_ops, conditional_fp32_ops)
+    excluded = _names(excluded_sym_names, "excluded_sym_names") or ()
+    policy = Policy(
+        level="O1",
+        low=low,
+        target="cuda",
+        rules=MxnetRules(low, AutoMixedPrecisionLists(dtype=low.name), tables),
+        use_guard=False,
+        low_io=_low_inputs(given, input_dtypes, low),
+        constants="whole" if cast_params_offline else "runtime",
+    )
+    work = given.clone()
+    _exclude(work, excluded)
+    assignment = prepare_and_convert(work, policy).assignment
+    _report_unlisted(work, assignment, tables)
+    _warn_of_refusals(assignment, tables)
+    return work
+
+
+def _tables(
+    model: ir.Model,
+    low: LowFormat,
+    target_dtype_ops: Collection[str] | None,
+    fp32_ops: Collection[str] | None,
+    conditional_fp32_ops: Collection[tuple[str, str, Sequence[str]]] | None,
+) -> MxnetLists:
+    """The lists in effect, after what was given has been found to make sense for the program."""
+    defaults = default_mxnet_lists(low.name)
+    target = _names(target_dtype_ops, "target_dtype_ops")
+    fp32 = _names(fp32_ops, "fp32_ops")
+    conditions = _conditions(conditional_fp32_ops)
+    _refuse_overlaps(target, fp32, conditions)
+    given = [*(target or ()), *(fp32 or ()), *(operator for operator, _, _ in conditions or ())]
+    _refuse_illegal(given, defaults, _operators(model))
+    return _replaced(defaults, target, fp32, conditions)
+
+
+# ---- arguments ----
+
+
+def _names(names: Collection[str] | None, argument: str) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if isinstance(names, str):
+        raise OptionError(f"{argument}: expected a list of names, got the string {names!r}; write [{names!r}]")
+    if not isinstance(names, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in names):
+        raise OptionError(f"{argument}: expected a list, tuple or set of strings, got {names!r}")
+    return tuple(dict.fromkeys(name.removeprefix("ai.onnx::") for name in names))
+
+
+def _conditions(entries: Collection[tuple[str, str, Sequence[str]]] | None) -> tuple[Condition, ...] | None:
+    if entries is None:
+        return None
+    if not isinstance(entries, (list, tuple, set, frozenset)):
+        raise OptionError(f"conditional_fp32_ops: expected a list of (operator, attribute, values), got {entries!r}")
+    return tuple(map(_condition, entries))
+
+
+def _condition(entry: object) -> Condition:
+    match entry:
+        case (str(operator), str(attribute), [*values]) if all(isinstance(value, str) for value in values):
+            return operator.removeprefix("ai.onnx::"), attribute, tuple(map(str, values))
+    raise OptionError(
+        f"conditional_fp32_ops: expected (operator, attribute, list of values), all of them strings, got {entry!r}; "
+        "write for example ('Gelu', 'approximate', ['tanh'])"
+    )
+
+
+def _refuse_overlaps(
+    target: Collection[str] | None, fp32: Collection[str] | None, conditions: Collection[Condition] | None
+) -> None:
+    """Refuse an operator on two lists of the user's; against a default list the user's simply wins."""
+    lists = {
+        "target_dtype_ops": set(target or ()),
+        "fp32_ops": set(fp32 or ()),
+        "conditional_fp32_ops": {condition[0] for condition in conditions or ()},
+    }
+    for one, other in (
+        ("target_dtype_ops", "fp32_ops"),
+        ("target_dtype_ops", "conditional_fp32_ops"),
+        ("fp32_ops", "conditional_fp32_ops"),
+    ):
+        if both := sorted(lists[one] & lists[other]):
+            raise OptionError(f"{', '.join(both)} in both {one} and {other}; leave it in one of them")
+
+
+def _refuse_illegal(names: Collection[str], defaults: MxnetLists, present: set[str]) -> None:
+    """Refuse an operator that is neither on a default list, nor a class of one that is, nor in the program."""
+    legal = defaults.operators | present
+    illegal = [name for name in names if name not in legal and not _is_class(name, legal)]
+    if not illegal:
+        return
+    near = dict(unknown_operators(illegal, present))
+    faults = []
+    for name in illegal:
+        hints = list(dict.fromkeys((*like_mxnet_name(name)[:3], *near.get(name, ()))))
+        hints = [hint for hint in hints if hint in legal]
+        faults.append(f"{name!r} (did you mean {' or '.join(hints)}?)" if hints else repr(name))
+    raise OptionError(
+        f"illegal operators: {', '.join(faults)}: on none of MXNet's lists and not in the program; see list_lp16_ops, "
+        "list_fp32_ops, list_widest_type_cast and list_lp16_fp32_ops for the names"
+    )
+
+
+def _is_class(name: str, legal: Collection[str]) -> bool:
+    """Whether `name` is a finer class of a legal operator: those that there are, are known names."""
+    return "[" in name and name.partition("[")[0] in legal and not unknown_operators([name], ())
+
+
+def _operators(model: ir.Model) -> set[str]:
+    """Operators of a program, and the finer classes in it, functions included."""
+    nodes = list(_every_node(model))
+    return {operator_name(node) for node in nodes} | {operator_class(node) for node in nodes}
+
+
+def _every_node(model: ir.Model) -> Iterator[ir.Node]:
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
+
+
+def _replaced(
+    defaults: MxnetLists,
+    target: Collection[str] | None,
+    fp32: Collection[str] | None,
+    conditions: tuple[Condition, ...] | None,
+) -> MxnetLists:
+    """The lists in effect: those given take the place of the default ones; what they no longer name is neutral."""
+    named = {*(target or ()), *(fp32 or ())}
+    freed = {operator for operator, _, _ in conditions or ()} & (defaults.fp32 - named)
+    taken = {key for key in defaults.operators if key in named or key.partition("[")[0] in named}
+    new_target = frozenset(target) if target is not None else defaults.target - taken
+    new_fp32 = frozenset(fp32) if fp32 is not None else defaults.fp32 - taken - freed
+    dropped = (defaults.target | defaults.fp32) - taken - new_target - new_fp32
+    return MxnetLists(
+        new_target,
+        new_fp32,
+        defaults.widest - taken,
+        (defaults.neutral - taken) | dropped,
+        conditions if conditions is not None else tuple(c for c in defaults.conditional if c[0] not in named),
+    )
+
+
+def _low_inputs(program: Program, dtypes: Mapping[str, Any] | None, low: LowFormat) -> frozenset[str]:
+    """The graph inputs that are to take low values."""
+    if dtypes is None:
+        return frozenset()
+    if not isinstance(dtypes, Mapping):
+        raise OptionError(f"input_dtypes: expected a dict of input name -> dtype, got {dtypes!r}")
+    graph = program.model.graph
+    inputs = {str(v.name): v.dtype for v in graph.inputs if v.name not in program.persistables}
+    found = set()
+    for name, dtype in dtypes.items():
+        if name not in inputs:
+            raise OptionError(f"input_dtypes names '{name}', which is no input: {', '.join(inputs) or 'there is none'}")
+        wanted, own = parse_dtype(dtype), inputs[name]
+        if wanted == own:
+            continue
+        if own != ir.DataType.FLOAT or wanted != low.dtype:
+            may = f"{_name(own)} or {low.name}" if own == ir.DataType.FLOAT else _name(own)
+            raise OptionError(f"input_dtypes: input '{name}' is {_name(own)}: expected {may}, got {_name(wanted)}")
+        if any(value.name == name for value in graph.outputs):
+            raise OptionError(f"input_dtypes: input '{name}' is an output as well, and outputs keep their types")
+        found.add(name)
+    return frozenset(found)
+
+
+def _name(dtype: ir.DataType | None) -> str:
+    if dtype is None:
+        return "no tensor"
+    return {ir.DataType.FLOAT: "float32", ir.DataType.DOUBLE: "float64"}.get(dtype, dtype.name.lower())
+
+
+# ---- the program ----
+
+
+def _exclude(program: Program, names: Collection[str]) -> None:
+    """Put the nodes named into a disable_amp region, in place."""
+    handles = {str(n) for node in _every_node(program.model) for n in ([node.name] if node.name else _outputs(node))}
+    for name in sorted(set(names) - handles):
+        logger.warning("excluded_sym_names: the program has no node '%s'", name)
+    if found := sorted(set(names) & handles):
+        mark_region(program, DISABLE_AMP, nodes=rf"\A(?:{'|'.join(map(re.escape, found))})\Z")
+
+
+def _outputs(node: ir.Node) -> list[str | None]:
+    return [value.name for value in node.outputs]
+
+
+def _warn_of_refusals(assignment: Assignment, tables: MxnetLists) -> None:
+    """Warn of target operators that stay as written because they cannot be low, as MXNet does."""
+    refused: dict[str, str] = {}
+    for node, decision in assignment.decisions.items():
+        no_form = decision.precision == "high" and tables.key_of(node) in tables.target
+        if no_form and DISABLE_AMP not in region_of(node):
+            refused.setdefault(operator_name(node), decision.reason)
+    for operator, reason in refused.items():
+        logger.warning("%s is on the target list but stays as it is written: %s", operator, reason)
+
+
+def _report_unlisted(program: Program, assignment: Assignment, tables: MxnetLists) -> None:
+    decided = assignment.decisions.items()
+    names = {operator_name(node) for node, decision in decided if decision.precision != "untouched"}
+    if unlisted := sorted(names - tables.operators):
+        program.notes.append(f"on none of MXNet's lists, so neutral: {', '.join(unlisted)}")
+        logger.info("on none of MXNet's lists, so neutral: %s", ", ".join(unlisted))

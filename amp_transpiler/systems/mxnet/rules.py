@@ -1,0 +1,167 @@
+"""MXNet's rules: a node's list, and what is there in low precision already, whoever made or asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.walk import all_nodes, constant_of
+from amp_transpiler.ops.mxnet_lists import USE_FP32_PARAMS, Condition, MxnetLists, default_mxnet_lists
+from amp_transpiler.ops.names import is_standard, operator_name
+from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.rules import Rules, State, completes_linear, listed
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+from amp_transpiler.targets import attribute_values
+
+__all__ = ["MxnetRules"]
+
+
+class MxnetRules(Rules):
+    """The rules by which MXNet 2 converts a model; the order of independent nodes makes no difference.
+
+    One object serves one program at a time: `check` notes which of its nodes meet a condition.
+
+    Args:
+        low: the low format.
+        lists: what the user listed beside MXNet's tables; it wins over them.
+        tables: MXNet's lists, or what is to stand for them; None for the defaults of the low format.
+    """
+
+    looks_ahead = True
+
+    def __init__(self, low: LowFormat, lists: AutoMixedPrecisionLists, tables: MxnetLists | None = None) -> None:
+        self.lists = lists
+        self.tables = tables if tables is not None else default_mxnet_lists(low.name)
+        self._conditional: dict[ir.Node, str] = {}
+
+    def check(self, model: ir.Model) -> None:
+        """Note the nodes that stay as written because of an attribute.
+
+        Raises:
+            OptionError: a node of a conditional operator does not have the attribute, nor a default for it.
+        """
+        self._conditional = {}
+        conditions: dict[str, list[Condition]] = {}
+        for condition in self.tables.conditional:
+            conditions.setdefault(condition[0], []).append(condition)
+        if not conditions:
+            return
+        imports = model.graph.opset_imports
+        for node in all_nodes(model):
+            for operator, attribute, values in conditions.get(operator_name(node), ()):
+                found = _attribute_text(node, attribute, imports)
+                if found is None:
+                    raise OptionError(
+                        f"node '{node.name}': conditional_fp32_ops asks for attribute '{attribute}' of {operator}, "
+                        f"which this node does not have (it has {', '.join(node.attributes) or 'none'}) and "
+                        f"{operator} has no default for; exclude nodes by name with excluded_sym_names instead"
+                    )
+                if any(_is_same(found, value) for value in values):
+                    self._conditional[node] = f"conditional: {operator} with {attribute}={found}"
+
+    def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
+        """Whether no condition of the user's looks at either node, besides."""
+        conditional = {operator for operator, _, _ in self.tables.conditional}
+        return super().may_fold(norm, producer) and not conditional & {operator_name(norm), operator_name(producer)}
+
+    def can_lower(self, node: ir.Node) -> bool:
+        """Whether the operator is not on the fp32 list."""
+        return super().can_lower(node) and self.tables.key_of(node) not in self.tables.fp32
+
+    def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
+        """Go by the user's lists, then by MXNet's, which may ask what is there in low precision already."""
+        if (wish := listed(node, form, self.lists)) is not None:
+            return wish
+        if node in self._conditional:
+            return Decision("high", self._conditional[node])
+        key, form = self.tables.key_of(node), _with_fp32_parameters(node, form, state)
+        why = self.tables.why(key)
+        if key in self.tables.fp32:
+            return Decision("high", f"{key} is on the fp32 list{why}")
+        if key in self.tables.target:
+            return Decision("low", f"{key} is on the target list{why}", form)
+        if completes_linear(node, state):
+            return Decision("low", "the bias of a matrix product is part of FullyConnected, on the target list", form)
+        values = [v for i in sorted(form.inputs) if (v := node.inputs[i]) is not None and not _is_attribute(v)]
+        if key in self.tables.widest and values:
+            return _widest(values, form, state)
+        available = next((value for value in values if state.has_low(value)), None)
+        if available is not None:
+            return Decision("low", f"neutral: '{available.name}' is there in low precision", form)
+        return Decision("high", f"{key} follows its inputs{why}: none is there in low precision")
+
+
+def _widest(values: list[ir.Value], form: LowForm, state: State) -> Decision:
+    missing = next((value for value in values if not state.has_low(value)), None)
+    if missing is not None:
+        return Decision("high", f"widest type: '{missing.name}' is not there in low precision")
+    return Decision("low", "widest type: every float input is there in low precision", form)
+
+
+def _with_fp32_parameters(node: ir.Node, form: LowForm, state: State) -> LowForm:
+    """The form in which the parameters that MXNet keeps in float32 stay so, if the target runs it."""
+    keep = USE_FP32_PARAMS.get(operator_name(node))
+    narrower = state.form_with(node, form.inputs - keep.keys()) if keep else None
+    return narrower or form
+
+
+def _is_attribute(value: ir.Value) -> bool:
+    """Whether a value is a constant of one element: an attribute in MXNet, so no tensor that could be cast."""
+    tensor = constant_of(value)
+    return tensor is not None and tensor.size == 1
+
+
+def _attribute_text(node: ir.Node, name: str, imports: Mapping[str, int]) -> str | None:
+    """An attribute of a node as text, or its default; None if there is neither."""
+    found = attribute_values(node).get(name)
+    if found is None:
+        found = _default(node, name, imports)
+    return None if found is None else _text(found)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, (tuple, list)):
+        return f"[{','.join(map(_text, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is_same(found: str, value: str) -> bool:
+    """Whether two texts are the same word, or the same number however it is written."""
+    try:
+        return float(found) == float(value)
+    except ValueError:
+        return found == value
+
+
+def _default(node: ir.Node, name: str, imports: Mapping[str, int]) -> object:
+    """The default that the operator's schema gives an attribute, or None."""
+    if not is_standard(node):
+        formal = _runtime_attributes(node, imports.get(node.domain, 1)).get(name)
+        default = onnx.AttributeProto.FromString(formal._default_value) if formal is not None else None  # noqa: SLF001 - it has no other
+    else:
+        try:
+            schema = onnx.defs.get_schema(node.op_type, imports.get("", onnx.defs.onnx_opset_version()), "")
+        except onnx.defs.SchemaError:
+            return None
+        formal = schema.attributes.get(name)
+        default = formal.default_value if formal is not None else None
+    if default is None or default.type == onnx.AttributeProto.UNDEFINED:
+        return None
+    value: object = onnx.helper.get_attribute_value(default)
+    return value
+
+
+def _runtime_attributes(node: ir.Node, version: int) -> Mapping[str, Any]:
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    schemas = [s for s in state.get_all_operator_schema() if (s.domain, s.name) == (node.domain, node.op_type)]
+    newest = max((s for s in schemas if s.since_version <= version), key=lambda s: s.since_version, default=None)
+    return {} if newest is None else newest.attributes

@@ -1,0 +1,156 @@
+"""`cast_model_to_fp16` and `cast_parameters_to_fp16`: Paddle's two low-level functions, on ONNX programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Collection, Container, Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.conversion import prepare_and_convert
+from amp_transpiler.graph.dtypes import low_format
+from amp_transpiler.graph.io import load
+from amp_transpiler.graph.program import Program, install
+from amp_transpiler.graph.proto import to_proto
+from amp_transpiler.graph.regions import FP16_GUARD, region_of
+from amp_transpiler.graph.walk import scopes
+from amp_transpiler.systems.choice import Asked, choose_policy
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+
+__all__ = ["cast_model_to_fp16", "cast_parameters_to_fp16", "cast_program"]
+
+logger = logging.getLogger(__name__)
+
+
+def cast_model_to_fp16(
+    program: Program | ir.Model | onnx.ModelProto,
+    amp_lists: AutoMixedPrecisionLists | None = None,
+    use_fp16_guard: bool = True,
+    dest_type: str = "float16",
+    level: str = "O2",
+    use_promote: bool = False,
+) -> set[str]:
+    """Convert a program to low precision, in place.
+
+    The very object given is edited: all of it or, on an error, nothing. Graph inputs and outputs keep their types, and
+    weights are converted along. A program without any `fp16_guard` region counts as guarded everywhere.
+
+    Args:
+        program: what to convert.
+        amp_lists: white, black and gray operators; None for the defaults.
+        use_fp16_guard: only nodes inside an `fp16_guard` region become low.
+        dest_type: `float16` or `bfloat16`.
+        level: `O2` (pure), `O1` (lists), `OD` (white operators only), `O0` (nothing), or `auto`.
+        use_promote: operators on no list stay float32 if any of their inputs is.
+
+    Returns:
+        Names of the weights and constants that are low now.
+
+    Raises:
+        TypeError: a path was given: files are converted by `transpile`.
+        InputError: the program was not valid to begin with, or an option has no meaning.
+    """
+    if isinstance(program, (str, os.PathLike)):
+        raise TypeError(
+            f"cast_model_to_fp16 edits a program in memory, got the path {os.fspath(program)!r}: convert files with "
+            "amp_transpiler.transpile(src, dst), or amp_transpiler.load(path) first"
+        )
+    asked = Asked(level=level, dtype=dest_type, lists=amp_lists, use_promote=use_promote)
+    return cast_program(program, asked, use_guard=use_fp16_guard)
+
+
+def cast_program(program: Program | ir.Model | onnx.ModelProto, asked: Asked, *, use_guard: bool) -> set[str]:
+    """Convert a program in place by whatever system's rules are asked for; see `cast_model_to_fp16`.
+
+    Args:
+        program: what to convert: all of it or, on an error, nothing.
+        asked: the system and its options.
+        use_guard: only nodes inside an `fp16_guard` region become low.
+
+    Returns:
+        Names of the weights and constants that are low now.
+    """
+    given = load(program)
+    policy = dataclasses.replace(choose_policy(asked), use_guard=use_guard, outputs_as_computed=given.is_training)
+    if policy.level == "O0":
+        return set()
+    work = given.clone()
+    if use_guard and not any(FP16_GUARD in region_of(node) for node in work.model.graph.all_nodes()):
+        logger.info("the program has no fp16_guard region: it counts as guarded everywhere")
+    converted = prepare_and_convert(work, policy).converted
+    if isinstance(program, onnx.ModelProto):
+        program.CopyFrom(to_proto(work.model))
+    else:
+        if given.is_training:
+            converted |= _low_parameters(given, work, policy.low.dtype)
+        install(given.model, work.model)
+        given.touch()
+        given.notes = work.notes
+        given.source = None
+    return converted
+
+
+def _low_parameters(before: Program, after: Program, low: ir.DataType) -> set[str]:
+    """Names of the parameters, inputs of a training program, that the conversion made low."""
+    names = (p.name for p in before.persistables.values() if p.kind == "parameter")
+    return {name for name in names if after.value(name).dtype == low and before.value(name).dtype != low}
+
+
+def cast_parameters_to_fp16(
+    place: Any,
+    program: Program | ir.Model | onnx.ModelProto,
+    scope: MutableMapping[str, np.ndarray] | None = None,
+    to_fp16_var_names: Collection[str] | None = None,
+    dest_type: str = "float16",
+    rewrite_master_weight: bool = False,
+    master_weights: Mapping[str, str] | None = None,
+) -> None:
+    """See that the parameters named are low.
+
+    A loaded ONNX program carries its weights, and `cast_model_to_fp16` has converted them with it, so there is nothing
+    left to convert; a name that the program does not have, or that is still float32, is warned of.
+
+    Args:
+        place: where the values live; a loaded program's live in the program.
+        program: the program that was cast.
+        scope: holds the values of a program that does not carry them; a mapping from name to array. Float32 arrays of
+            the names given are rounded in it.
+        to_fp16_var_names: what `cast_model_to_fp16` returned; nothing is done for None or an empty set.
+        dest_type: `float16` or `bfloat16`: what arrays in `scope` are rounded to.
+        rewrite_master_weight: also give the master weights in `scope` the rounded values.
+        master_weights: parameter name -> name of its float32 master.
+    """
+    if not to_fp16_var_names:
+        return
+    low = low_format(dest_type)
+    for name in sorted(set(to_fp16_var_names) & set(scope or ())):
+        if scope is not None and scope[name].dtype == np.float32:
+            scope[name] = scope[name].astype(low.numpy)
+            master = (master_weights or {}).get(name)
+            if rewrite_master_weight and master is not None:
+                scope[master] = scope[name].astype(np.float32)
+    given = load(program)
+    if given.is_training:
+        _warn_of_missing(given, scope or {}, to_fp16_var_names)
+        return
+    model = given.model
+    held = {str(name): value.dtype for s in scopes(model) for name, value in s.graph.initializers.items()}
+    held |= {str(v.name): v.dtype for s in scopes(model) for n in s.graph if n.op_type == "Constant" for v in n.outputs}
+    for name in sorted(to_fp16_var_names):
+        if scope is not None and name in scope:
+            continue
+        if name not in held:
+            logger.warning("parameter '%s' is not in the program: not converted", name)
+        elif held[name] == ir.DataType.FLOAT:
+            logger.warning("parameter '%s' is float32 in the program: run cast_model_to_fp16 first", name)
+
+
+def _warn_of_missing(program: Program, scope: Container[str], names: Collection[str]) -> None:
+    for name in sorted(names):
+        if name in program.persistables and name not in scope:
+            logger.warning("parameter '%s' is not in the scope: run the startup program first", name)

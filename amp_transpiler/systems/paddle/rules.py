@@ -1,0 +1,71 @@
+"""Paddle's rules: lists at O1 and OD, everything at O2, promotion; and level auto, which is ours."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.constraints import LowForm, is_float32
+from amp_transpiler.precision.rules import Rules, State
+from amp_transpiler.systems.paddle.colours import Colour, Level, colour
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+
+__all__ = ["PaddleRules"]
+
+
+class PaddleRules(Rules):
+    """The rules of Paddle's static AMP.
+
+    Args:
+        level: auto, O0, OD, O1 or O2.
+        lists: white, black and gray operators.
+        use_promote: a node that is on no list stays high if any of its float inputs is.
+    """
+
+    def __init__(self, level: Level, lists: AutoMixedPrecisionLists, *, use_promote: bool = False) -> None:
+        self.level = level
+        self.lists = lists
+        self.use_promote = use_promote
+
+    def can_lower(self, node: ir.Node) -> bool:
+        """Whether the lists at the level, and promotion, can lead to low."""
+        found = colour(node, self.lists, self.level).colour
+        if found is Colour.UNLISTED:
+            return self.use_promote or self.level in ("O2", "auto")
+        return found in (Colour.WHITE, Colour.GRAY)
+
+    def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
+        """Go by the lists at the level, then by promotion or the gray rule."""
+        found, reason = colour(node, self.lists, self.level)
+        if found in (Colour.BLACK, Colour.UNSUPPORTED):
+            return Decision("high", reason)
+        if found is Colour.WHITE:
+            return Decision("low", reason, form)
+        if self.use_promote:
+            return self._promoted(node, form, state)
+        if self.level in ("O2", "auto"):
+            return Decision("low", f"level {self.level}: everything that can be low", form)
+        if found is Colour.GRAY and self.level == "O1":
+            return _gray(node, form, state)
+        return Decision("high", reason)
+
+    def _promoted(self, node: ir.Node, form: LowForm, state: State) -> Decision:
+        """Paddle's promotion: one float32 input holds the node in float32. Parameters are float32 except at O2."""
+        for index in sorted(form.inputs):
+            value = node.inputs[index]
+            if value is None or (self.level in ("O2", "auto") and state.is_parameter(value)):
+                continue
+            if state.leaning(value) != "low":
+                return Decision("high", f"promoted: input '{value.name}' is float32")
+        return Decision("low", "promotion: every float input is low", form)
+
+
+def _gray(node: ir.Node, form: LowForm, state: State) -> Decision:
+    """Paddle's documented gray rule: a black producer wins, else a white one, else the node is left alone."""
+    producers = [value for value in node.inputs if value is not None and is_float32(value)]
+    leanings = {state.leaning(value): value.name for value in producers}
+    if "high" in leanings:
+        return Decision("high", f"gray: the producer of '{leanings['high']}' is high")
+    if "low" in leanings:
+        return Decision("low", f"gray: the producer of '{leanings['low']}' is low", form)
+    return Decision("high", "gray: no producer has a precision of its own", neutral=True)

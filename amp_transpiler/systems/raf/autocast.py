@@ -1,0 +1,99 @@
+"""`autocast`: RAF's AutoCast pass over a whole program, forward, backward and optimizer alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.conversion import prepare_and_convert
+from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.dtypes import LowFormat, low_format, parse_dtype
+from amp_transpiler.graph.io import load
+from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.program import Program
+from amp_transpiler.passes.casts import add_cast, rename_output
+from amp_transpiler.runtime.feeds import check_feeds
+from amp_transpiler.systems.choice import Asked, choose_policy
+from amp_transpiler.verification.inputs import model_inputs
+
+__all__ = ["autocast"]
+
+
+def autocast(
+    program: Program | ir.Model | onnx.ModelProto | str | os.PathLike[str],
+    args: Mapping[str, Any] | Sequence[Any] | None = None,
+    dtype: str = "float16",
+    out_dtype: str | None = None,
+) -> Program:
+    """Return a mixed-precision copy of a program, made by RAF's casting rules.
+
+    Compute-intensive operators are always low, sensitive ones never, the others go with the majority of their inputs;
+    `casting_rule` and `CustomTypeHint` change the rule of an operator. Parameters keep their type: in a training
+    program they stay float32 in the scope and are cast where they are read, and every update is float32 again; the
+    constants of a loaded model are converted in the file.
+
+    Args:
+        program: what to convert: a model, or a complete training step. It is not changed.
+        args: example inputs, by name or in order; checked against the program, which has all types itself.
+        dtype: `float16` or `bfloat16`.
+        out_dtype: what outputs that come out low are cast to; `dtype` unless given. Others keep their type.
+
+    Returns:
+        A new program.
+
+    Raises:
+        OptionError: (a ValueError) an operator without a rule, a rule that gives wrong hints, or a type that is none.
+        InputError: `args` do not fit the program's inputs, or the program was not valid to begin with.
+    """
+    low = low_format(dtype)
+    outputs_low = _stays_low(out_dtype, low)
+    given = load(program)
+    if args is not None:
+        _check_args(given, args)
+    work = given.clone()
+    asked = choose_policy(Asked(policy="raf", dtype=low.name))
+    prepare_and_convert(work, dataclasses.replace(asked, outputs_as_computed=outputs_low))
+    if not outputs_low:
+        _widen_outputs(work, low)
+    return work
+
+
+def _stays_low(out_dtype: str | None, low: LowFormat) -> bool:
+    """Whether outputs that come out low are left so.
+
+    Raises:
+        OptionError: `out_dtype` is neither float32 nor the low format.
+    """
+    wanted = low.dtype if out_dtype is None else parse_dtype(out_dtype)
+    if wanted not in (low.dtype, ir.DataType.FLOAT):
+        raise OptionError(f"out_dtype is {out_dtype!r}: expected 'float32' or the low format, '{low.name}'")
+    return wanted == low.dtype
+
+
+def _check_args(program: Program, args: Mapping[str, Any] | Sequence[Any]) -> None:
+    infos = [info for info in model_inputs(program.model) if info.name not in program.persistables]
+    if isinstance(args, str) or not isinstance(args, (Mapping, Sequence)):
+        raise InputError(
+            f"args: got {type(args).__name__}, expected a dict of arrays by input name, or a list in order"
+        )
+    if not isinstance(args, Mapping):
+        if len(args) > len(infos):
+            names = ", ".join(info.name for info in infos)
+            raise InputError(f"args: got {len(args)} arrays, the program has {len(infos)} inputs: {names}")
+        args = {info.name: array for info, array in zip(infos, args, strict=False)}
+    check_feeds(args, infos, lenient=True, where="args")
+
+
+def _widen_outputs(program: Program, low: LowFormat) -> None:
+    """Cast outputs that the source had low to float32."""
+    graph, names = program.model.graph, NameAllocator(program.model)
+    for index, value in enumerate(list(graph.outputs)):
+        if value.dtype == low.dtype:
+            wide = add_cast(value, ir.DataType.FLOAT, "fp32", names)
+            graph.outputs[index] = wide
+            rename_output(value, wide, names, "fp32")

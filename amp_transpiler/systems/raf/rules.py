@@ -1,0 +1,212 @@
+"""RAF's rules: a family an operator (always, infer, never and a few more), and rules of the user's own."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.regions import DISABLE_AMP, region_of
+from amp_transpiler.graph.walk import all_nodes, bodies, constant_of
+from amp_transpiler.ops.names import is_standard, operator_name
+from amp_transpiler.ops.raf_lists import FAMILIES, Family
+from amp_transpiler.ops.schema import signature, type_string
+from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.constraints import LowForm, is_float32, touches_float32
+from amp_transpiler.precision.rules import Rules, State, listed
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+from amp_transpiler.systems.raf.casting_rules import CastingRule, RuleInput, dtype_name, find_rule, low_inputs
+
+__all__ = ["RafRules"]
+
+_ANY_VERSION = 2**31 - 1
+_MOST_CONCATENATED = 5  # RAF concatenates more inputs than that in float32
+
+
+class RafRules(Rules):
+    """The rules of RAF's autocast: by operator and by the precision of what goes in, constants being float32.
+
+    Args:
+        low: the low format.
+        lists: the user's own lists, which win over everything else; the default lists are not RAF's and not looked at.
+    """
+
+    low_inputs_of_norms = frozenset({0})
+
+    def __init__(self, low: LowFormat, lists: AutoMixedPrecisionLists) -> None:
+        self.low = low
+        self.lists = lists
+        self._imports: Mapping[str, int] = {}
+
+    def check(self, model: ir.Model) -> None:
+        """Refuse a program with operators of unknown domains that nobody gave a rule for, as RAF does.
+
+        Raises:
+            OptionError: (a ValueError) the operators, each with its number of nodes.
+        """
+        self._imports = model.graph.opset_imports
+        lacking = collections.Counter(operator_name(node) for node in all_nodes(model) if self._lacks_rule(node))
+        if lacking:
+            offenders = ", ".join(f"{name} ({count} node{'s'[: count > 1]})" for name, count in sorted(lacking.items()))
+            first = min(lacking)
+            domain, _, op_type = first.rpartition("::")
+            raise OptionError(
+                f"no casting rule for {offenders}: expected one for every operator that works on float32; give one by "
+                f'@amp.casting_rule("{op_type}", domain="{domain}") or amp.CustomTypeHint({{"{first}": rule}}), or put '
+                f"the operator on the custom black list (--black {first}), which keeps it float32"
+            )
+
+    def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
+        """Whether no rule of the user's wants to see either node."""
+        return super().may_fold(norm, producer) and not (self._user_rule(norm) or self._user_rule(producer))
+
+    def can_lower(self, node: ir.Node) -> bool:
+        """Whether the operator's family is not `never`, or the user has a rule for it."""
+        family = FAMILIES.get(operator_name(node))
+        never = family is not None and family.kind in ("never", "none")
+        return super().can_lower(node) and (not never or self._user_rule(node) is not None)
+
+    def form_without_schema(self, node: ir.Node) -> LowForm | None:
+        """Return all float32 inputs and outputs, for an operator that the user has a rule for or wants low."""
+        if is_standard(node):
+            return None
+        if self._user_rule(node) is None and operator_name(node) not in self.lists.custom_white_list:
+            return None
+        return LowForm(_float32_slots(node.inputs), _float32_slots(node.outputs))
+
+    def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
+        """Go by the user's lists, then by the user's rule, then by RAF's family of the operator.
+
+        Raises:
+            OptionError: (a ValueError) the user's rule answers what cannot be, or makes a value of unknown type low.
+        """
+        found = listed(node, form, self.lists)
+        if found is None and (rule := self._user_rule(node)) is not None:
+            found = self._by_rule(node, rule, form, state)
+        if found is None:
+            return self._by_family(node, form, state)
+        if found.precision == "low" and (untyped := [v.name for v in node.outputs if v.name and v.type is None]):
+            raise OptionError(
+                f"{operator_name(node)}, node '{node.name}', would become low, but the type of its result "
+                f"'{untyped[0]}' is not known: expected the model to declare it; add it to value_info"
+            )
+        return found
+
+    def _by_family(self, node: ir.Node, form: LowForm, state: State) -> Decision:
+        family = FAMILIES.get(operator_name(node))
+        if family is None:
+            return Decision("high", f"RAF has no rule for {operator_name(node)}")
+        if family.kind == "data":
+            return _data_alone(node, family, form, state)
+        is_low, why = _verdict(node, family, form, state)
+        reason = f"RAF: {operator_name(node)} {why} ({family.reason})"
+        return Decision("low", reason, form) if is_low else Decision("high", reason)
+
+    def _lacks_rule(self, node: ir.Node) -> bool:
+        if is_standard(node) or not touches_float32(node) or any(True for _ in bodies(node)):
+            return False
+        if DISABLE_AMP in region_of(node):
+            return False
+        if operator_name(node) in self.lists.custom_black_list | self.lists.custom_white_list:
+            return False
+        known = signature(node.domain, node.op_type, _ANY_VERSION) is not None
+        return not known and self._user_rule(node) is None
+
+    def _user_rule(self, node: ir.Node) -> CastingRule | None:
+        return find_rule(node.domain, node.op_type, self._opset(node))
+
+    def _opset(self, node: ir.Node) -> int:
+        """The version of the node's domain in the program as it came: what its author had in mind."""
+        imports = self.source_opsets or self._imports
+        if is_standard(node):
+            return imports.get("", imports.get("ai.onnx", 1))
+        return imports.get(node.domain, 1)
+
+    def _by_rule(self, node: ir.Node, rule: CastingRule, form: LowForm, state: State) -> Decision:
+        wanted = low_inputs(node, rule, [self._shown(v, state) for v in node.inputs], self.low) & form.inputs
+        name = operator_name(node)
+        if not wanted:
+            return Decision("high", f"the user's casting rule for {name} wants no input low")
+        if wanted == form.inputs:
+            return Decision("low", f"the user's casting rule for {name} wants its inputs low", form)
+        chosen = self._form_of(node, form, wanted, state)
+        inputs = ", ".join(map(str, sorted(wanted)))
+        if chosen is None:
+            possible = ", ".join(map(str, sorted(form.inputs)))
+            raise OptionError(
+                f"the casting rule for {name}, asked about node '{node.name}', wants inputs {inputs} {self.low.name} "
+                f"and the others float32: expected hints that some form of the operator has, such as {self.low.name} "
+                f"for inputs {possible}; return the same dtype for inputs that share a type"
+            )
+        return Decision("low", f"the user's casting rule for {name} wants inputs {inputs} low", chosen)
+
+    def _form_of(self, node: ir.Node, form: LowForm, wanted: frozenset[int], state: State) -> LowForm | None:
+        """The form in which just these inputs are low. An operator without a schema takes what its rule says."""
+        if signature(node.domain, node.op_type, self._opset(node)) is None:
+            return LowForm(wanted, form.outputs if wanted == form.inputs else frozenset())
+        return state.form_with(node, wanted)
+
+    def _shown(self, value: ir.Value | None, state: State) -> RuleInput | None:
+        if value is None:
+            return None
+        shape = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+        is_tensor = value.type is None or isinstance(value.type, ir.TensorType)
+        dtype = dtype_name(value.dtype) if is_tensor else type_string(value.type) or "unknown"
+        if is_float32(value) and _arrives_low(value, state):
+            dtype = self.low.name
+        return RuleInput(str(value.name), dtype, shape, constant_of(value) is not None)
+
+
+def _float32_slots(values: Iterable[ir.Value | None]) -> frozenset[int]:
+    return frozenset(index for index, value in enumerate(values) if is_float32(value))
+
+
+def _arrives_low(value: ir.Value, state: State) -> bool:
+    """Whether a float32 value is low where it comes from, the user's own casts to float32 looked through."""
+    origin: ir.Value | None = value
+    while is_float32(origin):
+        node = origin.producer() if origin is not None else None
+        if node is None or not is_standard(node) or node.op_type != "Cast":
+            break
+        origin = node.inputs[0]
+    return origin is not None and state.is_low(origin)
+
+
+def _verdict(node: ir.Node, family: Family, form: LowForm, state: State) -> tuple[bool, str]:
+    """Whether the node is low, and why, as the rest of a sentence about the operator."""
+    if family.kind in ("always", "never"):
+        return family.kind == "always", f"is {family.kind} low"
+    if family.kind == "none":
+        return False, "is left alone"
+    voters = sorted(form.inputs)[: family.votes]
+    low = sum(_arrives_low(value, state) for i in voters if (value := node.inputs[i]) is not None)
+    high = len(voters) - low
+    count = f"{low} of {len(voters)} inputs low"
+    if not voters:
+        return False, "is left alone: it has no float input that counts"
+    if family.kind == "either":
+        return low > 0, f"is low if an input is: {count}"
+    if family.kind == "follow":
+        return low > 0, f"follows its first input, which is {'low' if low else 'float32'}"
+    if family.kind == "concat":
+        many = len(node.inputs) > _MOST_CONCATENATED
+        why = f"is float32 beyond {_MOST_CONCATENATED} inputs" if many else f"is low if most of its inputs are: {count}"
+        return low > high and not many, why
+    if len([value for value in node.outputs if value.name]) > 1:
+        return False, "is left alone: it has several outputs"
+    return low >= high, f"follows most of its inputs: {count}"
+
+
+def _data_alone(node: ir.Node, family: Family, form: LowForm, state: State) -> Decision:
+    """A normalisation whose data are always low and whose parameters and statistics are as they are."""
+    name = operator_name(node)
+    data = frozenset((0,))
+    chosen = form if form.inputs == data else state.form_with(node, data)
+    if chosen is None:
+        return Decision("high", f"RAF: {name} has no form with low data and float32 statistics ({family.reason})")
+    return Decision(
+        "low", f"RAF: the data of {name} are always low, its parameters as they are ({family.reason})", chosen
+    )

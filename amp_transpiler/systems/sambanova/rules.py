@@ -1,0 +1,219 @@
+"""SambaNova's GraphAMP: presets for the whole program, and operators in mixed precision whatever the preset.
+
+Source: SambaNova's "Compile with mixed precision (Beta)". ONNX has no matrix product with low inputs and a float32
+result, so the result is rounded to low before it is cast to float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.operator_class import operator_class
+from amp_transpiler.graph.regions import DISABLE_AMP, region_of
+from amp_transpiler.graph.walk import bodies, control_ports
+from amp_transpiler.ops.names import is_standard, operator_name
+from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.rules import Rules, State, listed
+from amp_transpiler.systems.paddle.colours import Level
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+
+__all__ = ["MIXED_OPS", "PRESETS", "Preset", "SambanovaRules", "find_preset", "parse_mixed_ops"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preset:
+    """One preset.
+
+    Attributes:
+        name: as `--preset` takes it.
+        effect: what it does, one sentence; the reason of the nodes it makes low.
+        level: what the rest of the engine goes by.
+        gemm: GEMM-like operators become low.
+        others: all other operators become low.
+        heeds_casts: but none behind a conversion to float32 that the program was written with.
+    """
+
+    name: str
+    effect: str
+    level: Level
+    gemm: bool = False
+    others: bool = False
+    heeds_casts: bool = False
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset("mp0", "nothing is changed", "O0"),
+        Preset("mp1", "only GEMM-like operators take low inputs", "O1", gemm=True),
+        Preset("mp4", "everything that can be is low", "O2", gemm=True, others=True),
+        Preset(
+            "default", "everything is low up to a conversion to float32", "O2", gemm=True, others=True, heeds_casts=True
+        ),
+    )
+}
+_RESERVED = ("mp2", "mp3")  # the document's, for a later release
+
+MIXED_OPS = {
+    "gemm": frozenset(
+        {
+            "MatMul",
+            "Gemm",
+            "com.microsoft::FusedMatMul",
+            "com.microsoft::FusedMatMulActivation",
+            "com.microsoft::TransposeMatMul",
+            "com.microsoft::FusedGemm",
+            "com.microsoft::GemmFastGelu",
+        }
+    ),
+    "softmax": frozenset({"Softmax", "com.microsoft::BiasSoftmax"}),
+}
+"""What `--mixed-ops` names -> operators. gemm: low in, float32 out (matmul, linear). softmax: float32 in, low out."""
+
+
+_MIXED_SOFTMAX = "mixed operator softmax: float32 in, low out"
+
+
+def find_preset(name: str) -> Preset:
+    """Return the preset of this name, in any case.
+
+    Raises:
+        OptionError: there is none, or it is reserved.
+    """
+    known = ", ".join(PRESETS)
+    if not isinstance(name, str):
+        raise OptionError(f"preset is {name!r}: expected one of {known}")
+    if name.lower() in _RESERVED:
+        raise OptionError(f"preset {name!r} is reserved by SambaNova for a later release: expected one of {known}")
+    if name.lower() not in PRESETS:
+        raise OptionError(f"unknown preset {name!r}: expected one of {known}")
+    return PRESETS[name.lower()]
+
+
+def parse_mixed_ops(names: str | Collection[str]) -> frozenset[str]:
+    """Return the kinds of operators to put in mixed precision, from a collection or a text with commas.
+
+    Raises:
+        OptionError: there is no such kind.
+    """
+    if not isinstance(names, str) and not isinstance(names, Collection):
+        raise OptionError(f"mixed_ops is {names!r}: expected a list of {' and '.join(MIXED_OPS)}")
+    given = names.split(",") if isinstance(names, str) else list(names)
+    found = frozenset(str(name).strip().lower() for name in given if str(name).strip())
+    if unknown := sorted(found - MIXED_OPS.keys()):
+        raise OptionError(f"unknown mixed operators {unknown[0]!r}: expected {' or '.join(MIXED_OPS)}")
+    return found
+
+
+class SambanovaRules(Rules):
+    """The rules of GraphAMP.
+
+    Args:
+        preset: the preset; mp0 where only `mixed_ops` are asked for.
+        mixed_ops: kinds of operators in mixed precision: keys of `MIXED_OPS`.
+        lists: what the user listed.
+    """
+
+    def __init__(self, preset: Preset, mixed_ops: frozenset[str], lists: AutoMixedPrecisionLists) -> None:
+        self.preset = preset
+        self.mixed_ops = mixed_ops
+        self.lists = lists
+        self.folds = preset.others
+        self._converted: dict[ir.Node, str] = {}  # node -> the conversion that it lies behind
+
+    def check(self, model: ir.Model) -> None:
+        """Find what lies behind a conversion to float32, for the preset that heeds them."""
+        self._converted = _Conversions(model.graph).behind if self.preset.heeds_casts else {}
+
+    def can_lower(self, node: ir.Node) -> bool:
+        """Whether the preset lowers everything, or the operator is GEMM-like and such are lowered."""
+        gemm = (self.preset.gemm or "gemm" in self.mixed_ops) and operator_name(node) in MIXED_OPS["gemm"]
+        white = operator_class(node) in self.lists.custom_white_list
+        return super().can_lower(node) and (self.preset.others or gemm or white)
+
+    def decide_without_form(self, node: ir.Node) -> Decision | None:
+        """Store the result of a mixed softmax low all the same: it is computed in float32 anyhow."""
+        if "softmax" not in self.mixed_ops or operator_name(node) not in MIXED_OPS["softmax"]:
+            return None
+        if operator_class(node) in self.lists.custom_black_list or DISABLE_AMP in region_of(node):
+            return None
+        return Decision("high", _MIXED_SOFTMAX, rounded=frozenset(range(len(node.outputs))))
+
+    def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:  # noqa: ARG002 - it looks at nothing else
+        """Go by the user's lists, the mixed operators, then the preset."""
+        if decision := listed(node, form, self.lists):
+            return decision
+        name = operator_name(node)
+        if "softmax" in self.mixed_ops and name in MIXED_OPS["softmax"]:
+            return Decision("high", _MIXED_SOFTMAX, rounded=form.outputs)
+        if "gemm" in self.mixed_ops and name in MIXED_OPS["gemm"]:
+            return Decision("low", "mixed operator gemm: low in, its result cast to float32", form)
+        preset = self.preset
+        if (cast := self._converted.get(node)) is not None:
+            return Decision("high", f"preset default: behind the conversion to float32 '{cast}', kept as it is written")
+        if preset.others or (preset.gemm and name in MIXED_OPS["gemm"]):
+            return Decision("low", f"preset {preset.name}: {preset.effect}", form)
+        if preset.gemm:
+            return Decision("high", f"preset {preset.name}: {name} is not GEMM-like and stays as it is written")
+        return Decision("high", f"{name} is none of the mixed operators and stays as it is written")
+
+
+class _Conversions:
+    """What lies behind the conversions from float to float32 that a program was written with.
+
+    Attributes:
+        behind: node -> name of the conversion whose result it reads, directly or not.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.behind: dict[ir.Node, str] = {}
+        self._converted: dict[ir.Value, str] = {}  # value -> name of the conversion that it comes from
+        self._data: set[ir.Value] = set()  # values that depend on more than shapes and constants
+        self._graph(graph)
+
+    def _graph(self, graph: ir.Graph) -> None:
+        self._data.update(graph.inputs)
+        for node in graph:
+            cast = next((self._converted[value] for value in node.inputs if value in self._converted), None)
+            depends = any(value in self._data for value in node.inputs)
+            if any(True for _ in bodies(node)):
+                self._bodies(node)
+                depends = True
+            elif _is_conversion(node) and depends:
+                self._converted.update(dict.fromkeys(node.outputs, str(node.name)))
+            elif cast is not None:
+                self._converted.update(dict.fromkeys(node.outputs, cast))
+                self.behind[node] = cast
+            if depends and not (is_standard(node) and node.op_type in ("Shape", "Size")):
+                self._data.update(node.outputs)
+
+    def _bodies(self, node: ir.Node) -> None:
+        ports = control_ports(node)
+        for inward in (True, False):
+            for port in ports:
+                cast = next((self._converted[use.value] for use in port.uses if use.value in self._converted), None)
+                if cast is not None:
+                    made = (value for value in port.definitions if (value.producer() is None) == inward)
+                    self._converted.update(dict.fromkeys(made, cast))
+            if inward:
+                for _, body in bodies(node):
+                    self._graph(body)
+
+
+def _is_conversion(node: ir.Node) -> bool:
+    """Whether the node is the user's own cast of float data to float32.
+
+    A mask that comes from integers is none, nor is a single number. Exporters cast such numbers, the scale of an
+    attention for one, for want of a better idea.
+    """
+    source = node.inputs[0] if node.inputs else None
+    floats = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+    if not is_standard(node) or node.op_type not in ("Cast", "CastLike") or source is None:
+        return False
+    is_number = source.shape is not None and all(size == 1 for size in source.shape)
+    return source.dtype in floats and node.outputs[0].dtype == ir.DataType.FLOAT and not is_number

@@ -1,0 +1,142 @@
+"""PyTorch's autocast on CUDA: four classes of operators, and torch's own type promotion for the rest."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.regions import DISABLE_AMP, FUNCTION_KEY, region_of
+from amp_transpiler.graph.walk import all_nodes, constant_of
+from amp_transpiler.ops.names import operator_name
+from amp_transpiler.ops.torch_lists import TORCH_CLASSES, TorchClass
+from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.rules import Rules, State, completes_linear, listed
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+
+__all__ = ["BANNED", "TorchRules"]
+
+BANNED = frozenset({"binary_cross_entropy"})
+"""Functions that torch refuses to run under autocast."""
+
+# Inputs that alone give the result its type: parameters of normalisations may be wider than the data; a scale of
+# quantisation does not take part; `arange` makes float32 whatever its bounds come in.
+_DECIDING_INPUTS: dict[str, frozenset[int]] = {
+    "BatchNormalization": frozenset({0}),
+    "InstanceNormalization": frozenset({0}),
+    "QuantizeLinear": frozenset({0}),
+    "Range": frozenset(),
+    "com.microsoft::Range": frozenset(),
+}
+
+
+_EFFECT = {
+    TorchClass.LOWER_PRECISION_FP: "runs in low precision",
+    TorchClass.FP32: "runs in float32",
+    TorchClass.PROMOTE: "runs in the widest type of its inputs",
+    TorchClass.FALL_THROUGH: "is not cast and follows its inputs",
+}
+
+
+class TorchRules(Rules):
+    """The rules of `torch.autocast("cuda")`.
+
+    Args:
+        low: the low format. The classes are the same for both.
+        lists: what the user listed beside torch's classes.
+    """
+
+    def __init__(self, low: LowFormat, lists: AutoMixedPrecisionLists) -> None:
+        self.low = low
+        self.lists = lists
+
+    def check(self, model: ir.Model) -> None:
+        """Refuse what torch refuses: a binary cross entropy of probabilities outside of `disable_amp`.
+
+        Raises:
+            OptionError: there is one.
+        """
+        for node in all_nodes(model):
+            function = node.metadata_props.get(FUNCTION_KEY)
+            if function in BANNED and DISABLE_AMP not in region_of(node):
+                raise OptionError(
+                    f"node '{node.name}' ({operator_name(node)}): nn.functional.{function} is unsafe to autocast; use "
+                    f"{function}_with_logits on the scores before the sigmoid, or build it inside disable_amp() on "
+                    "inputs cast to float32"
+                )
+
+    def can_lower(self, node: ir.Node) -> bool:
+        """Whether torch does not run the operator in float32."""
+        kind, _ = TORCH_CLASSES.get(operator_name(node), (TorchClass.FALL_THROUGH, ""))
+        return super().can_lower(node) and kind is not TorchClass.FP32
+
+    def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
+        """Go by the user's own lists, then by torch's class."""
+        if (found := listed(node, form, self.lists)) is not None:
+            return found
+        key = operator_name(node)
+        if completes_linear(node, state):
+            return Decision("low", "torch: the bias of a matrix product is part of linear, in low precision", form)
+        known = TORCH_CLASSES.get(key)
+        if known is None:
+            return _fall_through(node, form, state, f"torch has no {key}: it falls through")
+        kind, name = known
+        why = f"torch: {name} {_EFFECT[kind]}"
+        if kind is TorchClass.LOWER_PRECISION_FP:
+            return Decision("low", why, form)
+        if kind is TorchClass.FP32:
+            return Decision("high", why)
+        if kind is TorchClass.PROMOTE:
+            return _promoted(node, form, form.inputs, state, why)
+        return _fall_through(node, form, state, why)
+
+
+def _fall_through(node: ir.Node, form: LowForm, state: State, why: str) -> Decision:
+    """Torch's own promotion, which weighs dimensioned tensors before 0-dim tensors, and those before numbers."""
+    deciding = form.inputs & _DECIDING_INPUTS.get(operator_name(node), form.inputs)
+    if not deciding:
+        return Decision("high", f"{why}: made in float32, no float input gives it another type")
+    ranks: dict[int, set[int]] = {}
+    for index in deciding:
+        ranks.setdefault(_rank(node.inputs[index]), set()).add(index)
+    foremost = min(ranks)
+    if foremost == _NUMBER:
+        return Decision("high", f"{why}: its float inputs are numbers, which are float32")
+    return _promoted(node, form, frozenset(ranks[foremost]), state, why)
+
+
+_TENSOR, _ZERO_DIM, _NUMBER = range(3)
+
+
+def _rank(value: ir.Value | None) -> int:
+    """How an input weighs in torch's promotion. A Python number becomes a constant of one element in ONNX."""
+    constant = constant_of(value)
+    if constant is not None and constant.size == 1:
+        return _NUMBER
+    if _is_listed_number(value):
+        return _NUMBER
+    shape = None if value is None else value.shape
+    return _ZERO_DIM if shape is not None and len(shape) == 0 else _TENSOR
+
+
+def _is_listed_number(value: ir.Value | None) -> bool:
+    """Whether a Constant gives one number by an attribute other than `value`."""
+    node = None if value is None else value.producer()
+    if node is None or node.op_type != "Constant":
+        return False
+    attributes = node.attributes
+    return "value_float" in attributes or (
+        "value_floats" in attributes and len(attributes["value_floats"].as_floats()) == 1
+    )
+
+
+def _promoted(node: ir.Node, form: LowForm, inputs: frozenset[int], state: State, why: str) -> Decision:
+    """Low if all of `inputs` are, else float32."""
+    for index in sorted(inputs):
+        value = node.inputs[index]
+        if value is not None and not state.is_low(value):
+            return Decision("high", f"{why}: promoted, input '{value.name}' is float32")
+    if not inputs:
+        return Decision("high", f"{why}: no float input could be low")
+    return Decision("low", f"{why}: every float input is low", form)

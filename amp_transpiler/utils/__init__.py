@@ -1,5 +1,0 @@
-"""Small helpers that building programs needs."""
-
-from amp_transpiler.utils import unique_name
-
-__all__ = ["unique_name"]

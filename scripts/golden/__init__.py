@@ -1,0 +1,1 @@
+"""What a conversion does, recorded for comparing two versions of the code."""
