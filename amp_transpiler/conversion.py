@@ -92,7 +92,8 @@ def fitted(policy: Policy, program: Program) -> Policy:
     """
     parameters = frozenset(p.name for p in program.persistables.values() if p.kind == "parameter")
     parameters -= frozenset(program.updates.values())
-    return dataclasses.replace(policy, parameters=parameters, training=program.is_training)
+    rules = policy.rules.with_source_opsets(dict(program.model.graph.opset_imports))
+    return dataclasses.replace(policy, rules=rules, parameters=parameters, training=program.is_training)
 
 
 def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
@@ -105,7 +106,6 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         ModelError: the program was not valid to begin with, or needs an opset that ONNX Runtime does not know.
     """
     model, what = program.model, str(program.source or "the model")
-    policy.rules.source_opsets = dict(model.graph.opset_imports)
     if calls := inline_functions(model):
         program.notes.append(f"{calls} calls of model-local functions were inlined")
     _release_initializers(program)

@@ -90,7 +90,7 @@ class _Assigner:
     def __init__(self, model: ir.Model, policy: Policy, ranges: RangeFaults) -> None:
         self._model = model
         self._policy = policy
-        self._rules = policy.rules
+        self._rules: Rules = policy.rules
         self._ranges = ranges
         self._target = Target(policy.target, policy.low, training=policy.training)
         self._result = Assignment(
@@ -112,7 +112,7 @@ class _Assigner:
         self._folded = folded_nodes(in_order(model.graph))
         self._guarded = policy.use_guard and any(FP16_GUARD in region_of(node) for node in model.graph.all_nodes())
         if policy.level != "O0":
-            self._rules.check(model)
+            self._rules = self._rules.begin(model)
         self._graph(model.graph)
         if self._rules.looks_ahead:
             self._look_again()

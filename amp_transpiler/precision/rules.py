@@ -1,15 +1,14 @@
-"""What makes one system's mixed precision differ from another's: the rules by which a node that may be low is decided.
+"""The interface that each system's rules implement: whether a node that can run in lower precision does.
 
-Everything else is common to all systems: what a node may be (schema, kernels, ranges), regions, black variables, the
-rewriting. The systems are `paddle_rules.py`, `torch_rules.py`, `raf_rules.py`, `mxnet_rules.py`, `sambanova_rules.py`.
+The rest of the engine is the same for all systems: what a node can be (schema, kernels, ranges), regions, black
+variables, the passes. The rules themselves are in `systems/<name>/rules.py`.
 """
 
 from __future__ import annotations
 
 import abc
-import types
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import onnx_ir as ir
 
@@ -17,7 +16,7 @@ from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
-from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.user_lists import UserLists
 
 __all__ = ["Leaning", "Rules", "State", "completes_linear", "listed"]
 
@@ -25,45 +24,57 @@ Leaning = Literal["low", "high"]
 
 
 class State(Protocol):
-    """What was decided before the node at hand."""
+    """The decisions made before the current node, as rules may query them."""
 
     def leaning(self, value: ir.Value) -> Leaning | None:
-        """How the producer of a float32 value makes it; None for inputs, constants and what looks through."""
+        """Return the precision in which the producer of a float32 value computes it.
+
+        None for graph inputs, constants, and nodes without a precision of their own.
+        """
 
     def is_low(self, value: ir.Value) -> bool:
-        """Whether the value is low where it is born: by the decision about its producer, or as the user wrote it."""
+        """Whether the value is in lower precision where it is computed, by a decision or in the source program."""
 
     def has_low(self, value: ir.Value) -> bool:
-        """Whether the value is low, or some node reads it through a cast to low (for rules that look ahead)."""
+        """Whether the value is in lower precision, or some node reads a cast of it (for rules that look ahead)."""
 
     def is_parameter(self, value: ir.Value) -> bool:
         """Whether the value is a constant, or a parameter of a training program."""
 
     def form_with(self, node: ir.Node, inputs: frozenset[int]) -> LowForm | None:
-        """The low form of `node` in which exactly these float32 inputs are low, if the target runs one."""
+        """Return the form of `node` in which exactly these float32 inputs are low, or None if no kernel has it."""
 
 
 class Rules(abc.ABC):
-    """How one system decides.
+    """How one system decides. Rules are never changed: what they learn of a program is in the object `begin` returns.
 
     Attributes:
-        looks_ahead: decisions depend on later readers of a value too: they are made again until nothing changes any
-            more. Such rules must be monotone: what is low stays low when more around it becomes low.
-        low_inputs_of_norms: the only inputs of BatchNormalization that may be low, where the system keeps its
-            parameters in float32 whatever the target; None: as the target has kernels.
-        folds: a normalisation that could not be low itself may be folded into the convolution before it.
-        lists: what the user listed beside the system's own tables.
-        source_opsets: versions of the domains as the program came, before any was raised or lowered.
+        looks_ahead: decisions depend on later readers of a value too, so they are repeated until nothing changes. Such
+            rules must be monotone: a low node stays low when more of its neighbours become low.
+        low_inputs_of_norms: the only inputs of BatchNormalization that may be low, for a system that keeps its
+            parameters in float32 on every target; None: as the target's kernels allow.
+        lists: the user's own lists, which win over the system's tables.
     """
 
-    looks_ahead: bool = False
-    low_inputs_of_norms: frozenset[int] | None = None
-    folds: bool = True
-    lists: AutoMixedPrecisionLists
-    source_opsets: Mapping[str, int] = types.MappingProxyType({})
+    looks_ahead: ClassVar[bool] = False
+    low_inputs_of_norms: ClassVar[frozenset[int] | None] = None
+    lists: UserLists
 
-    def check(self, model: ir.Model) -> None:  # noqa: B027 - most systems accept every program
-        """Look at the program as a whole before anything is decided; refuse one that the system has no answer for.
+    @property
+    def folds(self) -> bool:
+        """Whether a normalisation that must stay float32 may be folded into the convolution before it."""
+        return True
+
+    def with_source_opsets(self, opsets: Mapping[str, int]) -> Rules:  # noqa: ARG002 - most systems ignore versions
+        """Return the rules for a program written for these versions of the domains, before any was changed.
+
+        Args:
+            opsets: domain -> version.
+        """
+        return self
+
+    def begin(self, model: ir.Model) -> Rules:  # noqa: ARG002 - most systems accept every program
+        """Return the rules for one program; refuse a program that the system cannot decide about.
 
         Args:
             model: the typed program.
@@ -71,41 +82,42 @@ class Rules(abc.ABC):
         Raises:
             OptionError: (a ValueError) what is wrong, and what to do.
         """
+        return self
 
     def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
-        """Whether a normalisation may become part of its producer: not where the user speaks of either."""
+        """Whether a normalisation may become part of its producer: not if the user lists either."""
         names = {str(value.name) for node in (norm, producer) for value in (*node.inputs, *node.outputs) if value}
         wanted = self.can_lower(norm) and self.can_lower(producer)
         return self.folds and wanted and not names & self.lists.black_varnames
 
     def can_lower(self, node: ir.Node) -> bool:
-        """Whether these rules make such a node low in some program; False if they never do, whatever is around it."""
+        """Whether these rules could make the node low in some program; False if they never do."""
         return operator_class(node) not in self.lists.custom_black_list
 
-    def form_without_schema(self, node: ir.Node) -> LowForm | None:  # noqa: ARG002 - for those that have one
-        """Return the low form of an operator that no schema is known for, if the rules know one."""
+    def form_without_schema(self, node: ir.Node) -> LowForm | None:  # noqa: ARG002 - only some systems know one
+        """Return the low form of an operator without a known schema, or None if the rules know none."""
         return None
 
-    def decide_without_form(self, node: ir.Node) -> Decision | None:  # noqa: ARG002 - for those that decide
-        """Decide about a node that has no low form, if there is more to say than that it stays high."""
+    def decide_without_form(self, node: ir.Node) -> Decision | None:  # noqa: ARG002 - only some systems decide
+        """Decide about a node that has no low form; None to keep it in float32 with the engine's reason."""
         return None
 
     @abc.abstractmethod
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
-        """Decide about a node that may be low.
+        """Decide about a node that can be low.
 
         Args:
-            node: a node with a float32 tensor, no body, in topological order.
-            form: its low form with most low slots.
-            state: what was decided so far.
+            node: a node with a float32 tensor and no body; nodes come in topological order.
+            form: its low form with the most low inputs and outputs.
+            state: the decisions so far.
         """
 
 
 def completes_linear(node: ir.Node, state: State) -> bool:
     """Whether an Add is the second half of a linear layer, which exporters write as MatMul and Add.
 
-    That is: it adds a vector of parameters to a low product. ONNX cannot tell it from a vector that the user's own code
-    adds; systems that have a linear operator see the bias as part of it.
+    It adds a vector of parameters to a low product. ONNX cannot tell it from a vector that the user's own code adds;
+    systems with a linear operator see the bias as part of it.
     """
     if not is_standard(node) or node.op_type != "Add":
         return False
@@ -118,8 +130,8 @@ def completes_linear(node: ir.Node, state: State) -> bool:
     return False
 
 
-def listed(node: ir.Node, form: LowForm, lists: AutoMixedPrecisionLists) -> Decision | None:
-    """Return what the user's own lists say of `node`, whatever the system's tables say; None if it is on neither."""
+def listed(node: ir.Node, form: LowForm, lists: UserLists) -> Decision | None:
+    """Return the decision by the user's own lists, or None if the operator is on neither."""
     key = operator_class(node)
     if key in lists.custom_black_list:
         return Decision("high", f"{key} is on the custom black list")

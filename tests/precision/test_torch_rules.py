@@ -416,7 +416,7 @@ def built(loss, *, disabled=False):
 def test_row_79_binary_cross_entropy_is_refused():
     model = built(F.binary_cross_entropy)
     with pytest.raises(OptionError, match=r"binary_cross_entropy is unsafe to autocast; use .*_with_logits"):
-        rules().check(model)
+        rules().begin(model)
     with pytest.raises(ValueError, match="disable_amp"):
         assigned(model)
 
@@ -449,7 +449,7 @@ def test_row_79_the_mark_survives_a_file(tmp_path):
     onnx.save(ir.to_proto(main.model), tmp_path / "loss.onnx")
     loaded = amp.load(tmp_path / "loss.onnx")
     with pytest.raises(OptionError, match="unsafe to autocast"):
-        rules().check(loaded.model)
+        rules().begin(loaded.model)
 
 
 @pytest.mark.parametrize(

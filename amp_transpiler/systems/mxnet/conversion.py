@@ -29,8 +29,9 @@ from amp_transpiler.ops.mxnet_lists import (
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.assignment import Assignment
+from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.mxnet.rules import MxnetRules
-from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists, unknown_operators
+from amp_transpiler.systems.paddle.lists import unknown_operators
 
 __all__ = [
     "convert_model",
@@ -130,7 +131,7 @@ def convert_model(
         level="O1",
         low=low,
         target="cuda",
-        rules=MxnetRules(low, AutoMixedPrecisionLists(dtype=low.name), tables),
+        rules=MxnetRules(low, UserLists(), tables),
         use_guard=False,
         low_io=_low_inputs(given, input_dtypes, low),
         constants="whole" if cast_params_offline else "runtime",

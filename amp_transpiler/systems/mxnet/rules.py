@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx
 import onnx_ir as ir
@@ -16,42 +18,44 @@ from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.rules import Rules, State, completes_linear, listed
-from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.targets import attribute_values
 
 __all__ = ["MxnetRules"]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class MxnetRules(Rules):
     """The rules by which MXNet 2 converts a model; the order of independent nodes makes no difference.
-
-    One object serves one program at a time: `check` notes which of its nodes meet a condition.
 
     Args:
         low: the low format.
         lists: what the user listed beside MXNet's tables; it wins over them.
-        tables: MXNet's lists, or what is to stand for them; None for the defaults of the low format.
+        given_tables: the lists that replace MXNet's; None for MXNet's own in the low format.
+        conditional: nodes of the program at hand that stay as written because of an attribute, with the reason.
     """
 
-    looks_ahead = True
+    low: LowFormat
+    lists: UserLists
+    given_tables: MxnetLists | None = None
+    conditional: Mapping[ir.Node, str] = dataclasses.field(default_factory=dict, kw_only=True)
+    looks_ahead: ClassVar[bool] = True
 
-    def __init__(self, low: LowFormat, lists: AutoMixedPrecisionLists, tables: MxnetLists | None = None) -> None:
-        self.lists = lists
-        self.tables = tables if tables is not None else default_mxnet_lists(low.name)
-        self._conditional: dict[ir.Node, str] = {}
+    @functools.cached_property
+    def tables(self) -> MxnetLists:
+        """The lists in effect."""
+        return self.given_tables or default_mxnet_lists(self.low.name)
 
-    def check(self, model: ir.Model) -> None:
-        """Note the nodes that stay as written because of an attribute.
+    def begin(self, model: ir.Model) -> MxnetRules:
+        """Return rules that know which nodes of the program stay as written because of an attribute.
 
         Raises:
             OptionError: a node of a conditional operator does not have the attribute, nor a default for it.
         """
-        self._conditional = {}
+        found_nodes: dict[ir.Node, str] = {}
         conditions: dict[str, list[Condition]] = {}
         for condition in self.tables.conditional:
             conditions.setdefault(condition[0], []).append(condition)
-        if not conditions:
-            return
         imports = model.graph.opset_imports
         for node in all_nodes(model):
             for operator, attribute, values in conditions.get(operator_name(node), ()):
@@ -63,7 +67,8 @@ class MxnetRules(Rules):
                         f"{operator} has no default for; exclude nodes by name with excluded_sym_names instead"
                     )
                 if any(_is_same(found, value) for value in values):
-                    self._conditional[node] = f"conditional: {operator} with {attribute}={found}"
+                    found_nodes[node] = f"conditional: {operator} with {attribute}={found}"
+        return dataclasses.replace(self, conditional=found_nodes)
 
     def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
         """Whether no condition of the user's looks at either node, besides."""
@@ -78,8 +83,8 @@ class MxnetRules(Rules):
         """Go by the user's lists, then by MXNet's, which may ask what is there in low precision already."""
         if (wish := listed(node, form, self.lists)) is not None:
             return wish
-        if node in self._conditional:
-            return Decision("high", self._conditional[node])
+        if node in self.conditional:
+            return Decision("high", self.conditional[node])
         key, form = self.tables.key_of(node), _with_fp32_parameters(node, form, state)
         why = self.tables.why(key)
         if key in self.tables.fp32:

@@ -14,6 +14,7 @@ from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.ops.default_lists import DEFAULT_COLOURS, FINER_CLASSES, Colour
 from amp_transpiler.ops.paddle_names import PADDLE_NAMES
 from amp_transpiler.ops.schema import newest_opset, signature
+from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.targets import kernel_table
 
 __all__ = ["AutoMixedPrecisionLists", "Colour", "known_operator", "unknown_operators"]
@@ -32,7 +33,7 @@ DEFAULT_GRAY = _default(Colour.GRAY)
 DEFAULT_EXTRA_BLACK = _default(Colour.UNSUPPORTED)
 
 
-class AutoMixedPrecisionLists:
+class AutoMixedPrecisionLists(UserLists):
     """Which operators are always low, always float32, or follow their producers.
 
     Names are ONNX's (`Conv`, `com.microsoft::BiasGelu`); Paddle's (`conv2d`, `pool2d`) stand for one or more of them.
@@ -75,15 +76,17 @@ class AutoMixedPrecisionLists:
         self.gray_list = set(DEFAULT_GRAY)
         self.extra_black_list = set(DEFAULT_EXTRA_BLACK)
         self.unsupported_list = set(DEFAULT_EXTRA_BLACK)
-        self.black_varnames = set(_names(custom_black_varnames, "custom_black_varnames"))
         white, wide_white = _resolve(_names(custom_white_list, "custom_white_list"))
         black, wide_black = _resolve(_names(custom_black_list, "custom_black_list"))
         if both := sorted(white & black):
             raise OptionError(
                 f"custom white list overlaps custom black list: {', '.join(both)} in both; leave it in one of them"
             )
-        self.custom_white_list = white | (wide_white - black)
-        self.custom_black_list = black | (wide_black - white)
+        super().__init__(
+            custom_white_list=white | (wide_white - black),
+            custom_black_list=black | (wide_black - white),
+            black_varnames=set(_names(custom_black_varnames, "custom_black_varnames")),
+        )
         self._move()
         self._warn_of_missing_kernels(white)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import onnx_ir as ir
 
 from amp_transpiler.precision.assignment import Decision
@@ -13,6 +15,7 @@ from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 __all__ = ["PaddleRules"]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class PaddleRules(Rules):
     """The rules of Paddle's static AMP.
 
@@ -22,10 +25,9 @@ class PaddleRules(Rules):
         use_promote: a node that is on no list stays high if any of its float inputs is.
     """
 
-    def __init__(self, level: Level, lists: AutoMixedPrecisionLists, *, use_promote: bool = False) -> None:
-        self.level = level
-        self.lists = lists
-        self.use_promote = use_promote
+    level: Level
+    lists: AutoMixedPrecisionLists
+    use_promote: bool = dataclasses.field(default=False, kw_only=True)
 
     def can_lower(self, node: ir.Node) -> bool:
         """Whether the lists at the level, and promotion, can lead to low."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import onnx_ir as ir
 
@@ -17,7 +19,7 @@ from amp_transpiler.ops.schema import signature, type_string
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm, is_float32, touches_float32
 from amp_transpiler.precision.rules import Rules, State, listed
-from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.raf.casting_rules import CastingRule, RuleInput, dtype_name, find_rule, low_inputs
 
 __all__ = ["RafRules"]
@@ -26,6 +28,7 @@ _ANY_VERSION = 2**31 - 1
 _MOST_CONCATENATED = 5  # RAF concatenates more inputs than that in float32
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class RafRules(Rules):
     """The rules of RAF's autocast: by operator and by the precision of what goes in, constants being float32.
 
@@ -34,21 +37,24 @@ class RafRules(Rules):
         lists: the user's own lists, which win over everything else; the default lists are not RAF's and not looked at.
     """
 
-    low_inputs_of_norms = frozenset({0})
+    low: LowFormat
+    lists: UserLists
+    source_opsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    low_inputs_of_norms: ClassVar[frozenset[int] | None] = frozenset({0})
 
-    def __init__(self, low: LowFormat, lists: AutoMixedPrecisionLists) -> None:
-        self.low = low
-        self.lists = lists
-        self._imports: Mapping[str, int] = {}
+    def with_source_opsets(self, opsets: Mapping[str, int]) -> RafRules:
+        """Return rules that choose among the versions of a casting rule by the source program's opsets."""
+        return dataclasses.replace(self, source_opsets=opsets)
 
-    def check(self, model: ir.Model) -> None:
+    def begin(self, model: ir.Model) -> RafRules:
         """Refuse a program with operators of unknown domains that nobody gave a rule for, as RAF does.
 
         Raises:
             OptionError: (a ValueError) the operators, each with its number of nodes.
         """
-        self._imports = model.graph.opset_imports
-        lacking = collections.Counter(operator_name(node) for node in all_nodes(model) if self._lacks_rule(node))
+        # A program that was not prepared has the versions that it came with.
+        rules = self if self.source_opsets else self.with_source_opsets(dict(model.graph.opset_imports))
+        lacking = collections.Counter(operator_name(n) for n in all_nodes(model) if rules._lacks_rule(n))  # noqa: SLF001 - its own class
         if lacking:
             offenders = ", ".join(f"{name} ({count} node{'s'[: count > 1]})" for name, count in sorted(lacking.items()))
             first = min(lacking)
@@ -58,6 +64,7 @@ class RafRules(Rules):
                 f'@amp.casting_rule("{op_type}", domain="{domain}") or amp.CustomTypeHint({{"{first}": rule}}), or put '
                 f"the operator on the custom black list (--black {first}), which keeps it float32"
             )
+        return rules
 
     def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
         """Whether no rule of the user's wants to see either node."""
@@ -120,7 +127,7 @@ class RafRules(Rules):
 
     def _opset(self, node: ir.Node) -> int:
         """The version of the node's domain in the program as it came: what its author had in mind."""
-        imports = self.source_opsets or self._imports
+        imports = self.source_opsets
         if is_standard(node):
             return imports.get("", imports.get("ai.onnx", 1))
         return imports.get(node.domain, 1)

@@ -7,7 +7,7 @@ result, so the result is rounded to low before it is cast to float32.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
@@ -19,8 +19,8 @@ from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.rules import Rules, State, listed
+from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.paddle.colours import Level
-from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
 __all__ = ["MIXED_OPS", "PRESETS", "Preset", "SambanovaRules", "find_preset", "parse_mixed_ops"]
 
@@ -110,25 +110,32 @@ def parse_mixed_ops(names: str | Collection[str]) -> frozenset[str]:
     return found
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class SambanovaRules(Rules):
     """The rules of GraphAMP.
 
     Args:
         preset: the preset; mp0 where only `mixed_ops` are asked for.
         mixed_ops: kinds of operators in mixed precision: keys of `MIXED_OPS`.
-        lists: what the user listed.
+        lists: the user's own lists.
+        converted: nodes of the program at hand behind a conversion to float32, with the name of the conversion.
     """
 
-    def __init__(self, preset: Preset, mixed_ops: frozenset[str], lists: AutoMixedPrecisionLists) -> None:
-        self.preset = preset
-        self.mixed_ops = mixed_ops
-        self.lists = lists
-        self.folds = preset.others
-        self._converted: dict[ir.Node, str] = {}  # node -> the conversion that it lies behind
+    preset: Preset
+    mixed_ops: frozenset[str]
+    lists: UserLists
+    converted: Mapping[ir.Node, str] = dataclasses.field(default_factory=dict, kw_only=True)
 
-    def check(self, model: ir.Model) -> None:
-        """Find what lies behind a conversion to float32, for the preset that heeds them."""
-        self._converted = _Conversions(model.graph).behind if self.preset.heeds_casts else {}
+    @property
+    def folds(self) -> bool:
+        """Whether all operators become low; the other presets leave the program's structure alone."""
+        return self.preset.others
+
+    def begin(self, model: ir.Model) -> SambanovaRules:
+        """Return rules that know the nodes behind a conversion to float32, if the preset heeds conversions."""
+        if not self.preset.heeds_casts:
+            return self
+        return dataclasses.replace(self, converted=_Conversions(model.graph).behind)
 
     def can_lower(self, node: ir.Node) -> bool:
         """Whether the preset lowers everything, or the operator is GEMM-like and such are lowered."""
@@ -154,7 +161,7 @@ class SambanovaRules(Rules):
         if "gemm" in self.mixed_ops and name in MIXED_OPS["gemm"]:
             return Decision("low", "mixed operator gemm: low in, its result cast to float32", form)
         preset = self.preset
-        if (cast := self._converted.get(node)) is not None:
+        if (cast := self.converted.get(node)) is not None:
             return Decision("high", f"preset default: behind the conversion to float32 '{cast}', kept as it is written")
         if preset.others or (preset.gemm and name in MIXED_OPS["gemm"]):
             return Decision("low", f"preset {preset.name}: {preset.effect}", form)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
@@ -13,7 +15,7 @@ from amp_transpiler.ops.torch_lists import TORCH_CLASSES, TorchClass
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.rules import Rules, State, completes_linear, listed
-from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+from amp_transpiler.precision.user_lists import UserLists
 
 __all__ = ["BANNED", "TorchRules"]
 
@@ -39,6 +41,7 @@ _EFFECT = {
 }
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class TorchRules(Rules):
     """The rules of `torch.autocast("cuda")`.
 
@@ -47,11 +50,10 @@ class TorchRules(Rules):
         lists: what the user listed beside torch's classes.
     """
 
-    def __init__(self, low: LowFormat, lists: AutoMixedPrecisionLists) -> None:
-        self.low = low
-        self.lists = lists
+    low: LowFormat
+    lists: UserLists
 
-    def check(self, model: ir.Model) -> None:
+    def begin(self, model: ir.Model) -> TorchRules:
         """Refuse what torch refuses: a binary cross entropy of probabilities outside of `disable_amp`.
 
         Raises:
@@ -65,6 +67,7 @@ class TorchRules(Rules):
                     f"{function}_with_logits on the scores before the sigmoid, or build it inside disable_amp() on "
                     "inputs cast to float32"
                 )
+        return self
 
     def can_lower(self, node: ir.Node) -> bool:
         """Whether torch does not run the operator in float32."""
