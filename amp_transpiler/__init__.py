@@ -28,9 +28,8 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from amp_transpiler.graph.io import load, save
-    from amp_transpiler.graph.program import Program
+    from amp_transpiler.graph.program import Program, Variable
     from amp_transpiler.graph.regions import disable_amp, fp16_guard, mark_region
-    from amp_transpiler.graph.variable import Variable
     from amp_transpiler.paddle import nn, optimizer, regularizer, static, utils
     from amp_transpiler.paddle.amp import debugging
     from amp_transpiler.paddle.param_attr import ParamAttr
@@ -88,7 +87,7 @@ _HOMES = {
     "Session": "runtime.session",
     "VerificationError": "errors",
     "ParamAttr": "paddle.param_attr",
-    "Variable": "graph.variable",
+    "Variable": "graph.program",
     "cast_model_to_fp16": "systems.paddle.casting",
     "debugging": "",
     "decorate": "paddle.static.amp.decorator",

@@ -1,19 +1,36 @@
-"""From a program under construction to a complete ONNX model: chosen outputs, nothing that they do not need."""
+"""From a program under construction to a complete ONNX model with the chosen outputs and nothing else."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.names import values_by_name
+from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.walk import scopes
 
 __all__ = ["Assembled", "assemble", "with_values"]
+
+
+class _Program(Protocol):
+    """The part of a `Program` that is read here. `Program.to_onnx` uses this module, so it cannot import `Program`."""
+
+    model: ir.Model
+
+    @property
+    def persistables(self) -> Container[str]: ...
+
+    @property
+    def updates(self) -> Mapping[str, str]: ...
+
+    def value(self, name: str) -> ir.Value: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,42 +52,54 @@ class Assembled:
     fetches: Mapping[str, str]
 
 
-def assemble(program: Program, fetch: Sequence[str], *, updates: bool = True) -> Assembled:
-    """Return the model that computes what is fetched and, with `updates`, every update of a persistable value.
+def assemble(program: _Program, fetch: Sequence[str], *, updates: bool = True) -> Assembled:
+    """Return the model that computes the fetched values and, with `updates`, every update of a persistable value.
 
-    A persistable value that is fetched comes as it is after the run.
+    A fetched persistable value is the value after the run.
 
     Raises:
-        InputError: something fetched does not exist.
+        InputError: a fetched name does not exist.
     """
-    copy = program.clone()
-    graph = copy.model.graph
-    graph.outputs.clear()
-    names: dict[str, str] = {}
-
-    def put_out(name: str) -> str:
-        value = copy.value(name)
-        if value.producer() is None:  # an input or a constant: ONNX wants outputs to be computed
-            if name not in names:
-                made = copy.builder("optimize").op("Identity", [value], name=copy.builder().names.fresh(f"{name}__out"))
-                names[name] = str(made.name)
-                graph.outputs.append(made)
-            return names[name]
-        if not value.is_graph_output():
-            graph.outputs.append(value)
-        return name
-
-    fetches = {name: put_out(copy.updates.get(name, name) if updates else name) for name in fetch}
-    replaced = {name: put_out(value) for name, value in copy.updates.items()} if updates else {}
-    _prune(copy.model)
-    inputs = [str(value.name) for value in graph.inputs]
+    replaced = program.updates if updates else {}
+    sources = {name: replaced.get(name, name) for name in fetch}
+    for name in (*sources.values(), *replaced.values()):
+        program.value(name)  # raises if there is none
+    outputs = _Outputs(program.model.clone())
+    fetches = {name: outputs.add(source) for name, source in sources.items()}
+    updated = {name: outputs.add(source) for name, source in replaced.items()}
+    _prune(outputs.model)
+    inputs = [str(value.name) for value in outputs.model.graph.inputs]
     return Assembled(
-        copy.model,
-        tuple(name for name in inputs if name not in copy.persistables),
-        tuple(name for name in inputs if name in copy.persistables),
-        replaced,
+        outputs.model,
+        tuple(name for name in inputs if name not in program.persistables),
+        tuple(name for name in inputs if name in program.persistables),
+        updated,
         fetches,
     )
+
+
+class _Outputs:
+    """The outputs of a model, chosen one by one."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        model.graph.outputs.clear()
+        self._values = values_by_name(model.graph)
+        self._identities: dict[str, str] = {}
+        self._builder = GraphBuilder(model, metadata={ROLE_KEY: "optimize"})
+
+    def add(self, name: str) -> str:
+        """Make the value an output, once, and return the output's name."""
+        value = self._values[name]
+        if value.producer() is not None:
+            if not value.is_graph_output():
+                self.model.graph.outputs.append(value)
+            return name
+        if name not in self._identities:  # ONNX wants a node to compute each output: not an input, not a constant
+            copy = self._builder.op("Identity", [value], name=self._builder.names.fresh(f"{name}__out"))
+            self._identities[name] = str(copy.name)
+            self.model.graph.outputs.append(copy)
+        return self._identities[name]
 
 
 def _prune(model: ir.Model) -> None:
@@ -87,7 +116,7 @@ def _prune(model: ir.Model) -> None:
             del graph.initializers[name]
 
 
-def with_values(model: ir.Model, program: Program, scope: Mapping[str, np.ndarray]) -> None:
+def with_values(model: ir.Model, program: _Program, scope: Mapping[str, np.ndarray]) -> None:
     """Make every persistable input of `model` an initializer that holds its value in `scope`.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.graph.io import to_proto_without_weights
+from amp_transpiler.graph.proto import to_proto_without_weights
 from amp_transpiler.graph.walk import all_nodes, scopes
 
 __all__ = ["checker_fault", "mend_declared_shapes"]

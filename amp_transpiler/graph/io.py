@@ -13,14 +13,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, OutputError
 from amp_transpiler.graph.external_data import check_external_data, external_files
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.proto import from_proto, has_opaque_types, to_proto
+from amp_transpiler.graph.proto import from_proto, has_opaque_types, proto_graphs, to_proto
 from amp_transpiler.graph.walk import bodies, scopes
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "sort_if_needed",
     "stage",
     "tensor_bytes",
-    "to_proto_without_weights",
 ]
 
 logger = logging.getLogger(__name__)
@@ -40,7 +38,6 @@ logger = logging.getLogger(__name__)
 NEWEST_IR = 13  # what ONNX Runtime 1.31 reads
 _WRITERS = 2  # threads that convert and write weights; each holds one tensor
 _INLINE_LIMIT = 1_900_000_000  # protobuf messages end at 2 GiB; the graph itself needs some of it
-_KEPT_WEIGHT_BYTES = 1024  # shape inference reads shapes, axes and the like, which are smaller than this
 
 
 def load(model: object) -> Program:
@@ -103,18 +100,8 @@ def _check_proto(proto: onnx.ModelProto, what: str) -> None:
         raise ModelError(f"{what}: not an ONNX model: it has no graph or imports no operator set")
     if proto.ir_version < 3:
         raise ModelError(f"{what}: IR version {proto.ir_version} predates ONNX 1.0; export the model again")
-    if any(scope.sparse_initializer for scope in _proto_graphs(proto.graph)):
+    if any(scope.sparse_initializer for scope in proto_graphs(proto.graph)):
         raise ModelError(f"{what}: sparse initializers are not supported; store them as dense initializers")
-
-
-def _proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _proto_graphs(attribute.g)
-            for body in attribute.graphs:
-                yield from _proto_graphs(body)
 
 
 def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
@@ -265,45 +252,7 @@ def tensor_bytes(model: ir.Model) -> Iterator[int]:
                     yield attribute.as_tensor().nbytes
 
 
-# ---- the graph without its weights ----
-
-
-def to_proto_without_weights(model: ir.Model) -> onnx.ModelProto:
-    """Return the model as a message whose larger initializers are graph inputs: for checks that read types alone.
-
-    An initializer inside a body keeps its data where its name is not its own in the model.
-    """
-    counts: dict[str, int] = {}
-    large: list[ir.Value] = []
-    for scope in scopes(model):
-        for name, value in scope.graph.initializers.items():
-            counts[name] = counts.get(name, 0) + 1
-            if value.const_value is not None and value.const_value.nbytes > _KEPT_WEIGHT_BYTES:
-                large.append(value)
-    large = [value for value in large if counts[str(value.name)] == 1]
-    tensors = {str(value.name): value.const_value for value in large}
-    try:
-        for value in large:
-            value.const_value = ir.tensor(np.zeros(0, np.float32), name=value.name)
-        proto = to_proto(model)
-    finally:
-        for value in large:
-            value.const_value = tensors[str(value.name)]
-    _drop_initializers(proto.graph, set(tensors))
-    declared = {info.name for info in proto.graph.input}
-    for name, tensor in tensors.items():
-        if name not in declared and tensor is not None:
-            shape = [int(size) for size in tensor.shape.numpy()]
-            proto.graph.input.append(onnx.helper.make_tensor_value_info(name, int(tensor.dtype), shape))
-    return proto
-
-
-def _drop_initializers(graph: onnx.GraphProto, names: set[str]) -> None:
-    for scope in _proto_graphs(graph):
-        kept = [tensor for tensor in scope.initializer if tensor.name not in names]
-        if len(kept) < len(scope.initializer):
-            del scope.initializer[:]
-            scope.initializer.extend(kept)
+# ---- the order of nodes ----
 
 
 def sort_if_needed(model: ir.Model, what: str) -> None:

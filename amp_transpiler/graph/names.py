@@ -1,4 +1,4 @@
-"""Names that are unique across every scope of a model."""
+"""Names: unique across every scope of a model, and the values that they name."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.walk import scopes
 
-__all__ = ["NameAllocator", "name_nodes"]
+__all__ = ["NameAllocator", "name_nodes", "values_by_name"]
 
 
 class NameAllocator:
     """Hands out names for values and nodes that no scope of the model uses yet.
 
-    ONNX lets sibling branches repeat a name but not nested scopes; one pool for the whole model is the simple rule
-    that satisfies both.
+    ONNX allows sibling bodies to use the same name, but not nested ones. One pool for the whole model satisfies both.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -39,7 +38,7 @@ class NameAllocator:
 
 
 def name_nodes(model: ir.Model, names: NameAllocator) -> None:
-    """Give every unnamed or ambiguously named node a name of its own, so that it can be spoken of."""
+    """Give every node that has no name, or shares one, a name of its own, so that decisions can refer to it."""
     seen: set[str] = set()
     for scope in scopes(model):
         for node in scope.graph:
@@ -52,3 +51,9 @@ def name_nodes(model: ir.Model, names: NameAllocator) -> None:
 
 def _first_output(node: ir.Node) -> str:
     return next((value.name for value in node.outputs if value.name), "0")
+
+
+def values_by_name(graph: ir.Graph) -> dict[str, ir.Value]:
+    """Return the named values of one graph: inputs, initializers and what its nodes compute, in this order."""
+    values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
+    return {str(value.name): value for value in values if value.name}

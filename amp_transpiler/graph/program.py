@@ -5,28 +5,25 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.assemble import assemble, with_values
+from amp_transpiler.graph.builder import GraphBuilder, Operand
+from amp_transpiler.graph.dtypes import parse_dtype
+from amp_transpiler.graph.inference import switch_to_inference
+from amp_transpiler.graph.names import values_by_name
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import REGION_KEY, current_region
+from amp_transpiler.graph.roles import ROLE_KEY, Role
 
-if TYPE_CHECKING:
-    from amp_transpiler.graph.variable import Variable
+__all__ = ["TRAINING_IR", "TRAINING_OPSET", "Persistable", "Program", "Variable", "install"]
 
-__all__ = ["ROLE_KEY", "Persistable", "Program", "Role", "install", "role_of"]
-
-Role = Literal["forward", "backward", "optimize"]
-ROLE_KEY = "amp_transpiler.role"  # metadata of a node that is not part of the forward pass
-
-TRAINING_OPSET = (
-    21  # the last in which CUDA has MaxPool and Dropout; bfloat16 programs are raised when they are decorated
-)
+TRAINING_OPSET = 21  # the last with CUDA kernels for MaxPool and Dropout; bfloat16 programs are raised by `decorate`
 TRAINING_IR = 10
 
 
@@ -106,9 +103,7 @@ class Program:
     def find(self, name: str) -> ir.Value | None:
         """Return the value of the main graph that has this name, or None."""
         if self._values is None:
-            graph = self.model.graph
-            known = [*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs)]
-            self._values = {str(value.name): value for value in known if value.name}
+            self._values = values_by_name(self.model.graph)
         return self._values.get(name)
 
     def value(self, name: str) -> ir.Value:
@@ -128,8 +123,6 @@ class Program:
         Raises:
             InputError: there is none.
         """
-        from amp_transpiler.graph.variable import Variable
-
         self.value(name)
         return Variable(self, name)
 
@@ -212,10 +205,21 @@ class Program:
         copy.no_gradient = set(self.no_gradient)
         copy.random_seed = self.random_seed
         if for_test:
-            from amp_transpiler.graph.inference import make_inference
-
-            make_inference(copy)
+            switch_to_inference(copy.model)
+            copy._forget_training()
         return copy
+
+    def _forget_training(self) -> None:
+        """Drop updates, optimizer state and outputs whose nodes are gone."""
+        graph = self.model.graph
+        self.updates.clear()
+        read = {str(value.name) for node in graph for value in node.inputs if value is not None}
+        for name, about in list(self.persistables.items()):
+            if about.kind == "state" and name not in read:
+                graph.inputs.remove(self.value(name))
+                del self.persistables[name]
+        self.touch()
+        self.outputs = [name for name in self.outputs if self.find(name) is not None]
 
     def to_onnx(self, scope: Mapping[str, np.ndarray] | None = None) -> onnx.ModelProto:
         """Return the program as a protobuf message.
@@ -226,12 +230,124 @@ class Program:
         """
         if not self.is_training:
             return to_proto(self.model)
-        from amp_transpiler.graph.assemble import assemble, with_values
-
         assembled = assemble(self, self.outputs, updates=scope is None)
         if scope is not None:
             with_values(assembled.model, self, scope)
         return to_proto(assembled.model)
+
+
+class Variable:
+    """A handle on a value of a program. It goes by name, so it outlives a rewriting of the graph.
+
+    Arithmetic (`+ - * / ** @`, unary minus) with other variables and numbers appends operators to the program.
+    """
+
+    __array_priority__ = 100  # numpy leaves arithmetic to this class
+
+    def __init__(self, program: Program, name: str) -> None:
+        self.program = program
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Variable({self.name!r}, {self.dtype}, {list(self.shape)})"
+
+    @property
+    def value(self) -> ir.Value:
+        """The value in the program's graph as it is now."""
+        return self.program.value(self.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape; -1 for a dimension that is free or unknown."""
+        shape = self.value.shape
+        return () if shape is None else tuple(size if isinstance(size, int) else -1 for size in shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> str:
+        """The element type as numpy names it: `float32`, `float16`, `bfloat16`, `int64`, ..."""
+        dtype = self.value.dtype
+        return "unknown" if dtype is None else str(dtype.numpy().name)
+
+    @property
+    def persistable(self) -> bool:
+        """Whether it lives in the scope from run to run."""
+        return self.name in self.program.persistables
+
+    @property
+    def about(self) -> Persistable | None:
+        """What is known of it as a persistable value."""
+        return self.program.persistables.get(self.name)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers update it."""
+        about = self.about
+        return about is not None and about.kind == "parameter" and about.trainable
+
+    @property
+    def stop_gradient(self) -> bool:
+        """Whether no gradient passes through it; may be set."""
+        return self.name in self.program.no_gradient
+
+    @stop_gradient.setter
+    def stop_gradient(self, stop: bool) -> None:
+        (self.program.no_gradient.add if stop else self.program.no_gradient.discard)(self.name)
+
+    def astype(self, dtype: str) -> Variable:
+        """Return it cast to another element type."""
+        return self._wrap(self.program.builder().cast(self.value, parse_dtype(dtype)))
+
+    def _wrap(self, value: ir.Value) -> Variable:
+        return Variable(self.program, str(value.name))
+
+    def _with(self, method: str, other: Any, *, swapped: bool = False) -> Variable:
+        if isinstance(other, Variable):
+            operand: Operand = other.value
+        elif isinstance(other, (int, float)):
+            operand = other
+        else:
+            return NotImplemented  # type: ignore[no-any-return]  # Python's protocol: it then asks the other operand
+        a, b = (operand, self.value) if swapped else (self.value, operand)
+        made: ir.Value = getattr(self.program.builder(), method)(a, b)
+        return self._wrap(made)
+
+    def __add__(self, other: Any) -> Variable:
+        return self._with("add", other)
+
+    def __radd__(self, other: Any) -> Variable:
+        return self._with("add", other, swapped=True)
+
+    def __sub__(self, other: Any) -> Variable:
+        return self._with("sub", other)
+
+    def __rsub__(self, other: Any) -> Variable:
+        return self._with("sub", other, swapped=True)
+
+    def __mul__(self, other: Any) -> Variable:
+        return self._with("mul", other)
+
+    def __rmul__(self, other: Any) -> Variable:
+        return self._with("mul", other, swapped=True)
+
+    def __truediv__(self, other: Any) -> Variable:
+        return self._with("div", other)
+
+    def __rtruediv__(self, other: Any) -> Variable:
+        return self._with("div", other, swapped=True)
+
+    def __pow__(self, other: Any) -> Variable:
+        return self._with("pow", other)
+
+    def __matmul__(self, other: Any) -> Variable:
+        return self._with("matmul", other)
+
+    def __neg__(self) -> Variable:
+        return self._wrap(self.program.builder().neg(self.value))
 
 
 class _ProgramBuilder(GraphBuilder):
@@ -254,11 +370,6 @@ class _ProgramBuilder(GraphBuilder):
         if self.graph is self.model.graph:
             for value in values:
                 self._program.remember(value)
-
-
-def role_of(node: ir.Node) -> Role:
-    """Return which part of a training step a node belongs to."""
-    return node.metadata_props.get(ROLE_KEY, "forward")  # type: ignore[return-value]  # only roles are ever put there
 
 
 def _empty_model() -> ir.Model:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import onnx
 import onnx_ir as ir
 
-__all__ = ["from_proto", "has_opaque_types", "holds_map", "to_proto"]
+from amp_transpiler.graph.walk import scopes
+
+__all__ = ["from_proto", "has_opaque_types", "holds_map", "proto_graphs", "to_proto", "to_proto_without_weights"]
+
+_KEPT_WEIGHT_BYTES = 1024  # shape inference reads shapes, axes and the like, which are smaller
 
 _OPAQUE = "amp_transpiler.opaque_type"  # key in `Value.meta` of the message that describes such a type
 
@@ -52,3 +59,52 @@ def holds_map(type_: onnx.TypeProto) -> bool:
     if kind == "optional_type":
         return holds_map(type_.optional_type.elem_type)
     return bool(kind == "map_type")
+
+
+def proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield `graph` and every body inside it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from proto_graphs(attribute.g)
+            for body in attribute.graphs:
+                yield from proto_graphs(body)
+
+
+def to_proto_without_weights(model: ir.Model) -> onnx.ModelProto:
+    """Return the model as a message whose larger initializers are graph inputs: for checks that read types alone.
+
+    An initializer inside a body keeps its data where its name is not its own in the model.
+    """
+    counts: dict[str, int] = {}
+    large: list[ir.Value] = []
+    for scope in scopes(model):
+        for name, value in scope.graph.initializers.items():
+            counts[name] = counts.get(name, 0) + 1
+            if value.const_value is not None and value.const_value.nbytes > _KEPT_WEIGHT_BYTES:
+                large.append(value)
+    large = [value for value in large if counts[str(value.name)] == 1]
+    tensors = {str(value.name): value.const_value for value in large}
+    try:
+        for value in large:
+            value.const_value = ir.tensor(np.zeros(0, np.float32), name=value.name)
+        proto = to_proto(model)
+    finally:
+        for value in large:
+            value.const_value = tensors[str(value.name)]
+    _drop_initializers(proto.graph, set(tensors))
+    declared = {info.name for info in proto.graph.input}
+    for name, tensor in tensors.items():
+        if name not in declared and tensor is not None:
+            shape = [int(size) for size in tensor.shape.numpy()]
+            proto.graph.input.append(onnx.helper.make_tensor_value_info(name, int(tensor.dtype), shape))
+    return proto
+
+
+def _drop_initializers(graph: onnx.GraphProto, names: set[str]) -> None:
+    for scope in proto_graphs(graph):
+        kept = [tensor for tensor in scope.initializer if tensor.name not in names]
+        if len(kept) < len(scope.initializer):
+            del scope.initializer[:]
+            scope.initializer.extend(kept)

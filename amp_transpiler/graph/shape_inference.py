@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import onnx
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import infer_outputs
-from amp_transpiler.graph.io import to_proto_without_weights
+from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
 from amp_transpiler.graph.walk import all_nodes
 
 __all__ = ["complete_shapes", "infer_shapes"]
@@ -54,17 +53,9 @@ def _tensor_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
     """Return the tensor types with a shape by name; names that sibling bodies use for different things are left out."""
     found: dict[str, onnx.TypeProto] = {}
     ambiguous: set[str] = set()
-    for part in _graphs(graph):
+    for part in proto_graphs(graph):
         for info in (*part.value_info, *part.output):
             known = info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape")
             if known and found.setdefault(info.name, info.type) != info.type:
                 ambiguous.add(info.name)
     return {name: type_ for name, type_ in found.items() if name not in ambiguous}
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from _graphs(body)

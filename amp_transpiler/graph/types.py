@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.proto import holds_map
+from amp_transpiler.graph.proto import holds_map, to_proto_without_weights
 from amp_transpiler.graph.walk import all_nodes, bodies, control_ports
 from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute
 from amp_transpiler.ops.schema import Signature, Slot, opset_of, signature, type_string
@@ -173,8 +173,6 @@ def _infer_missing(model: ir.Model) -> None:
     Raises:
         ModelError: a node is one that ONNX has no such use of.
     """
-    from amp_transpiler.graph.io import to_proto_without_weights
-
     proto = to_proto_without_weights(model)
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False)

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
-from amp_transpiler.graph.io import to_proto_without_weights
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import install
+from amp_transpiler.graph.proto import to_proto_without_weights
 from amp_transpiler.graph.walk import all_nodes, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import type_string

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
-from amp_transpiler.graph.program import role_of
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, region_of
+from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.types import node_signature
 from amp_transpiler.graph.walk import bodies, constant_of, control_ports
 from amp_transpiler.ops.kinds import CAPPED

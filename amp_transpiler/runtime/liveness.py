@@ -10,7 +10,8 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.builder import is_static, shape_of
-from amp_transpiler.graph.program import Program, role_of
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.runtime.compile import lower

@@ -13,7 +13,7 @@ import numpy as np
 
 from amp_transpiler import static
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn import functional
 
 VOCABULARY, LENGTH, HIDDEN, HEADS = 40, 12, 32, 4

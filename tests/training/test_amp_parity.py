@@ -12,7 +12,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler import static
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.optimizer import SGD, Adam
 from tests.training.networks import reshape

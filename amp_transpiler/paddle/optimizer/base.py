@@ -14,8 +14,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.nn.clip import ClipGradBase
 from amp_transpiler.paddle.optimizer.lr import LRScheduler
 from amp_transpiler.paddle.optimizer.step import Target, UpdateStep

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from amp_transpiler.graph.program import Program
-    from amp_transpiler.graph.variable import Variable
+    from amp_transpiler.graph.program import Program, Variable
     from amp_transpiler.paddle.static import amp, nn
     from amp_transpiler.paddle.static.backward import append_backward, gradients
     from amp_transpiler.paddle.static.core import data, default_main_program, default_startup_program, program_guard
@@ -50,7 +49,7 @@ _HOMES = {
     "Executor": "amp_transpiler.paddle.static.executor",
     "Program": "amp_transpiler.graph.program",
     "Scope": "amp_transpiler.runtime.scope",
-    "Variable": "amp_transpiler.graph.variable",
+    "Variable": "amp_transpiler.graph.program",
     "amp": "",
     "append_backward": "amp_transpiler.paddle.static.backward",
     "data": "amp_transpiler.paddle.static.core",

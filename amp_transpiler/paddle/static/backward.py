@@ -10,9 +10,8 @@ import onnx_ir as ir
 from amp_transpiler.autodiff import differentiate
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder, is_static, low_or_float, shape_of
-from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.regions import inside_region_of
-from amp_transpiler.graph.variable import Variable
 
 __all__ = ["append_backward", "gradients"]
 

@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.program import Persistable, Program
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.utils.seed import generator, global_seed
 
 __all__ = [

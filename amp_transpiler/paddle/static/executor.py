@@ -12,8 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.compile import CompiledStep, compile_step
 from amp_transpiler.runtime.feeds import check_feeds

@@ -18,9 +18,8 @@ from amp_transpiler.graph.assemble import Assembled, assemble, with_values
 from amp_transpiler.graph.checker import checker_fault
 from amp_transpiler.graph.io import Staged, stage
 from amp_transpiler.graph.io import load as load_model
-from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.types import propagate_types
-from amp_transpiler.graph.variable import Variable
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.paddle.static.tensor_file import write_tensors

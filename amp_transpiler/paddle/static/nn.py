@@ -9,7 +9,7 @@ from typing import Any
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional import common, conv, normalization
 from amp_transpiler.paddle.nn.functional import prelu as functional_prelu
 from amp_transpiler.paddle.nn.functional.activation import activate

@@ -6,8 +6,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.program import Persistable, Program
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.optimizer import Optimizer
 from amp_transpiler.paddle.static.core import create_persistable, data, program_guard
 from amp_transpiler.paddle.static.executor import Executor

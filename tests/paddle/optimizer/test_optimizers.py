@@ -8,7 +8,8 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Persistable, Program, role_of
+from amp_transpiler.graph.program import Persistable, Program
+from amp_transpiler.graph.roles import role_of
 from amp_transpiler.paddle.optimizer import SGD, Adam, AdamW, Lamb, Momentum, lr
 from amp_transpiler.paddle.regularizer import L1Decay, L2Decay
 from amp_transpiler.paddle.static.core import create_persistable, data, program_guard

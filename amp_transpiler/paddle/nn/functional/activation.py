@@ -7,7 +7,7 @@ from typing import Any
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, emit, wrap
 
 __all__ = [

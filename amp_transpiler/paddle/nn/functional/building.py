@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Program, Variable
 
 __all__ = [
     "axis_of",

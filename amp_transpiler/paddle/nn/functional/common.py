@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import builder_of, choice, emit, numbers, wrap
 from amp_transpiler.paddle.nn.functional.layout import as_given, channels_first
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, choice, emit, wrap
 from amp_transpiler.paddle.nn.functional.loss import REDUCTIONS, reduced
 

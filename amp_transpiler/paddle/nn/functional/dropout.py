@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, choice, wrap
 
 __all__ = ["dropout"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import builder_of, wrap
 
 __all__ = ["Padding", "as_given", "channels_first", "padding_attributes"]

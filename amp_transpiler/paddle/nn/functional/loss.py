@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.program import Variable
 from amp_transpiler.graph.regions import FUNCTION_KEY
-from amp_transpiler.graph.variable import Variable
 from amp_transpiler.paddle.nn.functional.building import builder_of, choice, wrap
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import builder_of, emit, numbers, static_sizes, wrap
 from amp_transpiler.paddle.nn.functional.layout import Padding, as_given, channels_first, padding_attributes
 

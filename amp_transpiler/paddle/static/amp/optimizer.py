@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff.context import low_weight_sums
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Persistable, Program
-from amp_transpiler.graph.variable import Variable
+from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.optimizer.base import Optimizer
 from amp_transpiler.paddle.static.amp.loss_scaling import (
     ScalingRule,
