@@ -12,7 +12,6 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.dtypes import BFLOAT16
-from amp_transpiler.graph.io import NEWEST_IR
 from amp_transpiler.graph.names import NameAllocator, name_nodes
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, region_of
@@ -20,6 +19,7 @@ from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults, verify
 from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.ops.limits import NEWEST_IR, NEWEST_OPSET
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.cast_cleanup import clean_casts
 from amp_transpiler.passes.casts import INSERTED, apply_assignment
@@ -33,7 +33,7 @@ from amp_transpiler.passes.opset import OpsetConversionError, convert_opset, low
 from amp_transpiler.precision.assign import Policy, assign
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import RangeFaults, Target, constrain
-from amp_transpiler.precision.opset_choice import NEWEST_OPSET, choose_opset
+from amp_transpiler.precision.opset_choice import choose_opset
 
 __all__ = ["Conversion", "convert", "fitted", "prepare", "prepare_and_convert"]
 

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import bodies, constant_of
 from amp_transpiler.ops.schema import opset_of
@@ -19,7 +20,6 @@ __all__ = ["GraphBuilder", "Operand", "infer_outputs", "is_static", "low_or_floa
 
 Operand: TypeAlias = "ir.Value | float | int"
 
-_LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _SMALL = 4096  # elements of a constant that shape inference may want to look at
 
 
@@ -215,7 +215,7 @@ class GraphBuilder:
 
     def high(self, x: ir.Value) -> ir.Value:
         """`x` in float32 if it is float16 or bfloat16, else as it is."""
-        return self.cast(x, ir.DataType.FLOAT) if x.dtype in _LOW else x
+        return self.cast(x, ir.DataType.FLOAT) if x.dtype in LOW_DTYPES else x
 
     # Shapes.
 

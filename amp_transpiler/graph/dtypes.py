@@ -1,4 +1,4 @@
-"""The two low-precision formats, and which conversions between element types lose nothing."""
+"""The low-precision formats, the sets of element types that rules go by, and which conversions lose nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 
-__all__ = ["BFLOAT16", "FLOAT16", "LowFormat", "cast_is_lossless", "low_format", "parse_dtype"]
+__all__ = [
+    "AMP_DTYPES",
+    "BFLOAT16",
+    "FLOAT16",
+    "FLOAT_DTYPES",
+    "INTEGER_DTYPES",
+    "LOW_DTYPES",
+    "LOW_NUMPY_DTYPES",
+    "LowFormat",
+    "cast_is_lossless",
+    "low_format",
+    "parse_dtype",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +82,7 @@ def low_format(dtype: object) -> LowFormat:
     return found
 
 
-# Significand bits (the implicit one included) and exponent range that a conversion must fit into.
+# Significand bits (the implicit one included), smallest and largest exponent.
 _FLOATS = {
     ir.DataType.FLOAT16: (11, -24, 15),
     ir.DataType.BFLOAT16: (8, -133, 127),
@@ -88,6 +100,16 @@ _INTEGER_BITS = {
     ir.DataType.INT64: 64,
     ir.DataType.UINT64: 64,
 }
+
+LOW_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+AMP_DTYPES = LOW_DTYPES | {ir.DataType.FLOAT}
+"""The types that mixed precision converts between. float64 is never converted."""
+
+FLOAT_DTYPES = frozenset(_FLOATS)
+INTEGER_DTYPES = frozenset(_INTEGER_BITS)
+"""Integers of whole bytes, and bool."""
+
+LOW_NUMPY_DTYPES = frozenset({FLOAT16.numpy, BFLOAT16.numpy})
 
 
 def cast_is_lossless(source: ir.DataType, target: ir.DataType) -> bool:

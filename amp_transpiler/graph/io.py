@@ -23,7 +23,6 @@ from amp_transpiler.graph.proto import from_proto, has_opaque_types, proto_graph
 from amp_transpiler.graph.walk import bodies, scopes
 
 __all__ = [
-    "NEWEST_IR",
     "Staged",
     "check_destination",
     "load",
@@ -35,7 +34,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-NEWEST_IR = 13  # what ONNX Runtime 1.31 reads
 _WRITERS = 2  # threads that convert and write weights; each holds one tensor
 _INLINE_LIMIT = 1_900_000_000  # protobuf messages end at 2 GiB; the graph itself needs some of it
 

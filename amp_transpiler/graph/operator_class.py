@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.dtypes import FLOAT_DTYPES
 from amp_transpiler.graph.walk import constant_of
 from amp_transpiler.ops.names import is_standard, operator_name
 
 __all__ = ["operator_class"]
-
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 
 def operator_class(node: ir.Node) -> str:
@@ -39,7 +38,7 @@ def _gather(node: ir.Node) -> str | None:
         return None
     table = _origin(_input(node, 0))
     tensor = _tensor(table) if table is not None else None
-    return "embedding" if tensor is not None and tensor.dtype in _FLOATS and len(tensor.shape) == 2 else None
+    return "embedding" if tensor is not None and tensor.dtype in FLOAT_DTYPES and len(tensor.shape) == 2 else None
 
 
 def _max_pool(node: ir.Node) -> str | None:

@@ -13,25 +13,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.dtypes import cast_is_lossless
+from amp_transpiler.graph.dtypes import INTEGER_DTYPES, LOW_DTYPES, cast_is_lossless
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.casts import INSERTED
 
 __all__ = ["clean_casts"]
-
-_INTEGERS = {
-    ir.DataType.BOOL,
-    ir.DataType.INT8,
-    ir.DataType.UINT8,
-    ir.DataType.INT16,
-    ir.DataType.UINT16,
-    ir.DataType.INT32,
-    ir.DataType.UINT32,
-    ir.DataType.INT64,
-    ir.DataType.UINT64,
-}
-_LOW = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
 
 def clean_casts(model: ir.Model) -> int:
@@ -72,7 +59,7 @@ def _skip_inner_cast(node: ir.Node) -> None:
 def _compose(first: ir.DataType, middle: ir.DataType, last: ir.DataType | None) -> bool:
     if cast_is_lossless(first, middle):
         return True
-    return first in _INTEGERS and middle == ir.DataType.FLOAT and last in _LOW
+    return first in INTEGER_DTYPES and middle == ir.DataType.FLOAT and last in LOW_DTYPES
 
 
 def _remove_if_needless(node: ir.Node, first: dict[tuple[ir.Value, ir.DataType], ir.Node]) -> None:

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.graph.constants import computed_tensor
+from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import Program
@@ -29,8 +30,6 @@ from amp_transpiler.passes.constants import unify_constants
 from amp_transpiler.passes.functions import inline_functions
 
 __all__ = ["emulate"]
-
-_LOW = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
 
 
 def emulate(program: Program | ir.Model | onnx.ModelProto | str | os.PathLike[str]) -> Program:
@@ -56,7 +55,7 @@ def emulate(program: Program | ir.Model | onnx.ModelProto | str | os.PathLike[st
 
 
 def _is_low(value: ir.Value | None) -> bool:
-    return value is not None and value.dtype in _LOW
+    return value is not None and value.dtype in LOW_DTYPES
 
 
 class _Emulation:
@@ -104,7 +103,7 @@ class _Emulation:
         inner = [use for use in uses if use not in outputs]
         if not uses or (exact and not outputs):
             return
-        rounded = add_cast(value, dtype, _LOW[dtype], self._names)
+        rounded = add_cast(value, dtype, low_format(dtype).short, self._names)
         if inner:
             redirect(inner, add_cast(rounded, ir.DataType.FLOAT, "rounded", self._names))
         if outputs:
@@ -143,7 +142,7 @@ class _Emulation:
 
 def _widened(type_: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
     if isinstance(type_, ir.TensorType):
-        return ir.TensorType(ir.DataType.FLOAT) if type_.dtype in _LOW else type_
+        return ir.TensorType(ir.DataType.FLOAT) if type_.dtype in LOW_DTYPES else type_
     inner = _widened(type_.elem_type) if isinstance(type_, (ir.SequenceType, ir.OptionalType)) else None
     if inner is None:
         return type_
@@ -162,7 +161,7 @@ def _retype(node: ir.Node) -> None:
     rule = dtype_attribute(node)
     if node.op_type == "SequenceEmpty" and is_standard(node):
         node.attributes["dtype"] = ir.AttrInt64("dtype", int(ir.DataType.FLOAT))
-    if rule is None or attribute_dtype(node, rule) not in _LOW:
+    if rule is None or attribute_dtype(node, rule) not in LOW_DTYPES:
         return
     if not any(_is_low(node.outputs[index]) for index in rule.outputs if index < len(node.outputs)):
         return

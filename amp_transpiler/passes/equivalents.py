@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
@@ -23,7 +24,6 @@ __all__ = ["EQUIVALENTS", "Equivalent", "rewrite_equivalents"]
 
 logger = logging.getLogger(__name__)
 
-_LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _EYE_ELEMENTS = 1 << 20  # a larger identity matrix is not written into the model
 
 
@@ -147,7 +147,7 @@ def _why_not_instance_norm(node: ir.Node) -> str | None:
 def _instance_norm(node: ir.Node, build: NodeBuilder) -> None:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, in float32 at least, as the operator's own kernels do."""
     data, declared = _data(node)
-    low = declared in _LOW
+    low = declared in LOW_DTYPES
     dtype = ir.DataType.FLOAT if low else declared
     wide, scale, bias = (_cast(build, value, dtype) if low else value for value in node.inputs)
     spatial = 1 if data.shape is None else len(data.shape) - 2

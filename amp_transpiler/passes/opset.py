@@ -15,6 +15,7 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import install
 from amp_transpiler.graph.proto import to_proto_without_weights
 from amp_transpiler.graph.walk import all_nodes, scopes
+from amp_transpiler.ops.limits import NEWEST_OPSET
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import type_string
 from amp_transpiler.passes.node_builder import NodeBuilder
@@ -27,11 +28,9 @@ from amp_transpiler.passes.schema_changes import (
     since_version,
 )
 
-__all__ = ["NEWEST_OPSET", "OpsetConversionError", "convert_opset", "lower_opset", "only_widens"]
+__all__ = ["OpsetConversionError", "convert_opset", "lower_opset", "only_widens"]
 
 logger = logging.getLogger(__name__)
-
-NEWEST_OPSET = 26  # the newest that ONNX Runtime 1.31 reads
 
 
 class OpsetConversionError(ModelError):

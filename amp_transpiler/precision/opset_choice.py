@@ -14,14 +14,13 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.walk import all_nodes, bodies
 from amp_transpiler.ops.kinds import COMPUTE
+from amp_transpiler.ops.limits import NEWEST_OPSET
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of, signature, type_string
 from amp_transpiler.precision.constraints import Target, constrain, touches_float32
 from amp_transpiler.targets import attribute_values, kernel_table, kernel_type, schema_version, schema_versions
 
-__all__ = ["NEWEST_OPSET", "OpsetChoice", "choose_opset"]
-
-NEWEST_OPSET = 26  # what ONNX Runtime 1.31 is made for
+__all__ = ["OpsetChoice", "choose_opset"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,14 +7,12 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.graph.dtypes import LOW_NUMPY_DTYPES
 
 __all__ = ["ValueInfo", "check_feeds"]
-
-_LOW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,7 +113,7 @@ def _convert(array: np.ndarray, dtype: np.dtype, *, lenient: bool) -> np.ndarray
         return array.view(dtype) if same_size else None
     if dtype.kind == "O":  # strings
         return array.astype(object) if array.dtype.kind in "US" else None
-    if array.dtype == np.float32 and dtype in _LOW:
+    if array.dtype == np.float32 and dtype in LOW_NUMPY_DTYPES:
         return _astype(array, dtype)
     if not lenient:
         return None

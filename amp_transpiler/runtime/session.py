@@ -19,6 +19,7 @@ import onnxruntime
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph import io
+from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.walk import all_nodes, scopes
@@ -33,7 +34,6 @@ _logger = logging.getLogger(__name__)
 
 AnyProgram: TypeAlias = Program | str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
-_LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "output_datatype")  # integers that name an element type
 _INLINE_LIMIT = 1 << 30  # bytes of weights; a message above 2 GB cannot be serialised, and much less is a needless copy
 
@@ -215,7 +215,7 @@ class Session:
         return open_session(folder / "model.onnx")
 
 
-def has_low_values(program: Program, *, dtypes: Collection[ir.DataType] = _LOW) -> bool:
+def has_low_values(program: Program, *, dtypes: Collection[ir.DataType] = LOW_DTYPES) -> bool:
     """Whether any value of the program, in whatever scope, is float16 or bfloat16, or of just one of `dtypes`."""
     makes_low = functools.partial(_makes_low, dtypes=dtypes)
     tensors = [tensor.dtype for tensor in _initializers(program.model)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.dtypes import AMP_DTYPES, LowFormat
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import bodies, constant_of
 from amp_transpiler.passes.emulate import emulate
@@ -24,7 +24,6 @@ __all__ = ["worst_nodes"]
 
 logger = logging.getLogger(__name__)
 
-_FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _SHARE = 0.05  # of the low nodes made high in one round
 
 
@@ -116,7 +115,7 @@ def _intermediates(program: Program, names: list[str], reference: Reference) -> 
     exposed = program.clone()
     graph = exposed.model.graph
     present = {str(value.name) for value in graph.outputs}
-    found = {str(value.name): value for node in graph for value in node.outputs if value.dtype in _FLOATS}
+    found = {str(value.name): value for node in graph for value in node.outputs if value.dtype in AMP_DTYPES}
     for name in names:
         if name in found and name not in present:
             graph.outputs.append(found[name])

@@ -6,8 +6,9 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.ops.limits import NEWEST_OPSET
 from amp_transpiler.precision.constraints import Target
-from amp_transpiler.precision.opset_choice import NEWEST_OPSET, choose_opset
+from amp_transpiler.precision.opset_choice import choose_opset
 from tests import support
 from tests.support import array, parse
 

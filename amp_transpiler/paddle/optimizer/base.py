@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.dtypes import AMP_DTYPES, LOW_DTYPES
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.nn.clip import ClipGradBase
 from amp_transpiler.paddle.optimizer.lr import LRScheduler
@@ -29,8 +30,6 @@ __all__ = ["Optimizer", "Pairs"]
 logger = logging.getLogger(__name__)
 
 Pairs = list[tuple[Variable, Variable]]
-
-_LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 class Optimizer(abc.ABC):
@@ -232,7 +231,7 @@ class Optimizer(abc.ABC):
         if parameter.program is not program:
             raise InputError(f"'{parameter.name}' is of another program than the other parameters: one call each")
         dtype = parameter.value.dtype
-        if dtype not in (ir.DataType.FLOAT, *_LOW):
+        if dtype not in AMP_DTYPES:
             raise InputError(
                 f"parameter '{parameter.name}' is {parameter.dtype}, and optimizers train float32, float16 and "
                 "bfloat16: declare it as one of these, or set trainable=False"
@@ -244,7 +243,7 @@ class Optimizer(abc.ABC):
             )
 
     def _warn_of_low(self, parameters: Sequence[Variable]) -> None:
-        low = [parameter for parameter in parameters if parameter.value.dtype in _LOW]
+        low = [parameter for parameter in parameters if parameter.value.dtype in LOW_DTYPES]
         if low and not self._multi_precision:
             logger.warning(
                 "%s: accumulating in %s for '%s'%s can lead to poor accuracy or slow convergence; "
@@ -279,7 +278,7 @@ class Optimizer(abc.ABC):
 
     def _target(self, step: UpdateStep, parameter: Variable, gradient: ir.Value, rate: ir.Value) -> Target:
         weight, key = step.builder.high(parameter.value), parameter.name
-        if parameter.value.dtype in _LOW and self._multi_precision:
+        if parameter.value.dtype in LOW_DTYPES and self._multi_precision:
             weight = step.master_weight(parameter)
             key = self.master_weights[parameter.name] = str(weight.name)
         gradient = self._rescaled(step.builder, gradient)

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.graph.dtypes import AMP_DTYPES
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.compile import CompiledStep, compile_step
@@ -24,8 +25,6 @@ from amp_transpiler.runtime.session import has_low_values
 __all__ = ["Executor"]
 
 logger = logging.getLogger(__name__)
-
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 class Executor:
@@ -143,7 +142,7 @@ class Executor:
         value = scope.held(name)
         held = ir.DataType(value.element_type())
         if held != dtype:
-            if held not in _FLOATS or dtype not in _FLOATS:
+            if held not in AMP_DTYPES or dtype not in AMP_DTYPES:
                 raise InputError(
                     f"'{name}' is {held} in the scope, but the program wants {dtype}: load the right checkpoint"
                 )

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.graph.dtypes import FLOAT_DTYPES
 from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.static.export import load_inference_model, save_inference_model, save_training_program
 from amp_transpiler.paddle.static.tensor_file import read_header, read_tensors, with_suffix, write_tensors
@@ -21,7 +22,6 @@ __all__ = ["load", "load_inference_model", "save", "save_inference_model", "save
 logger = logging.getLogger(__name__)
 
 FORMAT, VERSION = "amp_transpiler.state", "1"
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 
 def save(program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
@@ -85,7 +85,7 @@ def _check(program: Program, name: str, dtype: np.dtype, shape: tuple[int, ...],
     if wanted != shape:
         raise InputError(f"{where}: '{name}' has shape {list(shape)}, the program wants {list(wanted)}")
     held = ir.DataType.from_numpy(dtype)
-    if held != value.dtype and (held not in _FLOATS or value.dtype not in _FLOATS):
+    if held != value.dtype and (held not in FLOAT_DTYPES or value.dtype not in FLOAT_DTYPES):
         raise InputError(f"{where}: '{name}' is {held}, the program wants {value.dtype}")
 
 

@@ -13,13 +13,14 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, ModelError, OptionError
 from amp_transpiler.graph.checker import mend_declared_shapes
-from amp_transpiler.graph.io import NEWEST_IR, load
+from amp_transpiler.graph.io import load
 from amp_transpiler.graph.names import NameAllocator, name_nodes
 from amp_transpiler.graph.program import TRAINING_IR, TRAINING_OPSET, Persistable, Program
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes, constant_of, scopes
+from amp_transpiler.ops.limits import NEWEST_IR, NEWEST_OPSET
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.paddle.static.core import default_startup_program
@@ -28,7 +29,7 @@ from amp_transpiler.paddle.static.trainable_slots import STATISTIC_SLOTS, float_
 from amp_transpiler.passes.constants import unify_constants
 from amp_transpiler.passes.functions import inline_functions
 from amp_transpiler.passes.newer_operators import write_out_newer_operators
-from amp_transpiler.passes.opset import NEWEST_OPSET, OpsetConversionError, convert_opset, lower_opset
+from amp_transpiler.passes.opset import OpsetConversionError, convert_opset, lower_opset
 
 __all__ = ["from_onnx", "initialise_with"]
 

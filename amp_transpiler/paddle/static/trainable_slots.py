@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constants import read
+from amp_transpiler.graph.dtypes import FLOAT_DTYPES
 from amp_transpiler.graph.walk import constant_of, scopes
 from amp_transpiler.ops.names import is_standard
 
@@ -20,7 +21,6 @@ __all__ = ["STATISTIC_SLOTS", "THROUGH", "TRAINABLE_SLOTS", "float_constants", "
 Test = Callable[[ir.Node, int, ir.Value, ir.TensorProtocol], bool]
 
 _MASKED = 1e4  # nothing that was learnt, and added, is as large; masks are
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 
 def _tensor(_node: ir.Node, _index: int, _value: ir.Value, tensor: ir.TensorProtocol) -> bool:
@@ -122,7 +122,7 @@ def float_constants(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoc
         for value in (*scope.graph.initializers.values(), *made):
             tensor = constant_of(value)
             leaves_a_body = scope.owner is not None and value.is_graph_output()
-            if tensor is not None and tensor.dtype in _FLOATS and not leaves_a_body:
+            if tensor is not None and tensor.dtype in FLOAT_DTYPES and not leaves_a_body:
                 yield value, tensor
 
 

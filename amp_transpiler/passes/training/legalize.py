@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constants import computed_tensor
+from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.types import set_dtype
 from amp_transpiler.graph.verifier import verify
@@ -28,7 +29,6 @@ __all__ = ["legalize"]
 
 logger = logging.getLogger(__name__)
 
-_LOW = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
 _LOW_TYPES = ("tensor(float16)", "tensor(bfloat16)")
 _FLOAT = "tensor(float)"
 _UNTOUCHED = {"Cast", "Constant"}
@@ -67,7 +67,7 @@ def legalize(model: ir.Model, target: Target) -> int:
 
 
 def _is_low(value: ir.Value | None) -> bool:
-    return value is not None and value.dtype in _LOW and isinstance(value.type, ir.TensorType)
+    return value is not None and value.dtype in LOW_DTYPES and isinstance(value.type, ir.TensorType)
 
 
 def _types(values: Sequence[ir.Value | None]) -> list[str | None]:
@@ -196,7 +196,7 @@ class _Widening:
             return
         rounded = ir.Value()  # stands for the readers while the cast itself is made
         value.replace_all_uses_with(rounded, replace_graph_outputs=True)
-        low = add_cast(value, dtype, _LOW[dtype], self._names)
+        low = add_cast(value, dtype, low_format(dtype).short, self._names)
         rounded.replace_all_uses_with(low, replace_graph_outputs=True)
         rename_output(value, low, self._names, "rounding")
         _tag(low, node)
@@ -216,7 +216,7 @@ def _tag(value: ir.Value, node: ir.Node) -> None:
 def _retype(node: ir.Node) -> None:
     """Let an attribute that sets the type of low outputs say float32."""
     rule = dtype_attribute(node)
-    if rule is None or attribute_dtype(node, rule) not in _LOW or rule.attribute not in node.attributes:
+    if rule is None or attribute_dtype(node, rule) not in LOW_DTYPES or rule.attribute not in node.attributes:
         return
     if not any(_is_low(node.outputs[index]) for index in rule.outputs if index < len(node.outputs)):
         return

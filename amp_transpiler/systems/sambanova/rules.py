@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import FLOAT_DTYPES
 from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.graph.regions import DISABLE_AMP, region_of
 from amp_transpiler.graph.walk import bodies, control_ports
@@ -219,8 +220,7 @@ def _is_conversion(node: ir.Node) -> bool:
     attention for one, for want of a better idea.
     """
     source = node.inputs[0] if node.inputs else None
-    floats = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
     if not is_standard(node) or node.op_type not in ("Cast", "CastLike") or source is None:
         return False
     is_number = source.shape is not None and all(size == 1 for size in source.shape)
-    return source.dtype in floats and node.outputs[0].dtype == ir.DataType.FLOAT and not is_number
+    return source.dtype in FLOAT_DTYPES and node.outputs[0].dtype == ir.DataType.FLOAT and not is_number
