@@ -30,10 +30,11 @@ from amp_transpiler.passes.functions import inline_functions
 from amp_transpiler.passes.fusion_guard import guard_fusions
 from amp_transpiler.passes.newer_operators import write_out_newer_operators
 from amp_transpiler.passes.opset import OpsetConversionError, convert_opset, lower_opset
-from amp_transpiler.precision.assign import Policy, assign
+from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import RangeFaults, Target, constrain
 from amp_transpiler.precision.opset_choice import choose_opset
+from amp_transpiler.precision.policy import Policy
 
 __all__ = ["Conversion", "convert", "fitted", "prepare", "prepare_and_convert"]
 
@@ -75,7 +76,7 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
         VerificationError: the result is not well typed.
     """
     policy = fitted(policy, program)
-    ranges = RangeFaults(policy.low, strict=policy.level == "auto")
+    ranges = RangeFaults(policy.low, strict=policy.strict_ranges)
     prepare(program, policy, ranges)
     conversion = convert(program, policy, ranges)
     if program.is_training:
@@ -120,9 +121,8 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         raise ModelError(
             f"{what}: uses operators newer than opset {NEWEST_OPSET}, which ONNX Runtime does not know yet"
         )
-    if policy.level != "O0":
-        _settle_opset(program, policy, Target(policy.target, policy.low, training=policy.training))
-        _fold(program, policy, ranges)
+    _settle_opset(program, policy, Target(policy.target, policy.low, training=policy.training))
+    _fold(program, policy, ranges)
     _settle_ir_version(model)
 
 

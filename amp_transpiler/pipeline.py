@@ -23,11 +23,11 @@ from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, mark_region
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import RangeFaults
+from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report import DecisionRow, Report
-from amp_transpiler.systems.choice import DEFAULT_DTYPE, Asked, choose_policy
+from amp_transpiler.systems.choice import DEFAULT_DTYPE, Request, choose_policy
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 from amp_transpiler.verification.verify import accurate, check_result, check_source
 
@@ -88,8 +88,7 @@ def transpile(
         CheckFailed: the result is invalid or not accurate enough. Nothing is written.
     """
     clock = _Clock(progress)
-    _check_tolerance(tolerance)
-    asked = Asked(
+    request = Request(
         policy=policy,
         level=level,
         dtype=dtype,
@@ -99,7 +98,7 @@ def transpile(
         preset=preset,
         mixed_ops=mixed_ops,
     )
-    chosen = choose_policy(asked)
+    chosen = _with_tolerance(choose_policy(request), tolerance)
     destination = None if dst is None else pathlib.Path(dst)
     with clock.phase("load"):
         source = load(src)
@@ -110,15 +109,15 @@ def transpile(
         _mark(program, guard, disable_amp)
         chosen = fitted(_with_io(chosen, program, keep_io_types), program)
         chosen = dataclasses.replace(chosen, use_guard=chosen.use_guard or bool(guard))
-        report = _begin(source, destination, chosen, asked.label)
-    if chosen.level == "O0":
+        report = _begin(source, destination, chosen, request)
+    if chosen.copies:
         return _copied(source, chosen, report, destination, clock)
-    ranges = RangeFaults(chosen.low, strict=chosen.level == "auto")
+    ranges = RangeFaults(chosen.low, strict=chosen.strict_ranges)
     with clock.phase("prepare"):
         prepare(program, chosen, ranges)
     if verify:
         check_source(program, clock.phase)
-        program, conversion, failure = accurate(source, program, chosen, ranges, inputs, tolerance, report, clock.phase)
+        program, conversion, failure = accurate(source, program, chosen, ranges, inputs, report, clock.phase)
     else:
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""
@@ -137,15 +136,16 @@ def _mark(program: Program, guard: str | Collection[str], disable_amp: str | Col
             mark_region(program, kind, nodes=pattern)
 
 
-def _begin(source: Program, destination: pathlib.Path | None, policy: Policy, label: str) -> Report:
+def _begin(source: Program, destination: pathlib.Path | None, policy: Policy, request: Request) -> Report:
     """Return a report that says what was asked for, and what there was before."""
     opset, weights = opset_of(source.model, ""), sum(tensor_bytes(source.model))
     return Report(
         str(source.source or source),
-        policy.level,
+        request.level_name,
         policy.low.name,
         policy.target,
-        asked=label,
+        asked=request.label,
+        is_copy=policy.copies,
         destination=None if destination is None else str(destination),
         opset=(opset, opset),
         weight_bytes=(weights, weights),
@@ -153,9 +153,13 @@ def _begin(source: Program, destination: pathlib.Path | None, policy: Policy, la
     )
 
 
-def _check_tolerance(tolerance: float | None) -> None:
-    if tolerance is not None and not tolerance > 0.0:
+def _with_tolerance(policy: Policy, tolerance: float | None) -> Policy:
+    """The policy with the user's own tolerance, if there is one."""
+    if tolerance is None:
+        return policy
+    if not tolerance > 0.0:
         raise OptionError(f"tolerance is {tolerance}: expected a fraction above 0, such as 0.01 for one percent")
+    return dataclasses.replace(policy, tolerance=tolerance)
 
 
 def _with_io(policy: Policy, program: Program, keep: bool | Collection[str]) -> Policy:

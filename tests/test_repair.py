@@ -9,9 +9,8 @@ import amp_transpiler as amp
 from amp_transpiler.conversion import convert, prepare
 from amp_transpiler.errors import CheckFailed
 from amp_transpiler.graph.dtypes import FLOAT16
-from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.constraints import RangeFaults
-from amp_transpiler.systems.paddle.rules import PaddleRules
+from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.verification.accuracy import make_reference
 from amp_transpiler.verification.repair import worst_nodes
 from tests import support
@@ -131,8 +130,7 @@ def test_a_repaired_model_stays_as_it_is_when_converted_again():
 def ranked(model, feeds, forced=()):
     source = amp.load(model)
     prepared = source.clone()
-    policy = Policy(level="auto", low=FLOAT16, target="cuda", rules=PaddleRules("auto", amp.AutoMixedPrecisionLists()))
-    policy = dataclasses.replace(policy, forced_high=dict.fromkeys(forced, "asked for"))
+    policy = dataclasses.replace(choose_policy(Request()), forced_high=dict.fromkeys(forced, "asked for"))
     ranges = RangeFaults(FLOAT16)
     prepare(prepared, policy, ranges)
     work = prepared.clone()

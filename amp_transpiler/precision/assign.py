@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, region_of
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.types import node_signature
 from amp_transpiler.graph.walk import bodies, constant_of, control_ports
 from amp_transpiler.ops.kinds import CAPPED
 from amp_transpiler.ops.names import is_standard, operator_name
-from amp_transpiler.precision.assignment import Assignment, ConstantStorage, Decision
+from amp_transpiler.precision.assignment import Assignment, Decision
 from amp_transpiler.precision.constraints import (
     Constraint,
     LowForm,
@@ -28,46 +26,13 @@ from amp_transpiler.precision.constraints import (
 from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.islands import islands
 from amp_transpiler.precision.numerics import in_order, unsafe_nodes
+from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ports import settle_ports
 from amp_transpiler.precision.rules import Leaning, Rules
-from amp_transpiler.systems.paddle.colours import Level
 
-__all__ = ["Policy", "assign"]
+__all__ = ["assign"]
 
 _KEEP_PARAMETERS_HIGH = {"BatchNormalization", "LayerNormalization", "InstanceNormalization"}
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """Everything that a decision depends on beside the program.
-
-    Attributes:
-        level: auto, O0, OD, O1 or O2. O1 for systems that know no levels.
-        low: the low format.
-        target: whose kernels count.
-        rules: how the system at hand decides about a node that may be low.
-        use_guard: only nodes inside an `fp16_guard` region may be low, if there is any such region.
-        low_io: names of graph inputs and outputs that become low themselves.
-        forced_high: node name -> reason, for nodes that turned out to need float32.
-        parameters: names of graph inputs that hold weights: a training program's. At O2 those become low that every
-            reader wants low.
-        training: the program is a training program (see `Target`).
-        constants: where constants are converted (see `Assignment`).
-        outputs_as_computed: outputs of the program come in the precision that they are made in; what a training
-            program writes back does not.
-    """
-
-    level: Level
-    low: LowFormat
-    target: str
-    rules: Rules
-    use_guard: bool = True
-    low_io: frozenset[str] = frozenset()
-    forced_high: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    parameters: frozenset[str] = frozenset()
-    training: bool = False
-    constants: ConstantStorage = "offline"
-    outputs_as_computed: bool = False
 
 
 def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -> Assignment:
@@ -81,7 +46,7 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
         policy: what to go by.
         ranges: a look-up of constants to go on using, since reading big weights takes time.
     """
-    return _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.level == "auto")).run()
+    return _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges)).run()
 
 
 class _Assigner:
@@ -107,16 +72,15 @@ class _Assigner:
 
     def run(self) -> Assignment:
         model, policy, result = self._model, self._policy, self._result
-        if policy.level == "auto":
+        if policy.numerics == "static":
             self._unsafe = unsafe_nodes(model, policy.low, self._ranges)
         self._folded = folded_nodes(in_order(model.graph))
         self._guarded = policy.use_guard and any(FP16_GUARD in region_of(node) for node in model.graph.all_nodes())
-        if policy.level != "O0":
-            self._rules = self._rules.begin(model)
+        self._rules = self._rules.begin(model)
         self._graph(model.graph)
         if self._rules.looks_ahead:
             self._look_again()
-        if policy.level == "auto":
+        if policy.drop_islands:
             for node, reason in islands(result.decisions):
                 result.decisions[node] = Decision("high", reason, neutral=True)
         for node, decision in result.decisions.items():
@@ -124,7 +88,7 @@ class _Assigner:
                 result.low_values.update(node.outputs[index] for index in decision.form.outputs)
             result.rounded_values.update(node.outputs[index] for index in decision.rounded)
         self._settle_io()
-        if policy.level == "O2":
+        if policy.low_parameters:
             result.low_values.update(value for value in model.graph.inputs if self._is_low_parameter(value))
         settle_ports(result, self._may_pass_low)
         return result
@@ -245,8 +209,6 @@ class _Assigner:
         found = self._constraint(node)
         if found.reads_any:
             return Decision("untouched", found.reason or "it takes its input in any precision", takes_any=True)
-        if self._policy.level == "O0":
-            return Decision("high", "level O0 changes nothing")
         if found.form is None:
             return self._rules.decide_without_form(node) or self._unsupported(node, found)
         if node in self._folded:

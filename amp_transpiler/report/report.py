@@ -69,8 +69,11 @@ class Report:
     Attributes:
         source: the model's path, or a description of the object it came from.
         destination: where the result was written, or None.
-        level, dtype, target: what the decision went by.
+        level: the level that decided; None where a system without levels did.
+        dtype: the low format.
+        target: whose kernels counted.
         asked: the level, policy or preset that was asked for, in words; the level unless given.
+        is_copy: nothing was to be changed, so the result is the source as it was.
         program: the converted program.
         decisions: one row a node of the fp32 program (functions inlined).
         nodes: number of decided nodes, `len(decisions)`.
@@ -91,10 +94,11 @@ class Report:
     """
 
     source: str
-    level: str
+    level: str | None
     dtype: str
     target: str
     asked: str = ""
+    is_copy: bool = False
     destination: str | None = None
     program: Program | None = None
     decisions: tuple[DecisionRow, ...] = ()
@@ -117,8 +121,3 @@ class Report:
 
     def __post_init__(self) -> None:
         self.asked = self.asked or f"level {self.level}"
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether nothing was to be changed, so that the result is the source as it was."""
-        return self.level == "O0"

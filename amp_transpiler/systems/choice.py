@@ -1,23 +1,21 @@
-"""From what a user asks for to a `Policy`: the systems by name, SambaNova's presets, Paddle's levels."""
+"""From a request to a policy: which system decides, with which of its settings."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Collection
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import LowFormat, low_format
-from amp_transpiler.precision.assign import Policy
-from amp_transpiler.precision.rules import Rules
-from amp_transpiler.systems.mxnet.rules import MxnetRules
-from amp_transpiler.systems.paddle.colours import Level, parse_level
+from amp_transpiler.precision.policy import Policy
+from amp_transpiler.systems.paddle.levels import find_level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 from amp_transpiler.systems.paddle.rules import PaddleRules
-from amp_transpiler.systems.raf.rules import RafRules
+from amp_transpiler.systems.registry import SYSTEMS, rules_class
 from amp_transpiler.systems.sambanova.rules import PRESETS, SambanovaRules, find_preset, parse_mixed_ops
-from amp_transpiler.systems.torch.rules import TorchRules
 
-__all__ = ["DEFAULT_DTYPE", "POLICIES", "TARGETS", "Asked", "choose_policy"]
+__all__ = ["DEFAULT_DTYPE", "TARGETS", "Request", "choose_policy"]
 
 TARGETS = ("cuda", "cpu", "any", "tensorrt")
 
@@ -29,26 +27,19 @@ class _Default(str):
 
 
 DEFAULT_DTYPE: str = _Default("float16")
-"""float16, but with SambaNova's presets and mixed operators, which are bfloat16 unless told otherwise."""
-
-_OTHER_SYSTEMS: dict[str, Callable[[LowFormat, AutoMixedPrecisionLists], Rules]] = {
-    "torch": TorchRules,
-    "raf": RafRules,
-    "mxnet": MxnetRules,
-}
-POLICIES = ("paddle", *_OTHER_SYSTEMS)
+"""float16; bfloat16 with SambaNova's presets and mixed operators."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a user asks for, as `transpile` takes it.
+class Request:
+    """A user's request, with the options that `transpile` takes.
 
     Attributes:
-        policy: whose rules: `paddle`, `torch`, `raf`, `mxnet`.
-        level: Paddle's; the other systems have one way only.
+        policy: the system that decides: a key of `SYSTEMS`.
+        level: Paddle's level, or auto; the other systems have no levels.
         dtype: the low format.
         target: whose kernels count.
-        lists: what the user listed, or None.
+        lists: the user's operator lists, or None for the defaults.
         use_promote: Paddle's promotion.
         preset: one of SambaNova's presets, instead of a policy and level.
         mixed_ops: SambaNova's operators in mixed precision, with or without a preset.
@@ -65,7 +56,7 @@ class Asked:
 
     @property
     def by_sambanova(self) -> bool:
-        """Whether SambaNova's rules are asked for."""
+        """Whether SambaNova's rules decide."""
         return self.preset is not None or bool(self.mixed_ops)
 
     @property
@@ -74,55 +65,68 @@ class Asked:
         return low_format("bfloat16" if self.by_sambanova and isinstance(self.dtype, _Default) else self.dtype)
 
     @property
+    def level_name(self) -> str | None:
+        """The level's name as the table spells it; None where the system that decides has no levels."""
+        return find_level(self.level).name if self.policy == "paddle" and not self.by_sambanova else None
+
+    @property
     def label(self) -> str:
-        """What was asked for, in a few words."""
+        """The request in a few words: `level O2`, `policy torch`, `preset mp1, mixed gemm`."""
         if self.by_sambanova:
             parts = [f"preset {self.preset}"] if self.preset is not None else []
             return ", ".join(parts + [f"mixed {name}" for name in sorted(parse_mixed_ops(self.mixed_ops))])
-        return f"level {parse_level(self.level)}" if self.policy == "paddle" else f"policy {self.policy}"
+        return f"policy {self.policy}" if self.level_name is None else f"level {self.level_name}"
 
 
-def choose_policy(asked: Asked) -> Policy:
-    """Return the policy that was asked for. Marks of `fp16_guard`, which is Paddle's, bind Paddle's rules alone.
+def choose_policy(request: Request) -> Policy:
+    """Return the policy that a request asks for.
+
+    Only Paddle's rules honour `fp16_guard` regions.
 
     Raises:
-        OptionError: something has no meaning, or two things contradict each other.
+        OptionError: an option has no such value, or two options contradict each other.
     """
-    if asked.target not in TARGETS:
-        raise OptionError(f"unknown target {asked.target!r}: expected one of {', '.join(TARGETS)}")
-    if asked.policy not in POLICIES:
-        raise OptionError(f"unknown policy {asked.policy!r}: expected one of {', '.join(POLICIES)}")
-    level, low = parse_level(asked.level), asked.low
-    lists = asked.lists if asked.lists is not None else AutoMixedPrecisionLists(dtype=low.name)
-    if asked.by_sambanova:
-        return _sambanova(asked, level, low, lists)
-    if asked.policy == "paddle":
-        rules: Rules = PaddleRules(level, lists, use_promote=asked.use_promote)
-        return Policy(level=level, low=low, target=asked.target, rules=rules)
-    if asked.use_promote:
-        raise OptionError(f"use_promote is Paddle's: policy {asked.policy!r} has its own rule; leave one of them out")
-    if level not in ("auto", "O0", "O1"):
+    if request.target not in TARGETS:
+        raise OptionError(f"unknown target {request.target!r}: expected one of {', '.join(TARGETS)}")
+    if request.policy not in SYSTEMS:
+        raise OptionError(f"unknown policy {request.policy!r}: expected one of {', '.join(SYSTEMS)}")
+    level, low = find_level(request.level), request.low
+    lists = request.lists if request.lists is not None else AutoMixedPrecisionLists(dtype=low.name)
+    if request.by_sambanova:
+        return _sambanova(request, lists)
+    if request.policy == "paddle":
+        rules = PaddleRules(level, lists, use_promote=request.use_promote)
+        tolerance = level.tolerances.get(low.name, math.inf)
+        return level.policy(rules=rules, low=low, target=request.target, use_guard=True, tolerance=tolerance)
+    if request.use_promote:
+        raise OptionError(f"use_promote is Paddle's: policy {request.policy!r} has its own rule; leave one of them out")
+    if not level.without_levels:
         raise OptionError(
-            f"level {level} is Paddle's: policy {asked.policy!r} goes by its own lists alone; leave the level out, or "
-            "take policy 'paddle' or preset 'mp4' for a pure mode"
+            f"level {level.name} is Paddle's: policy {request.policy!r} goes by its own lists alone; leave the level "
+            "out, or take policy 'paddle' or preset 'mp4' for a pure mode"
         )
-    rules = _OTHER_SYSTEMS[asked.policy](low, lists)
-    return Policy(level="O0" if level == "O0" else "O1", low=low, target=asked.target, rules=rules, use_guard=False)
+    rules = rules_class(request.policy)(low, lists)
+    return Policy(rules=rules, low=low, target=request.target, copies=level.changes_nothing)
 
 
-def _sambanova(asked: Asked, level: Level, low: LowFormat, lists: AutoMixedPrecisionLists) -> Policy:
-    what = f"preset {asked.preset!r}" if asked.preset is not None else "mixed_ops"
+def _sambanova(request: Request, lists: AutoMixedPrecisionLists) -> Policy:
+    what = f"preset {request.preset!r}" if request.preset is not None else "mixed_ops"
+    plain = Request()
     for given, default, name in (
-        (asked.policy, "paddle", "policy"),
-        (level, "auto", "level"),
-        (asked.use_promote, False, "use_promote"),
+        (request.policy, plain.policy, "policy"),
+        (find_level(request.level).name, plain.level, "level"),
+        (request.use_promote, plain.use_promote, "use_promote"),
     ):
         if given != default:
             raise OptionError(f"{what} decides by itself, so {name} {given!r} has no meaning beside it: drop one")
-    mixed = parse_mixed_ops(asked.mixed_ops)
-    if asked.mixed_ops and not mixed:
-        raise OptionError(f"mixed_ops is {asked.mixed_ops!r}, which names nothing: expected gemm, softmax or both")
-    preset = find_preset(asked.preset) if asked.preset is not None else PRESETS["mp0"]
-    rules = SambanovaRules(preset, mixed, lists)
-    own: Level = "O1" if preset.level == "O0" and mixed else preset.level
-    return Policy(level=own, low=low, target=asked.target, rules=rules, use_guard=False)
+    mixed = parse_mixed_ops(request.mixed_ops)
+    if request.mixed_ops and not mixed:
+        raise OptionError(f"mixed_ops is {request.mixed_ops!r}, which names nothing: expected gemm, softmax or both")
+    preset = find_preset(request.preset) if request.preset is not None else PRESETS["mp0"]
+    return Policy(
+        rules=SambanovaRules(preset, mixed, lists),
+        low=request.low,
+        target=request.target,
+        copies=preset.changes_nothing and not mixed,
+        low_parameters=preset.others,
+    )

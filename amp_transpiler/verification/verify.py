@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,8 +15,8 @@ from amp_transpiler.errors import CheckFailed, InputError, ModelError
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
 from amp_transpiler.graph.io import Staged
 from amp_transpiler.graph.program import Program
-from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.constraints import RangeFaults
+from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report import OutputComparison, Report
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.runtime.places import CPUPlace
@@ -32,8 +31,6 @@ __all__ = ["accurate", "check_result", "check_source"]
 logger = logging.getLogger(__name__)
 
 _LOAD_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, InputError)
-_REPAIRS = 10
-_AUTO_LIMITS = {"float16": 0.02, "bfloat16": 0.05}  # relative norm error that level auto stands for by itself
 
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 
@@ -57,11 +54,10 @@ def accurate(
     policy: Policy,
     ranges: RangeFaults,
     inputs: Inputs | None,
-    tolerance: float | None,
     report: Report,
     phase: Phase,
 ) -> tuple[Program, Conversion, str]:
-    """Convert `prepared` and compare the result with `source`; at level auto, repair it until it is accurate.
+    """Convert `prepared`, compare the result with `source`, and repair it as often as the policy allows.
 
     Args:
         source: the program as it came.
@@ -69,7 +65,6 @@ def accurate(
         policy: what to decide by.
         ranges: a look-up of constants.
         inputs: data to compare on, or None to make some up.
-        tolerance: largest relative norm error of an output; None for the level's own.
         report: gets outputs, verdict and notes.
         phase: times what is done.
 
@@ -82,13 +77,13 @@ def accurate(
     try:
         with phase("run fp32"):
             reference = make_reference(source, prepared, inputs)
-        limit = tolerance if tolerance is not None else _own_limit(policy)
+        limit = policy.tolerance
         forced: dict[str, str] = {}
-        for attempt in range(_REPAIRS + 1):
+        for attempt in range(policy.repair_limit + 1):
             with phase("compare"):
                 report.outputs = reference.compare(program)
             failing = _failing(report.outputs, limit, reference.unjudged())
-            if not failing or policy.level != "auto" or attempt == _REPAIRS:
+            if not failing or attempt == policy.repair_limit:
                 break
             with phase("repair"):
                 found = _to_repair(prepared, program, conversion, reference, policy, report)
@@ -103,10 +98,6 @@ def accurate(
         return program, conversion, ""
     report.repaired = tuple(forced)
     return program, conversion, _judge(report, reference, failing, limit)
-
-
-def _own_limit(policy: Policy) -> float:
-    return _AUTO_LIMITS[policy.low.name] if policy.level == "auto" else math.inf
 
 
 def _to_repair(

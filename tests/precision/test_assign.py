@@ -3,16 +3,17 @@
 The rows cite `amp_semantics` by section, or by row of its section 6, the upstream tests worth re-creating.
 """
 
+import dataclasses
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.precision.assign import Policy, assign
-from amp_transpiler.systems.paddle.rules import PaddleRules
+from amp_transpiler.precision.assign import assign
+from amp_transpiler.systems.choice import Request, choose_policy
 from tests import support
 from tests.support import array, parse
 
@@ -257,8 +258,7 @@ def test_a_gray_node_in_a_body_follows_what_is_passed_in():
 def assignment(level="O2", **options):
     model = ir.from_proto(parse("(float[2,4] x) => (float[2,4] y) { [a] h = MatMul (x, w) [b] y = Exp (h) }", w=W))
     propagate_types(model)
-    rules = PaddleRules(level, amp.AutoMixedPrecisionLists())
-    policy = Policy(level=level, low=FLOAT16, target="cuda", rules=rules, **options)
+    policy = dataclasses.replace(choose_policy(Request(level=level)), **options)
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     found = assign(model, policy)
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before, "deciding edits nothing"

@@ -11,7 +11,8 @@ import amp_transpiler as amp
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
-from amp_transpiler.precision.assign import Policy, assign
+from amp_transpiler.precision.assign import assign
+from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.raf import casting_rules
 from amp_transpiler.systems.raf.casting_rules import CustomTypeHint, RuleInput, casting_rule, find_rule
 from amp_transpiler.systems.raf.rules import RafRules
@@ -33,7 +34,7 @@ def decided(body, head=HEAD, low=FLOAT16, opset=18, target="cuda", **lists):
     model = ir.from_proto(parse(f"{head} {{ {body} }}", opset=opset, imports=IMPORTS, **weights))
     propagate_types(model)
     rules = RafRules(low, amp.AutoMixedPrecisionLists(**lists))
-    found = assign(model, Policy(level="O1", low=low, target=target, rules=rules))
+    found = assign(model, Policy(low=low, target=target, rules=rules))
     return {node.name: decision for node, decision in found.decisions.items()}
 
 

@@ -7,7 +7,8 @@ import pytest
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.ops.names import operator_name
-from amp_transpiler.systems.paddle.colours import LEVELS, Colour, colour, parse_level
+from amp_transpiler.systems.paddle.colours import Colour, colour
+from amp_transpiler.systems.paddle.levels import LEVELS, find_level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
 
@@ -107,13 +108,13 @@ def test_max_pool_classes(outputs, expected):
 
 @pytest.mark.parametrize(("text", "level"), [("o1", "O1"), ("O2", "O2"), ("od", "OD"), ("AUTO", "auto"), ("O0", "O0")])
 def test_levels(text, level):
-    assert parse_level(text) == level
+    assert find_level(text).name == level
 
 
 @pytest.mark.parametrize("text", ["O3", "", "1", "fp16", None])
 def test_unknown_levels(text):
     with pytest.raises(OptionError, match="auto, O0, OD, O1, O2"):
-        parse_level(text)
+        find_level(text)
 
 
 WHITE, BLACK, GRAY, UNSUPPORTED, UNLISTED = (
@@ -148,8 +149,8 @@ EMBEDDING = last_node("y = Gather(t, i)", "int64[5] i", TABLE)
 )
 def test_colour_by_level(node, custom_white, custom_black, expected):
     lists = AutoMixedPrecisionLists(custom_white, custom_black)
-    assert tuple(colour(node, lists, level).colour for level in ("OD", "O1", "O2", "auto")) == expected
-    assert colour(node, lists, "O0").colour is BLACK
+    assert tuple(colour(node, lists, LEVELS[level]).colour for level in ("OD", "O1", "O2", "auto")) == expected
+    assert colour(node, lists, LEVELS["O0"]).colour is BLACK
 
 
 @pytest.mark.parametrize(
@@ -165,10 +166,10 @@ def test_colour_by_level(node, custom_white, custom_black, expected):
     ],
 )
 def test_reasons(op, level, words):
-    reason = colour(plain(op), AutoMixedPrecisionLists(custom_black_list=["Tanh"]), level).reason
+    reason = colour(plain(op), AutoMixedPrecisionLists(custom_black_list=["Tanh"]), LEVELS[level]).reason
     assert [word for word in words if word not in reason] == []
 
 
 def test_every_level_gives_a_reason():
-    for level in LEVELS:
+    for level in LEVELS.values():
         assert colour(plain("Gelu"), AutoMixedPrecisionLists(), level).reason

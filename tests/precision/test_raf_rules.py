@@ -10,7 +10,8 @@ from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.ops.default_lists import DEFAULT_COLOURS
 from amp_transpiler.ops.raf_lists import FAMILIES
-from amp_transpiler.precision.assign import Policy, assign
+from amp_transpiler.precision.assign import assign
+from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.raf.casting_rules import CustomTypeHint
 from amp_transpiler.systems.raf.rules import RafRules
 from tests.support import array, parse
@@ -26,7 +27,7 @@ def decided(body, head=HEAD, *, low=FLOAT16, opset=20, lists=None, target="cuda"
     model = ir.from_proto(parse(text, opset=opset, imports=', "com.microsoft": 1, "ai.onnx.ml": 3', **weights))
     propagate_types(model)
     rules = RafRules(low, lists or amp.AutoMixedPrecisionLists())
-    found = assign(model, Policy(level="O1", low=low, target=target, training=training, rules=rules))
+    found = assign(model, Policy(low=low, target=target, training=training, rules=rules))
     return {node.name: decision for node, decision in found.decisions.items()}
 
 

@@ -19,8 +19,9 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.torch_lists import TORCH_CLASSES, TorchClass
 from amp_transpiler.paddle.static.core import data, program_guard
 from amp_transpiler.passes.casts import apply_assignment
-from amp_transpiler.precision.assign import Policy, assign
+from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.constraints import LowForm, is_float32
+from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.torch.rules import TorchRules
 from tests import support
 from tests.support import array, parse
@@ -47,7 +48,7 @@ def rules(low=FLOAT16, **lists):
 
 
 def assigned(model, *, low=FLOAT16, **lists):
-    policy = Policy(level="O1", low=low, target="cuda", rules=rules(low, **lists))
+    policy = Policy(low=low, target="cuda", rules=rules(low, **lists))
     return assign(model, policy)
 
 

@@ -19,7 +19,8 @@ from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.torch_lists import TORCH_CLASSES, TorchClass
-from amp_transpiler.precision.assign import Policy, assign
+from amp_transpiler.precision.assign import assign
+from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.torch.rules import TorchRules
 from tests.support import array, parse
 
@@ -142,7 +143,7 @@ def ours(call: str, low: LowFormat, before: str = "") -> tuple[bool, str]:
     propagate_types(model)
     # Whose kernels count is beside the point: with `tensorrt`, the schemas alone decide what can be low.
     rules = TorchRules(low, amp.AutoMixedPrecisionLists(dtype=low.name))
-    found = assign(model, Policy(level="O1", low=low, target="tensorrt", rules=rules))
+    found = assign(model, Policy(low=low, target="tensorrt", rules=rules))
     decision = found.decisions[next(node for node in all_nodes(model) if node.name == "n")]
     return decision.precision == "low", decision.reason
 

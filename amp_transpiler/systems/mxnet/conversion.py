@@ -27,8 +27,8 @@ from amp_transpiler.ops.mxnet_lists import (
     like_mxnet_name,
 )
 from amp_transpiler.ops.names import operator_name
-from amp_transpiler.precision.assign import Policy
 from amp_transpiler.precision.assignment import Assignment
+from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.mxnet.rules import MxnetRules
 from amp_transpiler.systems.paddle.lists import unknown_operators
@@ -128,7 +128,6 @@ def convert_model(
     tables = _tables(given.model, low, target_dtype_ops, fp32_ops, conditional_fp32_ops)
     excluded = _names(excluded_sym_names, "excluded_sym_names") or ()
     policy = Policy(
-        level="O1",
         low=low,
         target="cuda",
         rules=MxnetRules(low, UserLists(), tables),

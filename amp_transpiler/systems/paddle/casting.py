@@ -19,7 +19,7 @@ from amp_transpiler.graph.program import Program, install
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import FP16_GUARD, region_of
 from amp_transpiler.graph.walk import scopes
-from amp_transpiler.systems.choice import Asked, choose_policy
+from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
 __all__ = ["cast_model_to_fp16", "cast_parameters_to_fp16", "cast_program"]
@@ -60,24 +60,24 @@ def cast_model_to_fp16(
             f"cast_model_to_fp16 edits a program in memory, got the path {os.fspath(program)!r}: convert files with "
             "amp_transpiler.transpile(src, dst), or amp_transpiler.load(path) first"
         )
-    asked = Asked(level=level, dtype=dest_type, lists=amp_lists, use_promote=use_promote)
-    return cast_program(program, asked, use_guard=use_fp16_guard)
+    request = Request(level=level, dtype=dest_type, lists=amp_lists, use_promote=use_promote)
+    return cast_program(program, request, use_guard=use_fp16_guard)
 
 
-def cast_program(program: Program | ir.Model | onnx.ModelProto, asked: Asked, *, use_guard: bool) -> set[str]:
+def cast_program(program: Program | ir.Model | onnx.ModelProto, request: Request, *, use_guard: bool) -> set[str]:
     """Convert a program in place by whatever system's rules are asked for; see `cast_model_to_fp16`.
 
     Args:
         program: what to convert: all of it or, on an error, nothing.
-        asked: the system and its options.
+        request: the system and its options.
         use_guard: only nodes inside an `fp16_guard` region become low.
 
     Returns:
         Names of the weights and constants that are low now.
     """
     given = load(program)
-    policy = dataclasses.replace(choose_policy(asked), use_guard=use_guard, outputs_as_computed=given.is_training)
-    if policy.level == "O0":
+    policy = dataclasses.replace(choose_policy(request), use_guard=use_guard, outputs_as_computed=given.is_training)
+    if policy.copies:
         return set()
     work = given.clone()
     if use_guard and not any(FP16_GUARD in region_of(node) for node in work.model.graph.all_nodes()):

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.ops.default_lists import DEFAULT_COLOURS, Colour
+from amp_transpiler.systems.paddle.levels import Level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
-__all__ = ["LEVELS", "Classification", "Colour", "Level", "colour", "parse_level"]
-
-Level = Literal["auto", "O0", "OD", "O1", "O2"]
-LEVELS: tuple[Level, ...] = ("auto", "O0", "OD", "O1", "O2")
+__all__ = ["Classification", "Colour", "colour"]
 
 _SCATTERS = ("Scatter", "ScatterElements", "ScatterND")
-
-
-def parse_level(text: str) -> Level:
-    """Return the level that `text` names, in any case.
-
-    Raises:
-        OptionError: there is no such level.
-    """
-    for level in LEVELS:
-        if str(text).lower() == level.lower():
-            return level
-    raise OptionError(f"unknown level {text!r}: expected one of {', '.join(LEVELS)}")
 
 
 class Classification(NamedTuple):
@@ -50,18 +35,18 @@ def colour(node: ir.Node, lists: AutoMixedPrecisionLists, level: Level) -> Class
     list, which is for numerics, is lifted. Of the extra list, O2 lifts embeddings, auto all that does not accumulate.
     """
     key = operator_class(node)
-    if level == "O0":
-        return Classification(Colour.BLACK, "level O0 changes nothing")
+    if level.changes_nothing:
+        return Classification(Colour.BLACK, f"level {level.name} changes nothing")
     if key in lists.unsupported_list and not _is_lifted(node, key, lists, level):
         return Classification(Colour.UNSUPPORTED, _unsupported_reason(key, lists))
     if key in lists.white_list:
         return Classification(Colour.WHITE, f"{key} is on the white list{_why(key, Colour.WHITE)}")
-    if level == "OD":
-        return Classification(Colour.BLACK, f"level OD: {key} is not on the white list")
+    if level.lists == "white":
+        return Classification(Colour.BLACK, f"level {level.name}: {key} is not on the white list")
     if key in lists.black_list:
-        if level == "O1":
+        if not level.is_pure:
             return Classification(Colour.BLACK, f"{key} is on the black list{_why(key, Colour.BLACK)}")
-        return Classification(Colour.UNLISTED, f"level {level} lifts the black list, which {key} is on")
+        return Classification(Colour.UNLISTED, f"level {level.name} lifts the black list, which {key} is on")
     if key in lists.gray_list:
         return Classification(Colour.GRAY, f"{key} is on the gray list: it follows its producers")
     return Classification(Colour.UNLISTED, f"{key} is on no list")
@@ -74,7 +59,7 @@ def _is_lifted(node: ir.Node, key: str, lists: AutoMixedPrecisionLists, level: L
     rows of a table gives what looking them up in float32 and rounding gives; Resize computes its positions from scales
     that stay float32; a scatter without reduction only moves values.
     """
-    if key not in lists.extra_black_list or level not in ("O2", "auto"):
+    if key not in lists.extra_black_list or not level.is_pure:
         return False
     reduction = node.attributes.get("reduction")
     return not (node.op_type in _SCATTERS and reduction is not None and reduction.value != "none")

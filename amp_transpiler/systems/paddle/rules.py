@@ -9,7 +9,8 @@ import onnx_ir as ir
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.rules import Rules, State
-from amp_transpiler.systems.paddle.colours import Colour, Level, colour
+from amp_transpiler.systems.paddle.colours import Colour, colour
+from amp_transpiler.systems.paddle.levels import Level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
 __all__ = ["PaddleRules"]
@@ -20,7 +21,7 @@ class PaddleRules(Rules):
     """The rules of Paddle's static AMP.
 
     Args:
-        level: auto, O0, OD, O1 or O2.
+        level: which lists hold.
         lists: white, black and gray operators.
         use_promote: a node that is on no list stays high if any of its float inputs is.
     """
@@ -33,7 +34,7 @@ class PaddleRules(Rules):
         """Whether the lists at the level, and promotion, can lead to low."""
         found = colour(node, self.lists, self.level).colour
         if found is Colour.UNLISTED:
-            return self.use_promote or self.level in ("O2", "auto")
+            return self.use_promote or self.level.is_pure
         return found in (Colour.WHITE, Colour.GRAY)
 
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
@@ -45,9 +46,9 @@ class PaddleRules(Rules):
             return Decision("low", reason, form)
         if self.use_promote:
             return self._promoted(node, form, state)
-        if self.level in ("O2", "auto"):
-            return Decision("low", f"level {self.level}: everything that can be low", form)
-        if found is Colour.GRAY and self.level == "O1":
+        if self.level.is_pure:
+            return Decision("low", f"level {self.level.name}: everything that can be low", form)
+        if found is Colour.GRAY and self.level.lists == "all":
             return _gray(node, form, state)
         return Decision("high", reason)
 
@@ -55,7 +56,7 @@ class PaddleRules(Rules):
         """Paddle's promotion: one float32 input holds the node in float32. Parameters are float32 except at O2."""
         for index in sorted(form.inputs):
             value = node.inputs[index]
-            if value is None or (self.level in ("O2", "auto") and state.is_parameter(value)):
+            if value is None or (self.level.is_pure and state.is_parameter(value)):
                 continue
             if state.leaning(value) != "low":
                 return Decision("high", f"promoted: input '{value.name}' is float32")

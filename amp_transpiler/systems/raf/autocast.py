@@ -18,7 +18,7 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import Program
 from amp_transpiler.passes.casts import add_cast, rename_output
 from amp_transpiler.runtime.feeds import check_feeds
-from amp_transpiler.systems.choice import Asked, choose_policy
+from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.verification.inputs import model_inputs
 
 __all__ = ["autocast"]
@@ -56,8 +56,8 @@ def autocast(
     if args is not None:
         _check_args(given, args)
     work = given.clone()
-    asked = choose_policy(Asked(policy="raf", dtype=low.name))
-    prepare_and_convert(work, dataclasses.replace(asked, outputs_as_computed=outputs_low))
+    policy = choose_policy(Request(policy="raf", dtype=low.name))
+    prepare_and_convert(work, dataclasses.replace(policy, outputs_as_computed=outputs_low))
     if not outputs_low:
         _widen_outputs(work, low)
     return work

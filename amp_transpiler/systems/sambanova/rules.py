@@ -21,7 +21,6 @@ from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.rules import Rules, State, listed
 from amp_transpiler.precision.user_lists import UserLists
-from amp_transpiler.systems.paddle.colours import Level
 
 __all__ = ["MIXED_OPS", "PRESETS", "Preset", "SambanovaRules", "find_preset", "parse_mixed_ops"]
 
@@ -33,7 +32,6 @@ class Preset:
     Attributes:
         name: as `--preset` takes it.
         effect: what it does, one sentence; the reason of the nodes it makes low.
-        level: what the rest of the engine goes by.
         gemm: GEMM-like operators become low.
         others: all other operators become low.
         heeds_casts: but none behind a conversion to float32 that the program was written with.
@@ -41,21 +39,23 @@ class Preset:
 
     name: str
     effect: str
-    level: Level
     gemm: bool = False
     others: bool = False
     heeds_casts: bool = False
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the preset leaves every operator as it is."""
+        return not (self.gemm or self.others)
 
 
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("mp0", "nothing is changed", "O0"),
-        Preset("mp1", "only GEMM-like operators take low inputs", "O1", gemm=True),
-        Preset("mp4", "everything that can be is low", "O2", gemm=True, others=True),
-        Preset(
-            "default", "everything is low up to a conversion to float32", "O2", gemm=True, others=True, heeds_casts=True
-        ),
+        Preset("mp0", "nothing is changed"),
+        Preset("mp1", "only GEMM-like operators take low inputs", gemm=True),
+        Preset("mp4", "everything that can be is low", gemm=True, others=True),
+        Preset("default", "everything is low up to a conversion to float32", gemm=True, others=True, heeds_casts=True),
     )
 }
 _RESERVED = ("mp2", "mp3")  # the document's, for a later release

@@ -79,4 +79,4 @@ def test_what_makes_no_sense_is_refused_at_once(options, words):
 def test_both_overloads_take_a_policy():
     for options in ({"use_bf16": True}, {"dtype": "bfloat16"}):
         wrapped = static.amp.decorate(optimizer.SGD(0.1), policy="torch", **options)
-        assert (wrapped.options.asked.policy, wrapped.options.asked.dtype) == ("torch", "bfloat16")
+        assert (wrapped.options.request.policy, wrapped.options.request.dtype) == ("torch", "bfloat16")

@@ -12,14 +12,14 @@ from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.paddle.optimizer.base import Optimizer
 from amp_transpiler.paddle.static.amp.optimizer import AmpOptions, OptimizerWithMixedPrecision
 from amp_transpiler.paddle.static.amp.scalers import PADDLE, PADDLE_FP16_ONLY, Scaler, choose_scaler
-from amp_transpiler.systems.choice import Asked, choose_policy
+from amp_transpiler.systems.choice import Request, choose_policy
+from amp_transpiler.systems.paddle.levels import LEVELS, Level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
 __all__ = ["decorate"]
 
 logger = logging.getLogger(__name__)
 
-_LEVELS = ("O0", "OD", "O1", "O2")
 _WEIGHT_SUMS = ("fp32", "low")
 
 
@@ -190,11 +190,11 @@ def _wrap(
 ) -> OptimizerWithMixedPrecision:
     if not isinstance(optimizer, Optimizer):
         raise RuntimeError(f"decorate needs one of amp_transpiler.paddle.optimizer's optimizers, got {optimizer!r}")  # noqa: TRY004  # Paddle's type
-    found = next((known for known in _LEVELS if known.lower() == str(level).lower()), None)
-    if found is None:
-        raise OptionError(f"level should be O0, OD, O1 or O2, got {level!r}")
-    if found == "OD" and amp_lists is not None:
-        logger.warning("level OD: the lists given are not used, since all but the white operators stay float32")
+    found = _training_level(level)
+    if found.lists == "white" and amp_lists is not None:
+        logger.warning(
+            "level %s: the lists given are not used, since all but the white operators stay float32", found.name
+        )
         amp_lists = None
     if weight_grad_reduce not in _WEIGHT_SUMS:
         raise OptionError(f"weight_grad_reduce should be 'fp32' or 'low', got {weight_grad_reduce!r}")
@@ -202,13 +202,12 @@ def _wrap(
         logger.warning("bfloat16 has float32's range: dynamic loss scaling is switched off, and the scale set to 1")
         dynamic, scaling = False, dataclasses.replace(scaling, init_loss_scaling=1.0)
     lists = amp_lists if amp_lists is not None else AutoMixedPrecisionLists(dtype=dtype)
-    asked = Asked(policy=policy, level=found, dtype=dtype, lists=lists, use_promote=use_promote)
-    choose_policy(asked)  # refuses now what makes no sense
+    request = Request(policy=policy, level=found.name, dtype=dtype, lists=lists, use_promote=use_promote)
+    choose_policy(request)  # refuses now what makes no sense
     if fp32_params:
         optimizer.multi_precision = True
     options = AmpOptions(
-        asked=asked,
-        level=found,
+        request=request,
         use_guard=use_guard,
         master_grad=master_grad,
         init_loss_scaling=float(scaling.init_loss_scaling),
@@ -218,3 +217,11 @@ def _wrap(
         weight_grad_reduce=weight_grad_reduce,
     )
     return OptimizerWithMixedPrecision(optimizer, options)
+
+
+def _training_level(name: str) -> Level:
+    known = [level.name for level in LEVELS.values() if level.trains]
+    found = next((one for one in known if one.lower() == str(name).lower()), None)
+    if found is None:
+        raise OptionError(f"level should be {', '.join(known[:-1])} or {known[-1]}, got {name!r}")
+    return LEVELS[found]

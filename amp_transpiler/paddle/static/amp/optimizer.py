@@ -24,8 +24,9 @@ from amp_transpiler.paddle.static.core import create_persistable, default_startu
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.scope import Scope, global_scope
-from amp_transpiler.systems.choice import Asked
+from amp_transpiler.systems.choice import Request
 from amp_transpiler.systems.paddle.casting import cast_parameters_to_fp16, cast_program
+from amp_transpiler.systems.paddle.levels import LEVELS, Level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
 __all__ = ["AmpOptions", "OptimizerWithMixedPrecision"]
@@ -40,8 +41,7 @@ class AmpOptions:
     """What `decorate` was asked for.
 
     Attributes:
-        asked: whose rules decide, at which level, with which lists, in which format.
-        level: O0, OD, O1 or O2.
+        request: whose rules decide, at which level, with which lists, in which format.
         use_guard: at O2, only what is built inside `fp16_guard` becomes low.
         master_grad: at O2, gradients are cast to float32 before clipping, regularising and updating.
         init_loss_scaling: the scale to start from.
@@ -51,8 +51,7 @@ class AmpOptions:
         weight_grad_reduce: `fp32` or `low`: the format in which gradients of linear weights and biases are summed.
     """
 
-    asked: Asked
-    level: str
+    request: Request
     use_guard: bool
     master_grad: bool
     init_loss_scaling: float
@@ -62,19 +61,29 @@ class AmpOptions:
     weight_grad_reduce: str = "fp32"
 
     @property
+    def level(self) -> str:
+        """The level's name: O0, OD, O1 or O2."""
+        return self.request.level
+
+    @property
+    def mode(self) -> Level:
+        """The level: which lists hold, and whether parameters become low too."""
+        return LEVELS[self.level]
+
+    @property
     def dtype(self) -> str:
         """The low format's name."""
-        return self.asked.low.name
+        return self.request.low.name
 
     @property
     def lists(self) -> AutoMixedPrecisionLists | None:
         """What the user listed, or None."""
-        return self.asked.lists
+        return self.request.lists
 
     @property
     def use_promote(self) -> bool:
         """Paddle's promotion: operators on no list stay float32 if any of their inputs is."""
-        return self.asked.use_promote
+        return self.request.use_promote
 
 
 class OptimizerWithMixedPrecision:
@@ -105,7 +114,8 @@ class OptimizerWithMixedPrecision:
     @property
     def _scales(self) -> bool:
         """Whether the loss is scaled at all."""
-        return self.options.level != "O0" and (self.options.dynamic or self.options.init_loss_scaling != 1.0)
+        options = self.options
+        return not options.mode.changes_nothing and (options.dynamic or options.init_loss_scaling != 1.0)
 
     def get_loss_scaling(self) -> Variable:
         """Return the loss scale, a float32 variable of shape [1].
@@ -204,7 +214,7 @@ class OptimizerWithMixedPrecision:
         program = self._program = loss.program
         self._startup = startup_program if startup_program is not None else default_startup_program()
         self._make_state(program)
-        if self.options.level != "O0":
+        if not self.options.mode.changes_nothing:
             self._low_names = self._cast(program)
         builder = program.builder("backward")
         value = builder.high(program.value(loss.name))
@@ -233,7 +243,7 @@ class OptimizerWithMixedPrecision:
         builder = self._program.builder("optimize")
         params = [param for param, _ in params_grads]
         grads = [grad.value for _, grad in params_grads]
-        if self.options.level == "O2" and self.options.master_grad:
+        if self.options.mode.is_pure and self.options.master_grad:
             grads = [builder.high(grad) for grad in grads]
         self.found_inf = None
         if self._scales:
@@ -302,7 +312,7 @@ class OptimizerWithMixedPrecision:
         """
         if self._program is None:
             raise RuntimeError("amp_init: please call the minimize method first")
-        pure = self.options.level == "O2"
+        pure = self.options.mode.is_pure
         if pure and self._low_names:
             cast_parameters_to_fp16(
                 place,
@@ -318,7 +328,7 @@ class OptimizerWithMixedPrecision:
 
     def _cast(self, program: Program) -> set[str]:
         options = self.options
-        return cast_program(program, options.asked, use_guard=options.use_guard and options.level == "O2")
+        return cast_program(program, options.request, use_guard=options.use_guard and options.mode.is_pure)
 
     def _make_state(self, program: Program) -> None:
         def state(key: str, initial: float, dtype: ir.DataType) -> Variable:

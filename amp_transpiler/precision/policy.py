@@ -1,0 +1,60 @@
+"""A policy: everything that a decision depends on beside the program, one explicit field each."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.precision.assignment import ConstantStorage
+from amp_transpiler.precision.rules import Rules
+
+__all__ = ["Policy"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How one conversion decides. Levels, systems and presets are tables that fill these fields.
+
+    Attributes:
+        rules: the rules of the system: they decide about a node that may be low.
+        low: the low format.
+        target: whose kernels count.
+        copies: change nothing: the files are copied byte for byte, and no other field matters.
+        numerics: `static`: operators that are unsafe by `precision/numerics.py` stay float32; `ignore`: they do not.
+        strict_ranges: every constant that the low format cannot hold keeps its readers in float32, the "minus infinity"
+            of masks and small constants included.
+        drop_islands: groups of low nodes that cost more casts than they are worth become float32.
+        low_parameters: parameters of a training program are stored low where every reader wants them low.
+        repair_limit: how often a result that is not accurate enough may be repaired.
+        tolerance: the largest relative norm error of an output, as a fraction; infinite for no limit.
+        use_guard: if the program has any `fp16_guard` region, only nodes inside one may be low.
+        low_io: names of graph inputs and outputs that become low themselves.
+        forced_high: node name -> reason, for nodes that a repair made float32.
+        parameters: names of the graph inputs of a training program that hold parameters.
+        training: the program is a training program, so BatchNormalization and Dropout are lowered to plain operators
+            before it runs.
+        constants: where constants are converted (see `Assignment`).
+        outputs_as_computed: outputs of the program keep the precision they are computed in. Updates of a training
+            program's state do not: they stay float32.
+    """
+
+    rules: Rules
+    low: LowFormat
+    target: str
+    copies: bool = False
+    numerics: Literal["ignore", "static"] = "ignore"
+    strict_ranges: bool = False
+    drop_islands: bool = False
+    low_parameters: bool = False
+    repair_limit: int = 0
+    tolerance: float = math.inf
+    use_guard: bool = False
+    low_io: frozenset[str] = frozenset()
+    forced_high: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    parameters: frozenset[str] = frozenset()
+    training: bool = False
+    constants: ConstantStorage = "offline"
+    outputs_as_computed: bool = False
