@@ -2,7 +2,7 @@
 
 import sys
 
-from amp_transpiler.cli.command import main
+from amp_transpiler.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -59,26 +59,37 @@ def transpile(
     """Convert an fp32 model to mixed precision, check it, and write it.
 
     Args:
-        src: a path, `onnx.ModelProto`, `onnx_ir.Model`, `ONNXProgram` or `Program`. It is never changed.
-        dst: where to write; None keeps the result in memory, as `Report.program`.
-        level: `auto`: everything low that has a kernel and is numerically safe, repaired until accurate; `O1`: Paddle's
-            lists; `O2`: everything low that can be; `OD`: white operators only; `O0`: nothing, the files are copied.
-        dtype: `float16` or `bfloat16`; unless given, float16, but bfloat16 with a preset or mixed operators.
-        target: whose kernels count: `cuda`, `cpu`, `any` (both), `tensorrt` (schemas alone).
-        keep_io_types: graph inputs and outputs stay float32: all (True), none (False), or those named.
-        amp_lists: white, black and gray operators; None for the defaults.
-        use_promote: operators on no list stay float32 if any of their inputs is.
-        guard: patterns of node names; if any is given, only matching nodes may be low.
-        disable_amp: patterns of node names that stay as they are.
-        inputs: data to compare on: an .npz file, a folder, a dict, or several dicts; None to make some up.
-        tolerance: largest relative norm error allowed for any output, as a fraction.
-        verify: check the result with `onnx.checker` and ONNX Runtime, and compare it with the fp32 model.
-        policy: whose rules: `paddle`, with levels; `torch`, `raf`, `mxnet`, which have one way each, like O1.
-        preset: SambaNova's: `mp0` (nothing, the files are copied), `mp1` (inputs of GEMM-like operators), `mp4`
-            (everything), `default` (everything up to a conversion to float32); instead of policy and level.
-        mixed_ops: SambaNova's operators in mixed precision whatever the preset: `gemm` (low in, float32 out) and
-            `softmax` (float32 in, low out).
-        progress: told the phase and the fraction done.
+        src: The model: a path, `onnx.ModelProto`, `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. It is never
+            changed.
+        dst: The file to write; None keeps the result in memory, as `Report.program`.
+        level: How much becomes lower precision. `auto` (default): all that the target can run and that is numerically
+            safe, except nodes that go back to float32 until the result is accurate; `O0`: nothing (the files are
+            copied); `OD`: the white list only; `O1`: Paddle's lists: white operators, and gray ones that follow them;
+            `O2`: all that the target can run, even operators on the default black list.
+        dtype: The lower precision. Default: `float16`, or `bfloat16` with a preset or mixed operators.
+        target: Whose kernels count. `cuda` (default): ONNX Runtime's CUDA provider; `cpu`: ONNX Runtime's CPU provider;
+            `any`: both providers; `tensorrt`: TensorRT: what ONNX's schemas allow, since there is no kernel table.
+        keep_io_types: Which inputs and outputs of the graph stay float32: all (True), none (False), or those named.
+        amp_lists: Your own white and black operators and black variables; None for the default lists.
+        use_promote: Paddle's promotion: an operator that the lists leave open stays float32 if one of its inputs is
+            float32, else it becomes lower precision. Constants do not count at levels auto and O2.
+        guard: Patterns of node names. If any is given, only nodes whose name contains a match may become lower
+            precision.
+        disable_amp: Patterns of node names. Nodes whose name contains a match stay as they are written.
+        inputs: Samples to compare on: an .npz file, a folder, a dict, or several dicts. None: inputs made up from the
+            model's shapes.
+        tolerance: The largest relative error (of the norm) of any output, as a fraction. Default: 0.02 in float16 and
+            0.05 in bfloat16 at level auto of policy paddle; otherwise any finite error passes and is reported.
+        verify: Check the result with onnx.checker, load it in ONNX Runtime, and compare it with the fp32 model. False:
+            check only the types of every node's inputs.
+        policy: Whose rules decide. Only `paddle` has levels OD and O2. `paddle` (default): Paddle's lists and levels;
+            `torch`: PyTorch's autocast classes; `raf`: RAF's casting rules; `mxnet`: MXNet's conversion lists.
+        preset: SambaNova's presets, instead of a policy and level. `mp0`: nothing (the files are copied); `mp1`: matrix
+            products take inputs in lower precision; `mp4`: all that the target can run; `default`: like mp4, but what
+            follows a cast to float32 in the source stays float32.
+        mixed_ops: SambaNova's mixed operators, with or without a preset. `gemm`: inputs in lower precision, result in
+            float32; `softmax`: input in float32, result in lower precision.
+        progress: Called with the name of a phase and the fraction of it that is done.
 
     Returns:
         The report, with the converted program.

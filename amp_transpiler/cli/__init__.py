@@ -1,4 +1,4 @@
-"""The command: options in, report out."""
+"""The command `amp-transpile`: options in, report out."""
 
 from amp_transpiler.cli.command import main
 

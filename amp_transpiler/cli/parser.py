@@ -1,0 +1,158 @@
+"""The argument parser, built from the table of options."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from amp_transpiler.cli.exit_status import EXIT_STATUS_TEXT
+from amp_transpiler.errors import OptionError
+from amp_transpiler.option_table import GROUPS, OPTIONS, Option
+from amp_transpiler.version import __version__
+
+__all__ = ["build_parser"]
+
+_EXAMPLES = """\
+examples:
+  amp-transpile model.onnx                                   float16, beside the model, checked
+  amp-transpile model.onnx -o out.onnx --dtype bfloat16 --inputs samples.npz --tolerance 1%
+  amp-transpile model.onnx --level O2 --black Softmax --disable-amp 'head/.*' --explain
+  amp-transpile a.onnx b.onnx -o converted/ --json - | jq '.[].verdict'
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser, whose results are named as the fields of `Options`."""
+    parser = _Parser(
+        prog="amp-transpile",
+        usage="%(prog)s [OPTION]... MODEL...",
+        description="Turn fp32 ONNX models into valid, checked mixed-precision (float16 or bfloat16) models.",
+        epilog=f"{EXIT_STATUS_TEXT}\n{_EXAMPLES}",
+        formatter_class=_Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    groups = {name: parser.add_argument_group(heading) for name, heading in GROUPS.items()}
+    for option in OPTIONS:
+        if option.flags or option.metavar:
+            _add(groups[option.group], option)
+    other = parser.add_argument_group("other")
+    other.add_argument("-h", "--help", action="help", help="Print this text.")
+    other.add_argument("--version", action="version", version=f"%(prog)s {__version__}", help="Print the version.")
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises instead of printing its usage and exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message}; see {self.prog} --help")
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps each line of a help text by itself, so that values are listed one a line."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=21)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        lines = []
+        for line in text.splitlines():
+            value, separator, meaning = line.partition("\t")
+            if not separator:
+                lines += super()._split_lines(line, width)
+                continue
+            indent = " " * (2 + len(value))
+            wrapped = super()._split_lines(meaning, max(width - len(indent), 11))  # a terminal may be very narrow
+            lines += [f"  {value}{wrapped[0]}", *(f"{indent}{part}" for part in wrapped[1:])]
+        return lines
+
+
+def _add(group: argparse._ArgumentGroup, option: Option) -> None:
+    """Add an option to its group."""
+    if not option.flags:
+        group.add_argument(option.name, metavar=option.metavar, nargs="+", type=pathlib.Path, help=_help(option))
+        return
+    settings: dict[str, Any] = {"dest": option.name, "help": _help(option)}
+    if option.metavar is None:
+        settings |= {"action": "count", "default": 0} if option.repeated else {"action": "store_true"}
+    else:
+        settings |= {"metavar": option.metavar, "default": _DEFAULTS.get(option.name, option.default)}
+        settings |= {"type": _TYPES.get(option.name, str)}
+        if option.default is not None:
+            settings["choices"] = tuple(option.values)
+        if option.repeated:
+            settings |= {"action": "append", "default": []}
+    group.add_argument(*option.flags, **settings)
+
+
+def _help(option: Option) -> str:
+    text = option.text
+    if option.metavar and option.flags and option.repeated:
+        text += " May be repeated."
+    if option.default is not None:
+        text += f" Default: {option.default}."
+    width = max(map(len, option.values), default=0) + 2
+    lines = [text, *(f"{value:{width}}\t{meaning}" for value, meaning in option.values.items())]
+    return "\n".join(lines).replace("`", "").replace("%", "%%")
+
+
+# ---- values ----
+
+
+def _dtype(text: str) -> str:
+    names = {"float16": "float16", "fp16": "float16", "bfloat16": "bfloat16", "bf16": "bfloat16"}
+    if text.lower() not in names:
+        raise argparse.ArgumentTypeError(f"unknown low-precision dtype {text!r}: expected float16 or bfloat16")
+    return names[text.lower()]
+
+
+def _mixed_ops(text: str) -> str:
+    if not text.replace(",", " ").strip():
+        raise argparse.ArgumentTypeError(f"{text!r} names no operator: expected gemm, softmax, or both with a comma")
+    return text
+
+
+def _regex(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"bad regular expression {text!r}: {error}") from error
+    return text
+
+
+def _tolerance(text: str) -> float:
+    try:
+        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):  # NaN fails as well
+        raise argparse.ArgumentTypeError(f"{text!r} is no tolerance: expected a fraction above 0 such as 0.01, or 1%")
+    return value
+
+
+def _io_types(text: str) -> bool | frozenset[str]:
+    """Return True (keep all), False (all low), or the names that become low."""
+    if text in ("keep", "low"):
+        return text == "keep"
+    low = set()
+    for item in text.split(","):
+        name, equals, kind = item.rpartition("=")
+        if not (name and equals and kind == "low"):
+            raise argparse.ArgumentTypeError(f"{item!r} is neither 'keep', 'low' nor NAME=low")
+        low.add(name)
+    return frozenset(low)
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "dtype": _dtype,
+    "mixed_ops": _mixed_ops,
+    "guard": _regex,
+    "disable_amp": _regex,
+    "tolerance": _tolerance,
+    "io_types": _io_types,
+}
+_DEFAULTS = {"io_types": True}

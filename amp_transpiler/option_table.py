@@ -1,0 +1,305 @@
+"""One row for each option of a conversion. `--help`, the README's table and `transpile`'s docstring are made from it.
+
+After a change run `python scripts/option_docs.py`, which rewrites the README and the docstring; a test fails until that
+is done. Text in backticks is code. `--help` reads the rows itself, so this module imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+__all__ = ["GROUPS", "OPTIONS", "Option"]
+
+GROUPS = {
+    "files": "files",
+    "decide": "choosing a precision for each node",
+    "check": "checking the result",
+    "report": "reporting",
+}
+"""Group -> its heading, in the order of `--help`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: how the parsed options call it.
+        group: a key of `GROUPS`.
+        flags: on the command line; without any, the option is a positional argument if it has a metavar, else it exists
+            in Python only.
+        metavar: placeholder of the value in `--help`. An option with neither metavar nor values is a switch.
+        values: the values with a name -> their meaning. If there is a default, no other values are accepted.
+        default: the value used if none is given, where it is one of `values`.
+        repeated: may be given several times.
+        parameter: the parameter of `transpile` that it sets; None if only the command has it.
+        text: one or more sentences, for `--help` and the README.
+        python: the same for `transpile`, where the Python value is of another kind; empty to use `text`.
+    """
+
+    name: str
+    group: str
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    default: str | None = None
+    repeated: bool = False
+    parameter: str | None = None
+    text: str = ""
+    python: str = ""
+
+
+OPTIONS = (
+    Option(
+        name="models",
+        group="files",
+        metavar="MODEL",
+        parameter="src",
+        text="An fp32 ONNX file. Several are converted one after the other.",
+        python="The model: a path, `onnx.ModelProto`, `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. It is "
+        "never changed.",
+    ),
+    Option(
+        name="output",
+        group="files",
+        flags=("-o",),
+        metavar="OUT",
+        parameter="dst",
+        text="The file to write, or with several models the folder. Default: `STEM.fp16.onnx` or `STEM.bf16.onnx` "
+        "beside the model. An existing file is replaced.",
+        python="The file to write; None keeps the result in memory, as `Report.program`.",
+    ),
+    Option(
+        name="dry_run",
+        group="files",
+        flags=("--dry-run",),
+        text="Convert and check, but write no model.",
+    ),
+    Option(
+        name="level",
+        group="decide",
+        flags=("--level",),
+        metavar="LEVEL",
+        parameter="level",
+        default="auto",
+        text="How much becomes lower precision.",
+        values={
+            "auto": "all that the target can run and that is numerically safe, except nodes that go back to "
+            "float32 until the result is accurate",
+            "O0": "nothing (the files are copied)",
+            "OD": "the white list only",
+            "O1": "Paddle's lists: white operators, and gray ones that follow them",
+            "O2": "all that the target can run, even operators on the default black list",
+        },
+    ),
+    Option(
+        name="dtype",
+        group="decide",
+        flags=("--dtype",),
+        metavar="float16|bfloat16",
+        parameter="dtype",
+        text="The lower precision. Default: `float16`, or `bfloat16` with a preset or mixed operators.",
+    ),
+    Option(
+        name="target",
+        group="decide",
+        flags=("--target",),
+        metavar="TARGET",
+        parameter="target",
+        default="cuda",
+        text="Whose kernels count.",
+        values={
+            "cuda": "ONNX Runtime's CUDA provider",
+            "cpu": "ONNX Runtime's CPU provider",
+            "any": "both providers",
+            "tensorrt": "TensorRT: what ONNX's schemas allow, since there is no kernel table",
+        },
+    ),
+    Option(
+        name="io_types",
+        group="decide",
+        flags=("--io-types",),
+        metavar="keep|low|NAME=low,...",
+        parameter="keep_io_types",
+        text="Types of the graph's inputs and outputs: `keep` them (default), make all float32 ones `low`, or only "
+        "those named.",
+        python="Which inputs and outputs of the graph stay float32: all (True), none (False), or those named.",
+    ),
+    Option(
+        name="white",
+        group="decide",
+        flags=("--white",),
+        metavar="OP",
+        repeated=True,
+        parameter="amp_lists",
+        text="Run an operator in lower precision wherever the target has a kernel and its values fit. ONNX's name "
+        "(`Conv`, `com.microsoft::BiasGelu`) or Paddle's (`conv2d`).",
+        python="Your own white and black operators and black variables; None for the default lists.",
+    ),
+    Option(
+        name="black",
+        group="decide",
+        flags=("--black",),
+        metavar="OP",
+        repeated=True,
+        parameter="amp_lists",
+        text="Keep an operator in float32.",
+    ),
+    Option(
+        name="black_var",
+        group="decide",
+        flags=("--black-var",),
+        metavar="NAME",
+        repeated=True,
+        parameter="amp_lists",
+        text="Keep the nodes that read or write this value in float32.",
+    ),
+    Option(
+        name="guard",
+        group="decide",
+        flags=("--guard",),
+        metavar="REGEX",
+        repeated=True,
+        parameter="guard",
+        text="Only nodes whose name contains a match may become lower precision.",
+        python="Patterns of node names. If any is given, only nodes whose name contains a match may become lower "
+        "precision.",
+    ),
+    Option(
+        name="disable_amp",
+        group="decide",
+        flags=("--disable-amp",),
+        metavar="REGEX",
+        repeated=True,
+        parameter="disable_amp",
+        text="Nodes whose name contains a match stay as they are written.",
+        python="Patterns of node names. Nodes whose name contains a match stay as they are written.",
+    ),
+    Option(
+        name="promote",
+        group="decide",
+        flags=("--promote",),
+        parameter="use_promote",
+        text="Paddle's promotion: an operator that the lists leave open stays float32 if one of its inputs is float32, "
+        "else it becomes lower precision. Constants do not count at levels auto and O2.",
+    ),
+    Option(
+        name="policy",
+        group="decide",
+        flags=("--policy",),
+        metavar="POLICY",
+        parameter="policy",
+        default="paddle",
+        text="Whose rules decide. Only `paddle` has levels OD and O2.",
+        values={
+            "paddle": "Paddle's lists and levels",
+            "torch": "PyTorch's autocast classes",
+            "raf": "RAF's casting rules",
+            "mxnet": "MXNet's conversion lists",
+        },
+    ),
+    Option(
+        name="preset",
+        group="decide",
+        flags=("--preset",),
+        metavar="PRESET",
+        parameter="preset",
+        text="SambaNova's presets, instead of a policy and level.",
+        values={
+            "mp0": "nothing (the files are copied)",
+            "mp1": "matrix products take inputs in lower precision",
+            "mp4": "all that the target can run",
+            "default": "like mp4, but what follows a cast to float32 in the source stays float32",
+        },
+    ),
+    Option(
+        name="mixed_ops",
+        group="decide",
+        flags=("--mixed-ops",),
+        metavar="gemm,softmax",
+        parameter="mixed_ops",
+        text="SambaNova's mixed operators, with or without a preset.",
+        values={
+            "gemm": "inputs in lower precision, result in float32",
+            "softmax": "input in float32, result in lower precision",
+        },
+    ),
+    Option(
+        name="inputs",
+        group="check",
+        flags=("--inputs",),
+        metavar="DATA.npz|FOLDER",
+        parameter="inputs",
+        text="Samples to compare on: an .npz file, a folder of them, or one of ONNX's `test_data_set_*`. Default: "
+        "inputs made up from the model's shapes.",
+        python="Samples to compare on: an .npz file, a folder, a dict, or several dicts. None: inputs made up from the "
+        "model's shapes.",
+    ),
+    Option(
+        name="tolerance",
+        group="check",
+        flags=("--tolerance",),
+        metavar="T",
+        parameter="tolerance",
+        text="The largest relative error of any output, such as `0.01` or `1%`. Default: 2% in float16 and 5% in "
+        "bfloat16 at level auto of policy paddle; otherwise any finite error passes and is reported.",
+        python="The largest relative error (of the norm) of any output, as a fraction. Default: 0.02 in float16 and "
+        "0.05 in bfloat16 at level auto of policy paddle; otherwise any finite error passes and is reported.",
+    ),
+    Option(
+        name="no_verify",
+        group="check",
+        flags=("--no-verify",),
+        parameter="verify",
+        text="Check only the types of every node's inputs. Skip onnx.checker, loading in ONNX Runtime, and the "
+        "comparison with fp32.",
+        python="Check the result with onnx.checker, load it in ONNX Runtime, and compare it with the fp32 model. "
+        "False: check only the types of every node's inputs.",
+    ),
+    Option(
+        name="benchmark",
+        group="check",
+        flags=("--benchmark",),
+        text="Measure time and peak memory of both models, on the GPU or without one on the CPU.",
+    ),
+    Option(
+        name="explain",
+        group="report",
+        flags=("--explain",),
+        text="Print the precision of every node, and the reason.",
+    ),
+    Option(
+        name="report",
+        group="report",
+        flags=("--report",),
+        metavar="OUT.html",
+        text="Write the report as an HTML page.",
+    ),
+    Option(
+        name="json",
+        group="report",
+        flags=("--json",),
+        metavar="OUT.json",
+        text="Write the report as JSON; `-` prints it, and nothing else, to stdout.",
+    ),
+    Option(
+        name="quiet",
+        group="report",
+        flags=("-q", "--quiet"),
+        text="Print only warnings and errors.",
+    ),
+    Option(
+        name="verbose",
+        group="report",
+        flags=("-v", "--verbose"),
+        repeated=True,
+        text="Print log messages, and the traceback of an internal error. Twice: debug messages too.",
+    ),
+    Option(
+        name="progress",
+        group="report",
+        parameter="progress",
+        text="Called with the name of a phase and the fraction of it that is done.",
+    ),
+)

@@ -1,0 +1,132 @@
+"""The table of options: the parser, the parsed options, `transpile` and the texts agree with it and with the code."""
+
+import dataclasses
+import inspect
+
+import onnx
+import onnx.parser
+import pytest
+
+import amp_transpiler as amp
+import option_docs
+from amp_transpiler.cli.model_options import amp_lists, kept_io_types
+from amp_transpiler.cli.options import Options, parse
+from amp_transpiler.cli.parser import build_parser
+from amp_transpiler.option_table import GROUPS, OPTIONS
+from amp_transpiler.systems.choice import TARGETS
+from amp_transpiler.systems.paddle.levels import LEVELS
+from amp_transpiler.systems.registry import SYSTEMS
+from amp_transpiler.systems.sambanova.rules import MIXED_OPS, PRESETS
+
+ROWS = {option.name: option for option in OPTIONS}
+SIGNATURE = inspect.signature(amp.transpile).parameters
+
+
+def test_the_readme_and_the_docstring_are_written_from_the_table():
+    for path, text in option_docs.updated().items():
+        assert path.read_text(encoding="utf-8") == text, "run python scripts/option_docs.py"
+
+
+def test_parsed_options_are_the_rows_of_the_command():
+    of_the_command = {option.name for option in OPTIONS if option.flags or option.metavar}
+    assert {field.name for field in dataclasses.fields(Options)} == of_the_command
+
+
+def test_every_option_of_the_synopsis_is_known():
+    design = (
+        "-o --level --dtype --target --io-types --promote --white --black --black-var --guard --disable-amp --preset "
+        "--policy --mixed-ops "
+        "--inputs --tolerance --no-verify --benchmark --explain --report --json --dry-run --version --verbose -q"
+    )
+    assert set(design.split()) <= set(build_parser()._option_string_actions)
+
+
+def test_each_parameter_of_transpile_has_a_row_and_is_set_by_the_command():
+    assert {option.parameter for option in OPTIONS} - {None} == set(SIGNATURE)
+    positional, of_the_model, of_the_run = {"src", "dst"}, {"keep_io_types", "amp_lists"}, {"progress"}
+    assert set(parse(["m.onnx"]).conversion()) == set(SIGNATURE) - positional - of_the_model - of_the_run
+
+
+def test_the_command_and_python_have_the_same_defaults():
+    options = parse(["m.onnx"])
+    given = options.conversion() | {
+        "keep_io_types": kept_io_types(options.models[0], options),
+        "amp_lists": amp_lists(options.models[0], options),
+    }
+    assert given == {name: SIGNATURE[name].default for name in given}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("level", LEVELS), ("target", TARGETS), ("policy", SYSTEMS), ("preset", PRESETS), ("mixed_ops", MIXED_OPS)],
+)
+def test_the_values_are_those_that_transpile_knows(name, values):
+    assert list(ROWS[name].values) == list(values)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_rows_are_complete(option):
+    assert option.group in GROUPS
+    assert option.default is None or option.default in option.values
+    for text in (option.text, *filter(None, [option.python])):
+        assert text.endswith((".", "(`conv2d`)."))
+        assert text.count("`") % 2 == 0
+
+
+@pytest.mark.parametrize("columns", ["20", "40", "80", "200"])
+def test_help_fits_the_terminal(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    text = build_parser().format_help()
+    assert "`" not in text
+    assert all(option.flags[0] in text for option in OPTIONS if option.flags)
+    described = text[text.index("files:") : text.index("exit status:")].splitlines()
+    assert columns in ("20", "40") or max(map(len, described)) <= int(columns)
+
+
+CLAIMS_MODEL = """
+<ir_version: 10, opset_import: ["": 20]>
+net (float[4,4] x, float[4,4] z) => (float[4,4] y)
+<float[4,4] w = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, float[4] b = {1, 1, 1, 1}>
+{
+    [product] p = MatMul (x, w)
+    [softmax] s = Softmax (p)
+    [bias] q = Add (s, b)
+    [both] y = Add (q, z)
+}
+"""
+
+# What `--help` says of an option, shown on the model above: arguments -> the nodes in lower precision.
+CLAIMS = {
+    "O2 takes operators on the default black list": (["--level", "O2"], "product softmax bias both"),
+    "O1 keeps them in float32": (["--level", "O1"], "product"),
+    "OD is the white list only": (["--level", "OD"], "product"),
+    "--black holds at O2": (["--level", "O2", "--black", "Softmax"], "product bias both"),
+    "--white wins over the default black list": (
+        ["--level", "O1", "--white", "Softmax"],
+        "product softmax bias both",
+    ),
+    "a float32 input promotes, a constant does not at O2": (["--level", "O2", "--promote"], "product softmax bias"),
+    "a constant promotes at O1": (["--level", "O1", "--promote", "--white", "Softmax"], "product softmax"),
+    "promotion makes lower what the lists leave open": (["--level", "auto", "--promote"], "product softmax bias"),
+    "--guard allows only what it matches": (["--level", "O2", "--guard", "^s"], "softmax"),
+    "--disable-amp keeps what it matches": (["--level", "O2", "--disable-amp", "bias|both"], "product softmax"),
+    "--black-var keeps readers and writers": (["--level", "O2", "--black-var", "s"], "product both"),
+    "mp1 is matrix products": (["--preset", "mp1"], "product"),
+    "mp4 is all": (["--preset", "mp4"], "product softmax bias both"),
+}
+
+
+@pytest.mark.parametrize("case", CLAIMS)
+def test_an_option_does_what_the_table_says(case, tmp_path):
+    arguments, expected = CLAIMS[case]
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(CLAIMS_MODEL), path)
+    options = parse([str(path), "--no-verify", *arguments])
+    report = amp.transpile(path, **options.conversion(), amp_lists=amp_lists(path, options))
+    assert " ".join(row.name for row in report.decisions if row.precision == "low") == expected
+
+
+@pytest.mark.parametrize(("verify", "checks"), [(True, 3), (False, 0)])
+def test_without_verification_nothing_is_loaded_or_compared(verify, checks):
+    report = amp.transpile(onnx.parser.parse_model(CLAIMS_MODEL), verify=verify)
+    assert (len(report.checks), bool(report.outputs)) == (checks, verify)
