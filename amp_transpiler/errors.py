@@ -14,10 +14,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from amp_transpiler.report import Report
+from typing import Any
 
 __all__ = [
     "AmpError",
@@ -63,9 +60,10 @@ class CheckFailed(AmpError):
     """The converted program was checked and is not good enough. Nothing was written.
 
     Attributes:
-        report: everything that was found out, `Report.outputs` included.
+        report: the `amp_transpiler.Report` of the conversion, with `outputs`, the error of each output. Its class lies
+            in a higher layer than the exceptions, so it cannot be named here.
     """
 
-    def __init__(self, message: str, report: Report) -> None:
+    def __init__(self, message: str, report: Any) -> None:
         super().__init__(message)
         self.report = report
