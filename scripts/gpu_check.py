@@ -35,8 +35,9 @@ import numpy as np
 import amp_transpiler as amp
 import gpu_truths
 from amp_transpiler.runtime.benchmark import benchmark
+from amp_transpiler.runtime.cuda import driver_device_count
 from amp_transpiler.runtime.ort import error_text
-from amp_transpiler.runtime.places import Place, driver_device_count
+from amp_transpiler.runtime.places import Place
 from amp_transpiler.verification.compare import compare_outputs
 
 MODELS = pathlib.Path(__file__).resolve().parent.parent / "models"

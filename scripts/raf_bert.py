@@ -40,10 +40,8 @@ import numpy as np
 import amp_transpiler as amp
 from amp_transpiler import static
 from amp_transpiler.errors import AmpError
-from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.liveness import live_bytes
-from amp_transpiler.runtime.memory import current_memory, device_memory_in_use, peak_memory
-from amp_transpiler.runtime.places import CUDAPlace, Place, default_place
+from amp_transpiler.runtime.places import Place, default_place, to_host
 from bert_program import BertConfig, TrainingStep, training_step
 
 HIGHEST_TOKEN = 10000  # the document draws tokens below it, whatever the vocabulary
@@ -135,9 +133,9 @@ def work(settings: Settings, half: str) -> Outcome:
         seed=settings.seed,
     )
     program = step.main if half == "fp32" else amp.autocast(step.main, dtype=settings.dtype)
-    before = memory_in_use(place)
+    before = place.memory_in_use()
     milliseconds, loss = profile(program, step, random_feed(settings), settings)
-    after = device_memory_in_use(place.device_id) if isinstance(place, CUDAPlace) else peak_memory()
+    after = place.peak_memory()
     peak = None if before is None or after is None else max(0, after - before)
     return Outcome(milliseconds, peak, most_alive(program, step.loss.name), loss)
 
@@ -154,7 +152,7 @@ def profile(
     for _ in range(settings.number):  # a run returns when the device has done it
         (loss,) = executor.run(program, feed, [step.loss.name], return_numpy=False)
     seconds = time.perf_counter() - start
-    return seconds / settings.number * 1e3, float(ort.to_host(loss).reshape(()))
+    return seconds / settings.number * 1e3, float(to_host(loss).reshape(()))
 
 
 def most_alive(program: static.Program, loss: str) -> int:
@@ -174,10 +172,6 @@ def random_feed(settings: Settings) -> dict[str, np.ndarray]:
         "input_ids": random.integers(0, min(HIGHEST_TOKEN, settings.vocabulary), shape, np.int64),
         "labels": random.integers(0, settings.vocabulary, shape, np.int64),
     }
-
-
-def memory_in_use(place: Place) -> int | None:
-    return device_memory_in_use(place.device_id) if isinstance(place, CUDAPlace) else current_memory()
 
 
 # ---- both halves, and what to say of them ----
@@ -229,7 +223,7 @@ def arguments(argv: Sequence[str] | None) -> Settings:
     given = vars(parser.parse_args(argv))
     preset = TINY if given.pop("tiny") else BASE
     given |= {name: preset[name] for name in preset if given[name] is None}
-    given["place"] = given["place"] or ("cuda" if isinstance(default_place(), CUDAPlace) else "cpu")
+    given["place"] = given["place"] or default_place().device
     settings = Settings(**given)
     if fault := settings.bert().fault(settings.sequence):
         parser.error(fault)

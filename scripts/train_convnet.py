@@ -37,8 +37,7 @@ from amp_transpiler.errors import AmpError, EnvironmentProblem
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.optimizer import Adam
 from amp_transpiler.runtime.liveness import kept_bytes, live_bytes
-from amp_transpiler.runtime.memory import current_memory, device_memory_in_use, peak_memory
-from amp_transpiler.runtime.places import CUDAPlace, Place, default_place
+from amp_transpiler.runtime.places import Place, default_place
 
 HIDDEN_LAYERS, RATE, FREQUENCY, BINS = 2, 1e-3, (4, 2), 4
 PICTURE = pathlib.Path("train_convnet.png")
@@ -140,7 +139,7 @@ def work(settings: Settings, low: bool, folder: pathlib.Path) -> None:
                 decorated.minimize(loss)
             else:
                 optimizer.minimize(loss)
-    before = memory_in_use(place)
+    before = place.memory_in_use()
     exe = static.Executor(place)
     exe.run(startup)
     if low:
@@ -189,12 +188,8 @@ def timed(run: Callable[[bool], list[Any]], steps: int) -> tuple[float, float, l
     return middle - start, time.perf_counter() - middle, results
 
 
-def memory_in_use(place: Place) -> int | None:
-    return device_memory_in_use(place.device_id) if isinstance(place, CUDAPlace) else current_memory()
-
-
 def peak_since(place: Place, before: int | None) -> int | None:
-    after = device_memory_in_use(place.device_id) if isinstance(place, CUDAPlace) else peak_memory()
+    after = place.peak_memory()
     return None if before is None or after is None else max(0, after - before)
 
 
@@ -291,7 +286,7 @@ def arguments(argv: Sequence[str] | None) -> tuple[Settings, pathlib.Path | None
     parser.add_argument("--inference", action="store_true", help="forward passes in inference form; no picture")
     parser.add_argument("--out", type=pathlib.Path, metavar="PNG", help=f"the picture; default: {PICTURE}")
     given = parser.parse_args(argv)
-    place = given.place or ("cuda" if isinstance(default_place(), CUDAPlace) else "cpu")
+    place = given.place or default_place().device
     small = place == "cpu"
     settings = Settings(
         place=place,

@@ -17,6 +17,7 @@ from amp_transpiler.runtime import session as session_module
 from amp_transpiler.runtime.benchmark import SIZE_NOT_SPEED, benchmark
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.session import Session, has_low_values
+from amp_transpiler.runtime.values import from_ort, to_ort
 
 BF16 = ml_dtypes.bfloat16
 
@@ -48,7 +49,7 @@ SQUARE_OVER_SELF = "g (float16[N] x) => (float16[N] y) { a = Mul(x, x) y = Div(a
     ids=lambda array: f"{array.dtype.name}{list(array.shape)}",
 )
 def test_arrays_go_in_and_come_back_unchanged(array):
-    back = ort.from_ort(ort.to_ort(array))
+    back = from_ort(to_ort(array))
     assert back.dtype == array.dtype
     assert back.shape == array.shape
     assert np.array_equal(back.astype(np.float64), array.astype(np.float64))

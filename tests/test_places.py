@@ -7,16 +7,19 @@ import pathlib
 import subprocess
 import sys
 
+import ml_dtypes
+import numpy as np
 import pytest
 
-from amp_transpiler.errors import EnvironmentProblem, InputError
-from amp_transpiler.runtime import memory, ort, places
+from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
+from amp_transpiler.runtime import cuda, memory, ort, places
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
+from amp_transpiler.runtime.values import to_ort
 
 
 @pytest.fixture(autouse=True)
 def fresh_answers():
-    cached = (places.default_place, places.driver_device_count, ort.cuda_problem, ort.refuse_two_wheels)
+    cached = (places.default_place, cuda.driver_device_count, cuda.cuda_problem, ort.refuse_two_wheels)
 
     def clear():
         for function in cached:
@@ -49,7 +52,7 @@ class _Driver:
 )
 def test_the_driver_is_asked_for_devices(monkeypatch, init, status, count, expected):
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: _Driver(init, status, count))
-    assert places.driver_device_count() == expected
+    assert cuda.driver_device_count() == expected
 
 
 def test_no_driver_is_no_device(monkeypatch):
@@ -57,7 +60,7 @@ def test_no_driver_is_no_device(monkeypatch):
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
-    assert places.driver_device_count() == 0
+    assert cuda.driver_device_count() == 0
     assert memory.device_memory_in_use() is None
 
 
@@ -67,6 +70,42 @@ def test_places_are_values():
     assert [str(CPUPlace()), str(CUDAPlace(1))] == ["CPU", "CUDA:1"]
     with pytest.raises(InputError, match="-1"):
         CUDAPlace(-1)
+
+
+@pytest.mark.parametrize("place", [CPUPlace(), CUDAPlace(), CUDAPlace(3)], ids=str)
+def test_a_place_is_found_by_its_name(place):
+    assert places.place_named(str(place)) == place
+
+
+@pytest.mark.parametrize("name", ["", "TPU", "CUDA:x", "CUDA:-1", "CPU:1"])
+def test_an_unknown_place_is_refused(name):
+    with pytest.raises(OptionError, match=r"place|device_id"):
+        places.place_named(name)
+
+
+@pytest.mark.parametrize(
+    ("place", "emulates_low", "in_main_memory", "reads_gemm_options", "providers"),
+    [
+        (CPUPlace(), True, True, False, ["CPUExecutionProvider"]),
+        (CUDAPlace(1), False, False, True, [("CUDAExecutionProvider", {"device_id": "1"}), "CPUExecutionProvider"]),
+    ],
+    ids=str,
+)
+def test_a_place_describes_itself(place, emulates_low, in_main_memory, reads_gemm_options, providers):
+    assert (place.emulates_low, place.in_main_memory, place.reads_gemm_options, place.providers()) == (
+        emulates_low,
+        in_main_memory,
+        reads_gemm_options,
+        providers,
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_the_cpu_holds_values_where_they_are(dtype):
+    value = to_ort(np.array([1.5, -2.0], dtype))
+    assert CPUPlace().hold(value) is value
+    back = places.to_host(value)
+    assert (back.dtype, back.tolist()) == (dtype, [1.5, -2.0])
 
 
 @pytest.mark.parametrize(
@@ -79,8 +118,8 @@ def test_places_are_values():
     ids=["no device", "device", "device without libraries"],
 )
 def test_the_default_place_is_said_once(monkeypatch, caplog, devices, problem, expected, level, words):
-    monkeypatch.setattr(places, "driver_device_count", lambda: devices)
-    monkeypatch.setattr(ort, "cuda_problem", lambda _device_id=0: problem)
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: devices)
+    monkeypatch.setattr(cuda, "cuda_problem", lambda _device_id=0: problem)
     with caplog.at_level(logging.INFO, logger="amp_transpiler.runtime.places"):
         assert places.default_place() == expected
         assert places.default_place() == expected
@@ -99,25 +138,25 @@ def test_the_default_place_is_said_once(monkeypatch, caplog, devices, problem, e
     ],
 )
 def test_why_cuda_cannot_be_had(monkeypatch, devices, device_id, providers, cudnn, provider, words):
-    monkeypatch.setattr(places, "driver_device_count", lambda: devices)
-    monkeypatch.setattr(ort.onnxruntime, "get_available_providers", lambda: providers)
-    monkeypatch.setattr(ort, "_preload_cuda_libraries", lambda: None)
-    monkeypatch.setattr(ort, "_cudnn_loads", lambda: cudnn)
-    monkeypatch.setattr(ort, "_provider_loads", lambda _device_id: provider)
-    problem = ort.cuda_problem(device_id)
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: devices)
+    monkeypatch.setattr(cuda.onnxruntime, "get_available_providers", lambda: providers)
+    monkeypatch.setattr(cuda, "_preload_cuda_libraries", lambda: None)
+    monkeypatch.setattr(cuda, "_cudnn_loads", lambda: cudnn)
+    monkeypatch.setattr(cuda, "_provider_loads", lambda _device_id: provider)
+    problem = cuda.cuda_problem(device_id)
     assert words in problem
     assert "\n" not in problem
     with pytest.raises(EnvironmentProblem, match=f"cannot run on CUDA:{device_id}"):
-        ort.open_session(b"", CUDAPlace(device_id))
+        CUDAPlace(device_id).open_session(b"")
 
 
 def test_cuda_is_had_where_everything_answers(monkeypatch):
-    monkeypatch.setattr(places, "driver_device_count", lambda: 1)
-    monkeypatch.setattr(ort.onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: 1)
+    monkeypatch.setattr(cuda.onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     for name in ("_preload_cuda_libraries", "_cudnn_loads"):
-        monkeypatch.setattr(ort, name, lambda: True)
-    monkeypatch.setattr(ort, "_provider_loads", lambda _device_id: True)
-    assert ort.cuda_problem(0) is None
+        monkeypatch.setattr(cuda, name, lambda: True)
+    monkeypatch.setattr(cuda, "_provider_loads", lambda _device_id: True)
+    assert cuda.cuda_problem(0) is None
 
 
 def test_two_wheels_at_once_are_refused(monkeypatch):

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.graph import io
-from amp_transpiler.runtime.memory import current_memory, device_memory_in_use, peak_memory
 from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
-from amp_transpiler.runtime.places import CPUPlace, CUDAPlace, Place, default_place
+from amp_transpiler.runtime.places import Place, default_place, place_named
 from amp_transpiler.runtime.session import AnyProgram, Session
 
 __all__ = ["BenchmarkResult", "benchmark", "measure_peak", "measure_peak_here"]
@@ -90,7 +89,7 @@ def benchmark(
         ORT_ERRORS: ONNX Runtime refuses one of the programs.
     """
     place = default_place() if place is None else place
-    notes = [SIZE_NOT_SPEED] if isinstance(place, CPUPlace) else []
+    notes = [SIZE_NOT_SPEED] if place.emulates_low else []
     run_reference = Session(reference, place).bind(feeds)
     run_low, emulated = _bind_low(low, feeds, place, notes)
     times_reference, times_low = _alternate(run_reference, run_low, runs=max(1, runs), warmup=warmup)
@@ -100,7 +99,7 @@ def benchmark(
         runs=max(1, runs),
         reference_ms=statistics.median(times_reference) * 1e3,
         low_ms=statistics.median(times_low) * 1e3,
-        memory="device" if isinstance(place, CUDAPlace) else "resident",
+        memory=place.memory_kind,
         reference_peak=measure_peak(reference, feeds, place),
         low_peak=measure_peak(low, feeds, place, emulate=emulated),
         notes=tuple(notes),
@@ -111,7 +110,7 @@ def _bind_low(
     low: AnyProgram, feeds: Mapping[str, Any], place: Place, notes: list[str]
 ) -> tuple[Callable[[], None], bool]:
     """Return the low program ready to run, and whether it is emulated."""
-    if isinstance(place, CUDAPlace):
+    if not place.emulates_low:
         return Session(low, place).bind(feeds), False
     try:
         run = Session(low, place, emulate=False).bind(feeds)
@@ -157,7 +156,7 @@ def measure_peak(program: AnyProgram, feeds: Mapping[str, Any], place: Place, *,
             "model": str(model),
             "names": list(feeds),
             "dtypes": [array.dtype.name for array in arrays.values()],
-            "device": place.device_id if isinstance(place, CUDAPlace) else None,
+            "place": str(place),
             "emulate": emulate,
         }
         (folder / "order.json").write_text(json.dumps(order))
@@ -193,13 +192,12 @@ def measure_peak_here(folder: str | os.PathLike[str]) -> None:
     place_of_work = pathlib.Path(folder)
     order = json.loads((place_of_work / "order.json").read_text())
     feeds = _read_feeds(place_of_work / "feeds.npz", order)
-    device = order["device"]
-    place: Place = CPUPlace() if device is None else CUDAPlace(device)
-    before = current_memory() if device is None else device_memory_in_use(device)
+    place = place_named(order["place"])
+    before = place.memory_in_use()
     run = Session(order["model"], place, emulate=order["emulate"]).bind(feeds)
     for _ in range(2):  # the first run may take memory that only choosing kernels needs, the second what each run needs
         run()
-    after = peak_memory() if device is None else device_memory_in_use(device)
+    after = place.peak_memory()
     peak = None if before is None or after is None else max(0, after - before)
     (place_of_work / "peak.json").write_text(json.dumps(peak))
 

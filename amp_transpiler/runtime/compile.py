@@ -21,10 +21,10 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.training import legalize, lower_batch_norm, lower_dropout
 from amp_transpiler.precision.constraints import Target
-from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.feeds import ValueInfo
 from amp_transpiler.runtime.gemm_options import TilingAccum, gemm_option
-from amp_transpiler.runtime.places import CPUPlace, Place
+from amp_transpiler.runtime.ort import SessionSettings
+from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.session import has_low_values
 
 __all__ = ["RANDOM_SEED", "RANDOM_STEP", "CompiledStep", "compile_step", "lower"]
@@ -81,12 +81,12 @@ def compile_step(
     feeds = tuple(_info(inputs[name]) for name in assembled.feeds)
     state = {name: inputs[name].dtype or ir.DataType.FLOAT for name in assembled.state}
     model, fuse = assembled.model, True
-    if emulated and isinstance(place, CPUPlace):
+    if emulated and place.emulates_low:
         wrapped = Program(model)
         if has_low_values(wrapped):
             model, fuse = emulate(wrapped).model, False
     with gemm_option(tiling_accum, place):
-        session = ort.open_session(to_proto(model).SerializeToString(), place, fuse=fuse)
+        session = place.open_session(to_proto(model).SerializeToString(), SessionSettings(fuse=fuse))
     return CompiledStep(session, feeds, state, assembled.updates, assembled.fetches)
 
 

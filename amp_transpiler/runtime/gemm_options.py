@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Literal, TypeAlias, get_args
 
 from amp_transpiler.errors import EnvironmentProblem, OptionError
-from amp_transpiler.runtime.places import CUDAPlace, Place
+from amp_transpiler.runtime.places import Place
 
 __all__ = ["VARIABLE", "TilingAccum", "check_tiling_accum", "gemm_option", "warn_without_effect"]
 
@@ -52,7 +52,7 @@ def check_tiling_accum(tiling_accum: str, place: Place) -> None:
     """
     if tiling_accum not in get_args(TilingAccum):
         raise OptionError(f"tiling_accum must be 'fp32' or 'low', got {tiling_accum!r}")
-    if tiling_accum == "low" and not isinstance(place, CUDAPlace):
+    if tiling_accum == "low" and not place.reads_gemm_options:
         raise EnvironmentProblem(
             f"tiling_accum='low' is an option of ONNX Runtime's CUDA provider, but this runs on {place}, where matrix "
             "products are accumulated in float32: leave it at 'fp32', or run on a CUDAPlace"
@@ -70,7 +70,7 @@ def gemm_option(tiling_accum: TilingAccum, place: Place) -> Iterator[None]:
         EnvironmentProblem: a CUDA session of this process has the other setting, or the environment variable, set by
             the user, says something else.
     """
-    if not isinstance(place, CUDAPlace):
+    if not place.reads_gemm_options:
         yield
         return
     with _lock:

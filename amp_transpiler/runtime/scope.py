@@ -11,7 +11,8 @@ import numpy as np
 import onnxruntime
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.runtime import ort
+from amp_transpiler.runtime.places import to_host
+from amp_transpiler.runtime.values import to_ort
 
 __all__ = ["Scope", "ScopeVariable", "global_scope", "scope_guard"]
 
@@ -26,10 +27,10 @@ class Scope(MutableMapping[str, np.ndarray]):
         return f"Scope({len(self._values)} values)"
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return np.array(ort.to_host(self._values[name]))
+        return np.array(to_host(self._values[name]))
 
     def __setitem__(self, name: str, array: Any) -> None:
-        self._values[name] = ort.to_ort(np.array(array, order="C"))
+        self._values[name] = to_ort(np.array(array, order="C"))
 
     def __delitem__(self, name: str) -> None:
         del self._values[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import os
@@ -23,10 +24,12 @@ from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.walk import all_nodes, scopes
+from amp_transpiler.passes.emulate import emulate as emulate_program
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, gemm_option, warn_without_effect
-from amp_transpiler.runtime.places import CPUPlace, CUDAPlace, Place, default_place
+from amp_transpiler.runtime.places import CPUPlace, Place, default_place
+from amp_transpiler.runtime.values import element_type, from_ort, is_extension, run_session, to_ort
 
 __all__ = ["Session", "has_low_values"]
 
@@ -80,20 +83,17 @@ class Session:
         if tiling_accum == "low" and not has_low_values(io.load(program), dtypes=(ir.DataType.FLOAT16,)):
             warn_without_effect()
         self.emulated = False
-        on_device = isinstance(self.place, CUDAPlace)
-        if emulate and isinstance(self.place, CPUPlace):
+        if emulate and self.place.emulates_low:
             loaded = io.load(program)
             if has_low_values(loaded):
-                from amp_transpiler.passes.emulate import emulate as emulate_program
-
                 program, self.emulated = emulate_program(loaded), True
         with gemm_option(tiling_accum, self.place):
-            self._session = self._open(program, record_assignment=on_device)
+            self._session = self._open(program)
         self.inputs = _infos(self._session.get_inputs(), required=True) + _infos(
             self._session.get_overridable_initializers(), required=False
         )
         self.outputs = _infos(self._session.get_outputs(), required=True)
-        self.cpu_nodes = ort.nodes_on_cpu(self._session) if on_device else ()
+        self.cpu_nodes = () if self.place.in_main_memory else ort.nodes_on_cpu(self._session)
         if self.cpu_nodes:
             _logger.info("%d nodes run on the CPU: %s", len(self.cpu_nodes), ", ".join(self.cpu_nodes))
 
@@ -120,8 +120,8 @@ class Session:
             return []  # ONNX Runtime would take an empty list for all outputs
         values = check_feeds(feeds, self.inputs)
         try:
-            if isinstance(self.place, CPUPlace) or not self._can_bind(values, names):
-                return ort.run_session(self._session, values, names)
+            if self.place.in_main_memory or not self._can_bind(values, names):
+                return run_session(self._session, values, names)
             binding = self._binding(values, names)
             self._session.run_with_iobinding(binding)
         except ort.ORT_ERRORS as error:
@@ -129,7 +129,7 @@ class Session:
             if ort.is_about_feeds(error):
                 raise InputError(ort.error_text(error)) from error
             raise
-        return [ort.from_ort(value) for value in binding.get_outputs()]
+        return [from_ort(value) for value in binding.get_outputs()]
 
     def bind(self, feeds: Mapping[str, Any]) -> Callable[[], None]:
         """Return a function that runs once on these feeds and waits for the end.
@@ -145,7 +145,7 @@ class Session:
         if not self._can_bind(values, names):
 
             def run_and_copy() -> None:
-                ort.run_session(self._session, values, names)
+                run_session(self._session, values, names)
 
             return run_and_copy
         binding = self._binding(values, names, keep=True)
@@ -181,38 +181,33 @@ class Session:
     ) -> onnxruntime.IOBinding:
         binding = self._session.io_binding()
         for name, value in values.items():
-            binding.bind_ortvalue_input(name, ort.to_ort(value))  # copied at once to the device that reads it
+            binding.bind_ortvalue_input(name, to_ort(value))  # copied at once to the device that reads it
         infos = {info.name: info for info in self.outputs}
         for name in fetch:
             dtype = infos[name].numpy
             # Strings live in main memory only, and what numpy does not know (bfloat16) can be read from there only.
-            on_device = dtype is not None and dtype.kind != "O" and (keep or not ort.is_extension(dtype))
-            if on_device and isinstance(self.place, CUDAPlace):
-                binding.bind_output(name, "cuda", self.place.device_id)
-            else:
-                binding.bind_output(name, "cpu")
+            on_device = dtype is not None and dtype.kind != "O" and (keep or not is_extension(dtype))
+            (self.place if on_device else CPUPlace()).bind_output(binding, name)
         return binding
 
-    def _open(self, program: AnyProgram, *, record_assignment: bool) -> onnxruntime.InferenceSession:
-        # The casts of an emulated program are its meaning; a fused LayerNormalization would take some of them in.
-        open_session = functools.partial(
-            ort.open_session, place=self.place, fuse=not self.emulated, record_assignment=record_assignment
-        )
+    def _open(self, program: AnyProgram) -> onnxruntime.InferenceSession:
+        # Emulation rounds by casts; a fused LayerNormalization would drop some of them.
+        settings = ort.SessionSettings(fuse=not self.emulated, record_assignment=not self.place.in_main_memory)
         if isinstance(program, (str, os.PathLike)):
-            return open_session(program)
+            return self.place.open_session(program, settings)
         program = io.load(program)
         files = [tensor for tensor in _initializers(program.model) if isinstance(tensor, ir.ExternalTensor)]
         folders = {os.fspath(tensor.base_dir) for tensor in files}
         inline = sum(io.tensor_bytes(program.model)) - sum(tensor.nbytes for tensor in files)
         if inline <= _INLINE_LIMIT and len(folders) <= 1:
             message = to_proto(program.model).SerializeToString()  # external data stays where it is
-            where = folders.pop() if folders else None
-            return open_session(message, external_folder=where)
+            folder_of_weights = folders.pop() if folders else None
+            return self.place.open_session(message, dataclasses.replace(settings, external_folder=folder_of_weights))
         # ONNX Runtime may keep the weights mapped, so the folder stays as long as the session.
         folder = pathlib.Path(tempfile.mkdtemp(prefix="amp-transpiler-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         io.save(program, folder / "model.onnx", external=True)
-        return open_session(folder / "model.onnx")
+        return self.place.open_session(folder / "model.onnx", settings)
 
 
 def has_low_values(program: Program, *, dtypes: Collection[ir.DataType] = LOW_DTYPES) -> bool:
@@ -255,7 +250,7 @@ def _infos(arguments: Sequence[Any], *, required: bool) -> tuple[ValueInfo, ...]
 
 
 def _info(argument: Any, *, required: bool) -> ValueInfo:
-    dtype = ort.element_type(argument.type)
+    dtype = element_type(argument.type)
     if dtype is None:
         return ValueInfo(argument.name, argument.type, None, None, required)
     name = "string" if dtype == ir.DataType.STRING else dtype.numpy().name

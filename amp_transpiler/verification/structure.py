@@ -7,7 +7,7 @@ import pathlib
 from typing import Literal
 
 from amp_transpiler.graph.program import Program
-from amp_transpiler.runtime.ort import ORT_ERRORS, error_text, open_session
+from amp_transpiler.runtime.ort import ORT_ERRORS, SessionSettings, error_text
 from amp_transpiler.runtime.places import CPUPlace, default_place
 from amp_transpiler.runtime.session import Session
 
@@ -32,7 +32,7 @@ def check_load(path: pathlib.Path, program: Program) -> LoadResult:
     """Load the model at `path`, which holds `program`: on CUDA where a device answers, else on the CPU."""
     place = default_place()
     try:
-        open_session(path, place, optimize=False)
+        place.open_session(path, SessionSettings(optimize=False))
     except ORT_ERRORS as error:
         if not _lacks_kernel_or_operator(error) and not _is_in_a_function_body(error):
             return LoadResult("refused", error_text(error))

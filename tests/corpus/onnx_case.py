@@ -11,7 +11,8 @@ import onnx.numpy_helper
 import onnxruntime as ort
 
 import amp_transpiler as amp
-from amp_transpiler.runtime.ort import ORT_ERRORS, run_session
+from amp_transpiler.runtime.ort import ORT_ERRORS
+from amp_transpiler.runtime.values import run_session
 from tests.corpus.agreement import disagreement
 
 NEWEST_IR = 13  # that ONNX Runtime reads

@@ -11,7 +11,7 @@ import amp_transpiler as amp
 from amp_transpiler import optimizer, static
 from amp_transpiler.errors import EnvironmentProblem, InputError
 from amp_transpiler.paddle.nn import functional
-from amp_transpiler.runtime.places import driver_device_count
+from amp_transpiler.runtime.cuda import driver_device_count
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 

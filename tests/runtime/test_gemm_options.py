@@ -16,10 +16,11 @@ import amp_transpiler as amp
 from amp_transpiler import optimizer, static
 from amp_transpiler.errors import EnvironmentProblem, OptionError
 from amp_transpiler.paddle.nn import functional
-from amp_transpiler.runtime import gemm_options, ort, places
+from amp_transpiler.runtime import cuda, gemm_options, ort, places
 from amp_transpiler.runtime.gemm_options import VARIABLE
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
 from amp_transpiler.runtime.session import Session
+from amp_transpiler.runtime.values import to_ort
 
 CUDA = CUDAPlace(0)
 
@@ -47,14 +48,12 @@ def process(monkeypatch):
 def opened(monkeypatch):
     """Places that sessions were opened for, on the CPU instead, with the variable's value at that moment."""
     found = []
-    create = ort._create
 
-    def on_cpu(message, settings, place):
+    def on_cpu(place, message, settings):
         found.append((place, os.environ.get(VARIABLE)))
-        return create(message, settings, CPUPlace())
+        return CPUPlace().open_session(message, settings)
 
-    monkeypatch.setattr(ort, "_create", on_cpu)
-    monkeypatch.setattr(ort, "cuda_problem", lambda _device_id=0: None)
+    monkeypatch.setattr(CUDAPlace, "open_session", on_cpu)
     return found
 
 
@@ -71,7 +70,7 @@ def test_an_unknown_setting_lists_the_two(make, setting):
 @pytest.mark.parametrize("make", [lambda *args, **options: Session(LOW, *args, **options), static.Executor])
 @pytest.mark.parametrize("given", [[CPUPlace()], []], ids=["asked for", "by default"])
 def test_the_cpu_has_no_such_option(monkeypatch, process, make, given):
-    monkeypatch.setattr(places, "driver_device_count", lambda: 0)
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: 0)
     places.default_place.cache_clear()
     try:
         with pytest.raises(EnvironmentProblem, match="CUDA provider, but this runs on CPU"):
@@ -154,7 +153,7 @@ def test_another_choice_in_the_same_process_is_refused(opened, first, second):
 def test_a_session_that_does_not_open_chooses_nothing(monkeypatch, process, value):
     if value is not None:
         monkeypatch.setenv(VARIABLE, value)
-    monkeypatch.setattr(ort, "cuda_problem", lambda _device_id=0: "no NVIDIA device answers")
+    monkeypatch.setattr(cuda, "cuda_problem", lambda _device_id=0: "no NVIDIA device answers")
     with pytest.raises(EnvironmentProblem, match="no NVIDIA device answers"):
         Session(LOW, CUDA, tiling_accum="low")
     assert os.environ.get(VARIABLE) == value
@@ -167,7 +166,7 @@ def test_a_session_that_does_not_open_chooses_nothing(monkeypatch, process, valu
 @pytest.mark.parametrize(("dtype", "warned"), [("float16", False), ("bfloat16", True), ("float", True)])
 def test_a_program_without_float16_runs_with_a_warning(monkeypatch, opened, caplog, dtype, warned):
     monkeypatch.setattr(
-        Session, "_open", lambda *_args, **_options: ort.open_session(model("float").SerializeToString())
+        Session, "_open", lambda *_args: CUDA.open_session(model("float").SerializeToString(), ort.SessionSettings())
     )
     monkeypatch.setattr(ort, "nodes_on_cpu", lambda _session: ())
     with caplog.at_level(logging.WARNING):
@@ -195,7 +194,7 @@ def step(monkeypatch, **options):
 
 
 def _run_on_cpu(_self, compiled, feeds, state):
-    given = {**{name: ort.to_ort(array) for name, array in feeds.items()}, **state}
+    given = {**{name: to_ort(array) for name, array in feeds.items()}, **state}
     names = [output.name for output in compiled.session.get_outputs()]
     return dict(zip(names, compiled.session.run_with_ort_values(names, given), strict=True))
 

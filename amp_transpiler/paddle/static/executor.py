@@ -14,13 +14,13 @@ import onnxruntime
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.dtypes import AMP_DTYPES
 from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.compile import CompiledStep, compile_step
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, warn_without_effect
-from amp_transpiler.runtime.places import CUDAPlace, Place, default_place
+from amp_transpiler.runtime.places import Place, default_place, to_host
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.runtime.session import has_low_values
+from amp_transpiler.runtime.values import to_ort
 
 __all__ = ["Executor"]
 
@@ -99,7 +99,7 @@ class Executor:
         for name, output in step.updates.items():
             scope.hold(name, outputs[output])
         found = [outputs[step.fetches[name]] for name in fetch]
-        return [ort.to_host(value) for value in found] if return_numpy else found
+        return [to_host(value) for value in found] if return_numpy else found
 
     def close(self) -> None:
         """Let go of every session."""
@@ -149,9 +149,8 @@ class Executor:
             logger.info("'%s' is %s in the scope and is converted to %s, as the program has it", name, held, dtype)
             scope[name] = scope[name].astype(dtype.numpy())
             value = scope.held(name)
-        if isinstance(self.place, CUDAPlace) and value.device_name() == "cpu" and not ort.is_extension(dtype.numpy()):
-            value = onnxruntime.OrtValue.ortvalue_from_numpy(value.numpy(), "cuda", self.place.device_id)
-            scope.hold(name, value)
+        value = self.place.hold(value)
+        scope.hold(name, value)
         return value
 
     def _run(
@@ -159,15 +158,12 @@ class Executor:
     ) -> dict[str, onnxruntime.OrtValue]:
         binding = step.session.io_binding()
         for name, array in feeds.items():
-            binding.bind_ortvalue_input(name, ort.to_ort(array))
+            binding.bind_ortvalue_input(name, to_ort(array))
         for name, value in state.items():
             binding.bind_ortvalue_input(name, value)
         names = [output.name for output in step.session.get_outputs()]
         for name in names:
-            if isinstance(self.place, CUDAPlace):
-                binding.bind_output(name, "cuda", self.place.device_id)
-            else:
-                binding.bind_output(name, "cpu")
+            self.place.bind_output(binding, name)
         if names:
             step.session.run_with_iobinding(binding)
         return dict(zip(names, binding.get_outputs() if names else [], strict=True))

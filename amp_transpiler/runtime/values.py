@@ -1,0 +1,136 @@
+"""Arrays in and out of ONNX Runtime, for element types that its Python bindings do not pass on.
+
+numpy has no bfloat16, and `InferenceSession.run` takes no such array, nor does `OrtValue.numpy()` return one. Here such
+an array goes in as an `OrtValue` made from its bits (`to_ort`) and comes out by reading the bits at the value's address
+(`from_ort`). Callers see arrays of `ml_dtypes.bfloat16`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx_ir as ir
+import onnxruntime
+
+from amp_transpiler.errors import InputError
+
+__all__ = ["element_type", "from_ort", "is_extension", "run_session", "to_ort"]
+
+# ONNX Runtime's names of element types, as in `tensor(float)`, where they differ from ONNX's.
+_ELEMENT_TYPES = {"float": ir.DataType.FLOAT, "double": ir.DataType.DOUBLE}
+
+
+def element_type(ort_type: str) -> ir.DataType | None:
+    """Return the element type that `tensor(float)` and its like name, or None for what is no tensor."""
+    found = re.fullmatch(r"tensor\((\w+)\)", ort_type)
+    if found is None:
+        return None
+    return _ELEMENT_TYPES.get(found[1]) or ir.DataType[found[1].upper()]
+
+
+def is_extension(dtype: np.dtype) -> bool:
+    """Whether numpy has the element type from `ml_dtypes`, as with bfloat16, float8 and 4-bit integers."""
+    return dtype.isbuiltin == 2
+
+
+def to_ort(array: np.ndarray) -> onnxruntime.OrtValue:
+    """Return a value in main memory that holds `array`, be it of a type of `ml_dtypes` such as bfloat16.
+
+    The value shares the array's memory where it can: keep the array unchanged while the value is in use.
+    """
+    array = np.asarray(array, order="C")
+    if not is_extension(array.dtype):
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    dtype = ir.DataType.from_numpy(array.dtype)
+    if dtype.bitwidth < 8:
+        # The shape is taken from the array handed over, the bytes from its beginning, where they are packed.
+        packed = np.frombuffer(ir.Tensor(array).tobytes(), np.uint8)
+        bits = np.zeros(array.shape, np.uint8)
+        bits.reshape(-1)[: packed.size] = packed
+    else:
+        bits = array.view(np.dtype(f"u{array.dtype.itemsize}"))
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype.value)
+
+
+def from_ort(value: onnxruntime.OrtValue) -> np.ndarray | None:
+    """Return the array that a tensor value holds, copied to main memory; None for an empty optional.
+
+    Raises:
+        InputError: a bfloat16 tensor on a device, which has to be bound to main memory instead, or no tensor.
+    """
+    if not value.has_value():
+        return None
+    if not value.is_tensor():
+        raise InputError(f"a value of type {value.data_type()} cannot be read as an array")
+    dtype = ir.DataType(value.element_type())
+    if not is_extension(dtype.numpy()):
+        array: np.ndarray = value.numpy()
+        return array
+    if value.device_name() != "cpu":
+        raise InputError(f"a {dtype} value on {value.device_name()} cannot be read: bind that output to the CPU")
+    shape = tuple(value.shape())
+    bits = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()) if 0 not in shape else b""
+    # ONNX's own message form knows how each of these types is laid out.
+    return onnx.numpy_helper.to_array(onnx.TensorProto(data_type=dtype.value, dims=shape, raw_data=bits))
+
+
+def run_session(
+    session: onnxruntime.InferenceSession, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None
+) -> list[Any]:
+    """Run once, through main memory.
+
+    Args:
+        session: an open session.
+        feeds: input name -> array, or list of arrays for a sequence. bfloat16 arrays are `ml_dtypes.bfloat16`.
+        fetch: outputs wanted; None for all, in the model's order.
+
+    Returns:
+        One array an output, in the order of `fetch`; a list for a sequence, None for an empty optional.
+
+    Raises:
+        ORT_ERRORS: the run failed.
+        InputError: sequences of bfloat16 are asked for, which ONNX Runtime's Python bindings cannot pass on.
+    """
+    types_of = {output.name: output.type for output in session.get_outputs()}
+    names = list(types_of) if fetch is None else list(fetch)
+    given = {name: to_ort(value) if _has_extension(value) else value for name, value in feeds.items()}
+    by_value = [name for name in names if _names_extension(types_of[name])]
+    if not by_value:
+        return list(session.run(names, given))
+    _refuse_unbindable(given, {name: types_of[name] for name in by_value})
+    values = {name: v if isinstance(v, onnxruntime.OrtValue) else to_ort(np.asarray(v)) for name, v in given.items()}
+    found = dict(zip(by_value, map(from_ort, session.run_with_ort_values(by_value, values)), strict=True))
+    others = [name for name in names if name not in found]
+    if others:  # a second run, since only this call reads sequences and only the one above bfloat16
+        found.update(zip(others, session.run(others, given), strict=True))
+    return [found[name] for name in names]
+
+
+def _has_extension(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and is_extension(value.dtype)
+
+
+def _names_extension(ort_type: str) -> bool:
+    inner = re.search(r"tensor\(\w+\)", ort_type)
+    dtype = element_type(inner[0]) if inner else None
+    return dtype is not None and is_extension(dtype.numpy())
+
+
+def _refuse_unbindable(feeds: Mapping[str, Any], outputs: Mapping[str, str]) -> None:
+    for name, kind in outputs.items():
+        if element_type(kind) is None:
+            raise InputError(f"output {name!r} is {kind}: ONNX Runtime's Python bindings cannot read it")
+    for name, value in feeds.items():
+        if not isinstance(value, onnxruntime.OrtValue) and (
+            isinstance(value, list) or value is None or np.asarray(value).dtype.kind in "OUS"
+        ):
+            raise InputError(
+                f"input {name!r} is a sequence, optional or string and output {next(iter(outputs))!r} is "
+                f"{next(iter(outputs.values()))}: ONNX Runtime's Python bindings cannot do both in one run"
+            )
