@@ -4,6 +4,7 @@
     python scripts/golden_dump.py dump OUT.jsonl MODEL_OR_FOLDER...   # add what OUT does not have yet
     python scripts/golden_dump.py dump OUT.jsonl FOLDER --repaired    # level auto, verified and repaired
     python scripts/golden_dump.py compare BEFORE.jsonl AFTER.jsonl    # print every difference, exit 1 if there is any
+    python scripts/golden_dump.py summary FILE.jsonl             # a table for tests/golden_small_models.txt
     python scripts/golden_dump.py classes FILE.jsonl                  # reasons that belong to no class, if any
 
 A line is one conversion: model, way, format, the SHA-256 of the written files, and for every node its precision and
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 
 from golden.dump import WAYS, Record, records_of
 from golden.reasons import reason_class
+from golden.summary import COLUMNS, summary_rows, written_with
 
 
 def main() -> int:
@@ -35,6 +37,8 @@ def main() -> int:
         return 0
     if options.task == "compare":
         return _compare(options.before, options.after)
+    if options.task == "summary":
+        return _summarize(options.file)
     return _unclassified(options.file)
 
 
@@ -49,10 +53,11 @@ def _options() -> argparse.Namespace:
     for each in (dump, one):
         each.add_argument("--repaired", action="store_true", help="level auto alone, verified and repaired")
         each.add_argument("--decisions-only", action="store_true", help="float16 decisions, no files: for node tests")
-    compare, classes = tasks.add_parser("compare"), tasks.add_parser("classes")
+    compare = tasks.add_parser("compare")
     compare.add_argument("before", type=pathlib.Path)
     compare.add_argument("after", type=pathlib.Path)
-    classes.add_argument("file", type=pathlib.Path)
+    for task in ("summary", "classes"):
+        tasks.add_parser(task).add_argument("file", type=pathlib.Path)
     return parser.parse_args()
 
 
@@ -129,6 +134,15 @@ def _differences(old: Record, new: Record) -> Iterator[str]:
     for left, right in zip(before, after, strict=False):
         if left != right:
             yield f"{left} -> {right}"
+
+
+def _summarize(file: pathlib.Path) -> int:
+    rows = [COLUMNS, *summary_rows(_read(file))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    print(f"# written with {written_with()}")
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
 
 
 def _unclassified(file: pathlib.Path) -> int:
