@@ -7,12 +7,17 @@ imported. Only the import system can do that for submodules: hence a finder.
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:
+    Loader = MetaPathFinder = object  # importing importlib.abc takes 8 ms, and only the type checker needs it
 
 __all__ = ["install_aliases"]
 
@@ -27,7 +32,7 @@ def install_aliases(package: str, homes: Mapping[str, str]) -> None:
     sys.meta_path.insert(0, _AliasFinder({f"{package}.{alias}": home for alias, home in homes.items()}))
 
 
-class _AliasFinder(importlib.abc.MetaPathFinder):
+class _AliasFinder(MetaPathFinder):
     def __init__(self, homes: Mapping[str, str]) -> None:
         self._homes = homes
 
@@ -48,7 +53,7 @@ def _exists(name: str) -> bool:
     return name in sys.modules or importlib.util.find_spec(name) is not None
 
 
-class _AliasLoader(importlib.abc.Loader):
+class _AliasLoader(Loader):
     """Hands out a module that is imported under its own name, with that name's specification restored."""
 
     def __init__(self, real: str) -> None:

@@ -1,7 +1,6 @@
 """The command from its arguments to its exit status.
 
-Modules that need onnx, numpy or rich are imported inside functions, so that `--help` and a mistyped option answer at
-once.
+`--help` and a mistyped option must answer at once, so everything else is imported after the options are parsed.
 """
 
 from __future__ import annotations
@@ -10,11 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from amp_transpiler.cli import printing
-from amp_transpiler.cli.destinations import check_report_places, destinations, output_folder
-from amp_transpiler.cli.exit_status import INTERRUPTED, OK, status_of
-from amp_transpiler.cli.options import Options, parse
-from amp_transpiler.cli.outcome import Outcome, convert
-from amp_transpiler.cli.reports import write_reports
+from amp_transpiler.cli.exit_status import INTERRUPTED, status_of
+from amp_transpiler.cli.options import parse
 
 __all__ = ["main"]
 
@@ -32,8 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse(argv)
         verbose = options.verbose > 0
-        with printing.logging_to_stderr(options.verbose):
-            return _run(options)
+        from amp_transpiler.cli.run import run
+
+        return run(options)
     except KeyboardInterrupt:
         printing.error("interrupted")
         return INTERRUPTED
@@ -41,20 +38,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         status, message = status_of(error, verbose=verbose)
         printing.error(message)
         return status
-
-
-def _run(options: Options) -> int:
-    """Convert every model, print and write the reports, and return the highest exit status."""
-    jobs = destinations(options)
-    check_report_places(options, jobs)
-    outcomes: list[Outcome] = []
-    with output_folder(options):
-        for job in jobs:
-            outcome = convert(job, options)
-            outcomes.append(outcome)
-            printing.show(outcome, options, first=len(outcomes) == 1)
-    if len(outcomes) > 1 and not options.silent:
-        good = sum(outcome.status == OK for outcome in outcomes)
-        printing.output(f"\n{len(outcomes)} models: {good} converted, {len(outcomes) - good} failed")
-    write_reports(outcomes, options)
-    return max(outcome.status for outcome in outcomes)

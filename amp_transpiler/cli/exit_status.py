@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
-
 from amp_transpiler.errors import CheckFailed, EnvironmentProblem, InputError, VerificationError
 
 __all__ = ["CHECK_FAILED", "EXIT_STATUS_TEXT", "INTERNAL_ERROR", "INTERRUPTED", "OK", "WRONG_INPUT", "status_of"]
@@ -37,6 +35,8 @@ def status_of(error: Exception, *, verbose: bool) -> tuple[int, str]:
     if isinstance(error, MemoryError):
         return INTERNAL_ERROR, "out of memory; --no-verify needs the least"
     if verbose:
+        import traceback
+
         traceback.print_exception(error)
     hint = "" if verbose else " with the traceback that -v shows"
     return INTERNAL_ERROR, f"internal error: {type(error).__name__}: {error}; please report it{hint}"

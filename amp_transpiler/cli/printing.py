@@ -1,12 +1,9 @@
-"""What the command prints: tables on stdout; errors and log messages, a line each, on stderr."""
+"""Tables on stdout, errors on stderr."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,30 +12,7 @@ if TYPE_CHECKING:
     from amp_transpiler.cli.options import Options
     from amp_transpiler.cli.outcome import Outcome
 
-__all__ = ["error", "logging_to_stderr", "output", "show"]
-
-_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
-
-
-class _Handler(logging.Handler):
-    """Prints log records like the command's own messages. It looks `sys.stderr` up each time: a bar replaces it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(f"amp-transpile: {record.levelname.lower()}: {self.format(record)}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def logging_to_stderr(verbose: int) -> Iterator[None]:
-    """Print the package's log messages: warnings; with `verbose` 1 information, with 2 debug messages too."""
-    logger = logging.getLogger("amp_transpiler")
-    level, handler = logger.level, _Handler()
-    logger.setLevel(_LEVELS[min(verbose, 2)])
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+__all__ = ["error", "output", "show"]
 
 
 def error(message: str) -> None:
