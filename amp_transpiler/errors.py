@@ -9,7 +9,7 @@
     │   └── OutputError              the output cannot be written where it was asked for
     ├── EnvironmentProblem           the installation is broken (two ONNX Runtime wheels, CUDA libraries missing)
     ├── VerificationError            a rewritten program is not well typed: a bug here; nothing is written
-    └── CheckFailed                  the result was checked and found wanting: exit status 1; carries the report
+    └── CheckFailed                  the result failed its check or its tolerance: exit status 1; carries the report
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AmpError(Exception):
 
 
 class InputError(AmpError, ValueError):
-    """What the caller gave cannot be worked with; the message names the thing and the remedy."""
+    """The model, an option or the output place is wrong; the message says which, and the remedy."""
 
 
 class ModelError(InputError):
@@ -41,7 +41,7 @@ class ModelError(InputError):
 
 
 class OptionError(InputError):
-    """An option or argument has no meaning: unknown level, dtype, operator, pattern, ..."""
+    """An option or argument has an unknown value: a level, dtype, operator, pattern, ..."""
 
 
 class OutputError(InputError):
@@ -49,7 +49,7 @@ class OutputError(InputError):
 
 
 class EnvironmentProblem(AmpError):
-    """The installation cannot do what was asked; the message names the package to install or remove."""
+    """The installation is broken; the message names the package to install or remove."""
 
 
 class VerificationError(AmpError):
@@ -57,7 +57,7 @@ class VerificationError(AmpError):
 
 
 class CheckFailed(AmpError):
-    """The converted program was checked and is not good enough. Nothing was written.
+    """The converted program failed a check or the tolerance. Nothing was written.
 
     Attributes:
         report: the `amp_transpiler.Report` of the conversion, with `outputs`, the error of each output. Its class lies

@@ -1,4 +1,4 @@
-"""The way of a model: load, prepare, decide, rewrite, check, compare, save."""
+"""From a model to a checked mixed-precision model: load, prepare, decide, rewrite, compare, check, save."""
 
 from __future__ import annotations
 
@@ -7,33 +7,25 @@ import dataclasses
 import os
 import pathlib
 import tempfile
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
-import onnx_ir as ir
-
-from amp_transpiler.conversion import Conversion, convert, fitted, prepare
+from amp_transpiler.conversion import convert, fitted, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.graph.copy_files import copy_model
-from amp_transpiler.graph.external_data import external_files
-from amp_transpiler.graph.io import Staged, check_destination, load, stage, tensor_bytes
+from amp_transpiler.graph.io import Staged, check_destination, load, stage
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, mark_region
-from amp_transpiler.graph.walk import scopes
-from amp_transpiler.ops.names import operator_name
-from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.policy import Policy
-from amp_transpiler.report import DecisionRow, Report
+from amp_transpiler.report import Report
+from amp_transpiler.report.clock import Clock, Progress
+from amp_transpiler.report.describe import describe_copy, describe_result, describe_source
 from amp_transpiler.systems.choice import DEFAULT_DTYPE, Request, choose_policy
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 from amp_transpiler.verification.verify import accurate, check_result, check_source
 
 __all__ = ["transpile"]
-
-Progress = Callable[[str, float], None]
 
 
 def transpile(
@@ -98,7 +90,6 @@ def transpile(
         InputError: the model, an option or the output place is wrong. Nothing is written.
         CheckFailed: the result is invalid or not accurate enough. Nothing is written.
     """
-    clock = _Clock(progress)
     request = Request(
         policy=policy,
         level=level,
@@ -111,16 +102,15 @@ def transpile(
     )
     chosen = _with_tolerance(choose_policy(request), tolerance)
     destination = None if dst is None else pathlib.Path(dst)
+    clock = Clock(progress)
     with clock.phase("load"):
         source = load(src)
         if destination is not None:
             check_destination(destination, source)
-        # A file loaded for this call alone may be worked on itself; verification wants the original beside the result.
-        program = source if isinstance(src, (str, os.PathLike)) and not verify else source.clone()
-        _mark(program, guard, disable_amp)
-        chosen = fitted(_with_io(chosen, program, keep_io_types), program)
-        chosen = dataclasses.replace(chosen, use_guard=chosen.use_guard or bool(guard))
-        report = _begin(source, destination, chosen, request)
+        # Verification compares with the source, so it needs a program of its own to work on.
+        program = source.clone() if verify or not isinstance(src, (str, os.PathLike)) else source
+        chosen = _with_program(chosen, program, keep_io_types, guard, disable_amp)
+        report = describe_source(source, destination, chosen, level=request.level_name, asked=request.label)
     if chosen.copies:
         return _copied(source, chosen, report, destination, clock)
     ranges = RangeFaults(chosen.low, strict=chosen.strict_ranges)
@@ -133,7 +123,7 @@ def transpile(
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""
         report.verdict = "not verified: verification was switched off"
-    _describe(report, program, conversion)
+    describe_result(report, program, conversion)
     if failure:
         raise CheckFailed(failure, report)
     _write(program, destination, source if verify else None, report, clock)
@@ -141,31 +131,8 @@ def transpile(
     return report
 
 
-def _mark(program: Program, guard: str | Collection[str], disable_amp: str | Collection[str]) -> None:
-    for kind, patterns in ((FP16_GUARD, guard), (DISABLE_AMP, disable_amp)):
-        for pattern in (patterns,) if isinstance(patterns, str) else patterns:
-            mark_region(program, kind, nodes=pattern)
-
-
-def _begin(source: Program, destination: pathlib.Path | None, policy: Policy, request: Request) -> Report:
-    """Return a report that says what was asked for, and what there was before."""
-    opset, weights = opset_of(source.model, ""), sum(tensor_bytes(source.model))
-    return Report(
-        str(source.source or source),
-        request.level_name,
-        policy.low.name,
-        policy.target,
-        asked=request.label,
-        is_copy=policy.copies,
-        destination=None if destination is None else str(destination),
-        opset=(opset, opset),
-        weight_bytes=(weights, weights),
-        file_bytes=(_file_bytes(source), None),
-    )
-
-
 def _with_tolerance(policy: Policy, tolerance: float | None) -> Policy:
-    """The policy with the user's own tolerance, if there is one."""
+    """Return the policy with the user's own tolerance, if there is one."""
     if tolerance is None:
         return policy
     if not tolerance > 0.0:
@@ -173,19 +140,38 @@ def _with_tolerance(policy: Policy, tolerance: float | None) -> Policy:
     return dataclasses.replace(policy, tolerance=tolerance)
 
 
-def _with_io(policy: Policy, program: Program, keep: bool | Collection[str]) -> Policy:
+def _with_program(
+    policy: Policy,
+    program: Program,
+    keep_io_types: bool | Collection[str],
+    guard: str | Collection[str],
+    disable_amp: str | Collection[str],
+) -> Policy:
+    """Mark the user's regions in the program, and return the policy with the program's own facts filled in."""
+    for kind, patterns in ((FP16_GUARD, guard), (DISABLE_AMP, disable_amp)):
+        for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+            mark_region(program, kind, nodes=pattern)
+    low_io = _low_io(program, keep_io_types)
+    fitting = fitted(dataclasses.replace(policy, low_io=low_io), program)
+    # A guard named for this conversion counts under every system's rules, not under Paddle's alone.
+    return dataclasses.replace(fitting, use_guard=policy.use_guard or bool(guard))
+
+
+def _low_io(program: Program, keep_io_types: bool | Collection[str]) -> frozenset[str]:
+    """Return the names of the graph inputs and outputs that become low."""
     graph = program.model.graph
     names = {str(value.name) for value in (*graph.inputs, *graph.outputs)} - program.persistables.keys()
-    kept = (names if keep else set()) if isinstance(keep, bool) else set(keep)
-    if unknown := sorted(kept - names):
+    if isinstance(keep_io_types, bool):
+        return frozenset() if keep_io_types else frozenset(names)
+    if unknown := sorted(set(keep_io_types) - names):
         raise OptionError(
             f"keep_io_types names '{unknown[0]}', which is no input or output: {', '.join(sorted(names))}"
         )
-    return dataclasses.replace(policy, low_io=frozenset(names - kept))
+    return frozenset(names.difference(keep_io_types))
 
 
-def _copied(source: Program, policy: Policy, report: Report, destination: pathlib.Path | None, clock: _Clock) -> Report:
-    """Change nothing: the files are copied byte for byte; what was no file is written as it is."""
+def _copied(source: Program, policy: Policy, report: Report, destination: pathlib.Path | None, clock: Clock) -> Report:
+    """Copy the source's files byte for byte; write a source that came from memory as it is."""
     if policy.low_io:
         raise OptionError(f"{report.asked} changes nothing, so inputs and outputs cannot become {policy.low.name}")
     with clock.phase("write"):
@@ -196,53 +182,16 @@ def _copied(source: Program, policy: Policy, report: Report, destination: pathli
             with stage(source, destination) as staged:
                 written = staged.file_bytes
                 staged.commit()
-    reason = f"{report.asked}: nothing is changed"
-    report.program = source.clone()
-    report.decisions = tuple(
-        DecisionRow(str(node.name), operator_name(node), "untouched", reason, scope.path)
-        for scope in scopes(source.model)
-        for node in scope.graph
-    )
-    report.nodes = len(report.decisions)
-    report.file_bytes = (report.file_bytes[0], written)
-    report.verdict = "not verified: nothing was changed"
+    describe_copy(report, source, written)
     report.seconds, report.phases = clock.total(), clock.phases
     return report
 
 
-def _describe(report: Report, program: Program, conversion: Conversion) -> None:
-    decisions = conversion.assignment.decisions
-    report.program = program
-    report.decisions = tuple(_rows(program.model, conversion.assignment))
-    report.nodes = len(report.decisions)
-    report.low_nodes = sum(decision.precision == "low" for decision in decisions.values())
-    report.high_nodes = sum(decision.precision == "high" for decision in decisions.values())
-    report.casts, report.casts_removed = conversion.casts, conversion.casts_removed
-    report.opset = (report.opset[0], opset_of(program.model, ""))
-    report.weight_bytes = (report.weight_bytes[0], sum(tensor_bytes(program.model)))
-    report.missing_kernels = dict(conversion.assignment.missing_kernels)
-    report.notes = (*program.notes, *report.notes)
-
-
-def _rows(model: ir.Model, assignment: Assignment) -> Iterator[DecisionRow]:
-    paths = {scope.graph: scope.path for scope in scopes(model)}
-    for node, decision in assignment.decisions.items():
-        path = paths.get(node.graph, "") if isinstance(node.graph, ir.Graph) else ""
-        yield DecisionRow(str(node.name), operator_name(node), decision.precision, decision.reason, path)
-
-
-def _file_bytes(program: Program) -> int | None:
-    """Size of the source's files: the model and the external data it refers to."""
-    if program.source is None:
-        return None
-    return sum(file.stat().st_size for file in {program.source, *external_files(program.model)})
-
-
 def _write(
-    program: Program, destination: pathlib.Path | None, checked_against: Program | None, report: Report, clock: _Clock
+    program: Program, destination: pathlib.Path | None, checked_against: Program | None, report: Report, clock: Clock
 ) -> None:
-    """Write the program where it is to be written, once the file has passed its checks where there are to be any."""
-    with clock.phase("write"), _written(program, destination, checked_against is not None, clock) as staged:
+    """Write the program to `destination`, after checking the staged file if verification is on."""
+    with clock.phase("write"), _staged(program, destination, checked_against is not None, clock) as staged:
         if staged is not None and checked_against is not None:
             check_result(staged, program, checked_against, report, clock.phase)
         if staged is not None and destination is not None:
@@ -252,10 +201,8 @@ def _write(
 
 
 @contextlib.contextmanager
-def _written(
-    program: Program, destination: pathlib.Path | None, verify: bool, clock: _Clock
-) -> Iterator[Staged | None]:
-    """Write the program beside its destination, or to a temporary folder where it is only to be checked."""
+def _staged(program: Program, destination: pathlib.Path | None, verify: bool, clock: Clock) -> Iterator[Staged | None]:
+    """Write the program beside its destination; to a temporary folder if it is only checked; else nowhere."""
     if destination is not None:
         with stage(
             program, destination, progress=lambda done, total: clock.tell("write", done / max(1, total))
@@ -269,32 +216,3 @@ def _written(
             yield staged
     else:
         yield None
-
-
-class _Clock:
-    """Times the phases of a conversion and tells of them."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._start = time.perf_counter()
-        self._progress = progress
-        self.phases: dict[str, float] = {}
-
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time what is done inside; a phase entered again adds up."""
-        start = time.perf_counter()
-        self.tell(name, 0.0)
-        try:
-            yield
-        finally:
-            self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - start
-            self.tell(name, 1.0)
-
-    def tell(self, name: str, fraction: float) -> None:
-        """Report that `fraction` of phase `name` is done."""
-        if self._progress is not None:
-            self._progress(name, fraction)
-
-    def total(self) -> float:
-        """Seconds since the beginning."""
-        return time.perf_counter() - self._start

@@ -1,0 +1,97 @@
+"""Filling a report: from the source before a conversion, and from the result after it."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from amp_transpiler.conversion import Conversion
+from amp_transpiler.graph.external_data import external_files
+from amp_transpiler.graph.io import tensor_bytes
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.walk import scopes
+from amp_transpiler.ops.names import operator_name
+from amp_transpiler.ops.schema import opset_of
+from amp_transpiler.precision.assignment import Assignment
+from amp_transpiler.precision.policy import Policy
+from amp_transpiler.report.report import DecisionRow, Report
+
+__all__ = ["describe_copy", "describe_result", "describe_source"]
+
+
+def describe_source(
+    source: Program, destination: pathlib.Path | None, policy: Policy, *, level: str | None, asked: str
+) -> Report:
+    """Return a report with the request and the state of the source.
+
+    Args:
+        source: the program before the conversion.
+        destination: where the result is to be written, or None.
+        policy: how the conversion decides.
+        level: the level's name; None where the system has no levels.
+        asked: the request in words.
+    """
+    opset, weights = opset_of(source.model, ""), sum(tensor_bytes(source.model))
+    return Report(
+        str(source.source or source),
+        level,
+        policy.low.name,
+        policy.target,
+        asked=asked,
+        is_copy=policy.copies,
+        destination=None if destination is None else str(destination),
+        opset=(opset, opset),
+        weight_bytes=(weights, weights),
+        file_bytes=(_file_bytes(source), None),
+    )
+
+
+def _file_bytes(program: Program) -> int | None:
+    """Return the size of the source's files: the model and its external data; None for a source in memory."""
+    if program.source is None:
+        return None
+    return sum(file.stat().st_size for file in {program.source, *external_files(program.model)})
+
+
+def describe_result(report: Report, program: Program, conversion: Conversion) -> None:
+    """Add the decisions and the state of the result to `report`."""
+    decisions = conversion.assignment.decisions
+    report.program = program
+    report.decisions = tuple(_rows(program.model, conversion.assignment))
+    report.nodes = len(report.decisions)
+    report.low_nodes = sum(decision.precision == "low" for decision in decisions.values())
+    report.high_nodes = sum(decision.precision == "high" for decision in decisions.values())
+    report.casts, report.casts_removed = conversion.casts, conversion.casts_removed
+    report.opset = (report.opset[0], opset_of(program.model, ""))
+    report.weight_bytes = (report.weight_bytes[0], sum(tensor_bytes(program.model)))
+    report.missing_kernels = dict(conversion.assignment.missing_kernels)
+    report.notes = (*program.notes, *report.notes)
+
+
+def _rows(model: ir.Model, assignment: Assignment) -> Iterator[DecisionRow]:
+    paths = {scope.graph: scope.path for scope in scopes(model)}
+    for node, decision in assignment.decisions.items():
+        path = paths.get(node.graph, "") if isinstance(node.graph, ir.Graph) else ""
+        yield DecisionRow(str(node.name), operator_name(node), decision.precision, decision.reason, path)
+
+
+def describe_copy(report: Report, source: Program, written: int | None) -> None:
+    """Add to `report` that the source was copied as it is.
+
+    Args:
+        report: the report of the conversion.
+        source: the program.
+        written: bytes of the written files, or None.
+    """
+    reason = f"{report.asked}: nothing is changed"
+    report.program = source.clone()
+    report.decisions = tuple(
+        DecisionRow(str(node.name), operator_name(node), "untouched", reason, scope.path)
+        for scope in scopes(source.model)
+        for node in scope.graph
+    )
+    report.nodes = len(report.decisions)
+    report.file_bytes = (report.file_bytes[0], written)
+    report.verdict = "not verified: nothing was changed"
