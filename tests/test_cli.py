@@ -244,7 +244,7 @@ def test_json_of_several_models_is_a_list_that_tells_of_failures(tmp_path, trans
 
 def test_explain_names_every_node(model, transpile, capsys):
     assert cli.main([str(model), "--explain"]) == 0
-    assert "low        MatMul    product  -      white list" in capsys.readouterr().out
+    assert "float16    MatMul    product  -      white list" in capsys.readouterr().out
 
 
 def test_quiet_prints_nothing(model, transpile, capsys):

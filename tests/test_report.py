@@ -106,9 +106,9 @@ def test_human_number(value, text):
     [
         "models/net.onnx -> models/net.fp16.onnx",
         "level auto, float16, target cuda, 2.2 s",
-        "5: 2 low (50% of those with a choice), 2 high, 1 untouched",
+        "5: 2 float16 (50% of those with a choice), 2 float32, 1 unchanged",
         "1x no CUDA kernel in float16 at opset 17",
-        "3 added, 1 removed",
+        "3 inserted, 1 removed",
         "13 -> 17",
         "418.1 MB -> 209.1 MB (-50%)",
         "418.2 MB -> 209.1 MB (-50%)",
@@ -201,10 +201,29 @@ def test_outputs_are_ordered_worst_first():
     assert [one.name for one in outputs_worst_first(outputs)] == ["inf", "int", "nan", "small"]
 
 
+@pytest.mark.parametrize(("dtype", "names"), [("float16", "float16"), ("bfloat16", "bfloat16")])
+def test_readers_see_element_types_and_machines_the_fixed_words(dtype, names):
+    report = make_report(dtype=dtype)
+    words = [names, names, "float32", "float32", "unchanged"]
+    assert [line.split()[0] for line in explain_lines(report)][1:] == words
+    text = " ".join(Collector(page([(report, None)])).text).split()
+    assert {"low", "high", "untouched"}.isdisjoint(text)
+    assert {*words} <= {*text} & {*shown(report).replace(",", " ").split()}
+    fixed = [row["precision"] for row in report_as_dict(report)["decisions"]]
+    assert fixed == ["low", "low", "high", "high", "untouched"]
+
+
+def test_a_report_without_a_level_names_what_was_asked():
+    report = make_report(level=None, asked="policy torch")
+    assert "policy torch, float16, target cuda" in shown(report)
+    assert "policy torch" in page([(report, None)])
+    assert json.loads(dump(report_as_dict(report)))["level"] is None
+
+
 def test_explain_has_one_line_a_node_in_program_order():
     lines = list(explain_lines(make_report()))
     assert [line.split()[2] for line in lines] == ["node", "conv_0", "relu_0", "exp_0", "det_0", "shape_0"]
-    assert lines[3].split(maxsplit=4) == ["high", "Exp", "exp_0", "loop_1/body", "black list"]
+    assert lines[3].split(maxsplit=4) == ["float32", "Exp", "exp_0", "loop_1/body", "black list"]
 
 
 def test_explain_keeps_a_hostile_name_on_its_line():

@@ -1,4 +1,4 @@
-"""The report as a record; its table, JSON and HTML forms are in the modules beside this one."""
+"""The report of a conversion: the record, and its forms as a table, an explanation, JSON and HTML."""
 
 from amp_transpiler.report.report import DecisionRow, OutputComparison, Report
 

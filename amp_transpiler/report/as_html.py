@@ -1,4 +1,4 @@
-"""The report as one HTML page that stands alone: styles and pictures inline, no script, nothing fetched."""
+"""The report as one self-contained HTML page: styles and pictures inline, no script, nothing fetched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from amp_transpiler.report.table import (
     outputs_worst_first,
     printable,
 )
-from amp_transpiler.report.wording import reasons, remarks
+from amp_transpiler.report.wording import PRECISIONS, precision_name, reasons, remarks
 
 __all__ = ["page"]
 
@@ -63,7 +63,7 @@ def page(reports: Sequence[tuple[Report, str | None]]) -> str:
     """Return a whole HTML document.
 
     Args:
-        reports: for each model its report and, where the check failed and nothing was written, why.
+        reports: for each model its report and, if a check failed and nothing was written, the reason.
     """
     title = f"{len(reports)} models" if len(reports) != 1 else _html(reports[0][0].source)
     articles = "\n".join(_article(report, error) for report, error in reports)
@@ -77,7 +77,7 @@ def page(reports: Sequence[tuple[Report, str | None]]) -> str:
 
 
 def _html(text: object) -> str:
-    """Return `text` for use as HTML text or a quoted attribute; names come from the model and are not trusted."""
+    """Return `text` escaped for HTML text or a quoted attribute: names come from the model and are not trusted."""
     return escape(printable(text), quote=True)
 
 
@@ -94,7 +94,7 @@ def _article(report: Report, error: str | None) -> str:
         _outputs(report),
         _why(report),
         _list("Notes", remarks(report)),
-        _list("Made high because the first result was not exact enough", report.repaired),
+        _list("Made float32 because the first result was not accurate enough", report.repaired),
         _decisions(report),
     ]
     return "\n".join(part for part in parts if part) + "\n</article>"
@@ -115,10 +115,9 @@ def _verdict(report: Report, error: str | None) -> str:
 def _tiles(report: Report) -> str:
     choice = report.low_nodes + report.high_nodes
     share = f"{report.low_nodes / choice:.0%}" if choice else "-"
-    low = "low" if report.is_copy else _html(report.dtype)
     tiles = [
-        (share, f"of {choice} float nodes are {low}"),
-        (str(report.casts), f"casts added, {report.casts_removed} removed"),
+        (share, f"of {choice} float nodes are {_html(precision_name('low', report))}"),
+        (str(report.casts), f"casts inserted, {report.casts_removed} removed"),
         (human_bytes(report.weight_bytes[1]), f"of weights, was {human_bytes(report.weight_bytes[0])}"),
     ]
     if report.file_bytes[1] is not None:
@@ -133,9 +132,9 @@ def _tiles(report: Report) -> str:
 def _operators(report: Report) -> str:
     if not report.decisions:
         return ""
-    legend = "".join(f'<span class="key {name}"></span>{name}' for name in ("low", "high", "untouched"))
+    legend = "".join(f'<span class="key {p}"></span>{_html(precision_name(p, report))}' for p in PRECISIONS)
     return (
-        f'<section><h2>Nodes by operator</h2><p class="soft">{legend}</p>{operator_chart(report.decisions)}'
+        f'<section><h2>Nodes by operator</h2><p class="soft">{legend}</p>{operator_chart(report)}'
         f"{_missing(report)}</section>"
     )
 
@@ -175,8 +174,9 @@ def _outputs(report: Report) -> str:
 
 def _why(report: Report) -> str:
     rows = [
-        f'<tr><td class="{precision}">{precision}</td><td class="n">{count}</td><td>{_html(reason)}</td></tr>'
-        for precision in ("low", "high", "untouched")
+        f'<tr><td class="{precision}">{_html(precision_name(precision, report))}</td><td class="n">{count}</td>'
+        f"<td>{_html(reason)}</td></tr>"
+        for precision in PRECISIONS
         for reason, count in reasons(report, precision)
     ]
     if not rows:
@@ -193,7 +193,7 @@ def _list(title: str, items: Sequence[str]) -> str:
 
 def _decisions(report: Report) -> str:
     rows = (
-        f'<tr><td class="{row.precision}">{row.precision}</td><td>{_html(row.op)}</td>'
+        f'<tr><td class="{row.precision}">{_html(precision_name(row.precision, report))}</td><td>{_html(row.op)}</td>'
         f"<td><code>{_html(row.name)}</code></td><td>{_html(row.scope)}</td><td>{_html(row.reason)}</td></tr>"
         for row in report.decisions
     )

@@ -1,4 +1,4 @@
-"""The report for machines: everything in it, the options and the versions of the packages that produced it."""
+"""The report as JSON: every field, and the versions of the packages that produced it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from amp_transpiler.version import __version__
 
 __all__ = ["dump", "package_versions", "report_as_dict"]
 
-FORMAT = 1  # Raised when a key is renamed or removed; added keys do not raise it.
+FORMAT = 1  # raised when a key is renamed or removed, not when one is added
 
 _PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "scipy")
 
 
 def report_as_dict(report: Report) -> dict[str, Any]:
-    """Return every field of `report` except the program, as JSON values; among the notes all that the table says.
+    """Return every field of `report` except the program, as JSON values; the notes are the table's, all of them.
 
     Floats that are not finite become the strings `NaN`, `Infinity` and `-Infinity`; pairs (before, after) become
     lists of two.
@@ -42,7 +42,7 @@ def dump(record: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
 
 
 def package_versions() -> dict[str, str | int]:
-    """Return the versions of Python and of the packages that decide what a conversion gives."""
+    """Return the versions of Python and of the packages that the result of a conversion depends on."""
     versions: dict[str, str | int] = {
         "json_format": FORMAT,
         "amp_transpiler": __version__,
@@ -52,12 +52,12 @@ def package_versions() -> dict[str, str | int]:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            continue  # Either of the two ONNX Runtime wheels is absent by design.
+            continue  # only one of the two ONNX Runtime wheels is ever installed
     return versions
 
 
 def _plain(value: Any) -> Any:
-    """Return `value` in JSON's own types."""
+    """Return `value` built from JSON's types only."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

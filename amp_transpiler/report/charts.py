@@ -4,49 +4,52 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
-from amp_transpiler.report.report import DecisionRow, OutputComparison
+from amp_transpiler.report.report import OutputComparison, Precision, Report
 from amp_transpiler.report.table import human_percent, is_float, outputs_worst_first, printable
+from amp_transpiler.report.wording import PRECISIONS, precision_name
 
 __all__ = ["error_chart", "operator_chart"]
 
 MAX_BARS = 24
 _WIDTH = 720
-_LABELS = 190  # Room for names, left of the bars.
-_VALUES = 110  # Room for figures, right of the bars.
+_LABELS = 190  # room for names, left of the bars
+_VALUES = 110  # room for figures, right of the bars
 _ROW = 24
 _BAR = 14
-_PRECISIONS = ("low", "high", "untouched")
-# The axis of relative errors: decades from a float32 rounding error to "nothing in common".
+# The axis of relative errors, in powers of ten: from the rounding error of float32 to an error as large as the output.
 _DECADES = (-7, 0)
 
 
-def operator_chart(decisions: Sequence[DecisionRow]) -> str:
-    """Return an SVG bar for each operator, the most frequent first: its nodes low, high and untouched."""
+def operator_chart(report: Report) -> str:
+    """Return an SVG bar for each operator, the most frequent first: its nodes by precision."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for row in decisions:
+    for row in report.decisions:
         counts[row.op][row.precision] += 1
     ordered = sorted(counts.items(), key=lambda item: (-item[1].total(), item[0]))
     if len(ordered) > MAX_BARS:
         rest: collections.Counter[str] = sum((count for _, count in ordered[MAX_BARS - 1 :]), collections.Counter())
         ordered = [*ordered[: MAX_BARS - 1], (f"{len(ordered) - MAX_BARS + 1} other operators", rest)]
     longest = max((count.total() for _, count in ordered), default=1)
-    rows = [_operator_row(index, op, count, longest) for index, (op, count) in enumerate(ordered)]
+    names = {precision: precision_name(precision, report) for precision in PRECISIONS}
+    rows = [_operator_row(index, op, count, longest, names) for index, (op, count) in enumerate(ordered)]
     return _svg(rows, len(ordered), "Nodes by operator and precision")
 
 
-def _operator_row(index: int, op: str, count: collections.Counter[str], longest: int) -> str:
+def _operator_row(
+    index: int, op: str, count: collections.Counter[str], longest: int, names: Mapping[Precision, str]
+) -> str:
     parts = [_label(index, op)]
     left = float(_LABELS)
-    for precision in _PRECISIONS:
+    for precision in PRECISIONS:
         width = count[precision] / longest * (_WIDTH - _LABELS - _VALUES)
         if width:
-            tip = escape(f"{printable(op)}: {count[precision]} {precision}")
+            tip = escape(f"{printable(op)}: {count[precision]} {names[precision]}")
             parts.append(_bar(index, left, width, precision, tip))
         left += width
-    parts.append(_value(index, left, f"{count['low']} of {count.total()} low"))
+    parts.append(_value(index, left, f"{count['low']} of {count.total()} {names['low']}"))
     return "".join(parts)
 
 

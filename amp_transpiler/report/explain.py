@@ -1,4 +1,4 @@
-"""One line a node: its precision and the reason. Aligned for reading, one line each for `grep`."""
+"""One line per node: its precision and the reason, in columns, so that `grep` finds whole entries."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections.abc import Iterator
 
 from amp_transpiler.report.report import Report
 from amp_transpiler.report.table import printable
+from amp_transpiler.report.wording import precision_name
 
 __all__ = ["explain_lines"]
 
-_WIDEST = 48  # Longer names push their own line to the right instead of everybody's.
+_WIDEST = 48  # characters of a column; a longer name shifts only its own line
 
 
 def explain_lines(report: Report) -> Iterator[str]:
     """Yield a heading and then, for every node in program order, precision, operator, name, scope and reason."""
-    rows = [tuple(map(_cell, (row.precision, row.op, row.name, row.scope, row.reason))) for row in report.decisions]
+    rows = [
+        tuple(map(_cell, (precision_name(row.precision, report), row.op, row.name, row.scope, row.reason)))
+        for row in report.decisions
+    ]
     heading = ("precision", "operator", "node", "scope", "reason")
     widths = [min(max(len(row[i]) for row in (heading, *rows)), _WIDEST) for i in range(4)]
     for row in (heading, *rows):

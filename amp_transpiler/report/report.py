@@ -1,4 +1,4 @@
-"""What a conversion found out: a plain record, filled by the pipeline and shown by the command."""
+"""The outcome of a conversion: a plain record, filled by the pipeline and shown by the command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DecisionRow:
     Attributes:
         name: the node's name.
         op: the operator, with its domain unless that is ONNX's own (`Conv`, `com.microsoft::BiasGelu`).
-        precision: `low`, `high` (float32), or `untouched`: it has no float32 tensor, or is control flow, whose body is
+        precision: `low`; `high`: float32; `untouched`: it has no float32 tensor, or is control flow, whose bodies are
             decided node by node.
         reason: one sentence; names of values are in single quotes.
         scope: the path of the enclosing bodies, empty in the main graph (`loop_1/body`).
@@ -35,14 +35,14 @@ class DecisionRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputComparison:
-    """How far one output of the low program (emulated) is from the fp32 program's, over all samples.
+    """The difference between an output of the emulated low program and that of the fp32 program, over all samples.
 
     Attributes:
         name: the graph output.
         dtype: its element type in the fp32 program.
         shape: its shape in the first sample.
-        max_abs: largest absolute difference over elements finite on both sides.
-        relative: norm of the difference over the norm of the fp32 output (fraction, not percent); 0 if both are zero.
+        max_abs: largest absolute difference, over the elements that are finite in both.
+        relative: norm of the difference over norm of the fp32 output, a fraction; 0 if both are zero.
         cosine: cosine of the angle between the two.
         nonfinite_reference: elements that are NaN or infinite in fp32.
         nonfinite: elements that are NaN or infinite in low precision where fp32 is finite.
@@ -69,26 +69,26 @@ class Report:
     Attributes:
         source: the model's path, or a description of the object it came from.
         destination: where the result was written, or None.
-        level: the level that decided; None where a system without levels did.
+        level: the level that decided; None for a system without levels.
         dtype: the low format.
         target: whose kernels counted.
-        asked: the level, policy or preset that was asked for, in words; the level unless given.
-        is_copy: nothing was to be changed, so the result is the source as it was.
+        asked: the requested level, policy or preset, in words; the level unless given.
+        is_copy: nothing had to change, so the result is a copy of the source.
         program: the converted program.
         decisions: one row a node of the fp32 program (functions inlined).
         nodes: number of decided nodes, `len(decisions)`.
-        low_nodes, high_nodes: how many of them are low and high.
-        casts: Cast nodes in the converted program that the conversion put there.
-        casts_removed: Cast nodes of the source that became needless.
+        low_nodes, high_nodes: how many of them run in the low format and in float32.
+        casts: Cast nodes that the conversion inserted.
+        casts_removed: Cast nodes of the source that it removed.
         opset: ONNX opset before and after.
         weight_bytes: bytes of initializers and tensor constants before and after.
-        file_bytes: bytes of the files on disk before and after, external data included; None where not on disk.
-        missing_kernels: operator -> nodes that stay high because the target has no kernel in the low format.
-        outputs: graph output -> comparison; empty where nothing was compared.
+        file_bytes: bytes of the files on disk before and after, external data included; None if not on disk.
+        missing_kernels: operator -> number of nodes that stay float32 because the target has no low kernel.
+        outputs: graph output -> comparison; empty if nothing was compared.
         verdict: one line: `verified ...`, `structurally checked only: REASON`, `not verified: REASON`.
         checks: the checks that passed, in order, a short phrase each.
-        notes: what the user should know: faults of the source, what could not be compared, repairs.
-        repaired: nodes made high because the first result was not accurate enough.
+        notes: for the user: faults of the source, outputs that could not be compared, repairs.
+        repaired: nodes made float32 because the first result was not accurate enough.
         seconds: wall-clock time of the whole conversion.
         phases: phase -> seconds.
     """
@@ -120,4 +120,5 @@ class Report:
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.asked = self.asked or f"level {self.level}"
+        if not self.asked and self.level is not None:
+            self.asked = f"level {self.level}"

@@ -1,4 +1,4 @@
-"""The report as one screen of text: what was decided, what it cost, and how exact the result is."""
+"""The report as one screen of text: the decisions, their cost, and the accuracy of the result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from amp_transpiler.report.report import OutputComparison, Precision, Report
-from amp_transpiler.report.wording import reasons, remarks
+from amp_transpiler.report.wording import PRECISIONS, precision_name, reasons, remarks
 
 if TYPE_CHECKING:
     from amp_transpiler.runtime.benchmark import BenchmarkResult
@@ -35,12 +35,12 @@ _COLOURS: dict[Precision, str] = {"low": "green", "high": "yellow", "untouched":
 
 
 def printable(text: object) -> str:
-    """Return `text` with control characters escaped: names come from the model and must not steer a terminal."""
+    """Return `text` with control characters escaped: names come from the model and must not control the terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text))
 
 
 def human_bytes(count: int | None) -> str:
-    """Return a byte count in decimal units with four significant digits at most (`418.1 MB`); `-` for None."""
+    """Return a byte count in decimal units with at most four significant digits (`418.1 MB`); `-` for None."""
     if count is None:
         return "-"
     if count < 1000:
@@ -72,7 +72,7 @@ def is_float(dtype: str) -> bool:
 
 
 def outputs_worst_first(outputs: Iterable[OutputComparison]) -> list[OutputComparison]:
-    """Return the comparisons, those a reader must look at first: non-finite, differing, then by relative error."""
+    """Return the comparisons in this order: non-finite values, differing integers, then by relative error."""
 
     def badness(output: OutputComparison) -> tuple[int, int, float, str]:
         relative = math.inf if math.isnan(output.relative) else output.relative
@@ -82,10 +82,10 @@ def outputs_worst_first(outputs: Iterable[OutputComparison]) -> list[OutputCompa
 
 
 def summary(report: Report, *, failed: bool = False) -> RenderableType:
-    """Return the report as something `rich` prints on one screen, readable at 80 columns and without colour.
+    """Return the report for `rich` to print: one screen, readable at 80 columns and without colour.
 
     Args:
-        report: what `transpile` found out.
+        report: the report of `transpile`.
         failed: whether the check failed, so that nothing was written.
     """
     parts: list[RenderableType] = [_title(report, failed=failed), _facts(report, failed=failed)]
@@ -107,13 +107,13 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     grid.add_row("nodes", _node_counts(report))
-    for precision in ("low", "high", "untouched"):
+    for precision in PRECISIONS:
         why = _reasons(report, precision)
         if why is not None:
-            grid.add_row(Text(f"  {precision}", style=_COLOURS[precision]), why)
+            grid.add_row(Text(f"  {precision_name(precision, report)}", style=_COLOURS[precision]), why)
     if report.repaired:
-        grid.add_row("  repaired", Text(f"{_nodes(len(report.repaired))} made high: {_names(report.repaired)}"))
-    grid.add_row("casts", f"{report.casts} added, {report.casts_removed} removed")
+        grid.add_row("  repaired", Text(f"{_nodes(len(report.repaired))} made float32: {_names(report.repaired)}"))
+    grid.add_row("casts", f"{report.casts} inserted, {report.casts_removed} removed")
     grid.add_row("opset", _before_after(*map(str, report.opset)))
     grid.add_row("weights", _sizes(*report.weight_bytes))
     if report.file_bytes[1] is not None:  # None on a dry run
@@ -129,14 +129,14 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
 
 
 def _node_counts(report: Report) -> Text:
-    untouched = report.nodes - report.low_nodes - report.high_nodes
+    unchanged = report.nodes - report.low_nodes - report.high_nodes
     line = Text(f"{report.nodes}: ")
-    line.append(f"{report.low_nodes} low", style=_COLOURS["low"])
+    line.append(f"{report.low_nodes} {precision_name('low', report)}", style=_COLOURS["low"])
     if report.low_nodes + report.high_nodes:
         line.append(f" ({report.low_nodes / (report.low_nodes + report.high_nodes):.0%} of those with a choice)")
     line.append(", ")
-    line.append(f"{report.high_nodes} high", style=_COLOURS["high"])
-    line.append(f", {untouched} untouched")
+    line.append(f"{report.high_nodes} {precision_name('high', report)}", style=_COLOURS["high"])
+    line.append(f", {unchanged} {precision_name('untouched', report)}")
     return line
 
 
@@ -145,7 +145,7 @@ def _reasons(report: Report, precision: Precision) -> RenderableType | None:
     if not rows:
         return None
     limit = MAX_REASONS[precision]
-    # A "1 more reason" line takes as much room as the reason.
+    # A line "for 1 other reason" would take as much room as the reason itself.
     shown = rows if len(rows) == limit + 1 else rows[:limit]
     grid = Table.grid(padding=(0, 1))
     grid.add_column(justify="right")
@@ -228,10 +228,10 @@ def _output_row(output: OutputComparison) -> tuple[str | Text, ...]:
 
 
 def benchmark_table(result: BenchmarkResult, dtype: str) -> RenderableType:
-    """Return latency and peak memory of the fp32 and the low program, side by side, for printing.
+    """Return latency and peak memory of the fp32 and the low program, side by side, for `rich` to print.
 
     Args:
-        result: what was measured.
+        result: the measurements.
         dtype: the low format, for the heading.
     """
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
