@@ -26,15 +26,17 @@ def install_aliases(package: str, homes: Mapping[str, str]) -> None:
     """Let `import package.ALIAS` and `import package.ALIAS.anything.below` find the module behind the alias.
 
     Args:
-        package: the package that gets the aliases.
+        package: the package that gets the aliases; a second call for it replaces those of the first.
         homes: alias -> the full name of the module it stands for.
     """
-    sys.meta_path.insert(0, _AliasFinder({f"{package}.{alias}": home for alias, home in homes.items()}))
+    sys.meta_path[:] = [finder for finder in sys.meta_path if getattr(finder, "aliases_of", None) != package]
+    sys.meta_path.insert(0, _AliasFinder(package, homes))
 
 
 class _AliasFinder(MetaPathFinder):
-    def __init__(self, homes: Mapping[str, str]) -> None:
-        self._homes = homes
+    def __init__(self, package: str, homes: Mapping[str, str]) -> None:
+        self.aliases_of = package
+        self._homes = {f"{package}.{alias}": home for alias, home in homes.items()}
 
     def find_spec(
         self,

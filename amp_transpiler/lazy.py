@@ -3,25 +3,70 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["lazy_names"]
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a module's `__getattr__` that finds each public name in its home.
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package that hands out what its `if TYPE_CHECKING:` block re-exports.
+
+        if TYPE_CHECKING:
+            from package.module import Name as Name
+            from package.functions import *
+        else:
+            __getattr__, __dir__ = lazy_names(__name__)
+
+    That block is the only list of public names. Type checkers and editors read it as ordinary imports; `Name as Name`
+    and `*` are how they know a re-export. At run time it is read from the source, at the first use of any name.
+    `__all__` is made from it too.
 
     Args:
         package: the package's full name.
-        homes: public name -> full name of the module that has it; empty if the name is a module of the package itself.
     """
+    homes: dict[str, str] = {}  # public name -> the module to take it from
 
     def find(name: str) -> Any:
+        if name.startswith("__") and name != "__all__":  # Python and its tools ask every module for such names
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if not homes:
+            homes.update(_public_names(package))
+        if name == "__all__":
+            return sorted(homes)
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        if not homes[name]:
-            return importlib.import_module(f"{package}.{name}")
-        return getattr(importlib.import_module(homes[name]), name)
+        home = homes[name]
+        if home == package:  # a module of the package itself
+            value = importlib.import_module(f"{package}.{name}")
+        else:
+            value = getattr(importlib.import_module(home), name)
+        vars(sys.modules[package])[name] = value  # so that this function is not asked again
+        return value
 
-    return find
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *find("__all__")})
+
+    return find, names
+
+
+def _public_names(package: str) -> dict[str, str]:
+    """Return public name -> home, from the imports of a package's `if TYPE_CHECKING:` block."""
+    import ast  # here, because it would double the time that importing amp_transpiler takes
+
+    loader: Any = getattr(sys.modules[package].__spec__, "loader", None)
+    source = loader.get_source(package) if hasattr(loader, "get_source") else None
+    if source is None:
+        raise ImportError(f"{package}: its public names are read from its source, which is missing: install .py files")
+    blocks = (node for node in ast.parse(source).body if isinstance(node, ast.If))
+    checked = (node for node in blocks if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING")
+    homes: dict[str, str] = {}
+    for line in (line for block in checked for line in block.body if isinstance(line, ast.ImportFrom)):
+        home = str(line.module)
+        for alias in line.names:
+            if alias.name == "*":
+                homes |= dict.fromkeys(importlib.import_module(home).__all__, home)
+            elif alias.asname == alias.name:
+                homes[alias.name] = home
+    return homes

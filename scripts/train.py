@@ -30,12 +30,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import amp_transpiler as amp
-from amp_transpiler import optimizer as optimizers
-from amp_transpiler import static
+from amp_transpiler import optimizer as optimizers, static
 from amp_transpiler.errors import AmpError, EnvironmentProblem, InputError, OptionError
 from amp_transpiler.graph.program import Persistable
+from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.nn import functional
-from amp_transpiler.paddle.static.core import create_persistable
 from amp_transpiler.paddle.training_log import TrainingLog, TrainingStep
 from amp_transpiler.runtime.places import CUDAPlace, Place, default_place
 

@@ -5,8 +5,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.verification.compare import compare_outputs

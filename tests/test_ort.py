@@ -11,9 +11,7 @@ import pytest
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph import io
-from amp_transpiler.runtime import benchmark as benchmark_module
-from amp_transpiler.runtime import ort
-from amp_transpiler.runtime import session as session_module
+from amp_transpiler.runtime import benchmark as benchmark_module, ort, session as session_module
 from amp_transpiler.runtime.benchmark import SIZE_NOT_SPEED, benchmark
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.session import Session, has_low_values

@@ -12,9 +12,9 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.nn.functional.activation import activate, tanh
 from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, emit, number_or_value, program_of, wrap
-from amp_transpiler.paddle.static.core import default_main_program
 
 __all__ = [
     "abs",

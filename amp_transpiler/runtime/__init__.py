@@ -1,16 +1,16 @@
 """Running programs: places, sessions on ONNX Runtime, training steps, latency and memory."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from amp_transpiler.runtime.places import CPUPlace, CUDAPlace, Place, default_place
-    from amp_transpiler.runtime.session import Session
-
-__all__ = ["CPUPlace", "CUDAPlace", "Place", "Session", "default_place"]
-
-_PLACES = f"{__name__}.places"
-__getattr__ = lazy_names(__name__, dict.fromkeys(__all__, _PLACES) | {"Session": f"{__name__}.session"})
+    from amp_transpiler.runtime.places import (
+        CPUPlace as CPUPlace,
+        CUDAPlace as CUDAPlace,
+        Place as Place,
+        default_place as default_place,
+    )
+    from amp_transpiler.runtime.session import Session as Session
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -7,7 +7,7 @@ from amp_transpiler import static
 from amp_transpiler.graph.program import Persistable
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.paddle.static.core import create_persistable
+from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.utils import unique_name
 
 CPU = amp.CPUPlace()

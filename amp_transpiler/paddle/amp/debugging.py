@@ -11,6 +11,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import operator_name
+from amp_transpiler.paddle.framework.programs import default_main_program
 
 __all__ = ["OperatorStats", "collect_operator_stats"]
 
@@ -42,8 +43,6 @@ def collect_operator_stats(program: Program | None = None, print_subblocks: bool
         operator -> counts, sorted by operator.
     """
     if program is None:
-        from amp_transpiler.paddle.static.core import default_main_program
-
         program = default_main_program()
     found: dict[str, OperatorStats] = {}
     for node in _nodes(program, inner=print_subblocks):

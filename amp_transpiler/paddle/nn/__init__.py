@@ -1,6 +1,15 @@
 """Building blocks of networks: functions, initial values, gradient clipping."""
 
-from amp_transpiler.paddle.nn import functional, initializer
-from amp_transpiler.paddle.nn.clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
+from typing import TYPE_CHECKING
 
-__all__ = ["ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue", "functional", "initializer"]
+from amp_transpiler.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from amp_transpiler.paddle.nn import functional as functional, initializer as initializer
+    from amp_transpiler.paddle.nn.clip import (
+        ClipGradByGlobalNorm as ClipGradByGlobalNorm,
+        ClipGradByNorm as ClipGradByNorm,
+        ClipGradByValue as ClipGradByValue,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

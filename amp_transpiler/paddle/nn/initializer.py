@@ -1,4 +1,4 @@
-"""Initial values of parameters: functions of a random generator and a shape, as `static.core.Initial` asks for."""
+"""Initial values of parameters: functions of a random generator and a shape (`framework.persistables.Initial`)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,16 @@
 """Optimizers that append their update to a training program, and learning-rate schedules (`lr`)."""
 
-from amp_transpiler.paddle.optimizer import lr
-from amp_transpiler.paddle.optimizer.adam import Adam
-from amp_transpiler.paddle.optimizer.adamw import AdamW
-from amp_transpiler.paddle.optimizer.base import Optimizer
-from amp_transpiler.paddle.optimizer.lamb import Lamb
-from amp_transpiler.paddle.optimizer.momentum import Momentum
-from amp_transpiler.paddle.optimizer.sgd import SGD
+from typing import TYPE_CHECKING
 
-__all__ = ["SGD", "Adam", "AdamW", "Lamb", "Momentum", "Optimizer", "lr"]
+from amp_transpiler.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from amp_transpiler.paddle.optimizer import lr as lr
+    from amp_transpiler.paddle.optimizer.adam import Adam as Adam
+    from amp_transpiler.paddle.optimizer.adamw import AdamW as AdamW
+    from amp_transpiler.paddle.optimizer.base import Optimizer as Optimizer
+    from amp_transpiler.paddle.optimizer.lamb import Lamb as Lamb
+    from amp_transpiler.paddle.optimizer.momentum import Momentum as Momentum
+    from amp_transpiler.paddle.optimizer.sgd import SGD as SGD
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

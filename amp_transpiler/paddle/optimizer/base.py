@@ -16,12 +16,12 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import AMP_DTYPES, LOW_DTYPES
 from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.paddle.framework.backward import append_backward
+from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.nn.clip import ClipGradBase
 from amp_transpiler.paddle.optimizer.lr import LRScheduler
 from amp_transpiler.paddle.optimizer.step import Target, UpdateStep
 from amp_transpiler.paddle.regularizer import L2Decay, WeightDecayRegularizer
-from amp_transpiler.paddle.static.backward import append_backward
-from amp_transpiler.paddle.static.core import default_startup_program
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.runtime.scope import Scope, global_scope
 

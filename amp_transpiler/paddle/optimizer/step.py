@@ -10,7 +10,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Persistable, Program, Variable
-from amp_transpiler.paddle.static.core import create_persistable
+from amp_transpiler.paddle.framework.persistables import create_persistable
 
 __all__ = ["Target", "UpdateStep", "free_name"]
 

@@ -1,71 +1,27 @@
-"""Building and running programs, in Paddle's words. Names are imported when they are first used."""
-
-from __future__ import annotations
+"""Building, running, saving and loading programs: `paddle.static`."""
 
 from typing import TYPE_CHECKING
 
 from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from amp_transpiler.graph.program import Program, Variable
-    from amp_transpiler.paddle.static import amp, nn
-    from amp_transpiler.paddle.static.backward import append_backward, gradients
-    from amp_transpiler.paddle.static.core import data, default_main_program, default_startup_program, program_guard
-    from amp_transpiler.paddle.static.executor import Executor
-    from amp_transpiler.paddle.static.io import (
-        load,
-        load_inference_model,
-        save,
-        save_inference_model,
-        save_training_program,
+    from amp_transpiler.graph.program import Program as Program, Variable as Variable
+    from amp_transpiler.paddle.framework.backward import append_backward as append_backward, gradients as gradients
+    from amp_transpiler.paddle.framework.programs import (
+        data as data,
+        default_main_program as default_main_program,
+        default_startup_program as default_startup_program,
+        program_guard as program_guard,
     )
-    from amp_transpiler.paddle.static.onnx_import import from_onnx
-    from amp_transpiler.runtime.scope import Scope, global_scope, scope_guard
-
-__all__ = [
-    "Executor",
-    "Program",
-    "Scope",
-    "Variable",
-    "amp",
-    "append_backward",
-    "data",
-    "default_main_program",
-    "default_startup_program",
-    "from_onnx",
-    "global_scope",
-    "gradients",
-    "load",
-    "load_inference_model",
-    "nn",
-    "program_guard",
-    "save",
-    "save_inference_model",
-    "save_training_program",
-    "scope_guard",
-]
-
-_HOMES = {
-    "Executor": "amp_transpiler.paddle.static.executor",
-    "Program": "amp_transpiler.graph.program",
-    "Scope": "amp_transpiler.runtime.scope",
-    "Variable": "amp_transpiler.graph.program",
-    "amp": "",
-    "append_backward": "amp_transpiler.paddle.static.backward",
-    "data": "amp_transpiler.paddle.static.core",
-    "default_main_program": "amp_transpiler.paddle.static.core",
-    "default_startup_program": "amp_transpiler.paddle.static.core",
-    "from_onnx": "amp_transpiler.paddle.static.onnx_import",
-    "global_scope": "amp_transpiler.runtime.scope",
-    "gradients": "amp_transpiler.paddle.static.backward",
-    "load": "amp_transpiler.paddle.static.io",
-    "load_inference_model": "amp_transpiler.paddle.static.io",
-    "nn": "",
-    "program_guard": "amp_transpiler.paddle.static.core",
-    "save": "amp_transpiler.paddle.static.io",
-    "save_inference_model": "amp_transpiler.paddle.static.io",
-    "save_training_program": "amp_transpiler.paddle.static.io",
-    "scope_guard": "amp_transpiler.runtime.scope",
-}
-
-__getattr__ = lazy_names(__name__, _HOMES)
+    from amp_transpiler.paddle.static import amp as amp, nn as nn
+    from amp_transpiler.paddle.static.executor import Executor as Executor
+    from amp_transpiler.paddle.static.export import (
+        load_inference_model as load_inference_model,
+        save_inference_model as save_inference_model,
+        save_training_program as save_training_program,
+    )
+    from amp_transpiler.paddle.static.io import load as load, save as save
+    from amp_transpiler.paddle.static.onnx_import import from_onnx as from_onnx
+    from amp_transpiler.runtime.scope import Scope as Scope, global_scope as global_scope, scope_guard as scope_guard
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

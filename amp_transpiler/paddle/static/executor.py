@@ -84,7 +84,7 @@ class Executor:
                 session's, or contradicts the environment variable ORT_CUDA_GEMM_OPTIONS.
         """
         if program is None:
-            from amp_transpiler.paddle.static.core import default_main_program
+            from amp_transpiler.paddle.framework.programs import default_main_program
 
             program = default_main_program()
         scope = global_scope() if scope is None else scope

@@ -13,11 +13,10 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES
 from amp_transpiler.graph.program import Program
-from amp_transpiler.paddle.static.export import load_inference_model, save_inference_model, save_training_program
 from amp_transpiler.paddle.static.tensor_file import read_header, read_tensors, with_suffix, write_tensors
 from amp_transpiler.runtime.scope import Scope, global_scope
 
-__all__ = ["load", "load_inference_model", "save", "save_inference_model", "save_training_program"]
+__all__ = ["load", "save"]
 
 logger = logging.getLogger(__name__)
 

@@ -23,15 +23,16 @@ from amp_transpiler.graph.walk import all_nodes, constant_of, scopes
 from amp_transpiler.ops.limits import NEWEST_IR, NEWEST_OPSET
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.paddle.static.core import default_startup_program
-from amp_transpiler.paddle.static.random_state import ensure_random_state
+from amp_transpiler.paddle.framework.persistables import initialise_with
+from amp_transpiler.paddle.framework.programs import default_startup_program
+from amp_transpiler.paddle.framework.random_state import ensure_random_state
 from amp_transpiler.paddle.static.trainable_slots import STATISTIC_SLOTS, float_constants, weight_slot
 from amp_transpiler.passes.constants import unify_constants
 from amp_transpiler.passes.functions import inline_functions
 from amp_transpiler.passes.newer_operators import write_out_newer_operators
 from amp_transpiler.passes.opset import OpsetConversionError, convert_opset, lower_opset
 
-__all__ = ["from_onnx", "initialise_with"]
+__all__ = ["from_onnx"]
 
 logger = logging.getLogger(__name__)
 
@@ -85,34 +86,6 @@ def from_onnx(
     program.touch()
     _tell(program, choice)
     return program
-
-
-def initialise_with(startup: Program, about: Persistable, tensor: ir.TensorProtocol) -> None:
-    """Make the startup program set `about.name` to `tensor`, which is not read before it runs.
-
-    A startup program that sets the name already keeps what it has: two programs share it so.
-
-    Raises:
-        InputError: it has it with another shape or element type.
-    """
-    name, dtype, shape = about.name, tensor.dtype, [int(size) for size in tensor.shape.numpy()]
-    if name in startup.updates:
-        found = startup.value(startup.updates[name])
-        if found.dtype != dtype or list(found.shape or ()) != shape:
-            raise InputError(
-                f"the startup program initialises '{name}' as {found.dtype} {found.shape} already, and the model has "
-                f"{dtype} {shape}: use a startup program of its own"
-            )
-        return
-    builder = startup.builder()
-    label = builder.names.fresh(f"{name}__value")
-    value = ir.Value(name=label, type=ir.TensorType(dtype), shape=ir.Shape(shape))
-    value.const_value = ir.LazyTensor(lambda: tensor, dtype=dtype, shape=ir.Shape(shape), name=label)
-    startup.model.graph.register_initializer(value)
-    startup.remember(value)
-    made = builder.op("Identity", [value], name=builder.names.fresh(f"{name}__initial"))
-    startup.updates[name] = str(made.name)
-    startup.persistables.setdefault(name, about)
 
 
 # ---- preparing ----

@@ -10,9 +10,9 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Persistable, Program, Variable
+from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.nn.initializer import Constant, Initializer, XavierUniform
 from amp_transpiler.paddle.param_attr import Attr, ParamAttr
-from amp_transpiler.paddle.static.core import create_persistable
 from amp_transpiler.paddle.utils import unique_name
 
 __all__ = ["Layer", "create_parameter"]

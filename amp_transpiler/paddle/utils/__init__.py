@@ -1,5 +1,10 @@
-"""Small helpers that building programs needs."""
+"""Helpers for building programs."""
 
-from amp_transpiler.paddle.utils import unique_name
+from typing import TYPE_CHECKING
 
-__all__ = ["unique_name"]
+from amp_transpiler.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from amp_transpiler.paddle.utils import unique_name as unique_name
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

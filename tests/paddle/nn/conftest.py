@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.paddle.static.core import data, default_main_program, default_startup_program, program_guard
+from amp_transpiler.paddle.framework.programs import data, default_main_program, default_startup_program, program_guard
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.runtime.places import CPUPlace

@@ -8,7 +8,7 @@ import pytest
 import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program
-from amp_transpiler.paddle.static.core import data, default_main_program, program_guard
+from amp_transpiler.paddle.framework.programs import data, default_main_program, program_guard
 
 torch = pytest.importorskip("torch")
 TF = torch.nn.functional

@@ -7,8 +7,8 @@ import pytest
 
 import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.paddle.static.backward import gradients
-from amp_transpiler.paddle.static.core import data
+from amp_transpiler.paddle.framework.backward import gradients
+from amp_transpiler.paddle.framework.programs import data
 
 torch = pytest.importorskip("torch")
 TF = torch.nn.functional

@@ -8,7 +8,7 @@ import pytest
 
 from amp_transpiler.errors import InputError, ModelError, OptionError
 from amp_transpiler.graph.program import Program
-from amp_transpiler.paddle.static.backward import append_backward
+from amp_transpiler.paddle.framework.backward import append_backward
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.static.onnx_import import from_onnx
 from amp_transpiler.runtime.places import CPUPlace

@@ -17,11 +17,12 @@ from safetensors.numpy import load_file
 
 from amp_transpiler.errors import InputError, OutputError
 from amp_transpiler.graph.program import Persistable, Program
-from amp_transpiler.paddle.static import io
-from amp_transpiler.paddle.static.backward import append_backward
-from amp_transpiler.paddle.static.core import create_persistable, data, program_guard
+from amp_transpiler.paddle.framework.backward import append_backward
+from amp_transpiler.paddle.framework.persistables import create_persistable
+from amp_transpiler.paddle.framework.programs import data, program_guard
+from amp_transpiler.paddle.framework.random_state import ensure_random_state
+from amp_transpiler.paddle.static import export, io
 from amp_transpiler.paddle.static.executor import Executor
-from amp_transpiler.paddle.static.random_state import ensure_random_state
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope
 
@@ -223,14 +224,16 @@ def test_an_inference_model_predicts_what_the_program_does(tmp_path):
         out = main.var("x") @ main.var("w")
     scope, executor = started(startup)
     executor.run(main, BATCH, [], scope)
-    io.save_inference_model(tmp_path / "new" / "linear", [main.var("x")], [out], executor, program=main, scope=scope)
+    export.save_inference_model(
+        tmp_path / "new" / "linear", [main.var("x")], [out], executor, program=main, scope=scope
+    )
     path = tmp_path / "new" / "linear.onnx"
     onnx.checker.check_model(onnx.load(path), full_check=True)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     assert [value.name for value in session.get_inputs()] == ["x"]
     expected = BATCH["x"] @ scope["w"]
     np.testing.assert_allclose(session.run(None, {"x": BATCH["x"]})[0], expected, rtol=1e-5)
-    program, feeds, fetches = io.load_inference_model(tmp_path / "new" / "linear", executor)
+    program, feeds, fetches = export.load_inference_model(tmp_path / "new" / "linear", executor)
     assert feeds == ["x"]
     found = executor.run(program, {"x": BATCH["x"]}, fetches, Scope())[0]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -239,7 +242,7 @@ def test_an_inference_model_predicts_what_the_program_does(tmp_path):
 def test_dropout_does_nothing_in_an_inference_model(tmp_path):
     main, startup, _, error = momentum_program(dropout=True)
     scope, executor = started(startup)
-    io.save_inference_model(tmp_path / "m.onnx", [main.var("y"), main.var("x")], [error], executor, scope=scope)
+    export.save_inference_model(tmp_path / "m.onnx", [main.var("y"), main.var("x")], [error], executor, scope=scope)
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
     assert [value.name for value in session.get_inputs()] == ["y", "x"]
     np.testing.assert_allclose(session.run(None, BATCH)[0], BATCH["x"] @ scope["w"] - BATCH["y"], rtol=1e-5, atol=1e-6)
@@ -249,11 +252,11 @@ def test_inference_models_need_their_inputs_and_values(tmp_path):
     main, startup, loss, _ = momentum_program()
     scope, executor = started(startup)
     with pytest.raises(InputError, match="also depends on y"):
-        io.save_inference_model(tmp_path / "m", [main.var("x")], [loss], executor, scope=scope)
+        export.save_inference_model(tmp_path / "m", [main.var("x")], [loss], executor, scope=scope)
     with pytest.raises(InputError, match="the scope has no value for 'w'"):
-        io.save_inference_model(tmp_path / "m", [main.var("x"), main.var("y")], [loss], executor, scope=Scope())
+        export.save_inference_model(tmp_path / "m", [main.var("x"), main.var("y")], [loss], executor, scope=Scope())
     with pytest.raises(InputError, match="no variable 'w@GRAD'"):
-        io.save_inference_model(tmp_path / "m", [main.var("x")], [main.var("w@GRAD")], executor, scope=scope)
+        export.save_inference_model(tmp_path / "m", [main.var("x")], [main.var("w@GRAD")], executor, scope=scope)
     assert not list(tmp_path.iterdir())
 
 
@@ -265,7 +268,7 @@ def test_inference_models_need_their_inputs_and_values(tmp_path):
 def test_plain_onnxruntime_trains_with_a_written_step(tmp_path, feed, dropout):
     main, startup, loss, _ = momentum_program(dropout=dropout)
     scope, executor = started(startup)
-    io.save_training_program(main, tmp_path / "step.onnx", feed, [loss], scope)
+    export.save_training_program(main, tmp_path / "step.onnx", feed, [loss], scope)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["step.onnx", "step.state.safetensors"]
     model = onnx.load(tmp_path / "step.onnx")
     assert not {node.op_type for node in model.graph.node} & {"Dropout", "BatchNormalization"}
@@ -287,9 +290,9 @@ def test_training_programs_that_cannot_be_written(tmp_path):
     main, startup, loss, _ = momentum_program()
     scope, _ = started(startup)
     with pytest.raises(InputError, match="updates nothing"):
-        io.save_training_program(main.clone(for_test=True), tmp_path / "s", scope=scope)
+        export.save_training_program(main.clone(for_test=True), tmp_path / "s", scope=scope)
     with pytest.raises(InputError, match="run the startup program first"):
-        io.save_training_program(main, tmp_path / "s", scope=Scope())
+        export.save_training_program(main, tmp_path / "s", scope=Scope())
     with pytest.raises(InputError, match=r"input 'y': got shape \[5, 2\]"):
-        io.save_training_program(main, tmp_path / "s", {"x": (4, 3), "y": (5, 2)}, [loss], scope)
+        export.save_training_program(main, tmp_path / "s", {"x": (4, 3), "y": (5, 2)}, [loss], scope)
     assert not list(tmp_path.iterdir())

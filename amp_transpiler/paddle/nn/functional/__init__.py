@@ -1,99 +1,19 @@
 """Layers as functions, with Paddle's signatures; each appends standard ONNX operators to its operands' program."""
+# ruff: noqa: F403  # the list of functions is `__all__` of each module
 
-from amp_transpiler.paddle.nn.functional.activation import (
-    elu,
-    gelu,
-    hardsigmoid,
-    hardswish,
-    leaky_relu,
-    log_softmax,
-    mish,
-    prelu,
-    relu,
-    relu6,
-    selu,
-    sigmoid,
-    silu,
-    softmax,
-    softplus,
-    softsign,
-    swish,
-    tanh,
-)
-from amp_transpiler.paddle.nn.functional.attention import scaled_dot_product_attention
-from amp_transpiler.paddle.nn.functional.common import embedding, interpolate, linear, one_hot, pad
-from amp_transpiler.paddle.nn.functional.conv import conv1d, conv2d, conv2d_transpose
-from amp_transpiler.paddle.nn.functional.cross_entropy import cross_entropy, nll_loss, softmax_with_cross_entropy
-from amp_transpiler.paddle.nn.functional.dropout import dropout
-from amp_transpiler.paddle.nn.functional.loss import (
-    binary_cross_entropy,
-    binary_cross_entropy_with_logits,
-    kl_div,
-    l1_loss,
-    mse_loss,
-    smooth_l1_loss,
-)
-from amp_transpiler.paddle.nn.functional.normalization import (
-    batch_norm,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    normalize,
-)
-from amp_transpiler.paddle.nn.functional.pooling import (
-    adaptive_avg_pool2d,
-    avg_pool1d,
-    avg_pool2d,
-    max_pool1d,
-    max_pool2d,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "adaptive_avg_pool2d",
-    "avg_pool1d",
-    "avg_pool2d",
-    "batch_norm",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "conv1d",
-    "conv2d",
-    "conv2d_transpose",
-    "cross_entropy",
-    "dropout",
-    "elu",
-    "embedding",
-    "gelu",
-    "group_norm",
-    "hardsigmoid",
-    "hardswish",
-    "instance_norm",
-    "interpolate",
-    "kl_div",
-    "l1_loss",
-    "layer_norm",
-    "leaky_relu",
-    "linear",
-    "log_softmax",
-    "max_pool1d",
-    "max_pool2d",
-    "mish",
-    "mse_loss",
-    "nll_loss",
-    "normalize",
-    "one_hot",
-    "pad",
-    "prelu",
-    "relu",
-    "relu6",
-    "scaled_dot_product_attention",
-    "selu",
-    "sigmoid",
-    "silu",
-    "smooth_l1_loss",
-    "softmax",
-    "softmax_with_cross_entropy",
-    "softplus",
-    "softsign",
-    "swish",
-    "tanh",
-]
+from amp_transpiler.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from amp_transpiler.paddle.nn.functional.activation import *
+    from amp_transpiler.paddle.nn.functional.attention import *
+    from amp_transpiler.paddle.nn.functional.classification import *
+    from amp_transpiler.paddle.nn.functional.common import *
+    from amp_transpiler.paddle.nn.functional.conv import *
+    from amp_transpiler.paddle.nn.functional.loss import *
+    from amp_transpiler.paddle.nn.functional.normalization import *
+    from amp_transpiler.paddle.nn.functional.pooling import *
+    from amp_transpiler.paddle.nn.functional.stochastic import *
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -11,7 +11,6 @@ from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, emit, wrap
 
 __all__ = [
-    "activate",
     "elu",
     "gelu",
     "hardsigmoid",

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import builder_of, wrap
-from amp_transpiler.paddle.nn.functional.dropout import dropout
+from amp_transpiler.paddle.nn.functional.stochastic import dropout
 
 __all__ = ["scaled_dot_product_attention"]
 

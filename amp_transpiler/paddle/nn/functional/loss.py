@@ -1,4 +1,4 @@
-"""Losses of regression and of probabilities; those of classes are in `cross_entropy`."""
+"""Losses of regression and of probabilities; those of classes are in `classification`."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""Mixed precision for programs under construction, in Paddle's words."""
+"""Mixed precision for programs under construction: `paddle.static.amp`."""
 
-from amp_transpiler import debugging
-from amp_transpiler.graph.regions import fp16_guard
-from amp_transpiler.paddle.static.amp.decorator import decorate
-from amp_transpiler.paddle.static.amp.optimizer import OptimizerWithMixedPrecision
-from amp_transpiler.systems.paddle.casting import cast_model_to_fp16, cast_parameters_to_fp16
-from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+from typing import TYPE_CHECKING
 
-CustomOpLists = AutoMixedPrecisionLists
+from amp_transpiler.lazy import lazy_names
 
-__all__ = [
-    "AutoMixedPrecisionLists",
-    "CustomOpLists",
-    "OptimizerWithMixedPrecision",
-    "cast_model_to_fp16",
-    "cast_parameters_to_fp16",
-    "debugging",
-    "decorate",
-    "fp16_guard",
-]
+if TYPE_CHECKING:
+    from amp_transpiler.graph.regions import fp16_guard as fp16_guard
+    from amp_transpiler.paddle.amp import debugging as debugging
+    from amp_transpiler.paddle.static.amp.decorator import CustomOpLists as CustomOpLists, decorate as decorate
+    from amp_transpiler.paddle.static.amp.optimizer import OptimizerWithMixedPrecision as OptimizerWithMixedPrecision
+    from amp_transpiler.systems.paddle.casting import (
+        cast_model_to_fp16 as cast_model_to_fp16,
+        cast_parameters_to_fp16 as cast_parameters_to_fp16,
+    )
+    from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists as AutoMixedPrecisionLists
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -16,9 +16,11 @@ from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.systems.paddle.levels import LEVELS, Level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
-__all__ = ["decorate"]
+__all__ = ["CustomOpLists", "decorate"]
 
 logger = logging.getLogger(__name__)
+
+CustomOpLists = AutoMixedPrecisionLists  # Paddle's older name
 
 _WEIGHT_SUMS = ("fp32", "low")
 

@@ -12,6 +12,8 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.context import low_weight_sums
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Persistable, Program, Variable
+from amp_transpiler.paddle.framework.persistables import create_persistable
+from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.optimizer.base import Optimizer
 from amp_transpiler.paddle.static.amp.loss_scaling import (
     ScalingRule,
@@ -20,7 +22,6 @@ from amp_transpiler.paddle.static.amp.loss_scaling import (
     zero_if,
 )
 from amp_transpiler.paddle.static.amp.scaler_state import ScalerState
-from amp_transpiler.paddle.static.core import create_persistable, default_startup_program
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.scope import Scope, global_scope

@@ -9,6 +9,8 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.framework.programs import default_startup_program
+from amp_transpiler.paddle.framework.random_state import ensure_random_state
 from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, choice, wrap
 
 __all__ = ["dropout"]
@@ -54,9 +56,6 @@ def dropout(
 
 
 def _dropped(x: Variable, value: ir.Value, p: float) -> ir.Value:
-    from amp_transpiler.paddle.static.core import default_startup_program
-    from amp_transpiler.paddle.static.random_state import ensure_random_state
-
     ensure_random_state(x.program, default_startup_program())
     builder = builder_of(x)
     ratio = builder.constant(np.array(p, np.float32))

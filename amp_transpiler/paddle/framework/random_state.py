@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.program import Persistable, Program
-from amp_transpiler.paddle.static.core import create_persistable
-from amp_transpiler.paddle.utils.seed import generator
+from amp_transpiler.paddle.framework.persistables import create_persistable
+from amp_transpiler.paddle.framework.random import generator
 from amp_transpiler.runtime.compile import RANDOM_SEED, RANDOM_STEP
 
 __all__ = ["ensure_random_state"]

@@ -1,0 +1,130 @@
+"""Values that live in a scope from run to run, and what the startup program computes them from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.program import Persistable, Program, Variable
+from amp_transpiler.paddle.framework.programs import default_main_program, default_startup_program
+from amp_transpiler.paddle.framework.random import generator, global_seed
+
+__all__ = ["Initial", "create_persistable", "initialise", "initialise_with"]
+
+Initial = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+
+
+def create_persistable(
+    about: Persistable,
+    shape: Sequence[int],
+    initial: Initial | float,
+    dtype: ir.DataType = ir.DataType.FLOAT,
+    *,
+    main: Program | None = None,
+    startup: Program | None = None,
+) -> Variable:
+    """Add a value that lives in the scope to the main program, and its initial value to the startup program.
+
+    A startup program that initialises the name already keeps its initial value. So two programs can share a value.
+
+    Args:
+        about: name and kind.
+        shape: dimensions.
+        initial: a number, or a function of a random generator and the shape.
+        dtype: element type.
+        main: the program that uses it; the current one unless given.
+        startup: the program that computes its initial value; the current one unless given.
+
+    Raises:
+        InputError: one of the programs has the name with another shape or element type.
+    """
+    main = main if main is not None else default_main_program()
+    startup = startup if startup is not None else default_startup_program()
+    main.add_persistable(about, dtype, shape)
+    initialise(startup, about, tuple(shape), initial, dtype)
+    return Variable(main, about.name)
+
+
+def initialise(
+    startup: Program, about: Persistable, shape: tuple[int, ...], initial: Initial | float, dtype: ir.DataType
+) -> None:
+    """Make the startup program set `about.name`, unless it does so already.
+
+    Raises:
+        InputError: it does, with another shape or element type.
+    """
+    if _is_initialised(startup, about.name, dtype, shape, "another layer asks for"):
+        return
+    builder = startup.builder()
+    if callable(initial):
+        value = _random_initial(startup, about.name, shape, initial, dtype)
+    else:
+        fill = ir.tensor(np.full(1, initial, dtype.numpy()))
+        value = builder.op("ConstantOfShape", [builder.constant(np.array(shape, np.int64))], {"value": fill})
+        value.shape = ir.Shape(shape)
+    _set_initial(startup, about, value)
+
+
+def initialise_with(startup: Program, about: Persistable, tensor: ir.TensorProtocol) -> None:
+    """Make the startup program set `about.name` to `tensor`, which is not read before that program runs.
+
+    A startup program that sets the name already keeps what it has. So two programs can share a value.
+
+    Raises:
+        InputError: it sets the name with another shape or element type.
+    """
+    shape = tuple(int(size) for size in tensor.shape.numpy())
+    if not _is_initialised(startup, about.name, tensor.dtype, shape, "the model has"):
+        _set_initial(startup, about, _lazy_initial(startup, about.name, shape, tensor.dtype, lambda: tensor))
+
+
+def _is_initialised(startup: Program, name: str, dtype: ir.DataType, shape: tuple[int, ...], who_differs: str) -> bool:
+    """Return whether the startup program sets `name`.
+
+    Raises:
+        InputError: it does, with another shape or element type.
+    """
+    if name not in startup.updates:
+        return False
+    found = startup.value(startup.updates[name])
+    if found.dtype != dtype or list(found.shape or ()) != list(shape):
+        raise InputError(
+            f"the startup program initialises '{name}' as {found.dtype} {found.shape} already, and {who_differs} "
+            f"{dtype} {list(shape)}: give one of the two another name, or use a startup program of its own"
+        )
+    return True
+
+
+def _set_initial(startup: Program, about: Persistable, value: ir.Value) -> None:
+    builder = startup.builder()
+    result = builder.op("Identity", [value], name=builder.names.fresh(f"{about.name}__initial"))
+    startup.updates[about.name] = str(result.name)
+    startup.persistables.setdefault(about.name, about)
+
+
+def _random_initial(
+    startup: Program, name: str, shape: tuple[int, ...], initial: Initial, dtype: ir.DataType
+) -> ir.Value:
+    def draw() -> ir.TensorProtocol:
+        seed = startup.random_seed or global_seed()
+        return ir.tensor(np.asarray(initial(generator(seed, name), shape)).astype(dtype.numpy()), dtype=dtype)
+
+    return _lazy_initial(startup, name, shape, dtype, draw)
+
+
+def _lazy_initial(
+    startup: Program, name: str, shape: tuple[int, ...], dtype: ir.DataType, make: Callable[[], ir.TensorProtocol]
+) -> ir.Value:
+    """Return a constant of the startup program whose value is computed when it is first read.
+
+    So a random value uses the seed that the program has when it runs, and a large table costs nothing until then.
+    """
+    label = startup.builder().names.fresh(f"{name}__value")
+    value = ir.Value(name=label, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+    value.const_value = ir.LazyTensor(make, dtype=dtype, shape=ir.Shape(shape), name=label)
+    startup.model.graph.register_initializer(value)
+    startup.remember(value)
+    return value

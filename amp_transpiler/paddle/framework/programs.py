@@ -1,0 +1,73 @@
+"""The programs being built: which is current, and its inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.dtypes import parse_dtype
+from amp_transpiler.graph.program import Program, Variable
+
+__all__ = ["data", "default_main_program", "default_startup_program", "enable_static", "program_guard"]
+
+_defaults = (Program(), Program())
+_current: contextvars.ContextVar[tuple[Program, Program]] = contextvars.ContextVar("amp_transpiler.programs")
+
+
+def enable_static() -> None:
+    """Do nothing. Paddle's scripts call it to leave dynamic mode, and here every program is static."""
+
+
+def default_main_program() -> Program:
+    """Return the program that layers append to."""
+    return _current.get(_defaults)[0]
+
+
+def default_startup_program() -> Program:
+    """Return the program that computes initial values."""
+    return _current.get(_defaults)[1]
+
+
+@contextlib.contextmanager
+def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
+    """Make these the current programs inside the `with` block.
+
+    Args:
+        main_program: the program that layers append to.
+        startup_program: the program that their initial values go to; stays the current one if None.
+    """
+    token = _current.set((main_program, startup_program if startup_program is not None else default_startup_program()))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def data(name: str, shape: Sequence[int | str | None], dtype: Any = "float32", lod_level: int = 0) -> Variable:
+    """Add an input to the current program. Every run must feed it.
+
+    Args:
+        name: its name in `feed`.
+        shape: its dimensions. None, -1 or a name is a free dimension, which may change from run to run. An unnamed free
+            first dimension is called `batch` and is the same for all inputs; name it where it is not.
+        dtype: element type.
+        lod_level: Paddle's, must be 0.
+
+    Raises:
+        InputError: the name is taken, or `lod_level` is not 0.
+    """
+    if lod_level:
+        raise InputError(f"data '{name}': lod_level must be 0, got {lod_level}: ONNX has no nested sequences")
+    program = default_main_program()
+    program.add_input(name, parse_dtype(dtype), [_dimension(name, axis, size) for axis, size in enumerate(shape)])
+    program.no_gradient.add(name)
+    return Variable(program, name)
+
+
+def _dimension(name: str, axis: int, size: int | str | None) -> int | str:
+    if isinstance(size, str) or (size is not None and size >= 0):
+        return size
+    return "batch" if axis == 0 else f"{name}_{axis}"
