@@ -4,6 +4,9 @@ import pathlib
 import re
 import shlex
 
+import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 from amp_transpiler import static
@@ -55,6 +58,35 @@ def test_the_examples_of_a_page_run(page):
         elif language == "sh":
             run_commands(code)
     assert set(languages) == {"python", "sh"}
+
+
+README_MODEL = """
+<ir_version: 10, opset_import: ["": 20]>
+net (float[1, 4] x) => (float[1, 3] y) <float[4, 3] w = {0.5, -1, 2, 1, 0.25, -0.5, 3, 1.5, -2, 1, 1, 1}>
+{
+    h = MatMul (x, w)
+    y = Softmax (h)
+}
+"""
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_examples_of_the_readme_run():
+    x = np.linspace(-1, 1, 4, dtype=np.float32)[None]
+    model = onnx.parser.parse_model(README_MODEL)
+    for node, name in zip(model.graph.node, ("body/product", "head/softmax"), strict=True):
+        node.name = name
+    for name in ("model.onnx", "a.onnx", "b.onnx"):
+        onnx.save(model, name)
+    np.savez("samples.npz", x=x)
+    namespace, languages = {"__name__": "readme", "x": x}, []
+    for language, line, code in blocks(ROOT / "README.md"):
+        languages.append(language)
+        if language == "python":
+            run_python(code, line, ROOT / "README.md", namespace)
+        else:
+            run_commands("".join(row for row in code.splitlines(keepends=True) if row.startswith("amp-transpile")))
+    assert (languages.count("python"), languages.count("sh")) == (3, 4)
 
 
 def rows(page):
