@@ -23,7 +23,7 @@ from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.describe import describe_copy, describe_result, describe_source
 from amp_transpiler.systems.choice import DEFAULT_DTYPE, Request, choose_policy
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
-from amp_transpiler.verification.verify import accurate, check_result, check_source
+from amp_transpiler.verification.verify import check_result, check_source, convert_and_compare
 
 __all__ = ["transpile"]
 
@@ -118,7 +118,7 @@ def transpile(
         prepare(program, chosen, ranges)
     if verify:
         check_source(program, clock.phase)
-        program, conversion, failure = accurate(source, program, chosen, ranges, inputs, report, clock.phase)
+        program, conversion, failure = convert_and_compare(source, program, chosen, ranges, inputs, report, clock.phase)
     else:
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""

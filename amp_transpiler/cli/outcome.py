@@ -77,7 +77,8 @@ def _benchmark(job: Job, report: Report, options: Options) -> BenchmarkResult | 
     from amp_transpiler.runtime.benchmark import benchmark
     from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
     from amp_transpiler.runtime.session import Session
-    from amp_transpiler.verification.inputs import CannotSynthesise, given_inputs, synthesise_inputs
+    from amp_transpiler.verification.inputs import given_inputs
+    from amp_transpiler.verification.synthesis import CannotSynthesise, synthesise_inputs
 
     low = report.program if report.destination is None else report.destination
     assert low is not None, "a report has its program"

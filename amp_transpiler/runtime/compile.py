@@ -21,7 +21,7 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.training import legalize, lower_batch_norm, lower_dropout
 from amp_transpiler.precision.constraints import Target
-from amp_transpiler.runtime.feeds import ValueInfo
+from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.gemm_options import TilingAccum, gemm_option
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
@@ -77,9 +77,13 @@ def compile_step(
     """
     assembled = lower(assemble(program, fetch))
     _specialise(assembled.model, shapes)
-    inputs = {str(value.name): value for value in assembled.model.graph.inputs}
-    feeds = tuple(_info(inputs[name]) for name in assembled.feeds)
-    state = {name: inputs[name].dtype or ir.DataType.FLOAT for name in assembled.state}
+    infos = {info.name: info for info in model_inputs(assembled.model)}
+    feeds = tuple(infos[name] for name in assembled.feeds)
+    for info in feeds:
+        if info.numpy is None:
+            raise InputError(f"input '{info.name}' is no tensor: it cannot be fed")
+    types = {str(value.name): value.dtype or ir.DataType.FLOAT for value in assembled.model.graph.inputs}
+    state = {name: types[name] for name in assembled.state}
     model, fuse = assembled.model, True
     if emulated and place.emulates_low:
         wrapped = Program(model)
@@ -140,11 +144,3 @@ def _specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
                     f"or give the dimensions names of their own, as in static.data('{name}', ['n', ...])"
                 )
         value.shape = ir.Shape([int(size) for size in shapes[name]])
-
-
-def _info(value: ir.Value) -> ValueInfo:
-    dtype = value.dtype
-    if dtype is None:
-        raise InputError(f"input '{value.name}' is no tensor: it cannot be fed")
-    shape = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
-    return ValueInfo(str(value.name), dtype.numpy().name, shape, dtype.numpy(), required=True)

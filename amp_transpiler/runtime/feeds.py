@@ -1,4 +1,4 @@
-"""Checking what is fed to a program against the inputs it has."""
+"""The inputs of a program, and checks that feeds fit them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.dtypes import LOW_NUMPY_DTYPES
 
-__all__ = ["ValueInfo", "check_feeds"]
+__all__ = ["ValueInfo", "check_feeds", "model_inputs"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,10 +22,10 @@ class ValueInfo:
 
     Attributes:
         name: its name.
-        dtype: numpy's name of its element type (`float32`, `bfloat16`, `string`); for what is no tensor its type in
-            words, such as `seq(tensor(float))`.
-        shape: its dimensions, an int, a symbol, or None where unknown; None as a whole if the rank is unknown.
-        numpy: the element type of an array that holds it; None for what is no tensor.
+        dtype: numpy's name of its element type (`float32`, `bfloat16`, `string`); the type in words, such as
+            `seq(tensor(float))`, if it is not a tensor.
+        shape: its dimensions: an int, a symbol, or None if unknown; None as a whole if the rank is unknown.
+        numpy: the element type of an array that holds it; None if it is not a tensor.
         required: False for an input that has a default.
     """
 
@@ -40,18 +41,33 @@ class ValueInfo:
         return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
 
 
+def model_inputs(model: ir.Model) -> tuple[ValueInfo, ...]:
+    """Return the inputs of a model; an input that is also an initializer is not `required`."""
+    return tuple(map(_input_info, model.graph.inputs))
+
+
+def _input_info(value: ir.Value) -> ValueInfo:
+    name, required = str(value.name), not value.is_initializer()
+    if not isinstance(value.type, ir.TensorType):
+        return ValueInfo(name, "untyped" if value.type is None else str(value.type), None, None, required)
+    dtype = value.type.dtype
+    shape = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+    text = "string" if dtype == ir.DataType.STRING else str(dtype.numpy().name)
+    return ValueInfo(name, text, shape, dtype.numpy(), required)
+
+
 def check_feeds(
     feeds: Mapping[str, Any], inputs: Sequence[ValueInfo], *, lenient: bool = False, where: str = ""
 ) -> dict[str, Any]:
-    """Return the feeds as arrays of exactly the types the inputs have.
+    """Return the feeds as arrays of the types that the inputs have.
 
-    float32 arrays are converted where the input is float16 or bfloat16. What is no tensor passes unchecked.
+    float32 arrays are converted if the input is float16 or bfloat16. Sequences and optionals are not checked.
 
     Args:
-        feeds: input name -> array or what numpy makes one of.
+        feeds: input name -> array, or anything that numpy makes an array of.
         inputs: the program's inputs.
-        lenient: also convert between float types, and between integer types where every value fits.
-        where: put in front of messages, to say which sample is meant.
+        lenient: also convert between float types, and between integer types if every value fits.
+        where: the sample, named in front of messages.
 
     Raises:
         InputError: an input is unknown or missing, or has a wrong type, rank or dimension.
@@ -104,11 +120,11 @@ def _fits(shape: tuple[int, ...], declared: tuple[int | str | None, ...]) -> boo
 
 
 def _convert(array: np.ndarray, dtype: np.dtype, *, lenient: bool) -> np.ndarray | None:
-    """Return `array` as `dtype`, or None if that conversion is not one that is done silently."""
+    """Return `array` as `dtype`, or None if that needs a conversion the user must ask for."""
     if array.dtype == dtype:
         return array
     if array.dtype.type is np.void:
-        # numpy's own file format forgets what bfloat16 is and hands out two plain bytes an element.
+        # numpy's file format does not store the type bfloat16: reading gives two plain bytes per element.
         same_size = dtype.isbuiltin == 2 and array.dtype.itemsize == dtype.itemsize
         return array.view(dtype) if same_size else None
     if dtype.kind == "O":  # strings
@@ -130,5 +146,5 @@ def _is_float(dtype: np.dtype) -> bool:
 
 
 def _astype(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    with np.errstate(over="ignore"):  # becoming infinite is what happens to such a number on the device, too
+    with np.errstate(over="ignore"):  # a number that is too large becomes infinite, as on the device
         return array.astype(dtype)

@@ -1,1 +1,1 @@
-"""Proving a converted program: its structure, inputs to run it on, and how far its outputs are from the original's."""
+"""Verification of a converted program: its structure, inputs to run it on, and its error against the fp32 program."""

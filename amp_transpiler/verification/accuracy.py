@@ -1,4 +1,4 @@
-"""The fp32 program against the emulated low one, on inputs given or made up."""
+"""The fp32 program and the emulated low one, run on the same inputs, given or made up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["CannotCompare", "Reference", "make_reference"]
 logger = logging.getLogger(__name__)
 
 _PRACTICALLY_ZERO = 2.0**-14  # float16's smallest normal number
-_COPIES = 5  # the fp32 and the emulated program each hold their weights about twice while a session is made
+_COPIES = 5  # opening a session holds weights about twice, for the fp32 and for the emulated program
 
 
 class CannotCompare(Exception):
@@ -35,12 +35,12 @@ class CannotCompare(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reference:
-    """What the fp32 program computes.
+    """The fp32 program's inputs and outputs.
 
     Attributes:
         program: the fp32 program.
-        samples: inputs, one dict each.
-        outputs: output name -> array, one dict a sample.
+        samples: input name -> array, one dict per sample.
+        outputs: output name -> array, one dict per sample.
         given: the inputs are the user's, not made up.
     """
 
@@ -50,7 +50,7 @@ class Reference:
     given: bool
 
     def unjudged(self) -> list[str]:
-        """Names of outputs that made-up inputs leave practically zero, so that their relative error says nothing."""
+        """Return the names of outputs that made-up inputs leave practically zero: their relative error says nothing."""
         if self.given:
             return []
         return [name for name in self.outputs[0] if all(_is_practically_zero(o[name]) for o in self.outputs)]
@@ -73,13 +73,13 @@ def make_reference(source: Program, fallback: Program, inputs: Inputs | None) ->
     """Run the fp32 program on `inputs`, or on inputs made up for it.
 
     Args:
-        source: the program as it came.
-        fallback: the prepared program, run in its place where ONNX Runtime does not load the source as it stands
-            (a newer IR version or opset than it reads).
+        source: the program as the user gave it.
+        fallback: the prepared program, for a source that ONNX Runtime does not load because its IR version or opset
+            is too new.
         inputs: the user's, or None.
 
     Raises:
-        CannotCompare: the program does not run here, or no inputs are known that it takes.
+        CannotCompare: the program does not run here, or refuses all made-up inputs.
         InputError: the user's inputs do not fit the model.
     """
     _require_memory(source.model)
@@ -94,7 +94,7 @@ def make_reference(source: Program, fallback: Program, inputs: Inputs | None) ->
 
 
 def _made_up(model: ir.Model, session: Session) -> dict[str, Any]:
-    """Make inputs up; other pictures where the first leave every output practically zero, as a detector's may be."""
+    """Make inputs up; if they leave every output practically zero, as with a detector, draw other images."""
     try:
         sample = synthesise_inputs(model, session.run)
         if all(map(_is_practically_zero, _run(session, sample).values())):

@@ -1,4 +1,4 @@
-"""How far one set of outputs is from another."""
+"""The difference between two sets of outputs."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ __all__ = ["compare_outputs"]
 def compare_outputs(
     reference: Sequence[Mapping[str, Any]], result: Sequence[Mapping[str, Any]]
 ) -> dict[str, OutputComparison]:
-    """Compare the outputs of two programs on the same samples, all samples of an output jointly.
+    """Compare the outputs of two programs on the same samples, all samples of an output together.
 
-    Norms are taken in float64 over the elements that are finite in the reference. Where the result is not finite on one
-    of those, `nonfinite` counts it and `relative` is infinite. Where the reference is not finite, anything goes. Arrays
-    of different shape, or sequences of different length, count as wholly different: `relative` is infinite and
-    `mismatched` the number of elements.
+    Norms are float64, over the elements that are finite in the reference. A result that is not finite there counts in
+    `nonfinite` and makes `relative` infinite. Elements that are not finite in the reference are ignored. For arrays of
+    different shape, or sequences of different length, `relative` is infinite and `mismatched` the number of elements.
 
     Args:
         reference: for each sample, output name -> array, list of arrays (a sequence), mapping, or None (an empty
             optional).
-        result: the same of the program that is judged.
+        result: the same for the judged program.
 
     Raises:
         InputError: the numbers of samples differ, or an output is missing from a result.
     """
     if len(reference) != len(result):
-        raise InputError(f"{len(reference)} reference samples but {len(result)} results: nothing to compare them by")
+        raise InputError(f"{len(reference)} reference samples but {len(result)} results: they cannot be paired")
     names = list(dict.fromkeys(name for sample in reference for name in sample))
     return {name: _compare(name, reference, result) for name in names}
 
 
 @dataclasses.dataclass(slots=True)
 class _Sums:
-    """What is added up over the pieces of an output; squares are of numbers divided by `scale`."""
+    """Sums over all arrays of an output; numbers are divided by `scale` before they are squared."""
 
     scale: float
     difference: float = 0.0
@@ -86,7 +85,7 @@ def _compare(
 
 
 def _leaves(value: Any) -> list[np.ndarray]:
-    """Return the arrays that make up a value: of a mapping (of ai.onnx.ml's ZipMap) the keys and what they lead to."""
+    """Return the arrays of a value; of a mapping (from ai.onnx.ml's ZipMap), its keys and its values."""
     if value is None:
         return []
     if isinstance(value, Mapping):
@@ -101,7 +100,7 @@ def _is_float(array: np.ndarray) -> bool:
 
 
 def _as_float64(array: np.ndarray) -> np.ndarray:
-    """Return the elements in one row; a complex number is two."""
+    """Return the elements in one dimension; a complex number counts as two."""
     flat = np.atleast_1d(array).reshape(-1)
     if array.dtype.kind == "c":
         return flat.astype(np.complex128).view(np.float64)
@@ -154,7 +153,7 @@ def _relative(sums: _Sums) -> float:
 
 
 def _cosine(sums: _Sums) -> float:
-    """Return the cosine, 1 between two zeros (and of outputs without floats), 0 between a zero and something else."""
+    """Return the cosine; 1 if both norms are zero (as without floats), 0 if one of them is."""
     if sums.wholly_different:
         return 0.0
     norms = math.sqrt(sums.reference) * math.sqrt(sums.result)

@@ -1,4 +1,4 @@
-"""Inputs to compare on: those the user gives, checked against the model; made-up ones are in `synthesis.py`."""
+"""Inputs that the user gives to compare on, checked against the model. `synthesis.py` makes inputs up."""
 
 from __future__ import annotations
 
@@ -15,43 +15,27 @@ import onnx.numpy_helper
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
-from amp_transpiler.verification.synthesis import CannotSynthesise, synthesise_inputs
+from amp_transpiler.runtime.feeds import check_feeds, model_inputs
 
-__all__ = ["CannotSynthesise", "Inputs", "given_inputs", "model_inputs", "synthesise_inputs"]
+__all__ = ["Inputs", "given_inputs"]
 
 Inputs: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
-def model_inputs(model: ir.Model) -> tuple[ValueInfo, ...]:
-    """Return the inputs of a model; those that are initializers, too, are not `required`."""
-    return tuple(_info(value) for value in model.graph.inputs)
-
-
-def _info(value: ir.Value) -> ValueInfo:
-    name, required = str(value.name), not value.is_initializer()
-    if not isinstance(value.type, ir.TensorType):
-        return ValueInfo(name, "untyped" if value.type is None else str(value.type), None, None, required)
-    dtype = value.type.dtype
-    shape = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
-    text = "string" if dtype == ir.DataType.STRING else dtype.name.lower()
-    return ValueInfo(name, {"float": "float32", "double": "float64"}.get(text, text), shape, dtype.numpy(), required)
-
-
 def given_inputs(inputs: Inputs, model: ir.Model) -> list[dict[str, Any]]:
-    """Return the samples that the user gave, as arrays of exactly the types the model's inputs have.
+    """Return the samples that the user gave, as arrays of the types that the model's inputs have.
 
     Args:
-        inputs: an .npz file; a folder of .npz files, or with ONNX's `test_data_set_*/input_0.pb`; a dict; or several
-            dicts. Arrays are named after the model's inputs. Other float types are converted, integers where every
-            value fits; inputs with a default may be left out.
-        model: the model that they are for.
+        inputs: an .npz file; a folder of .npz files, or of ONNX's `test_data_set_*/input_0.pb`; a dict; or several
+            dicts. Arrays are named after the model's inputs. Float types are converted, and integer types if every
+            value fits. Inputs with a default may be left out.
+        model: the model to feed.
 
     Returns:
-        One dict a sample; arrays, or lists for sequences.
+        One dict per sample, of arrays, or of lists for sequences.
 
     Raises:
-        InputError: nothing is found, a file is unreadable, or an array fits no input of the model.
+        InputError: there is no sample, a file is unreadable, or an array does not fit the model's input.
     """
     infos = model_inputs(model)
     samples = [check_feeds(sample, infos, lenient=True, where=where) for where, sample in _samples(inputs, model)]
@@ -61,7 +45,7 @@ def given_inputs(inputs: Inputs, model: ir.Model) -> list[dict[str, Any]]:
 
 
 def _samples(inputs: Inputs, model: ir.Model) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return every sample with the words that say where it is from."""
+    """Return every sample, each with its origin in words, for messages."""
     if isinstance(inputs, (str, os.PathLike)):
         return _from_path(pathlib.Path(inputs), model)
     if isinstance(inputs, Mapping):
@@ -114,7 +98,7 @@ def _read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _read_data_set(folder: pathlib.Path, model: ir.Model) -> dict[str, Any]:
-    """Read `input_N.pb`, N counting the model's inputs; a missing file leaves its input to its default."""
+    """Read `input_N.pb` for the Nth input of the model; an input without a file keeps its default."""
     sample = {}
     for index, value in enumerate(model.graph.inputs):
         file = folder / f"input_{index}.pb"
@@ -131,5 +115,5 @@ def _read_message(file: pathlib.Path, value: ir.Value) -> Any:
         if isinstance(value.type, ir.SequenceType):
             return onnx.numpy_helper.to_list(onnx.SequenceProto.FromString(data))
         return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data))
-    except Exception as error:  # protobuf's DecodeError has a different home in each of its implementations
+    except Exception as error:  # each implementation of protobuf has a DecodeError of its own
         raise InputError(f"{file}: not the protobuf of a value for input '{value.name}': {error}") from error

@@ -1,4 +1,4 @@
-"""Finding the nodes that spoil a result: each node's own error, from a run of both programs with intermediates."""
+"""The nodes that make a result inaccurate, found by running both programs with their intermediate values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["worst_nodes"]
 
 logger = logging.getLogger(__name__)
 
-_SHARE = 0.05  # of the low nodes made high in one round
+_SHARE = 0.05  # of the low nodes, at most, become float32 in one round
 
 
 def worst_nodes(
@@ -32,15 +32,15 @@ def worst_nodes(
 ) -> dict[str, str]:
     """Return the names of the nodes with the largest errors of their own, each with a reason.
 
-    A node's own error is the relative error of its result, less the largest among its inputs: what it adds or
-    amplifies. It is infinite for a node that reads or makes fp32 values beyond the low format's range, and for one
-    whose result is non-finite while its inputs are finite; all such nodes are returned at once. A control-flow node
-    counts with all the low nodes of its bodies.
+    A node's own error is the relative error of its result minus the largest relative error of its inputs. It is
+    infinite if the node reads or computes fp32 values beyond the low format's range, or if its result is non-finite
+    while its inputs are finite; all such nodes are returned at once. A control-flow node stands for all low nodes of
+    its bodies.
 
     Args:
         prepared: the fp32 program.
         low_program: the converted program.
-        assignment: the decision about a program equal to `prepared`, by node names.
+        assignment: the decisions, on a program with the same node names as `prepared`.
         reference: inputs to run on; the first sample is used.
         low: the low format.
 
@@ -60,8 +60,8 @@ def worst_nodes(
         names = [name for name in _names(node) if name in candidates]
         if not names or own <= 0.0 or (len(chosen) >= budget and math.isfinite(own)):
             continue
-        said = "became non-finite" if math.isinf(own) else f"added an error of {own:.1%}"
-        chosen.update(dict.fromkeys(names, f"repaired: in {low.name} it {said}"))
+        fault = "became non-finite" if math.isinf(own) else f"added an error of {own:.1%}"
+        chosen.update(dict.fromkeys(names, f"repaired: in {low.name} it {fault}"))
     return chosen
 
 
@@ -97,7 +97,7 @@ def _own_errors(graph: ir.Graph, errors: Mapping[str, float], beyond: set[str]) 
 
 
 def _error(exact: np.ndarray, rounded: np.ndarray, low: LowFormat) -> float:
-    """The relative norm of the difference; infinite where a value is or rounds to non-finite that was finite."""
+    """Return the relative norm of the difference; infinite if a finite value became, or rounds to, a non-finite one."""
     if exact.shape != rounded.shape:
         return math.inf
     with np.errstate(over="ignore", invalid="ignore"):
@@ -111,7 +111,7 @@ def _error(exact: np.ndarray, rounded: np.ndarray, low: LowFormat) -> float:
 
 
 def _intermediates(program: Program, names: list[str], reference: Reference) -> dict[str, np.ndarray]:
-    """Run `program` on the first sample with the named float values as further outputs; return those it has."""
+    """Run `program` on the first sample and return the named float values, those that it has."""
     exposed = program.clone()
     graph = exposed.model.graph
     present = {str(value.name) for value in graph.outputs}
@@ -119,7 +119,7 @@ def _intermediates(program: Program, names: list[str], reference: Reference) -> 
     for name in names:
         if name in found and name not in present:
             graph.outputs.append(found[name])
-    exposed.source = None
+    exposed.source = None  # a session must open the edited model, not its file
     try:
         session = Session(exposed, CPUPlace(), emulate=False)
         fetched = [name for name in names if name in found]

@@ -1,4 +1,4 @@
-"""Pictures and sounds made from random numbers that are statistically like real ones."""
+"""Images and sounds made from random numbers, with the statistics of real ones."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["drawing", "picture", "sound"]
 _SAMPLE_RATE = 16000.0
 _PITCH = 150.0  # Hz, of a voice
 _HARMONICS = 12
-_SHARED = 0.8  # how much the channels of a picture have in common
+_SHARED = 0.8  # part of an image that is the same in all its channels
 
 
 def picture(shape: tuple[int, ...], rng: np.random.Generator, *, channels_last: bool = False) -> np.ndarray:
-    """Return smooth noise between 0 and 1 whose spectrum falls with frequency, as that of photographs does.
+    """Return smooth noise between 0 and 1 whose spectrum falls with frequency, as in photographs.
 
     Args:
-        shape: four dimensions: pictures, channels, rows, columns.
-        rng: where the randomness comes from.
+        shape: four dimensions: images, channels, rows, columns.
+        rng: the random numbers.
         channels_last: the channels come last in `shape` and result.
     """
     if channels_last:
@@ -37,18 +37,18 @@ def picture(shape: tuple[int, ...], rng: np.random.Generator, *, channels_last: 
 
 
 def drawing(shape: tuple[int, ...], rng: np.random.Generator, *, channels_last: bool = False) -> np.ndarray:
-    """Return dark strokes on a light page, between 0 and 1: what a model that looks for text or objects may find.
+    """Return dark strokes on a light page, between 0 and 1, for models that detect text or objects.
 
     Args:
-        shape: four dimensions: pictures, channels, rows, columns.
-        rng: where the randomness comes from.
+        shape: four dimensions: images, channels, rows, columns.
+        rng: the random numbers.
         channels_last: the channels come last in `shape` and result.
     """
     if channels_last:
         return _with_channels_last(drawing, shape, rng)
     height, width = shape[2:]
     page = np.full((height, width), 0.95)
-    size = max(4, min(height, width) // 8)  # of a sign; a stroke is a fifth of it
+    size = max(4, min(height, width) // 8)  # of a character; a stroke is a fifth as thick
     for top in range(size // 2, height - size, 2 * size):
         for left in range(size // 2, width - size, size + size // 4):
             for _ in range(3):

@@ -1,4 +1,4 @@
-"""Whether ONNX Runtime takes a model."""
+"""Loading a result in ONNX Runtime, itself or emulated."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["LoadResult", "check_load"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What ONNX Runtime made of a model.
+    """How ONNX Runtime received a model.
 
     Attributes:
-        outcome: `loaded`; `emulated`: the provider at hand lacks a kernel or operator, but the emulated program loads;
-            `structural`: neither could be loaded for want of a kernel or an operator; `refused`: invalid.
-        detail: the place it was loaded on, or ONNX Runtime's words.
+        outcome: `loaded`; `emulated`: this machine's provider lacks a kernel or operator, but the emulated program
+            loads; `structural`: neither loads, because a kernel or operator is missing; `refused`: invalid.
+        detail: the place it was loaded on, or ONNX Runtime's message.
     """
 
     outcome: Literal["loaded", "emulated", "structural", "refused"]
@@ -29,7 +29,7 @@ class LoadResult:
 
 
 def check_load(path: pathlib.Path, program: Program) -> LoadResult:
-    """Load the model at `path`, which holds `program`: on CUDA where a device answers, else on the CPU."""
+    """Load the model at `path`, which holds `program`, on CUDA if a device answers, else on the CPU."""
     place = default_place()
     try:
         place.open_session(path, SessionSettings(optimize=False))
@@ -49,9 +49,10 @@ def check_load(path: pathlib.Path, program: Program) -> LoadResult:
 
 
 def _is_in_a_function_body(error: BaseException) -> bool:
-    """Whether the error is about a node that ONNX Runtime made: it writes operators without a kernel out, unnamed.
+    """Whether the error is about a node inside of a function body.
 
-    Every node of a checked program has a name.
+    ONNX Runtime replaces an operator without a kernel by its function body. Those nodes have no names, while every
+    node of a checked program has one.
     """
     return "Type Error" in str(error) and "in node ()" in str(error)
 

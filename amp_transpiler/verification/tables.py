@@ -1,4 +1,4 @@
-"""Which table an integer input indexes, and so how large its values may be."""
+"""The size of the table that an integer input indexes: the bound of its values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 __all__ = ["table_size"]
 
-# Operators that hand on integers unchanged, from their first input to their first output.
+# Operators whose first output holds the integers of their first input, unchanged.
 _PASSED_ON = {"Cast", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Transpose", "Flatten", "Expand", "Slice", "Tile"}
 # Operators whose output has the shape of their first input.
 _SAME_SHAPE = {"Cast", "Identity", "DequantizeLinear"}
@@ -17,9 +17,9 @@ _EMBED_LAYER_NORMALIZATION = {0: 2, 1: 4, 8: 3}
 
 
 def table_size(value: ir.Value) -> int | None:
-    """Return how many rows the smallest table has that `value` is used to index; None if none is known.
+    """Return the number of rows of the smallest table that `value` indexes; None if no table is known.
 
-    Follows the integers through operators that keep them as they are, into the bodies that capture them.
+    Integers are followed through operators that do not change them, and into bodies.
     """
     sizes: list[int] = []
     pending, seen = [value], {value}
@@ -33,7 +33,7 @@ def table_size(value: ir.Value) -> int | None:
 
 
 def _indexed_sizes(node: ir.Node, index: int) -> Iterator[int]:
-    """Yield the number of rows of the table that input `index` of `node` is an index into, if it is one."""
+    """Yield the number of rows of the table that input `index` of `node` indexes, if it indexes one."""
     if node.op_type in ("Gather", "GatherElements") and index == 1:
         size = _dimension(node.inputs[0], _int_attribute(node, "axis", 0))
     elif node.op_type == "EmbedLayerNormalization" and index in _EMBED_LAYER_NORMALIZATION:

@@ -17,9 +17,8 @@ from amp_transpiler.graph.io import load
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import Program
 from amp_transpiler.passes.casts import add_cast, rename_output
-from amp_transpiler.runtime.feeds import check_feeds
+from amp_transpiler.runtime.feeds import check_feeds, model_inputs
 from amp_transpiler.systems.choice import Request, choose_policy
-from amp_transpiler.verification.inputs import model_inputs
 
 __all__ = ["autocast"]
 
