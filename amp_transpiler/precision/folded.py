@@ -12,20 +12,10 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from amp_transpiler.graph.walk import bodies, constant_of
-from amp_transpiler.ops.kinds import MOVEMENT
+from amp_transpiler.ops.kinds import MOVEMENT, RANDOM
 from amp_transpiler.ops.names import is_standard
 
 __all__ = ["folded_nodes"]
-
-_RANDOM = {
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Bernoulli",
-    "Multinomial",
-    "Dropout",
-}
 
 
 def folded_nodes(nodes: Iterable[ir.Node]) -> set[ir.Node]:
@@ -41,7 +31,7 @@ def folded_nodes(nodes: Iterable[ir.Node]) -> set[ir.Node]:
     order: list[ir.Node] = []
     for node in nodes:
         inputs = [value for value in node.inputs if value is not None]
-        if not inputs or node.op_type in _RANDOM or any(True for _ in bodies(node)):
+        if not inputs or node.op_type in RANDOM or any(True for _ in bodies(node)):
             continue
         if all(value in constant or constant_of(value) is not None for value in inputs):
             constant.update(dict.fromkeys(node.outputs, node))

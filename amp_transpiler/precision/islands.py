@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from amp_transpiler.graph.walk import constant_of
-from amp_transpiler.ops.kinds import COMPUTE, CONTRIB_COMPUTE, MOVEMENT
-from amp_transpiler.ops.names import is_standard
+from amp_transpiler.ops.kinds import COMPUTE, MOVEMENT
+from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.assignment import Decision
 
 __all__ = ["islands"]
@@ -39,7 +39,7 @@ def islands(decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, st
 
 
 def _computes(node: ir.Node) -> bool:
-    return node.op_type in (COMPUTE if is_standard(node) else CONTRIB_COMPUTE)
+    return operator_name(node) in COMPUTE
 
 
 def _connected(decisions: Mapping[ir.Node, Decision]) -> dict[ir.Node, ir.Node]:

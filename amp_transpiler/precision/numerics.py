@@ -16,48 +16,20 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.walk import bodies, constant_of, control_ports
-from amp_transpiler.ops.kinds import BOUNDED, CAPPED, SUMS
+from amp_transpiler.ops.kinds import BOUNDED, CAPPED, ROOT, SCATTER, SQUARES, SUM
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.ops.table import column, operator_table
 from amp_transpiler.precision.constraints import RangeFaults, is_float32
 
 __all__ = ["UNSAFE", "in_order", "unsafe_nodes"]
 
-# Operator -> (reason, formats it holds for).
-_BOTH = ("float16", "bfloat16")
-_RANGE = ("float16",)
+_FORMATS = {"both": ("float16", "bfloat16"), "float16": ("float16",)}
 UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
-    "Exp": ("exponentials amplify the error of their argument and overflow beyond 11 in float16", _BOTH),
-    "Log": ("logarithms amplify relative errors near one", _BOTH),
-    "Pow": ("powers leave the range and amplify errors", _BOTH),
-    "Reciprocal": ("reciprocals of small values overflow", _RANGE),
-    "Softplus": ("an exponential inside", _BOTH),
-    "Tan": ("unbounded near its poles", _BOTH),
-    "Sinh": ("an exponential inside", _BOTH),
-    "Cosh": ("an exponential inside", _BOTH),
-    "Asin": ("its slope is unbounded at one", _BOTH),
-    "Acos": ("its slope is unbounded at one", _BOTH),
-    "Atanh": ("unbounded at one", _BOTH),
-    "Acosh": ("its slope is unbounded at one", _BOTH),
-    "Erfinv": ("unbounded at one", _BOTH),
-    "CumSum": ("a running sum grows and swamps its terms", _BOTH),
-    "CumProd": ("a running product leaves the range", _BOTH),
-    "ReduceProd": ("a product leaves the range", _BOTH),
-    "ReduceSum": ("a sum may leave the range", _RANGE),
-    "ReduceL1": ("a sum of magnitudes may leave the range", _RANGE),
-    "ReduceL2": ("a sum of squares may leave the range", _BOTH),
-    "ReduceSumSquare": ("a sum of squares may leave the range", _BOTH),
-    "ReduceLogSum": ("a logarithm of a sum", _BOTH),
-    "ReduceLogSumExp": ("an exponential inside", _BOTH),
-    "LpNormalization": ("a sum of squares inside", _BOTH),
-    "NegativeLogLikelihoodLoss": ("a loss is a long sum", _BOTH),
-    "SoftmaxCrossEntropyLoss": ("a loss is a long sum", _BOTH),
-    "QuantizeLinear": ("it decides integers", _BOTH),
-    "Det": ("a long product", _BOTH),
-    "Mod": ("the remainder of rounded numbers is meaningless", _BOTH),
+    operator: (operator_table()[operator].cells["unsafe reason"], _FORMATS[formats])
+    for operator, formats in column("unsafe").items()
 }
+"""Operator -> the reason why it is unsafe, and the formats in which it is."""
 
-_AFTER_SQUARES = {"Add", "Sqrt", "Reciprocal", "Max", "Clip", "Pow", "Identity"}  # Mul and Div only with a constant
-_REDUCTIONS = {"ReduceMean", "ReduceSum"}
 _FEATURES = 1024  # elements of a constant from which on it counts as weights; rotary frequencies have 32 to 128
 
 
@@ -93,7 +65,7 @@ def _amplifiers(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Fo
         row = UNSAFE.get(node.op_type) if is_standard(node) else None
         if row is not None and low.name in row[1]:
             yield node, row[0]
-        elif node.op_type in ("ScatterND", "ScatterElements") and _reduces(node):
+        elif node.op_type in SCATTER and _reduces(node):
             yield node, "repeated additions into one element swamp"
 
 
@@ -106,13 +78,13 @@ def _squares(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found
     """Squares that are summed, their sum, and what is done to it up to the operator that uses it."""
     sums: set[ir.Value] = set()
     for node in nodes:
-        if is_standard(node) and node.op_type in _REDUCTIONS and node.inputs and _is_square(node.inputs[0]):
+        if is_standard(node) and node.op_type in SUM and node.inputs and _is_square(node.inputs[0]):
             square = node.inputs[0].producer() if node.inputs[0] is not None else None
             if square is not None:
                 yield square, "a square that is summed may leave the range"
             yield node, "a sum of squares"
             sums.update(node.outputs)
-        elif is_standard(node) and node.op_type in SUMS:
+        elif is_standard(node) and node.op_type in SQUARES:
             sums.update(node.outputs)
         elif any(value in sums for value in node.inputs if value is not None) and is_standard(node):
             if _continues(node):
@@ -138,7 +110,7 @@ def _continues(node: ir.Node) -> bool:
         return False
     if node.op_type in ("Mul", "Div"):
         return any(constant_of(value) is not None for value in node.inputs)
-    return node.op_type in _AFTER_SQUARES
+    return node.op_type in ROOT
 
 
 def _beyond_range(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:

@@ -5,7 +5,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static
-from amp_transpiler.ops.default_lists import DEFAULT_COLOURS
+from amp_transpiler.systems.paddle.default_colours import DEFAULT_COLOURS
 from tests.paddle import nets, text_nets
 from tests.paddle.text_nets import losses, trainer
 from tests.support import array, parse

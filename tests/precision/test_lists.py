@@ -7,11 +7,11 @@ import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.ops.default_lists import DEFAULT_COLOURS, FINER_CLASSES, Colour
-from amp_transpiler.ops.paddle_names import PADDLE_NAMES
-from amp_transpiler.ops.table_text import table_rows
-from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists, known_operator, unknown_operators
+from amp_transpiler.ops.vocabulary import finer_classes, known_operator, paddle_names, unknown_operators
+from amp_transpiler.systems.paddle.default_colours import DEFAULT_COLOURS, Colour
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
+FINER_CLASSES, PADDLE_NAMES = finer_classes(), paddle_names()
 LISTS = ("white_list", "black_list", "gray_list", "unsupported_list", "extra_black_list")
 
 
@@ -41,7 +41,7 @@ def test_every_float_operator_of_the_newest_opset_has_a_row():
     operators = list(float_operators())
     assert len(operators) > 150
     missing = [name for name in operators if name not in DEFAULT_COLOURS]
-    assert missing == [], "give each a row in default_lists.py, `_UNLISTED` included"
+    assert missing == [], "give each a colour in operators.txt, unlisted included"
 
 
 def test_every_row_names_an_operator_that_exists():
@@ -65,14 +65,6 @@ def test_no_operator_is_in_two_lists():
     assert not lists.black_list & lists.gray_list
     assert lists.extra_black_list == lists.unsupported_list
     assert lists.extra_black_list < lists.black_list
-
-
-def test_rows_are_not_repeated():
-    from amp_transpiler.ops import default_lists
-
-    tables = ("_WHITE", "_BLACK", "_EXTRA_BLACK", "_GRAY", "_UNLISTED")
-    keys = [line.split()[0] for table in tables for line in getattr(default_lists, table).strip().splitlines()]
-    assert len(keys) == len(set(keys)) == len(DEFAULT_COLOURS)
 
 
 @pytest.mark.parametrize(
@@ -314,10 +306,3 @@ def test_unknown_operators_come_with_near_matches(name, near):
 @pytest.mark.parametrize("name", ["Conv", "ai.onnx::Conv", "Scatter", "conv2d", "Gather[embedding]", "my.domain::Foo"])
 def test_known_operators(name):
     assert unknown_operators([name], ["my.domain::Foo"]) == []
-
-
-@pytest.mark.parametrize("text", ["Relu a\nAbs b\nRelu c", "Relu", "Relu  "])
-def test_a_table_has_one_row_an_operator_that_says_something(text):
-    with pytest.raises(ValueError, match="Relu"):
-        table_rows(text)
-    assert table_rows("\nRelu  one two\n\nAbs x\n", "Exp y") == {"Relu": "one two", "Abs": "x", "Exp": "y"}

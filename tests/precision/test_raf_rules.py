@@ -8,11 +8,11 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
-from amp_transpiler.ops.default_lists import DEFAULT_COLOURS
-from amp_transpiler.ops.raf_lists import FAMILIES
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.systems.paddle.default_colours import DEFAULT_COLOURS
 from amp_transpiler.systems.raf.casting_rules import CustomTypeHint
+from amp_transpiler.systems.raf.families import FAMILIES
 from amp_transpiler.systems.raf.rules import RafRules
 from tests.support import array, parse
 

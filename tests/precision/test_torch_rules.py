@@ -16,12 +16,12 @@ from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.ops.torch_lists import TORCH_CLASSES, TorchClass
 from amp_transpiler.paddle.framework.programs import data, program_guard
 from amp_transpiler.passes.casts import apply_assignment
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.systems.torch.classes import TORCH_CLASSES, TorchClass
 from amp_transpiler.systems.torch.rules import TorchRules
 from tests import support
 from tests.support import array, parse

@@ -15,10 +15,10 @@ import amp_transpiler as amp
 from amp_transpiler.conversion import convert, prepare
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import FLOAT16
-from amp_transpiler.ops.mxnet_lists import default_mxnet_lists
 from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.mxnet.conversion import convert_model, list_lp16_ops
+from amp_transpiler.systems.mxnet.lists import default_mxnet_lists
 from amp_transpiler.systems.mxnet.rules import MxnetRules
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 from amp_transpiler.targets import kernel_table

@@ -16,7 +16,7 @@ import onnx_ir as ir
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.ops.torch_lists import TORCH_CLASSES, TorchClass
+from amp_transpiler.systems.torch.classes import TORCH_CLASSES, TorchClass
 from amp_transpiler.targets import kernel_table
 from tests.support import LOW_NAMES, NUMPY, array, assert_valid, casts, nodes, parse, run, run_emulated
 

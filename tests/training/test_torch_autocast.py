@@ -18,9 +18,9 @@ from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16, LowFormat
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.ops.torch_lists import TORCH_CLASSES, TorchClass
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.systems.torch.classes import TORCH_CLASSES, TorchClass
 from amp_transpiler.systems.torch.rules import TorchRules
 from tests.support import array, parse
 

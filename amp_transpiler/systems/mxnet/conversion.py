@@ -18,7 +18,12 @@ from amp_transpiler.graph.io import load
 from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, mark_region, region_of
-from amp_transpiler.ops.mxnet_lists import (
+from amp_transpiler.ops.names import operator_name
+from amp_transpiler.ops.vocabulary import unknown_operators
+from amp_transpiler.precision.assignment import Assignment
+from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.user_lists import UserLists
+from amp_transpiler.systems.mxnet.lists import (
     LOSSES,
     USE_FP32_PARAMS,
     Condition,
@@ -26,12 +31,7 @@ from amp_transpiler.ops.mxnet_lists import (
     default_mxnet_lists,
     like_mxnet_name,
 )
-from amp_transpiler.ops.names import operator_name
-from amp_transpiler.precision.assignment import Assignment
-from amp_transpiler.precision.policy import Policy
-from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.mxnet.rules import MxnetRules
-from amp_transpiler.systems.paddle.lists import unknown_operators
 
 __all__ = [
     "convert_model",

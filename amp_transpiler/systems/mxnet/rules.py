@@ -13,12 +13,12 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.walk import all_nodes, constant_of
-from amp_transpiler.ops.mxnet_lists import USE_FP32_PARAMS, Condition, MxnetLists, default_mxnet_lists
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.rules import Rules, State, completes_linear, listed
 from amp_transpiler.precision.user_lists import UserLists
+from amp_transpiler.systems.mxnet.lists import USE_FP32_PARAMS, Condition, MxnetLists, default_mxnet_lists
 from amp_transpiler.targets import attribute_values
 
 __all__ = ["MxnetRules"]

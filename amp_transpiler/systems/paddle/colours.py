@@ -7,13 +7,12 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from amp_transpiler.graph.operator_class import operator_class
-from amp_transpiler.ops.default_lists import DEFAULT_COLOURS, Colour
+from amp_transpiler.ops.kinds import SCATTER
+from amp_transpiler.systems.paddle.default_colours import DEFAULT_COLOURS, Colour
 from amp_transpiler.systems.paddle.levels import Level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
 __all__ = ["Classification", "Colour", "colour"]
-
-_SCATTERS = ("Scatter", "ScatterElements", "ScatterND")
 
 
 class Classification(NamedTuple):
@@ -62,7 +61,7 @@ def _is_lifted(node: ir.Node, key: str, lists: AutoMixedPrecisionLists, level: L
     if key not in lists.extra_black_list or not level.is_pure:
         return False
     reduction = node.attributes.get("reduction")
-    return not (node.op_type in _SCATTERS and reduction is not None and reduction.value != "none")
+    return not (node.op_type in SCATTER and reduction is not None and reduction.value != "none")
 
 
 def _unsupported_reason(key: str, lists: AutoMixedPrecisionLists) -> str:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
 import logging
 from collections.abc import Iterable
 
-import onnx
-
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import low_format
-from amp_transpiler.ops.default_lists import DEFAULT_COLOURS, FINER_CLASSES, Colour
-from amp_transpiler.ops.paddle_names import PADDLE_NAMES
 from amp_transpiler.ops.schema import newest_opset, signature
+from amp_transpiler.ops.vocabulary import finer_classes, known_operator, near_operators, paddle_names
 from amp_transpiler.precision.user_lists import UserLists
+from amp_transpiler.systems.paddle.default_colours import DEFAULT_COLOURS, Colour
 from amp_transpiler.targets import kernel_table
 
-__all__ = ["AutoMixedPrecisionLists", "Colour", "known_operator", "unknown_operators"]
+__all__ = ["AutoMixedPrecisionLists"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +22,6 @@ def _default(colour: Colour) -> frozenset[str]:
     return frozenset(key for key, (found, _) in DEFAULT_COLOURS.items() if found is colour)
 
 
-_INTERNAL_DOMAINS = ("com.ms.internal.nhwc", "com.microsoft.nchwc")  # ONNX Runtime's own, not for models
 DEFAULT_WHITE = _default(Colour.WHITE)
 DEFAULT_BLACK = _default(Colour.BLACK)
 DEFAULT_GRAY = _default(Colour.GRAY)
@@ -134,55 +129,15 @@ def _resolve(names: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
     finer: set[str] = set()
     for given in names:
         name = given.removeprefix("ai.onnx::")
-        if name in PADDLE_NAMES:
-            if not PADDLE_NAMES[name]:
+        if (operators := paddle_names().get(name)) is not None:
+            if not operators:
                 logger.warning("%s has no counterpart in ONNX; listing it has no effect", name)
-            found.update(PADDLE_NAMES[name] or (name,))
+            found.update(operators or (name,))
             continue
         if not known_operator(name):
-            near = _near(name, _vocabulary())
+            near = near_operators(name)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             logger.warning("%s is neither an operator of ONNX or ONNX Runtime nor a known alias%s", name, hint)
         found.add(name)
-        finer.update(FINER_CLASSES.get(name, ()))
+        finer.update(finer_classes().get(name, ()))
     return frozenset(found), frozenset(finer)
-
-
-def unknown_operators(names: Iterable[str], model_ops: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """Return the names that mean nothing, each with a few similar ones that do.
-
-    Args:
-        names: operators as a user wrote them.
-        model_ops: the operators of the model at hand (`Conv`, `my.domain::Foo`), all of them acceptable.
-    """
-    present = {name.removeprefix("ai.onnx::") for name in model_ops}
-    vocabulary = _vocabulary() | present
-    unknown = [n for n in names if not known_operator(n) and n.removeprefix("ai.onnx::") not in present]
-    return [(name, _near(name, vocabulary)) for name in unknown]
-
-
-def known_operator(name: str) -> bool:
-    """Whether `name` is an operator of any version, a finer class of one, or one of Paddle's names."""
-    return name.removeprefix("ai.onnx::") in _vocabulary()
-
-
-@functools.cache
-def _vocabulary() -> frozenset[str]:
-    """Every name with a meaning."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    schemas = (*onnx.defs.get_all_schemas_with_history(), *state.get_all_operator_schema())
-    named = ((schema.domain, schema.name) for schema in schemas if schema.domain not in _INTERNAL_DOMAINS)
-    operators = {f"{domain}::{name}" if domain else name for domain, name in named}
-    return frozenset(operators | {key for keys in FINER_CLASSES.values() for key in keys} | PADDLE_NAMES.keys())
-
-
-def _near(name: str, vocabulary: Iterable[str]) -> list[str]:
-    """Up to three names like `name`, with and without its domain, whatever the case."""
-    by_folded: dict[str, list[str]] = {}
-    for known in sorted(vocabulary):
-        by_folded.setdefault(known.lower(), []).append(known)
-        by_folded.setdefault(known.rpartition("::")[2].lower(), []).append(known)
-    forms = dict.fromkeys((name.lower(), name.rpartition("::")[2].lower()))
-    matches = [match for form in forms for match in difflib.get_close_matches(form, by_folded, n=3, cutoff=0.7)]
-    return list(dict.fromkeys(known for match in matches for known in by_folded[match]))[:3]

@@ -26,9 +26,8 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import LowFormat, parse_dtype
 from amp_transpiler.ops.names import operator_name
-from amp_transpiler.ops.paddle_names import PADDLE_NAMES
+from amp_transpiler.ops.vocabulary import known_operator, paddle_names, unknown_operators
 from amp_transpiler.precision.constraints import is_float32
-from amp_transpiler.systems.paddle.lists import known_operator, unknown_operators
 
 __all__ = [
     "CastingRule",
@@ -221,8 +220,8 @@ def _key(name: str) -> _Key:
     domain, separator, op_type = plain.rpartition("::")
     if not op_type or (separator and not domain):
         raise OptionError(f"casting rule for {name!r}: expected an operator, 'Op' or 'domain::Op'")
-    if not domain and (not known_operator(plain) or plain in PADDLE_NAMES or "[" in plain):
-        near = [other for _, found in unknown_operators([plain], ()) for other in found if other not in PADDLE_NAMES]
+    if not domain and (not known_operator(plain) or plain in paddle_names() or "[" in plain):
+        near = [other for _, found in unknown_operators([plain], ()) for other in found if other not in paddle_names()]
         hint = f"did you mean {' or '.join(near)}? G" if near else "g"
         raise OptionError(
             f"casting rule for {name!r}: ONNX has no such operator; {hint}ive one of another domain as 'domain::Op'"

@@ -17,6 +17,7 @@ from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.graph.regions import DISABLE_AMP, region_of
 from amp_transpiler.graph.walk import bodies, control_ports
 from amp_transpiler.ops.names import is_standard, operator_name
+from amp_transpiler.ops.table import column
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.rules import Rules, State, listed
@@ -61,20 +62,10 @@ PRESETS = {
 _RESERVED = ("mp2", "mp3")  # the document's, for a later release
 
 MIXED_OPS = {
-    "gemm": frozenset(
-        {
-            "MatMul",
-            "Gemm",
-            "com.microsoft::FusedMatMul",
-            "com.microsoft::FusedMatMulActivation",
-            "com.microsoft::TransposeMatMul",
-            "com.microsoft::FusedGemm",
-            "com.microsoft::GemmFastGelu",
-        }
-    ),
-    "softmax": frozenset({"Softmax", "com.microsoft::BiasSoftmax"}),
+    group: frozenset(operator for operator, found in column("sambanova").items() if found == group)
+    for group in ("gemm", "softmax")
 }
-"""What `--mixed-ops` names -> operators. gemm: low in, float32 out (matmul, linear). softmax: float32 in, low out."""
+"""Group of `--mixed-ops` -> operators. gemm: low in, float32 out (matmul, linear). softmax: float32 in, low out."""
 
 
 _MIXED_SOFTMAX = "mixed operator softmax: float32 in, low out"

@@ -11,11 +11,11 @@ from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.regions import DISABLE_AMP, FUNCTION_KEY, region_of
 from amp_transpiler.graph.walk import all_nodes, constant_of
 from amp_transpiler.ops.names import operator_name
-from amp_transpiler.ops.torch_lists import TORCH_CLASSES, TorchClass
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.rules import Rules, State, completes_linear, listed
 from amp_transpiler.precision.user_lists import UserLists
+from amp_transpiler.systems.torch.classes import TORCH_CLASSES, TorchClass
 
 __all__ = ["BANNED", "TorchRules"]
 
