@@ -1,32 +1,38 @@
-"""What a gradient rule sees: one node, the gradients of its outputs, and a builder to write with."""
+"""The node that a gradient rule differentiates, with the gradients of its outputs."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+import numpy.typing as npt
 import onnx_ir as ir
 
+from amp_transpiler.autodiff.bodies import captured
+from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.walk import constant_of
+from amp_transpiler.graph.builder import GraphBuilder, infer_outputs
 
-__all__ = ["NodeGradient", "low_weight_sums", "low_weight_sums_wanted"]
+__all__ = ["Backward", "NodeGradient", "NotDifferentiable", "low_weight_sums", "low_weight_sums_wanted"]
 
 _low_weight_sums: contextvars.ContextVar[bool] = contextvars.ContextVar("amp_transpiler.low_weight_sums", default=False)
 
 
+class NotDifferentiable(Exception):
+    """Raised by a rule when a node has no gradient as it is used. The driver adds which node it is."""
+
+
 @contextlib.contextmanager
 def low_weight_sums(low: bool = True) -> Iterator[None]:
-    """Make backward passes appended inside sum the gradients of linear weights and biases in the gradient's own format.
+    """Make backward passes appended inside sum the gradients of linear weights and biases in the gradient's own type.
 
-    It is what `decorate(weight_grad_reduce="low")` does around the wrapped optimizer's `backward`, whose signature is
-    Paddle's and has no place for it.
+    `decorate(weight_grad_reduce="low")` enters it around the wrapped optimizer's `backward`, whose signature is
+    Paddle's and has no argument for it.
 
     Args:
-        low: False for float32, as outside.
+        low: False for sums in float32, as outside.
     """
     token = _low_weight_sums.set(low)
     try:
@@ -40,32 +46,62 @@ def low_weight_sums_wanted() -> bool:
     return _low_weight_sums.get()
 
 
+class Backward(Protocol):
+    """The backward pass in progress, as far as rules need it (see `autodiff.driver.Driver`)."""
+
+    def sums_low(self, node: ir.Node, index: int) -> bool:
+        """Whether the gradient of input `index` is summed in its own element type."""
+
+    def branch(self, body: ir.Graph, grads: Sequence[ir.Value | None], wanted: Sequence[ir.Value]) -> ir.Graph:
+        """Return a body that runs `body` forward, then backward."""
+
+
 class NodeGradient:
     """A node being differentiated.
 
     Attributes:
-        node: the node.
-        b: writes the operators of the backward pass.
+        source: the node of the forward pass.
+        builder: appends the operators of the backward pass.
         grads: gradient of each output, None where the targets do not depend on it.
-        driver: for control flow: differentiates a body (see `autodiff.driver.Driver.branch`).
+        inputs: the inputs, None where one is left out.
+        backward: the backward pass in progress.
     """
 
     def __init__(
         self,
-        node: ir.Node,
+        source: ir.Node,
         builder: GraphBuilder,
         grads: Sequence[ir.Value | None],
         wanted: Callable[[ir.Value], bool],
-        driver: Any = None,
+        backward: Backward,
     ) -> None:
-        self.node = node
-        self.b = builder
-        self.grads = grads
+        self.source = source
+        self.builder = builder
+        self.grads = [self._expr(grad) for grad in grads]
+        self.inputs = [self._expr(value) for value in source.inputs]
         self._wanted = wanted
-        self.driver = driver
+        self.backward = backward
+
+    def _expr(self, value: ir.Value | None) -> Expr | None:
+        return None if value is None else Expr(value, self.builder)
 
     @property
-    def g(self) -> ir.Value:
+    def opset(self) -> int:
+        """The version of ONNX's own domain."""
+        return self.builder.opset
+
+    @property
+    def op_type(self) -> str:
+        """The operator."""
+        return self.source.op_type
+
+    @property
+    def reads(self) -> int:
+        """The number of values that the node reads: its inputs and those that its bodies capture."""
+        return len(self.inputs) + len(captured(self.source))
+
+    @property
+    def g(self) -> Expr:
         """The gradient of the first output."""
         found = self.grads[0]
         if found is None:
@@ -73,74 +109,65 @@ class NodeGradient:
         return found
 
     @property
-    def x(self) -> ir.Value:
-        """The first input."""
-        return self.input(0)
-
-    @property
-    def y(self) -> ir.Value:
+    def y(self) -> Expr:
         """The first output."""
-        return self.node.outputs[0]
+        return Expr(self.source.outputs[0], self.builder)
 
-    def input(self, index: int) -> ir.Value:
-        """Input `index`, which must be there."""
+    def input(self, index: int) -> Expr:
+        """Return input `index`, which must be there."""
         found = self.optional(index)
         if found is None:
             raise self.error(f"input {index} is missing")
         return found
 
-    def optional(self, index: int) -> ir.Value | None:
-        """Input `index`, or None if it is left out."""
-        return self.node.inputs[index] if index < len(self.node.inputs) else None
+    def optional(self, index: int) -> Expr | None:
+        """Return input `index`, or None if it is left out."""
+        return self.inputs[index] if index < len(self.inputs) else None
 
-    def output(self, index: int) -> ir.Value:
-        """Output `index` of the node, added to it if the forward pass did not ask for it."""
-        if index >= len(self.node.outputs):
-            self.node.resize_outputs(index + 1)
-        value = self.node.outputs[index]
+    def output(self, index: int) -> Expr:
+        """Return output `index` of the node, added to it if the forward pass did not ask for it."""
+        if index >= len(self.source.outputs):
+            self.source.resize_outputs(index + 1)
+        value = self.source.outputs[index]
         if not value.name:
-            value.name = self.b.names.fresh(f"{self.node.name}_out{index}")
+            value.name = self.builder.names.fresh(f"{self.source.name}_out{index}")
         if value.type is None:
-            from amp_transpiler.graph.builder import infer_outputs
-
-            infer_outputs(self.b.model, self.node)
-        return value
+            infer_outputs(self.builder.model, self.source)
+        return Expr(value, self.builder)
 
     def wants(self, index: int) -> bool:
-        """Whether the gradient of input `index` is wanted by anybody."""
-        value = self.optional(index)
-        return value is not None and self._wanted(value)
+        """Return whether the gradient of input `index` is wanted."""
+        found = self.optional(index)
+        return found is not None and self._wanted(found.value)
 
     def wants_value(self, value: ir.Value) -> bool:
-        """Whether the gradient of a value, such as one that a body captures, is wanted by anybody."""
+        """Return whether the gradient of a value, such as one that a body captures, is wanted."""
         return self._wanted(value)
 
     def sums_low(self, index: int) -> bool:
-        """Whether the gradient of input `index` is summed in its own format: for `sum_to` in rules of products."""
-        return self.driver is not None and self.driver.sums_low(self.node, index)
+        """Return whether the gradient of input `index` is summed in its own element type."""
+        return self.backward.sums_low(self.source, index)
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The value of an attribute: a number, string, list, or `ir.TensorProtocol`."""
-        found = self.node.attributes.get(name)
+        """Return an attribute: a number, string, list, or `ir.TensorProtocol`."""
+        found = self.source.attributes.get(name)
         if found is None:
             return default
         return found.as_string() if found.type == ir.AttributeType.STRING else found.value
 
-    def constant(self, index: int) -> Any:
-        """The array of input `index`, which must be a constant; None if it is left out.
+    def constant(self, index: int) -> npt.NDArray[Any]:
+        """Return the numbers of input `index`, which must be a constant.
 
         Raises:
-            ModelError: it is not constant.
+            ModelError: it is missing.
+            NotDifferentiable: it is not constant.
         """
-        value = self.optional(index)
-        if value is None:
-            return None
-        tensor = constant_of(value)
-        if tensor is None:
-            raise self.error(f"input {index} ('{value.name}') must be a constant to be differentiated through")
-        return tensor.numpy()
+        found = self.input(index)
+        if found.known is None:
+            raise NotDifferentiable(f"input {index} ('{found.name}') must be a constant to be differentiated through")
+        return found.known
 
     def error(self, problem: str) -> ModelError:
-        """Return an error about this node that says what the matter is."""
-        kind = f"{self.node.domain}::{self.node.op_type}" if self.node.domain else self.node.op_type
-        return ModelError(f"cannot differentiate node '{self.node.name}' ({kind}, opset {self.b.opset}): {problem}")
+        """Return an error that names this node and says what the problem is."""
+        kind = f"{self.source.domain}::{self.op_type}" if self.source.domain else self.op_type
+        return ModelError(f"cannot differentiate node '{self.source.name}' ({kind}, opset {self.opset}): {problem}")

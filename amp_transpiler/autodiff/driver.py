@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import onnx_ir as ir
 
 from amp_transpiler.autodiff.bodies import captured, copy_body, remove_unused
-from amp_transpiler.autodiff.context import NodeGradient, low_weight_sums_wanted
+from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, low_weight_sums_wanted
 from amp_transpiler.autodiff.registry import find_rule
 from amp_transpiler.graph.builder import GraphBuilder, low_or_float
 from amp_transpiler.graph.regions import inside_region_of, outside_regions
@@ -105,14 +105,17 @@ class Driver:
                 "there is no gradient rule for this operator; add one to a table in amp_transpiler/autodiff/rules/, or "
                 "keep gradients from passing (stop_gradient, no_grad_set)"
             )
-        found = rule(context)
-        if found is None or isinstance(found, ir.Value):
-            found = [found]
-        pairs = []
-        for index, (value, grad) in enumerate(zip((*node.inputs, *captured(node)), found, strict=False)):
-            if value is not None and grad is not None and value in active:
-                pairs.append((value, self._fit(grad, value, self.sums_low(node, index))))
-        return pairs
+        reads = (*node.inputs, *captured(node))
+        try:
+            # All functions among the gradients are called before any gradient is fitted.
+            wanted = [
+                (index, value, grad() if callable(grad) else grad)
+                for index, (value, grad) in enumerate(zip(reads, rule(context), strict=False))
+                if value is not None and grad is not None and value in active
+            ]
+        except NotDifferentiable as error:
+            raise context.error(str(error)) from None
+        return [(value, self._fit(grad.value, value, self.sums_low(node, index))) for index, value, grad in wanted]
 
     def sums_low(self, node: ir.Node, index: int) -> bool:
         """Whether input `index` is a linear weight, or its bias, whose gradient is summed in its own format."""

@@ -1,30 +1,29 @@
-"""Sliding windows of convolutions and pools: sizes and paddings as numbers, and pools as matrices, one per axis."""
+"""Sliding windows of convolutions and pools: sizes and padding as numbers, and pools as matrices, one per axis."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
-from amp_transpiler.autodiff.context import NodeGradient
-from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
+from amp_transpiler.autodiff.expression import Expr
 
-__all__ = ["Matrix", "Window", "apply_transposed", "in_shape_of", "sizes_of", "window_matrix", "window_of"]
+__all__ = ["Matrix", "Window", "apply_transposed", "sizes_of", "window_matrix", "window_of"]
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Window:
-    """How windows lie on the spatial axes of an input, one number an axis.
+    """The windows over the spatial axes of an input, one number per axis.
 
     Attributes:
         kernel, strides, dilations: as in the operator's attributes.
-        begin, end: padding in front and behind, with `auto_pad` worked out.
+        begin, end: padding before and after, with `auto_pad` resolved.
     """
 
     kernel: tuple[int, ...]
@@ -35,26 +34,31 @@ class Window:
 
     @property
     def rank(self) -> int:
-        """How many spatial axes there are."""
+        """The number of spatial axes."""
         return len(self.kernel)
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """How many elements a window spans."""
+        """The number of elements that a window spans."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
     @property
     def unit(self) -> bool:
-        """Whether windows are single elements, without padding."""
+        """Whether windows are single elements without padding."""
         return all(k == 1 for k in self.kernel) and not any((*self.begin, *self.end))
 
-    @property
-    def pads(self) -> list[int]:
-        """The padding as the attribute `pads` has it."""
-        return [*self.begin, *self.end]
+    def attributes(self, group: int) -> dict[str, Any]:
+        """Return the attributes of a Conv or ConvTranspose with these windows."""
+        return {
+            "kernel_shape": list(self.kernel),
+            "strides": list(self.strides),
+            "dilations": list(self.dilations),
+            "pads": [*self.begin, *self.end],
+            "group": group,
+        }
 
     def unused(self, inputs: Sequence[int], outputs: Sequence[int]) -> tuple[int, ...]:
-        """How many elements at the end of the padded input no window reaches."""
+        """Return the number of elements at the end of the padded input that no window reaches."""
         return tuple(
             size + begin + end - (stride * (out - 1) + extent)
             for size, out, stride, extent, begin, end in zip(
@@ -63,27 +67,27 @@ class Window:
         )
 
 
-def sizes_of(n: NodeGradient, value: ir.Value, first: int = 2) -> tuple[int, ...]:
-    """Return the sizes of the axes of `value` from `first` on.
+def sizes_of(x: Expr, first: int = 2) -> tuple[int, ...]:
+    """Return the sizes of the axes of `x` from `first` on.
 
     Raises:
-        ModelError: they are not known.
+        NotDifferentiable: they are not known.
     """
-    sizes = tuple(value.shape)[first:] if value.shape is not None else None
+    sizes = tuple(x.shape)[first:] if x.shape is not None else None
     if sizes is None or not all(isinstance(size, int) for size in sizes):
-        raise n.error(
-            f"the sizes of '{value.name}' from axis {first} on must be known numbers, got {value.shape}: "
+        raise NotDifferentiable(
+            f"the sizes of '{x.name}' from axis {first} on must be known numbers, got {x.shape}: "
             "give the program's inputs static channels and spatial dimensions, and run shape inference"
         )
     return tuple(int(size) for size in sizes)  # type: ignore[arg-type]  # ints, as just checked
 
 
-def window_of(n: NodeGradient, inputs: Sequence[int], kernel: Sequence[int]) -> Window:
+def window_of(node: NodeGradient, inputs: Sequence[int], kernel: Sequence[int]) -> Window:
     """Return the windows of a Conv or pool node over an input of these spatial sizes."""
     rank = len(inputs)
-    strides = tuple(n.attribute("strides") or [1] * rank)
-    dilations = tuple(n.attribute("dilations") or [1] * rank)
-    auto_pad = n.attribute("auto_pad", "NOTSET")
+    strides = tuple(node.attribute("strides") or [1] * rank)
+    dilations = tuple(node.attribute("dilations") or [1] * rank)
+    auto_pad = node.attribute("auto_pad", "NOTSET")
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         begin, end = [], []
         for size, k, stride, dilation in zip(inputs, kernel, strides, dilations, strict=True):
@@ -92,21 +96,21 @@ def window_of(n: NodeGradient, inputs: Sequence[int], kernel: Sequence[int]) -> 
             begin.append(small if auto_pad == "SAME_UPPER" else large)
             end.append(large if auto_pad == "SAME_UPPER" else small)
     else:
-        pads = [0] * (2 * rank) if auto_pad == "VALID" else list(n.attribute("pads") or [0] * (2 * rank))
+        pads = [0] * (2 * rank) if auto_pad == "VALID" else list(node.attribute("pads") or [0] * (2 * rank))
         begin, end = pads[:rank], pads[rank:]
     if min(*begin, *end) < 0:
-        raise n.error(f"paddings must not be negative, got {[*begin, *end]}; write a Slice in front instead")
+        raise NotDifferentiable(f"paddings must not be negative, got {[*begin, *end]}; write a Slice in front instead")
     return Window(tuple(kernel), strides, dilations, tuple(begin), tuple(end))
 
 
 def window_matrix(window: Window, axis: int, size: int, out: int, *, average: str = "") -> Matrix:
-    """Return what a pool does along one spatial axis, as a matrix [out, size].
+    """Return the matrix [out, size] that a pool multiplies one spatial axis by.
 
     Args:
         window: the windows.
         axis: the spatial axis, 0 for the first.
-        size: of the input there.
-        out: size of the output there.
+        size: of the input along it.
+        out: size of the output along it.
         average: "" for the sum over the window, "valid" for the mean over its elements that are in the input,
             "padded" for the mean over those in the padded input.
     """
@@ -121,25 +125,18 @@ def window_matrix(window: Window, axis: int, size: int, out: int, *, average: st
     return made
 
 
-def apply_transposed(b: GraphBuilder, g: ir.Value, axis: int, matrix: Matrix) -> ir.Value:
+def apply_transposed(g: Expr, axis: int, matrix: Matrix) -> Expr:
     """Return `g` with its axis `axis`, of size `len(matrix)`, multiplied by the transposed matrix.
 
-    Sizes of the axes behind it must be known; those in front may be symbolic.
+    Sizes of the axes after it must be known; those before it may be symbolic.
     """
     assert g.shape is not None
-    rank = len(g.shape)
+    rank = g.rank
     if axis == rank - 1:
-        return b.matmul(g, b.constant(matrix, g.dtype))
-    left = b.constant(np.ascontiguousarray(matrix.T), g.dtype)
+        return g @ g.constant(matrix, g.dtype)
+    left = g.constant(np.ascontiguousarray(matrix.T), g.dtype)
     if axis == rank - 2:
-        return b.matmul(left, g)
+        return left @ g
     lead, behind = [0] * axis, [int(size) for size in list(g.shape)[axis + 1 :]]  # type: ignore[arg-type]  # known
-    flat = b.reshape(g, [*lead, matrix.shape[0], int(np.prod(behind))])
-    return b.reshape(b.matmul(left, flat), [*lead, matrix.shape[1], *behind])
-
-
-def in_shape_of(made: ir.Value, like: ir.Value) -> ir.Value:
-    """Declare that `made` has the shape of `like`, which inference may have lost for symbolic dimensions."""
-    if like.shape is not None:
-        made.shape = ir.Shape(like.shape)
-    return made
+    flat = g.reshape([*lead, matrix.shape[0], int(np.prod(behind))])
+    return (left @ flat).reshape([*lead, matrix.shape[1], *behind])

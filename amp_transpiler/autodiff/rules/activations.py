@@ -1,4 +1,4 @@
-"""Gradients of activation functions, ONNX's own and those of ONNX Runtime's `com.microsoft`."""
+"""Gradients of activation functions: ONNX's own and those of ONNX Runtime's `com.microsoft`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 
 import onnx_ir as ir
 
-from amp_transpiler.autodiff.context import NodeGradient
-from amp_transpiler.autodiff.registry import gradient
-from amp_transpiler.autodiff.rules.arithmetic import compare
+from amp_transpiler.autodiff.expression import Expr
+from amp_transpiler.autodiff.registry import Gradients, gradient
 
 _CONTRIB = "com.microsoft"
 # Defaults of ONNX's Selu: float32 numbers, written out.
@@ -17,162 +16,130 @@ _SELU_GAMMA = 1.05070102214813232421875
 
 
 @gradient("Relu")
-def relu(n: NodeGradient) -> ir.Value:
-    """`g` where `y` is not 0: the cast to bool is the comparison that CUDA has for every element type."""
-    return n.b.where(n.b.cast(n.y, ir.DataType.BOOL), n.g, 0)
-
-
-def _positive(n: NodeGradient) -> ir.Value:
-    return compare(n, "Greater", n.x, 0)
+def relu(g: Expr, *, y: Expr) -> Expr:
+    return y.cast(ir.DataType.BOOL).where(g, 0)  # Cast to bool compares with 0, on CUDA for every element type
 
 
 @gradient("LeakyRelu")
-def leaky_relu(n: NodeGradient) -> ir.Value:
-    """`g` where `x > 0`, else `alpha g`."""
-    return n.b.where(_positive(n), n.g, n.b.mul(n.g, n.attribute("alpha", 0.01)))
+def leaky_relu(g: Expr, x: Expr, *, alpha: float = 0.01) -> Expr:
+    return (x > 0).where(g, g * alpha)
 
 
 @gradient("PRelu")
-def prelu(n: NodeGradient) -> list[ir.Value | None]:
-    """`g` where `x > 0`, else `slope g`; to the slope 0 where `x > 0`, else `g x`."""
-    positive = _positive(n)
-    dx = n.b.where(positive, n.g, n.b.mul(n.g, n.input(1))) if n.wants(0) else None
-    return [dx, n.b.where(positive, 0, n.b.mul(n.g, n.x)) if n.wants(1) else None]
+def prelu(g: Expr, x: Expr, slope: Expr) -> Gradients:
+    positive = x > 0
+    return lambda: positive.where(g, g * slope), lambda: positive.where(0, g * x)
 
 
 @gradient("Elu")
-def elu(n: NodeGradient) -> ir.Value:
-    """`g` where `x > 0`, else `g (y + alpha)`."""
-    return n.b.where(_positive(n), n.g, n.b.mul(n.g, n.b.add(n.y, n.attribute("alpha", 1.0))))
+def elu(g: Expr, x: Expr, *, y: Expr, alpha: float = 1.0) -> Expr:
+    return (x > 0).where(g, g * (y + alpha))
 
 
 @gradient("Selu")
-def selu(n: NodeGradient) -> ir.Value:
-    """`gamma g` where `x > 0`, else `g (y + gamma alpha)`."""
-    alpha, gamma = n.attribute("alpha", _SELU_ALPHA), n.attribute("gamma", _SELU_GAMMA)
-    return n.b.where(_positive(n), n.b.mul(n.g, gamma), n.b.mul(n.g, n.b.add(n.y, gamma * alpha)))
+def selu(g: Expr, x: Expr, *, y: Expr, alpha: float = _SELU_ALPHA, gamma: float = _SELU_GAMMA) -> Expr:
+    return (x > 0).where(g * gamma, g * (y + gamma * alpha))
 
 
 @gradient("Celu")
-def celu(n: NodeGradient) -> ir.Value:
-    """`g` where `x > 0`, else `g (y / alpha + 1)`."""
-    slope = n.b.add(n.b.div(n.y, n.attribute("alpha", 1.0)), 1)
-    return n.b.where(_positive(n), n.g, n.b.mul(n.g, slope))
+def celu(g: Expr, x: Expr, *, y: Expr, alpha: float = 1.0) -> Expr:
+    slope = y / alpha + 1
+    return (x > 0).where(g, g * slope)
 
 
 @gradient("ThresholdedRelu")
-def thresholded_relu(n: NodeGradient) -> ir.Value:
-    """`g` where `x > alpha`, else 0."""
-    return n.b.where(compare(n, "Greater", n.x, n.attribute("alpha", 1.0)), n.g, 0)
+def thresholded_relu(g: Expr, x: Expr, *, alpha: float = 1.0) -> Expr:
+    return (x > alpha).where(g, 0)
 
 
 @gradient("HardSigmoid")
-def hard_sigmoid(n: NodeGradient) -> ir.Value:
-    """`alpha g` where `0 < y < 1`, else 0."""
-    sloped = n.b.op("And", [compare(n, "Greater", n.y, 0), compare(n, "Less", n.y, 1)])
-    return n.b.where(sloped, n.b.mul(n.g, n.attribute("alpha", 0.2)), 0)
+def hard_sigmoid(g: Expr, *, y: Expr, alpha: float = 0.2) -> Expr:
+    return ((y > 0) & (y < 1)).where(g * alpha, 0)
 
 
 @gradient("HardSwish")
-def hard_swish(n: NodeGradient) -> ir.Value:
-    """0 up to -3, `g` from 3 on, `g (x / 3 + 1/2)` between."""
-    between = n.b.mul(n.g, n.b.add(n.b.div(n.x, 3), 0.5))
-    upper = n.b.where(compare(n, "GreaterOrEqual", n.x, 3), n.g, between)
-    return n.b.where(compare(n, "LessOrEqual", n.x, -3), 0, upper)
+def hard_swish(g: Expr, x: Expr) -> Expr:
+    between = g * (x / 3 + 0.5)  # -3 < x < 3
+    upper = (x >= 3).where(g, between)
+    return (x <= -3).where(0, upper)
 
 
 @gradient("Softplus")
-def softplus(n: NodeGradient) -> ir.Value:
-    """`g sigmoid(x)`."""
-    return n.b.mul(n.g, n.b.op("Sigmoid", [n.x]))
+def softplus(g: Expr, x: Expr) -> Expr:
+    return g * x.sigmoid()
 
 
 @gradient("Softsign")
-def softsign(n: NodeGradient) -> ir.Value:
-    """`g / (1 + |x|)^2`, by two divisions: the square would overflow."""
-    scale = n.b.add(n.b.op("Abs", [n.x]), 1)
-    return n.b.div(n.b.div(n.g, scale), scale)
+def softsign(g: Expr, x: Expr) -> Expr:
+    scale = 1 + x.abs()
+    return g / scale / scale  # not g / scale^2: the square would overflow in float16
 
 
 @gradient("Mish")
-def mish(n: NodeGradient) -> ir.Value:
-    """`g (t + x sigmoid(x) (1 - t^2))` with `t = tanh(softplus(x))`."""
-    t = n.b.op("Tanh", [n.b.op("Softplus", [n.x])])
-    falling = n.b.mul(n.b.sub(1, t), n.b.add(t, 1))
-    slope = n.b.mul(n.b.mul(n.x, n.b.op("Sigmoid", [n.x])), falling)
-    return n.b.mul(n.g, n.b.add(t, slope))
+def mish(g: Expr, x: Expr) -> Expr:
+    t = x.softplus().tanh()
+    return g * (t + x * x.sigmoid() * ((1 - t) * (1 + t)))  # (1-t)(1+t), not 1-t^2: no cancellation near 1
 
 
 @gradient("Swish")
-def swish(n: NodeGradient) -> ir.Value:
-    """The gradient of `x sigmoid(alpha x)`."""
-    return _swish(n, n.g, n.attribute("alpha", 1.0))
+def swish(g: Expr, x: Expr, *, alpha: float = 1.0) -> Expr:
+    return _swish(g, x, alpha)
 
 
 @gradient("QuickGelu", domain=_CONTRIB)
-def quick_gelu(n: NodeGradient) -> ir.Value:
-    """The gradient of `x sigmoid(alpha x)`, alpha 1.702."""
-    return _swish(n, _contrib_gradient(n), n.attribute("alpha", 1.702))
+def quick_gelu(g: Expr, x: Expr, *, alpha: float = 1.702) -> Expr:
+    return _swish(shaped(g, x), x, alpha)
 
 
-def _swish(n: NodeGradient, g: ir.Value, alpha: float) -> ir.Value:
-    """`g s (1 + a x (1 - s))` with `s = sigmoid(a x)`."""
-    scaled = n.x if alpha == 1 else n.b.mul(n.x, alpha)
-    s = n.b.op("Sigmoid", [scaled])
-    slope = n.b.add(n.b.mul(scaled, n.b.sub(1, s)), 1)
-    return n.b.mul(n.b.mul(g, s), slope)
+def _swish(g: Expr, x: Expr, alpha: float) -> Expr:
+    """The gradient of `x sigmoid(alpha x)`."""
+    scaled = x if alpha == 1 else x * alpha
+    s = scaled.sigmoid()
+    slope = 1 + scaled * (1 - s)
+    return g * s * slope
 
 
 @gradient("Gelu")
-def gelu(n: NodeGradient) -> ir.Value:
-    """The gradient of ONNX's Gelu, exact or by tanh as its attribute says."""
-    return _tanh_gelu(n, n.g, n.x) if n.attribute("approximate", "none") == "tanh" else _erf_gelu(n, n.g, n.x)
+def gelu(g: Expr, x: Expr, *, approximate: str = "none") -> Expr:
+    return _tanh_gelu(g, x) if approximate == "tanh" else _erf_gelu(g, x)
 
 
 @gradient("Gelu", domain=_CONTRIB)
-def contrib_gelu(n: NodeGradient) -> ir.Value:
-    """The gradient of the exact one."""
-    return _erf_gelu(n, _contrib_gradient(n), n.x)
+def contrib_gelu(g: Expr, x: Expr) -> Expr:
+    return _erf_gelu(shaped(g, x), x)
 
 
 @gradient("BiasGelu", domain=_CONTRIB)
-def bias_gelu(n: NodeGradient) -> list[ir.Value]:
-    """The gradient of the exact one of `x + bias`, to both."""
-    both = _erf_gelu(n, _contrib_gradient(n), n.b.add(n.x, n.input(1)))
-    return [both, both]
+def bias_gelu(g: Expr, x: Expr, bias: Expr) -> Gradients:
+    both = _erf_gelu(shaped(g, x), x + bias)
+    return both, both
 
 
 @gradient("FastGelu", domain=_CONTRIB)
-def fast_gelu(n: NodeGradient) -> list[ir.Value]:
-    """The gradient of the one by tanh of `x`, or of `x + bias`, to both."""
-    bias = n.optional(1)
-    both = _tanh_gelu(n, _contrib_gradient(n), n.x if bias is None else n.b.add(n.x, bias))
-    return [both, both]
+def fast_gelu(g: Expr, x: Expr, bias: Expr | None = None) -> Gradients:
+    both = _tanh_gelu(shaped(g, x), x if bias is None else x + bias)
+    return both, both
 
 
-def _contrib_gradient(n: NodeGradient) -> ir.Value:
-    """`g`, of whose shape ONNX knows nothing: it is that of the first input."""
-    if n.g.shape is None and n.x.shape is not None:
-        n.g.shape = ir.Shape(n.x.shape)
-    return n.g
+def shaped(g: Expr, x: Expr) -> Expr:
+    """Return `g`, declared to have the shape of `x` where inference does not know the operator's output."""
+    return g.with_shape_of(x) if g.shape is None else g
 
 
-def _erf_gelu(n: NodeGradient, g: ir.Value, x: ir.Value) -> ir.Value:
-    """`g (P(x) + x p(x))`, P and p the normal distribution and its density."""
-    below = n.b.mul(n.b.add(n.b.op("Erf", [n.b.mul(x, math.sqrt(0.5))]), 1), 0.5)
-    bell = n.b.op("Exp", [n.b.mul(n.b.mul(x, x), -0.5)])
-    density = n.b.mul(bell, 1 / math.sqrt(2 * math.pi))
-    return n.b.mul(g, n.b.add(below, n.b.mul(x, density)))
+def _erf_gelu(g: Expr, x: Expr) -> Expr:
+    """`g (P(x) + x p(x))`, with P the standard normal distribution and p its density (arXiv:1606.08415)."""
+    below = (1 + (x * math.sqrt(0.5)).erf()) * 0.5
+    density = (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
+    return g * (below + x * density)
 
 
-def _tanh_gelu(n: NodeGradient, g: ir.Value, x: ir.Value) -> ir.Value:
-    """`g ((1 + t) + x (1 - t^2) u') / 2` with `t = tanh(u)`, `u = k (x + c x^3)`; in float32, for the cube."""
-    b, k, c = n.b, math.sqrt(2 / math.pi), 0.044715
-    x = b.high(x)
-    square = b.mul(x, x)
-    t = b.op("Tanh", [b.mul(b.mul(x, b.add(b.mul(square, c), 1)), k)])
-    rise = b.mul(b.add(b.mul(square, 3 * c), 1), k)
-    # The tails of tanh, 0 for a large x, are multiplied in first: x^3 never appears.
-    tails = b.mul(b.sub(1, t), b.add(t, 1))
-    slope = b.add(b.add(t, 1), b.mul(b.mul(x, tails), rise))
-    return b.mul(b.high(g), b.mul(slope, 0.5))
+def _tanh_gelu(g: Expr, x: Expr) -> Expr:
+    """`g ((1 + t) + x (1 - t^2) u') / 2` with `t = tanh(u)`, `u = k (x + c x^3)` (arXiv:1606.08415)."""
+    k, c = math.sqrt(2 / math.pi), 0.044715
+    x = x.wide()  # the cube overflows float16 from 41 on
+    square = x * x
+    t = (x * (1 + square * c) * k).tanh()
+    rise = (1 + square * (3 * c)) * k
+    tails = (1 - t) * (1 + t)  # multiplied by x first: they are 0 for a large x, so x^3 never appears
+    slope = 1 + t + x * tails * rise
+    return g.wide() * (slope * 0.5)

@@ -1,4 +1,4 @@
-"""Gradients of control flow: `If` by differentiating its branches, and a refusal of what must be unrolled first."""
+"""Gradients of control flow: `If` by differentiating its branches; loops must be unrolled first."""
 
 from __future__ import annotations
 
@@ -7,46 +7,45 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from amp_transpiler.autodiff.bodies import captured
-from amp_transpiler.autodiff.context import NodeGradient
-from amp_transpiler.autodiff.registry import gradient, no_gradient
+from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
+from amp_transpiler.autodiff.expression import Expr
+from amp_transpiler.autodiff.registry import Gradients, gradient
 from amp_transpiler.graph.walk import bodies, constant_of
 
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
-# NonZero gives integers: nothing passes.
-no_gradient(["NonZero"])
-
 
 @gradient("If")
-def if_(n: NodeGradient) -> Sequence[ir.Value | None]:
+def if_(gs: Sequence[Expr | None], condition: Expr, *, node: NodeGradient) -> Gradients:
     """An `If` on the same condition, whose branches run forward again and then backward.
 
-    Its outputs are the gradients of the captured values that are wanted.
+    Its outputs are the wanted gradients of the values that the branches capture.
     """
-    reads = captured(n.node)
-    wanted = [value for value in reads if n.wants_value(value)]
-    for _, body in bodies(n.node):
-        _refuse_random(n, body)
-    branches = {name: n.driver.branch(body, n.grads, wanted) for name, body in bodies(n.node)}
-    made = n.b.nodes("If", [n.input(0)], branches, outputs=len(wanted))
-    found: dict[ir.Value, ir.Value] = {}
+    reads = captured(node.source)
+    wanted = [value for value in reads if node.wants_value(value)]
+    for _, body in bodies(node.source):
+        _refuse_random(body)
+    grads = [None if g is None else g.value for g in gs]
+    branches = {name: node.backward.branch(body, grads, wanted) for name, body in bodies(node.source)}
+    made = condition.outputs("If", count=len(wanted), **branches)
+    found: dict[ir.Value, Expr] = {}
     for value, grad in zip(wanted, made, strict=True):
-        grad.type = value.type
-        grad.shape = None if value.shape is None else ir.Shape(value.shape)
+        grad.value.type = value.type
+        grad.value.shape = None if value.shape is None else ir.Shape(value.shape)
         found[value] = grad
-    return [*(None for _ in n.node.inputs), *(found.get(value) for value in reads)]
+    return [None, *(found.get(value) for value in reads)]
 
 
-def _refuse_random(n: NodeGradient, body: ir.Graph) -> None:
+def _refuse_random(body: ir.Graph) -> None:
     for node in body:
         mode = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
         if node.op_type in _RANDOM or (mode is not None and not _is_false(mode)):
-            raise n.error(
+            raise NotDifferentiable(
                 f"its branch '{body.name}' holds '{node.name}' ({node.op_type}), which would draw other numbers when "
                 "the branch is run again for its gradient; move it out of the branch"
             )
         for _, inner in bodies(node):
-            _refuse_random(n, inner)
+            _refuse_random(inner)
 
 
 def _is_false(value: ir.Value) -> bool:
@@ -55,21 +54,20 @@ def _is_false(value: ir.Value) -> bool:
 
 
 @gradient("Loop", "Scan")
-def loop(n: NodeGradient) -> None:
-    """Refused."""
-    raise n.error("loops have no gradient rule; unroll it (export with a fixed number of steps)")
+def loop() -> None:
+    raise NotDifferentiable("loops have no gradient rule; unroll it (export with a fixed number of steps)")
 
 
 @gradient("LSTM", "GRU", "RNN")
-def recurrent(n: NodeGradient) -> None:
-    """Refused."""
-    raise n.error("recurrent layers have no gradient rule; unroll it into MatMul, Sigmoid and Tanh, a step at a time")
+def recurrent() -> None:
+    raise NotDifferentiable(
+        "recurrent layers have no gradient rule; unroll it into MatMul, Sigmoid and Tanh, a step at a time"
+    )
 
 
 @gradient("GridSample")
-def grid_sample(n: NodeGradient) -> None:
-    """Refused."""
-    raise n.error(
+def grid_sample() -> None:
+    raise NotDifferentiable(
         "GridSample has no gradient rule; write the sampling with Gather and Mul, or keep gradients from passing "
         "(stop_gradient, no_grad_set)"
     )

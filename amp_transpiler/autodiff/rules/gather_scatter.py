@@ -1,137 +1,121 @@
-"""Gradients of operators that read and write by index. What meets at one place is added in float32."""
+"""Gradients of operators that read and write by index. Gradients that meet in one place are added in float32."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.autodiff.context import NodeGradient
-from amp_transpiler.autodiff.registry import gradient
-from amp_transpiler.autodiff.rules.placing import (
-    add_at,
-    axis_of,
-    dim,
-    permuted_zeros,
-    range_of,
-    surround,
-    without_bfloat16,
-)
-from amp_transpiler.graph.builder import rank_of
-from amp_transpiler.graph.walk import constant_of
+from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
+from amp_transpiler.autodiff.expression import Expr, concat
+from amp_transpiler.autodiff.registry import Gradients, gradient
+from amp_transpiler.autodiff.rules.placing import add_at, axis_of, counting, permuted_zeros, surround
 
 _INT64 = ir.DataType.INT64
 
 
 @gradient("Gather")
-def gather(n: NodeGradient) -> ir.Value:
-    """`g` added at the rows that were read, with the gathered axis in front for the purpose."""
-    x, indices = n.x, n.input(1)
-    rank, index_rank = rank_of(x), rank_of(indices)
-    axis = axis_of(n.attribute("axis", 0), rank)
-    if (single := _single(n, axis)) is not None:
+def gather(g: Expr, x: Expr, indices: Expr, *, axis: int = 0) -> Expr:
+    """`g` added at the rows that were read. ScatterND writes rows, so the gathered axis goes to the front meanwhile."""
+    rank, index_rank = x.rank, indices.rank
+    axis = axis_of(axis, rank)
+    if (single := _single(g, x, indices, axis)) is not None:
         return single
     perm = [axis, *(i for i in range(rank) if i != axis)]
     g_perm = [*range(axis, axis + index_rank), *range(axis), *range(axis + index_rank, rank + index_rank - 1)]
-    where = n.b.unsqueeze(n.b.cast(indices, _INT64), [index_rank])
-    rows = add_at(n, "ScatterND", permuted_zeros(n, x, perm), where, n.b.transpose(n.g, g_perm))
-    return n.b.transpose(rows, [int(i) for i in np.argsort(perm)])
+    where = indices.cast(_INT64).unsqueeze(index_rank)
+    rows = add_at("ScatterND", permuted_zeros(x, perm), where, g.transpose(g_perm))
+    return rows.transpose([int(i) for i in np.argsort(perm)])
 
 
-def _single(n: NodeGradient, axis: int) -> ir.Value | None:
+def _single(g: Expr, x: Expr, indices: Expr, axis: int) -> Expr | None:
     """The gradient by padding, if one constant position of an axis of known size is read."""
-    tensor, size = constant_of(n.input(1)), dim(n.x, axis)
-    if tensor is None or tensor.size != 1 or size is None:
+    position, size = indices.known, x.size(axis)
+    if position is None or position.size != 1 or size is None:
         return None
-    rank, index_rank = rank_of(n.x), rank_of(n.input(1))
-    at = int(tensor.numpy().reshape(-1)[0]) % size
-    g = n.b.unsqueeze(n.g, [axis]) if index_rank == 0 else n.b.squeeze(n.g, list(range(axis + 1, axis + index_rank)))
-    before, after = [0] * rank, [0] * rank
+    at = int(position.reshape(-1)[0]) % size
+    g = g.unsqueeze(axis) if indices.rank == 0 else g.squeeze(*range(axis + 1, axis + indices.rank))
+    before, after = [0] * x.rank, [0] * x.rank
     before[axis], after[axis] = at, size - 1 - at
-    return surround(n, g, before, after)
+    return surround(g, before, after)
 
 
 @gradient("GatherElements")
-def gather_elements(n: NodeGradient) -> ir.Value:
-    """`g` added at the elements that were read."""
-    zeros = permuted_zeros(n, n.x, range(rank_of(n.x)))
-    return add_at(n, "ScatterElements", zeros, n.input(1), n.g, n.attribute("axis", 0))
+def gather_elements(g: Expr, x: Expr, indices: Expr, *, axis: int = 0) -> Expr:
+    return add_at("ScatterElements", permuted_zeros(x, range(x.rank)), indices, g, axis=axis)
 
 
 @gradient("GatherND")
-def gather_nd(n: NodeGradient) -> ir.Value:
-    """`g` added at what was read; batch axes become coordinates in front of the others."""
-    where = n.input(1)
-    batch = n.attribute("batch_dims", 0)
-    if batch:
-        where = _with_batch_coordinates(n, where, batch)
-    return add_at(n, "ScatterND", permuted_zeros(n, n.x, range(rank_of(n.x))), where, n.g)
+def gather_nd(g: Expr, x: Expr, indices: Expr, *, batch_dims: int = 0) -> Expr:
+    """`g` added where it was read; batch axes become coordinates before the others."""
+    where = _with_batch_coordinates(indices, batch_dims) if batch_dims else indices
+    return add_at("ScatterND", permuted_zeros(x, range(x.rank)), where, g)
 
 
-def _with_batch_coordinates(n: NodeGradient, indices: ir.Value, batch: int) -> ir.Value:
-    b, rank = n.b, rank_of(indices)
-    like = b.slice(indices, [0], [1], [rank - 1])  # one number for each place that is read
+def _with_batch_coordinates(indices: Expr, batch: int) -> Expr:
+    rank = indices.rank
+    like = indices.slice([0], [1], [rank - 1])  # one number for each place that is read
     coordinates = []
     for axis in range(batch):
-        size = b.squeeze(b.slice(b.shape(indices), [axis], [axis + 1], [0]), [0])
-        column = b.reshape(range_of(n, size), [-1 if i == axis else 1 for i in range(rank)])
-        coordinates.append(b.expand_like(column, like))
-    return b.concat([*coordinates, indices], rank - 1)
+        size = indices.shape_tensor().slice([axis], [axis + 1], [0]).squeeze(0)
+        column = counting(size).reshape([-1 if i == axis else 1 for i in range(rank)])
+        coordinates.append(column.expand_like(like))
+    return concat([*coordinates, indices], rank - 1)
 
 
 @gradient("ScatterElements", "Scatter")
-def scatter_elements(n: NodeGradient) -> Sequence[ir.Value | None]:
-    """To the data `g`, zero where it was overwritten; to the updates what `g` is where they went."""
-    added, where = _added(n), n.input(1)
-    attributes = {"axis": n.attribute("axis", 0)}
-    data = n.g
-    if not added and n.wants(0):
-        data = n.b.op("ScatterElements", [n.g, where, n.b.zeros_like(n.input(2))], attributes)
-    return [data, None, n.b.op("GatherElements", [n.g, where], attributes) if n.wants(2) else None]
+def scatter_elements(
+    g: Expr, _data: Expr, indices: Expr, updates: Expr, *, axis: int = 0, reduction: str = "none"
+) -> Gradients:
+    """To the data `g`, zero where it was overwritten; to the updates `g` where they were written."""
+
+    def overwritten() -> Expr:
+        return g.op("ScatterElements", indices, updates.zeros_like(), axis=axis)
+
+    return g if _adds(reduction) else overwritten, None, lambda: g.op("GatherElements", indices, axis=axis)
 
 
 @gradient("ScatterND")
-def scatter_nd(n: NodeGradient) -> Sequence[ir.Value | None]:
-    """To the data `g`, zero where it was overwritten; to the updates what `g` is where they went."""
-    added, where, data = _added(n), n.input(1), n.g
-    if not added and n.wants(0):
-        data = n.b.op("ScatterND", [n.g, where, n.b.zeros_like(n.input(2))])
-    return [data, None, n.b.op("GatherND", [without_bfloat16(n, n.g), where]) if n.wants(2) else None]
+def scatter_nd(g: Expr, _data: Expr, indices: Expr, updates: Expr, *, reduction: str = "none") -> Gradients:
+    """As for ScatterElements. CUDA has no GatherND of bfloat16."""
+
+    def overwritten() -> Expr:
+        return g.op("ScatterND", indices, updates.zeros_like())
+
+    return g if _adds(reduction) else overwritten, None, lambda: g.without_bfloat16().op("GatherND", indices)
 
 
-def _added(n: NodeGradient) -> bool:
-    """Whether updates are added to the data, rather than put in its place."""
-    reduction = n.attribute("reduction", "none")
+def _adds(reduction: str) -> bool:
+    """Whether updates are added to the data, rather than written over it."""
     if reduction not in ("none", "add"):
-        raise n.error(f"reduction '{reduction}' has no gradient rule, only 'none' and 'add' have")
-    return bool(reduction == "add")
+        raise NotDifferentiable(f"reduction '{reduction}' has no gradient rule, only 'none' and 'add' have")
+    return reduction == "add"
 
 
 @gradient("OneHot")
-def one_hot(n: NodeGradient) -> Sequence[ir.Value | None]:
-    """To the two values: the sum of `g` where the second went, and the rest of its sum to the first."""
-    if not n.wants(2):
-        return []
-    b, g = n.b, n.b.high(n.g)
-    ends = b.constant(np.array([0, 1]), g.dtype)
-    hot = b.op("OneHot", [n.input(0), n.input(1), ends], {"axis": n.attribute("axis", -1)})
-    on = b.sum(b.mul(g, hot), keepdims=False)
-    off = b.sum(b.mul(g, b.sub(1.0, hot)), keepdims=False)
-    return [None, None, b.concat([b.unsqueeze(off, [0]), b.unsqueeze(on, [0])], 0)]
+def one_hot(g: Expr, indices: Expr, depth: Expr, _values: Expr, *, axis: int = -1) -> Gradients:
+    """To the two values: the sum of `g` where the second was written, and for the first the sum of the rest."""
+
+    def to_values() -> Expr:
+        wide = g.wide()
+        ends = wide.constant(np.array([0, 1]), wide.dtype)
+        hot = indices.op("OneHot", depth, ends, axis=axis)
+        on = (wide * hot).sum(keepdims=False)
+        off = (wide * (1 - hot)).sum(keepdims=False)
+        return concat([off.unsqueeze(0), on.unsqueeze(0)], 0)
+
+    return None, None, to_values
 
 
 @gradient("TopK")
-def top_k(n: NodeGradient) -> ir.Value:
-    """`g` among zeros at the places of the values; no place is taken twice."""
-    places = n.output(1)
-    return n.b.op("ScatterElements", [n.b.zeros_like(n.x, n.g.dtype), places, n.g], {"axis": n.attribute("axis", -1)})
+def top_k(g: Expr, x: Expr, *, node: NodeGradient, axis: int = -1) -> Expr:
+    """`g` among zeros in the places of the values; no place is taken twice."""
+    places = node.output(1)
+    return x.zeros_like(g.dtype).op("ScatterElements", places, g, axis=axis)
 
 
 @gradient("Compress", "Unique")
-def of_unknown_size(n: NodeGradient) -> None:
-    """Refused: how much is taken is known only when it is run."""
-    raise n.error(
+def of_unknown_size() -> None:
+    raise NotDifferentiable(
         "how many elements it takes depends on the data; multiply by a mask, or use Where, or Gather with a fixed "
         "number of indices instead"
     )

@@ -3,93 +3,84 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-import onnx_ir as ir
-
-from amp_transpiler.autodiff.context import NodeGradient
+from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
+from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import gradient
-from amp_transpiler.autodiff.windows import apply_transposed, in_shape_of, sizes_of, window_matrix, window_of
+from amp_transpiler.autodiff.windows import apply_transposed, sizes_of, window_matrix, window_of
 
 
 @gradient("MaxPool")
-def max_pool(n: NodeGradient) -> ir.Value:
-    """`g` scattered to where the maxima were: the first one of several."""
-    b, x, g = n.b, n.x, n.g
-    if n.attribute("storage_order", 0):
-        raise n.error("storage_order=1 counts indices by columns; use storage_order=0")
-    if b.opset < 16:
-        raise n.error("ScatterElements adds from opset 16 on; raise the opset of the model")
-    indices = b.reshape(n.output(1), [-1])  # into the flat N x C x spatial tensor
-    channels = sizes_of(n, x, 1)
-    window = window_of(n, channels[1:], n.attribute("kernel_shape"))
+def max_pool(g: Expr, x: Expr, *, node: NodeGradient, kernel_shape: Sequence[int], storage_order: int = 0) -> Expr:
+    """`g` scattered to the maxima: the first one of several."""
+    if storage_order:
+        raise NotDifferentiable("storage_order=1 counts indices by columns; use storage_order=0")
+    if node.opset < 16:
+        raise NotDifferentiable("ScatterElements adds from opset 16 on; raise the opset of the model")
+    indices = node.output(1).reshape([-1])  # into the flat N x C x spatial tensor
+    channels = sizes_of(x, 1)
+    window = window_of(node, channels[1:], kernel_shape)
     overlap = any(stride < extent for stride, extent in zip(window.strides, window.extent, strict=True))
-    # Sums are taken in float32; where windows do not overlap there are none.
-    g = b.high(g) if overlap else g
-    flat = b.reshape(b.zeros_like(x, g.dtype), [-1])
-    attributes = {"axis": 0, **({"reduction": "add"} if overlap else {})}
-    made = b.op("ScatterElements", [flat, indices, b.reshape(g, [-1])], attributes)
-    return in_shape_of(b.reshape(made, [-1, *channels]), x)
+    g = g.wide() if overlap else g  # only where windows overlap is anything summed
+    reduction = {"reduction": "add"} if overlap else {}
+    flat = x.zeros_like(g.dtype).reshape([-1])
+    made = flat.op("ScatterElements", indices, g.reshape([-1]), axis=0, **reduction)
+    return made.reshape([-1, *channels]).with_shape_of(x)
 
 
 @gradient("AveragePool")
-def average_pool(n: NodeGradient) -> ir.Value:
-    """The transposed averaging matrices, one per axis: also right for padding, `ceil_mode` and dilations."""
-    return _unpool(n, n.g, "padded" if n.attribute("count_include_pad", 0) else "valid")
+def average_pool(g: Expr, x: Expr, *, y: Expr, node: NodeGradient, count_include_pad: int = 0) -> Expr:
+    """The transposed averaging matrices, one per axis; that holds for padding, `ceil_mode` and dilations too."""
+    return _unpool(node, g, x, y, "padded" if count_include_pad else "valid")
 
 
 @gradient("LpPool")
-def lp_pool(n: NodeGradient) -> ir.Value:
+def lp_pool(g: Expr, x: Expr, *, y: Expr, node: NodeGradient, p: int = 2) -> Expr:
     """`sign(x) |x|^(p-1)` times the sum over windows of `g y^(1-p)`."""
-    p = n.attribute("p", 2)
-    return _through_norm(n, _unpool(n, _over_norm(n, p), ""), p)
+    return _unpool(node, _over_norm(g, y, p), x, y, "") * _norm_slope(x, p)
 
 
 @gradient("GlobalLpPool")
-def global_lp_pool(n: NodeGradient) -> ir.Value:
+def global_lp_pool(g: Expr, x: Expr, *, y: Expr, p: int = 2) -> Expr:
     """As for LpPool, with one window."""
-    p = n.attribute("p", 2)
-    return _through_norm(n, _over_norm(n, p), p)
+    return _over_norm(g, y, p) * _norm_slope(x, p)
 
 
 @gradient("GlobalAveragePool")
-def global_average_pool(n: NodeGradient) -> ir.Value:
-    """`g` over the number of elements, everywhere."""
-    return n.b.expand_like(n.b.mul(n.g, 1.0 / max(math.prod(sizes_of(n, n.x)), 1)), n.x)
+def global_average_pool(g: Expr, x: Expr) -> Expr:
+    return (g * (1 / max(math.prod(sizes_of(x)), 1))).expand_like(x)
 
 
 @gradient("GlobalMaxPool")
-def global_max_pool(n: NodeGradient) -> ir.Value:
-    """`g` where the maximum was, split evenly between several."""
-    b, x = n.b, n.x
-    assert x.shape is not None
-    mask = b.cast(b.compare("Equal", x, n.y), x.dtype)
-    count = b.sum(mask, list(range(2, len(x.shape))))
-    return b.mul(mask, b.cast(b.div(b.high(n.g), count), x.dtype))
+def global_max_pool(g: Expr, x: Expr, *, y: Expr) -> Expr:
+    """`g` at the maximum; equal ones share it evenly."""
+    mask = x.op("Equal", y).cast(x.dtype)  # bfloat16 too: whoever lowers the program casts it for CUDA
+    count = mask.sum(range(2, x.rank))
+    return mask * (g.wide() / count).cast(x.dtype)
 
 
-def _unpool(n: NodeGradient, g: ir.Value, average: str) -> ir.Value:
-    inputs, outputs = sizes_of(n, n.x), sizes_of(n, n.y)
-    window = window_of(n, inputs, n.attribute("kernel_shape"))
+def _unpool(node: NodeGradient, g: Expr, x: Expr, y: Expr, average: str) -> Expr:
+    inputs, outputs = sizes_of(x), sizes_of(y)
+    window = window_of(node, inputs, node.attribute("kernel_shape"))
     for axis in reversed(range(window.rank)):
         matrix = window_matrix(window, axis, inputs[axis], outputs[axis], average=average)
-        g = apply_transposed(n.b, g, 2 + axis, matrix)
-    return in_shape_of(g, n.x)
+        g = apply_transposed(g, 2 + axis, matrix)
+    return g.with_shape_of(x)
 
 
-def _over_norm(n: NodeGradient, p: int) -> ir.Value:
+def _over_norm(g: Expr, y: Expr, p: int) -> Expr:
     """`g y^(1-p)`, 0 where the norm `y` is 0."""
-    b, y = n.b, n.b.high(n.y)
-    g = b.high(n.g)
+    y, g = y.wide(), g.wide()
     if p == 1:
         return g
-    zero = b.compare("Equal", y, 0.0)
-    return b.where(zero, 0.0, b.div(g, b.pow(b.where(zero, 1.0, y), float(p - 1))))
+    zero = y.equals(0)
+    return zero.where(0, g / zero.where(1, y) ** (p - 1))
 
 
-def _through_norm(n: NodeGradient, g: ir.Value, p: int) -> ir.Value:
-    """`g sign(x) |x|^(p-1)`."""
-    b, x = n.b, n.b.high(n.x)
+def _norm_slope(x: Expr, p: int) -> Expr:
+    """`sign(x) |x|^(p-1)`."""
+    x = x.wide()
     if p == 2:
-        return b.mul(g, x)
-    slope = b.op("Sign", [x])
-    return b.mul(g, slope if p == 1 else b.mul(slope, b.pow(b.op("Abs", [x]), float(p - 1))))
+        return x
+    return x.sign() if p == 1 else x.sign() * x.abs() ** (p - 1)

@@ -1,106 +1,99 @@
-"""Gradients of reductions, computed in float32 for low types: they add up, and their outputs are small."""
+"""Gradients of reductions, computed in float32 for float16 and bfloat16: they add up, and their outputs are small."""
 
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as ir
 
 from amp_transpiler.autodiff.context import NodeGradient
+from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import gradient
 from amp_transpiler.autodiff.rules.placing import axis_of
-from amp_transpiler.graph.builder import is_static, rank_of, shape_of
 
 
-def _axes(n: NodeGradient) -> list[int]:
+def _axes(node: NodeGradient) -> list[int]:
     """The axes reduced, counted from the front, sorted."""
-    rank = rank_of(n.x)
-    given = n.constant(1) if n.optional(1) is not None else n.attribute("axes")
+    rank = node.input(0).rank
+    given = node.constant(1) if node.optional(1) is not None else node.attribute("axes")
     if given is None or len(given) == 0:
-        return [] if n.attribute("noop_with_empty_axes", 0) else list(range(rank))
+        return [] if node.attribute("noop_with_empty_axes", 0) else list(range(rank))
     return sorted(axis_of(int(axis), rank) for axis in given)
 
 
-def _kept(n: NodeGradient, value: ir.Value) -> ir.Value:
-    """The output, or its gradient, with the reduced axes of size 1, in float32 for low types."""
-    value = n.b.high(value)
-    return value if n.attribute("keepdims", 1) else n.b.unsqueeze(value, _axes(n))
-
-
-def _sum(n: NodeGradient, x: ir.Value) -> ir.Value:
-    return n.b.sum(x, _axes(n))
+def _keep(node: NodeGradient, value: Expr) -> Expr:
+    """Return the output, or its gradient, with the reduced axes of size 1, in float32 for float16 and bfloat16."""
+    value = value.wide()
+    return value if node.attribute("keepdims", 1) else value.unsqueeze(*_axes(node))
 
 
 @gradient("ReduceSum")
-def reduce_sum(n: NodeGradient) -> ir.Value:
-    """`g` for every element."""
-    g = n.g if n.attribute("keepdims", 1) else n.b.unsqueeze(n.g, _axes(n))
-    return n.b.expand_like(g, n.x)
+def reduce_sum(g: Expr, x: Expr, *, node: NodeGradient, keepdims: int = 1) -> Expr:
+    return (g if keepdims else g.unsqueeze(*_axes(node))).expand_like(x)
 
 
 @gradient("ReduceMean")
-def reduce_mean(n: NodeGradient) -> ir.Value:
-    """`g / count`; in float32, as the count may be beyond float16."""
-    g, axes = _kept(n, n.g), _axes(n)
-    if is_static(n.x):
-        share = n.b.div(g, float(np.prod([shape_of(n.x)[axis] for axis in axes])))
+def reduce_mean(g: Expr, x: Expr, *, node: NodeGradient) -> Expr:
+    g, axes = _keep(node, g), _axes(node)  # in float32: the count may exceed float16
+    if x.is_static:
+        share = g / float(np.prod([x.sizes[axis] for axis in axes]))
     else:
-        sizes = n.b.op("Gather", [n.b.shape(n.x), n.b.constant(np.array(axes, np.int64))])
-        share = n.b.div(g, n.b.cast(n.b.reduce("ReduceProd", sizes, None, keepdims=False), g.dtype))
-    return n.b.expand_like(n.b.cast(share, n.x.dtype), n.x)
+        sizes = x.shape_tensor().op("Gather", x.constant(np.array(axes, np.int64)))
+        share = g / sizes.reduce("ReduceProd", keepdims=False).cast(g.dtype)
+    return share.cast(x.dtype).expand_like(x)
 
 
 @gradient("ReduceMax", "ReduceMin")
-def reduce_extreme(n: NodeGradient) -> ir.Value:
-    """`g` for the element that was chosen, in equal parts if there are several."""
-    g = _kept(n, n.g)
-    chosen = n.b.compare("Equal", n.b.high(n.x), _kept(n, n.y))
-    count = _sum(n, n.b.cast(chosen, g.dtype))
-    return n.b.where(chosen, n.b.div(g, count), 0.0)
+def reduce_extreme(g: Expr, x: Expr, *, y: Expr, node: NodeGradient) -> Expr:
+    """`g` for the element that is the result; equal ones share it evenly."""
+    g = _keep(node, g)
+    chosen = x.wide().equals(_keep(node, y))
+    count = chosen.cast(g.dtype).sum(_axes(node))
+    return chosen.where(g / count, 0)
 
 
 @gradient("ReduceProd")
-def reduce_product(n: NodeGradient) -> ir.Value:
-    """`g` times the product of the others: the product of all but zeros over `x`, as many zeros as there are minded."""
-    b, g, x = n.b, _kept(n, n.g), n.b.high(n.x)
-    zero = b.compare("Equal", x, 0.0)
-    nonzero = b.where(zero, 1.0, x)
-    product = b.mul(g, b.reduce("ReduceProd", nonzero, _axes(n)))
-    zeros = _sum(n, b.cast(zero, x.dtype))
-    of_zeros = b.where(b.compare("Equal", zeros, 1.0), product, 0.0)
-    of_others = b.where(b.compare("Equal", zeros, 0.0), product, 0.0)
-    return b.where(zero, of_zeros, b.div(of_others, nonzero))
+def reduce_product(g: Expr, x: Expr, *, node: NodeGradient) -> Expr:
+    """`g` times the product of the other elements.
+
+    Without zeros that is `product / x`. With one zero, its own gradient is the product of the others and theirs is 0;
+    with more, all are 0.
+    """
+    g, x = _keep(node, g), x.wide()
+    zero = x.equals(0)
+    nonzero = zero.where(1, x)
+    product = g * nonzero.reduce("ReduceProd", _axes(node))
+    zeros = zero.cast(x.dtype).sum(_axes(node))
+    of_zero = zeros.equals(1).where(product, 0)
+    of_others = zeros.equals(0).where(product, 0)
+    return zero.where(of_zero, of_others / nonzero)
 
 
 @gradient("ReduceL1")
-def reduce_l1(n: NodeGradient) -> ir.Value:
-    """`g sign(x)`."""
-    return n.b.mul(_kept(n, n.g), n.b.op("Sign", [n.b.high(n.x)]))
+def reduce_l1(g: Expr, x: Expr, *, node: NodeGradient) -> Expr:
+    return _keep(node, g) * x.wide().sign()
 
 
 @gradient("ReduceL2")
-def reduce_l2(n: NodeGradient) -> ir.Value:
-    """`g x / y`, 0 where the norm `y` is."""
-    y = _kept(n, n.y)
-    zero = n.b.compare("Equal", y, 0.0)
-    slope = n.b.where(zero, 0.0, n.b.div(_kept(n, n.g), n.b.where(zero, 1.0, y)))
-    return n.b.mul(slope, n.b.high(n.x))
+def reduce_l2(g: Expr, x: Expr, *, y: Expr, node: NodeGradient) -> Expr:
+    """`g x / y`, and 0 where the norm `y` is 0."""
+    y = _keep(node, y)
+    zero = y.equals(0)
+    slope = zero.where(0, _keep(node, g) / zero.where(1, y))
+    return slope * x.wide()
 
 
 @gradient("ReduceSumSquare")
-def reduce_sum_of_squares(n: NodeGradient) -> ir.Value:
-    """`2 g x`."""
-    return n.b.mul(n.b.mul(_kept(n, n.g), 2.0), n.b.high(n.x))
+def reduce_sum_of_squares(g: Expr, x: Expr, *, node: NodeGradient) -> Expr:
+    return _keep(node, g) * 2 * x.wide()
 
 
 @gradient("ReduceLogSum")
-def reduce_log_of_sum(n: NodeGradient) -> ir.Value:
-    """`g / sum(x)`."""
-    return n.b.expand_like(n.b.div(_kept(n, n.g), _sum(n, n.x)), n.x)
+def reduce_log_of_sum(g: Expr, x: Expr, *, node: NodeGradient) -> Expr:
+    return (_keep(node, g) / x.sum(_axes(node))).expand_like(x)
 
 
 @gradient("ReduceLogSumExp")
-def reduce_log_of_sum_of_exponentials(n: NodeGradient) -> ir.Value:
-    """`g exp(x - y)`; where `y` is infinite, `x` is: minus infinity gets 0 and not NaN."""
-    y = _kept(n, n.y)
-    y = n.b.where(n.b.op("IsInf", [y]), 0.0, y)
-    return n.b.mul(_kept(n, n.g), n.b.op("Exp", [n.b.sub(n.b.high(n.x), y)]))
+def reduce_log_of_sum_of_exponentials(g: Expr, x: Expr, *, y: Expr, node: NodeGradient) -> Expr:
+    """`g exp(x - y)`. An infinite `y` counts as 0, so that `x` at minus infinity gets 0 and not NaN."""
+    y = _keep(node, y)
+    y = y.op("IsInf").where(0, y)
+    return _keep(node, g) * (x.wide() - y).exp()

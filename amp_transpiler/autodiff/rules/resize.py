@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
+from typing import TypeAlias
 
-from amp_transpiler.autodiff.context import NodeGradient
+from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
+from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.interpolation import AxisResize, resize_matrix
 from amp_transpiler.autodiff.registry import gradient
-from amp_transpiler.autodiff.windows import apply_transposed, in_shape_of
+from amp_transpiler.autodiff.windows import apply_transposed
 
 
 @gradient("Resize", "Upsample")
-def resize(n: NodeGradient) -> ir.Value:
-    """`g` times the transposed matrices; axes that stay as they are may be symbolic."""
-    g = n.g
-    for axis, change in reversed(list(_changes(n).items())):
-        g = apply_transposed(n.b, g, axis, resize_matrix(change))
-    return in_shape_of(g, n.x)
+def resize(g: Expr, x: Expr, *, y: Expr, node: NodeGradient) -> Expr:
+    """`g` times the transposed matrices; axes that keep their size may be symbolic."""
+    for axis, change in reversed(list(_changes(node, _dimensions(x), _dimensions(y)).items())):
+        g = apply_transposed(g, axis, resize_matrix(change))
+    return g.with_shape_of(x)
 
 
-def _changes(n: NodeGradient) -> dict[int, AxisResize]:
+_Dimensions: TypeAlias = "list[int | str | None]"
+
+
+def _changes(node: NodeGradient, before: _Dimensions, after: _Dimensions) -> dict[int, AxisResize]:
     """The axes that are resized, in order, and how.
 
-    Axes of scale 1 are not, even if a region is cropped from them: ONNX Runtime copies them. Where sizes are given for
-    all axes they name the batch as well; a symbolic one is taken to stay as it is.
+    Axes of scale 1 are not resized, even if a region is cropped from them: ONNX Runtime copies them. Sizes given for
+    all axes include the batch; a symbolic batch is assumed to keep its size.
     """
-    before, after = _dimensions(n, n.x), _dimensions(n, n.y)
-    axes = [axis % len(before) for axis in n.attribute("axes") or range(len(before))]
-    crop = n.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
-    roi = [float(bound) for bound in n.constant(1)] if crop else [0.0] * len(axes) + [1.0] * len(axes)
-    scales = _scales(n, axes)
+    axes = [axis % len(before) for axis in node.attribute("axes") or range(len(before))]
+    crop = node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
+    roi = [float(bound) for bound in node.constant(1)] if crop else [0.0] * len(axes) + [1.0] * len(axes)
+    scales = _scales(node, axes, before)
     found = {}
     for i, axis in enumerate(axes):
         size, out = before[axis], after[axis]
@@ -37,49 +39,51 @@ def _changes(n: NodeGradient) -> dict[int, AxisResize]:
         if scales[i] == 1.0 if scales else stays:
             continue
         if not isinstance(size, int) or not isinstance(out, int):
-            raise n.error(f"axis {axis} is resized, so its sizes must be known numbers, got {size} and {out}")
-        found[axis] = _axis(n, size, out, scales[i] if scales else out / size, (roi[i], roi[len(axes) + i]))
+            raise NotDifferentiable(f"axis {axis} is resized, so its sizes must be known numbers, got {size} and {out}")
+        found[axis] = _axis(node, size, out, scales[i] if scales else out / size, (roi[i], roi[len(axes) + i]))
     return dict(sorted(found.items()))
 
 
-def _dimensions(n: NodeGradient, value: ir.Value) -> list[int | str | None]:
+def _dimensions(x: Expr) -> _Dimensions:
     """The sizes of the axes: numbers, names, None where nothing is known."""
-    if value.shape is None:
-        raise n.error(f"the rank of '{value.name}' must be known: run shape inference")
-    return [size if isinstance(size, int) else size.value for size in value.shape]
+    if x.shape is None:
+        raise NotDifferentiable(f"the rank of '{x.name}' must be known: run shape inference")
+    return [size if isinstance(size, int) else size.value for size in x.shape]
 
 
-def _scales(n: NodeGradient, axes: list[int]) -> list[float] | None:
+def _scales(node: NodeGradient, axes: list[int], before: _Dimensions) -> list[float] | None:
     """The scale of each axis, or None if they follow from the sizes."""
-    if n.b.opset < 9 or n.attribute("scales") is not None:  # Upsample-7
-        return [float(scale) for scale in n.attribute("scales")]
-    given = n.constant(1 if n.node.op_type == "Upsample" or n.b.opset < 11 else 2)
-    if given is not None and given.size:
-        return [float(scale) for scale in given]
-    policy = n.attribute("keep_aspect_ratio_policy", "stretch")
+    if node.opset < 9 or node.attribute("scales") is not None:  # Upsample-7
+        return [float(scale) for scale in node.attribute("scales")]
+    index = 1 if node.op_type == "Upsample" or node.opset < 11 else 2
+    if node.optional(index) is not None and node.constant(index).size:  # an empty tensor is also "left out"
+        return [float(scale) for scale in node.constant(index)]
+    policy = node.attribute("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return None
     ratios = []
-    for wanted, axis in zip(n.constant(3), axes, strict=True):
-        size = _dimensions(n, n.x)[axis]
+    for wanted, axis in zip(node.constant(3), axes, strict=True):
+        size = before[axis]
         if not isinstance(size, int):
-            raise n.error(f"keep_aspect_ratio_policy='{policy}' needs the size of axis {axis} to be known, got {size}")
+            raise NotDifferentiable(
+                f"keep_aspect_ratio_policy='{policy}' needs the size of axis {axis} to be known, got {size}"
+            )
         ratios.append(int(wanted) / size)
     return [min(ratios) if policy == "not_larger" else max(ratios)] * len(axes)
 
 
-def _axis(n: NodeGradient, size: int, out: int, scale: float, roi: tuple[float, float]) -> AxisResize:
-    old = n.node.op_type == "Upsample" or n.b.opset < 11
-    mode = n.attribute("mode", "nearest")
+def _axis(node: NodeGradient, size: int, out: int, scale: float, roi: tuple[float, float]) -> AxisResize:
+    old = node.op_type == "Upsample" or node.opset < 11
+    mode = node.attribute("mode", "nearest")
     return AxisResize(
         size=size,
         out=out,
         scale=scale,
         mode="linear" if mode == "bilinear" else mode,
-        coordinates="asymmetric" if old else n.attribute("coordinate_transformation_mode", "half_pixel"),
-        nearest="simple" if old else n.attribute("nearest_mode", "round_prefer_floor"),
-        cubic_coeff_a=n.attribute("cubic_coeff_a", -0.75),
-        exclude_outside=bool(n.attribute("exclude_outside", 0)),
-        antialias=bool(n.attribute("antialias", 0)),
+        coordinates="asymmetric" if old else node.attribute("coordinate_transformation_mode", "half_pixel"),
+        nearest="simple" if old else node.attribute("nearest_mode", "round_prefer_floor"),
+        cubic_coeff_a=node.attribute("cubic_coeff_a", -0.75),
+        exclude_outside=bool(node.attribute("exclude_outside", 0)),
+        antialias=bool(node.attribute("antialias", 0)),
         roi=roi,
     )

@@ -1,127 +1,104 @@
 """Gradients of exponentials, logarithms, trigonometric and hyperbolic functions.
 
-What is one or two products is computed in the element type of the node; squares and roots in float32 at least.
+One or two products are computed in the element type of the node; squares and roots at least in float32.
 """
 
 from __future__ import annotations
 
 import math
 
-import onnx_ir as ir
-
-from amp_transpiler.autodiff.context import NodeGradient
+from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import gradient
 
 
 @gradient("Exp")
-def exp(n: NodeGradient) -> ir.Value:
-    """`g y`."""
-    return n.b.mul(n.g, n.y)
+def exp(g: Expr, *, y: Expr) -> Expr:
+    return g * y
 
 
 @gradient("Log")
-def log(n: NodeGradient) -> ir.Value:
-    """`g / x`."""
-    return n.b.div(n.g, n.x)
+def log(g: Expr, x: Expr) -> Expr:
+    return g / x
 
 
 @gradient("Erf")
-def erf(n: NodeGradient) -> ir.Value:
-    """`g 2/sqrt(pi) exp(-x^2)`."""
-    bell = n.b.op("Exp", [n.b.neg(n.b.mul(n.x, n.x))])
-    return n.b.mul(n.b.mul(n.g, 2 / math.sqrt(math.pi)), bell)
+def erf(g: Expr, x: Expr) -> Expr:
+    bell = (-(x * x)).exp()
+    return g * (2 / math.sqrt(math.pi)) * bell
 
 
 @gradient("Sin")
-def sin(n: NodeGradient) -> ir.Value:
-    """`g cos x`."""
-    return n.b.mul(n.g, n.b.op("Cos", [n.x]))
+def sin(g: Expr, x: Expr) -> Expr:
+    return g * x.cos()
 
 
 @gradient("Cos")
-def cos(n: NodeGradient) -> ir.Value:
-    """`-g sin x`."""
-    return n.b.neg(n.b.mul(n.g, n.b.op("Sin", [n.x])))
+def cos(g: Expr, x: Expr) -> Expr:
+    return -(g * x.sin())
 
 
 @gradient("Tan")
-def tan(n: NodeGradient) -> ir.Value:
-    """`g (1 + y^2)`."""
-    y = n.b.high(n.y)
-    return n.b.mul(n.b.high(n.g), n.b.add(n.b.mul(y, y), 1))
+def tan(g: Expr, *, y: Expr) -> Expr:
+    return g.wide() * _one_plus_square(y)
 
 
-def _one_minus_square(n: NodeGradient) -> ir.Value:
-    """`(1 - x) (1 + x)`, which keeps its digits near 1 and -1."""
-    x = n.b.high(n.x)
-    return n.b.mul(n.b.sub(1, x), n.b.add(x, 1))
+def _one_minus_square(x: Expr) -> Expr:
+    """`1 - x^2` as `(1 - x) (1 + x)`, which keeps its digits near 1 and -1."""
+    x = x.wide()
+    return (1 - x) * (1 + x)
 
 
-def _one_plus_square(n: NodeGradient) -> ir.Value:
-    x = n.b.high(n.x)
-    return n.b.add(n.b.mul(x, x), 1)
-
-
-def _over_root(n: NodeGradient, square: ir.Value) -> ir.Value:
-    return n.b.div(n.b.high(n.g), n.b.op("Sqrt", [square]))
+def _one_plus_square(x: Expr) -> Expr:
+    x = x.wide()
+    return 1 + x * x
 
 
 @gradient("Asin")
-def asin(n: NodeGradient) -> ir.Value:
-    """`g / sqrt(1 - x^2)`."""
-    return _over_root(n, _one_minus_square(n))
+def asin(g: Expr, x: Expr) -> Expr:
+    return g.wide() / _one_minus_square(x).sqrt()
 
 
 @gradient("Acos")
-def acos(n: NodeGradient) -> ir.Value:
-    """`-g / sqrt(1 - x^2)`."""
-    return n.b.neg(_over_root(n, _one_minus_square(n)))
+def acos(g: Expr, x: Expr) -> Expr:
+    return -(g.wide() / _one_minus_square(x).sqrt())
 
 
 @gradient("Atan")
-def atan(n: NodeGradient) -> ir.Value:
-    """`g / (1 + x^2)`."""
-    return n.b.div(n.b.high(n.g), _one_plus_square(n))
+def atan(g: Expr, x: Expr) -> Expr:
+    return g.wide() / _one_plus_square(x)
 
 
 @gradient("Sinh")
-def sinh(n: NodeGradient) -> ir.Value:
-    """`g cosh x`."""
-    return n.b.mul(n.g, n.b.op("Cosh", [n.x]))
+def sinh(g: Expr, x: Expr) -> Expr:
+    return g * x.cosh()
 
 
 @gradient("Cosh")
-def cosh(n: NodeGradient) -> ir.Value:
-    """`g sinh x`."""
-    return n.b.mul(n.g, n.b.op("Sinh", [n.x]))
+def cosh(g: Expr, x: Expr) -> Expr:
+    return g * x.sinh()
 
 
 @gradient("Asinh")
-def asinh(n: NodeGradient) -> ir.Value:
-    """`g / sqrt(x^2 + 1)`."""
-    return _over_root(n, _one_plus_square(n))
+def asinh(g: Expr, x: Expr) -> Expr:
+    return g.wide() / _one_plus_square(x).sqrt()
 
 
 @gradient("Acosh")
-def acosh(n: NodeGradient) -> ir.Value:
-    """`g / sqrt(x^2 - 1)`."""
-    x = n.b.high(n.x)
-    return _over_root(n, n.b.mul(n.b.sub(x, 1), n.b.add(x, 1)))
+def acosh(g: Expr, x: Expr) -> Expr:
+    x = x.wide()
+    return g.wide() / ((x - 1) * (1 + x)).sqrt()  # not x^2 - 1: no cancellation near 1
 
 
 @gradient("Atanh")
-def atanh(n: NodeGradient) -> ir.Value:
-    """`g / (1 - x^2)`."""
-    return n.b.div(n.b.high(n.g), _one_minus_square(n))
+def atanh(g: Expr, x: Expr) -> Expr:
+    return g.wide() / _one_minus_square(x)
 
 
 @gradient("Tanh")
-def tanh(n: NodeGradient) -> ir.Value:
-    """`g (1 - y) (1 + y)`."""
-    return n.b.mul(n.b.mul(n.g, n.b.sub(1, n.y)), n.b.add(n.y, 1))
+def tanh(g: Expr, *, y: Expr) -> Expr:
+    return g * (1 - y) * (1 + y)  # not 1 - y^2: no cancellation near 1
 
 
 @gradient("Sigmoid")
-def sigmoid(n: NodeGradient) -> ir.Value:
-    """`g y (1 - y)`."""
-    return n.b.mul(n.b.mul(n.g, n.y), n.b.sub(1, n.y))
+def sigmoid(g: Expr, *, y: Expr) -> Expr:
+    return g * y * (1 - y)
