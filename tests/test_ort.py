@@ -11,10 +11,11 @@ import pytest
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph import io
+from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.runtime import benchmark as benchmark_module, ort, session as session_module
 from amp_transpiler.runtime.benchmark import SIZE_NOT_SPEED, benchmark
 from amp_transpiler.runtime.places import CPUPlace
-from amp_transpiler.runtime.session import Session, has_low_values
+from amp_transpiler.runtime.session import Session
 from amp_transpiler.runtime.values import from_ort, to_ort
 
 BF16 = ml_dtypes.bfloat16

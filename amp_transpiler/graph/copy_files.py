@@ -1,4 +1,4 @@
-"""Copying a model as it is: byte for byte, with its external data, whole or not at all."""
+"""Copying a model byte for byte, with its external data, atomically."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ __all__ = ["copy_model"]
 
 
 def copy_model(source: pathlib.Path, destination: pathlib.Path) -> int:
-    """Copy a model file byte for byte and return how many bytes were written.
+    """Copy a model file byte for byte and return the number of bytes written.
 
-    Into another folder its external data goes along, under the same relative names; in the same folder both models
-    share it. Files that are there already with the same bytes are left alone. Onto itself nothing is written, and the
-    size of the model file is returned.
+    External data is copied along into another folder, under the same relative names; in the same folder both models
+    share it. Files that already have the same bytes are not written. If source and destination are the same file,
+    nothing is written and its size is returned.
 
     Args:
         source: the .onnx file.
-        destination: where the copy goes; replaced if present.
+        destination: the copy's path; replaced if present.
 
     Raises:
         ModelError: the source is unreadable as ONNX, or its external data is missing, truncated or outside its folder.
-        OutputError: the place is unusable, the disk is full, or an external file would replace another one. What was
-            there before is still there, and nothing else.
+        OutputError: the destination is unusable, the disk is full, or an external file would replace another one. The
+            destination's folder is then as it was before.
     """
     program = io.load(source)
     if destination.exists() and destination.samefile(source):
@@ -54,10 +54,10 @@ def copy_model(source: pathlib.Path, destination: pathlib.Path) -> int:
 
 
 def _is_there(file: pathlib.Path, destination: pathlib.Path, name: pathlib.Path) -> bool:
-    """Whether the copy's folder has these very bytes under this name already.
+    """Whether the copy's folder already has a file of this name with the same bytes.
 
     Raises:
-        OutputError: it has something else there.
+        OutputError: the file there differs.
     """
     target = destination.parent / name
     if is_link(target, destination.parent):
@@ -82,7 +82,7 @@ def _is_there(file: pathlib.Path, destination: pathlib.Path, name: pathlib.Path)
 
 @contextlib.contextmanager
 def _staging(destination: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A hidden folder beside the destination, on the same disk, that goes away."""
+    """Provide a hidden folder beside the destination, on the same disk, and remove it in the end."""
     try:
         folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
     except OSError as error:
@@ -102,7 +102,7 @@ def _copy(file: pathlib.Path, copy: pathlib.Path, destination: pathlib.Path) -> 
 
 
 def _place(moves: Iterable[tuple[pathlib.Path, pathlib.Path]], destination: pathlib.Path) -> None:
-    """Move every file to its place, or, after a failure, take back those that are there already."""
+    """Move every file to its place; after a failure, remove those already moved."""
     with contextlib.ExitStack() as undo:
         for staged, target in moves:
             try:

@@ -1,4 +1,4 @@
-"""Where a model's external weights may lie, checked before anything is done with them."""
+"""A model's external weights: the files must be in the model's folder and complete."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import pathlib
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.tensors import stored_tensors
 from amp_transpiler.graph.walk import scopes
 
 __all__ = ["check_external_data", "external_files", "is_link"]
 
-_FILES = "amp_transpiler.external_files"  # what the model remembers of files that it no longer needs
-_SMALL = 1024  # bytes: constants that inference reads, such as shapes, are wanted in memory
+_FILES = "amp_transpiler.external_files"  # key in `model.meta`: the files it was loaded from, for later size reports
+_SMALL = 1024  # bytes; constants up to this size, such as shapes, are read by inference and kept in memory
 
 
 def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
-    """Point every external tensor of `model` at its file beside `path`, and see that the bytes are there.
+    """Point every external tensor of `model` at its file beside `path`, and check that the file holds its bytes.
 
-    Small ones are read at once, and so are those of attributes, which ONNX Runtime expects inline.
+    Small tensors are read at once. So are tensors of attributes, which ONNX Runtime does not read from files.
 
     Raises:
         ModelError: a file is missing, too short, a symbolic link, or outside the model's folder.
@@ -45,7 +46,7 @@ def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
 
 
 def external_files(model: ir.Model) -> set[pathlib.Path]:
-    """Return the files that the model's external weights lie in, or lay in when it was loaded."""
+    """Return the files of the model's external weights, now and when it was loaded."""
     return {pathlib.Path(tensor.path) for tensor in _external_tensors(model)} | set(model.meta.get(_FILES, ()))
 
 
@@ -73,11 +74,4 @@ def is_link(file: pathlib.Path, folder: pathlib.Path) -> bool:
 
 
 def _external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
-    found = []
-    for scope in scopes(model):
-        candidates = [value.const_value for value in scope.graph.initializers.values()]
-        for node in scope.graph:
-            attributes = node.attributes.values()
-            candidates += [a.as_tensor() for a in attributes if a.type == ir.AttributeType.TENSOR and not a.is_ref()]
-        found += [tensor for tensor in candidates if isinstance(tensor, ir.ExternalTensor)]
-    return found
+    return [tensor for tensor in stored_tensors(model) if isinstance(tensor, ir.ExternalTensor)]

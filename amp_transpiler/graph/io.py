@@ -1,4 +1,4 @@
-"""Loading programs, and saving them whole or not at all."""
+"""Loading programs, and saving them atomically."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from amp_transpiler.errors import ModelError, OutputError
 from amp_transpiler.graph.external_data import check_external_data, external_files
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import from_proto, has_opaque_types, proto_graphs, to_proto
+from amp_transpiler.graph.tensors import initializer_tensors, stored_tensors
 from amp_transpiler.graph.walk import bodies, scopes
 
 __all__ = [
@@ -34,17 +35,17 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_WRITERS = 2  # threads that convert and write weights; each holds one tensor
-_INLINE_LIMIT = 1_900_000_000  # protobuf messages end at 2 GiB; the graph itself needs some of it
+_WRITERS = 2  # threads that convert and write weights; each holds one tensor in memory
+_INLINE_LIMIT = 1_900_000_000  # bytes of weights; a protobuf message ends at 2 GiB, and the graph needs some of it
 
 
 def load(model: object) -> Program:
     """Return `model` as a program.
 
     Args:
-        model: a path, an `onnx.ModelProto`, an `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. Weights of a file
-            with external data stay on disk, memory-mapped, until they are needed. A program or `onnx_ir.Model` is
-            wrapped, not copied. Nodes listed out of order are sorted.
+        model: a path, an `onnx.ModelProto`, an `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. External weights
+            of a file stay on disk, memory-mapped, until they are needed. A program or `onnx_ir.Model` is not copied.
+            Nodes listed out of order are sorted.
 
     Raises:
         ModelError: unreadable as ONNX, external data missing or outside the model's folder, nodes in a cycle.
@@ -84,7 +85,7 @@ def _load_file(path: pathlib.Path) -> Program:
         proto = onnx.load_model(path, load_external_data=False)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # protobuf's DecodeError has a different home in each of its implementations
+    except Exception as error:  # each implementation of protobuf has a DecodeError of its own
         raise ModelError(f"{path}: not an ONNX model, or truncated ({_first_line(error)})") from error
     _check_proto(proto, str(path))
     model = _deserialize(proto, str(path))
@@ -119,18 +120,18 @@ def _first_line(error: BaseException) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Staged:
-    """A model written beside its destination, not yet there.
+    """A model written to a folder beside its destination.
 
     Attributes:
-        path: where it lies now; ONNX Runtime can load it from here.
-        destination: where `commit` will put it.
+        path: the written file; ONNX Runtime can load it from here.
+        destination: the path that `commit` moves it to.
     """
 
     path: pathlib.Path
     destination: pathlib.Path
 
     def commit(self) -> None:
-        """Move the files to the destination, replacing what is there: weights first, then the model."""
+        """Move the files to the destination, replacing old ones: weights first, then the model."""
         for file in sorted(self.path.parent.iterdir(), key=lambda file: file == self.path):
             file.replace(self.destination.parent / file.name)
 
@@ -141,7 +142,7 @@ class Staged:
 
 
 def check_destination(destination: pathlib.Path, program: Program) -> None:
-    """Raise OutputError if the result of `program` could not be written at `destination` without loss."""
+    """Raise OutputError if `destination` is not writable, or if writing there would destroy the source."""
     source = program.source
     beside = destination.with_name(f"{destination.name}.data")
     if beside.exists() and any(file.samefile(beside) for file in external_files(program.model) if file.exists()):
@@ -169,14 +170,14 @@ def stage(
     """Write `program` into a hidden folder beside `destination`; `Staged.commit` moves it there.
 
     Args:
-        program: what to write.
-        destination: where it is to go in the end.
-        external: weights in a file of their own, `DESTINATION.data`; None: where the source had it so, or where the
-            model would exceed what protobuf can hold.
-        progress: called with tensors written and tensors in all.
+        program: the program to write.
+        destination: the final path.
+        external: write weights to a file of their own, `DESTINATION.data`; None: if the source has external weights,
+            or if the model exceeds protobuf's limit.
+        progress: called with the number of tensors written, and of all tensors.
 
     Raises:
-        OutputError: the place is unusable, or the disk is full. Nothing is left behind.
+        OutputError: the destination is unusable, or the disk is full. Nothing is left behind.
     """
     target = pathlib.Path(destination)
     check_destination(target, program)
@@ -202,15 +203,15 @@ def stage(
 def save(
     program: Program | ir.Model | onnx.ModelProto, path: str | os.PathLike[str], external: bool | None = None
 ) -> None:
-    """Write `program` to `path`, atomically: after a failure the old file, if any, is still there.
+    """Write `program` to `path`, atomically: after a failure, an old file is still there.
 
     Args:
-        program: what to write; external data by itself beyond 2 GB.
+        program: the program to write; beyond 2 GB, weights go to a file of their own.
         path: the .onnx file; replaced if present.
         external: see `stage`.
 
     Raises:
-        OutputError: the place is unusable, or the disk is full.
+        OutputError: the destination is unusable, or the disk is full.
     """
     with stage(load(program), path, external) as staged:
         staged.commit()
@@ -232,32 +233,25 @@ def _write(model: ir.Model, path: pathlib.Path, external: bool, progress: Callab
 
 def _has_external_data(model: ir.Model) -> bool:
     return any(
-        isinstance(value.const_value, ir.ExternalTensor) or getattr(value.const_value, "streamed", False)
-        for scope in scopes(model)
-        for value in scope.graph.initializers.values()
+        isinstance(tensor, ir.ExternalTensor) or getattr(tensor, "streamed", False)
+        for tensor in initializer_tensors(model)
     )
 
 
 def tensor_bytes(model: ir.Model) -> Iterator[int]:
     """Yield the size in bytes of every initializer and tensor attribute of the model."""
-    for scope in scopes(model):
-        for value in scope.graph.initializers.values():
-            if value.const_value is not None:
-                yield value.const_value.nbytes
-        for node in scope.graph:
-            for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                    yield attribute.as_tensor().nbytes
+    for tensor in stored_tensors(model):
+        yield tensor.nbytes
 
 
-# ---- the order of nodes ----
+# ---- order of nodes ----
 
 
 def sort_if_needed(model: ir.Model, what: str) -> None:
-    """Sort nodes topologically where a scope lists them otherwise.
+    """Sort the nodes of every scope topologically if one is out of order.
 
     Raises:
-        ModelError: the nodes form a cycle, or one reads a value that nothing makes.
+        ModelError: the nodes form a cycle, or one reads an undefined value.
     """
     _check_defined(model, what)
     if not _is_sorted(model.graph, set()):

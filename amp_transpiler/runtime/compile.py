@@ -11,6 +11,7 @@ import onnxruntime
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.assemble import Assembled, assemble
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.names import NameAllocator, name_nodes
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
@@ -25,7 +26,6 @@ from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.gemm_options import TilingAccum, gemm_option
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
-from amp_transpiler.runtime.session import has_low_values
 
 __all__ = ["RANDOM_SEED", "RANDOM_STEP", "CompiledStep", "compile_step", "lower"]
 

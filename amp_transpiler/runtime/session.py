@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import os
 import pathlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,10 +19,10 @@ import onnxruntime
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph import io
-from amp_transpiler.graph.dtypes import LOW_DTYPES
+from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
-from amp_transpiler.graph.walk import all_nodes, scopes
+from amp_transpiler.graph.tensors import initializer_tensors
 from amp_transpiler.passes.emulate import emulate as emulate_program
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
@@ -31,13 +30,12 @@ from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum,
 from amp_transpiler.runtime.places import CPUPlace, Place, default_place
 from amp_transpiler.runtime.values import element_type, from_ort, is_extension, run_session, to_ort
 
-__all__ = ["Session", "has_low_values"]
+__all__ = ["AnyProgram", "Session"]
 
 _logger = logging.getLogger(__name__)
 
 AnyProgram: TypeAlias = Program | str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
-_TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "output_datatype")  # integers that name an element type
 _INLINE_LIMIT = 1 << 30  # bytes of weights; a message above 2 GB cannot be serialised, and much less is a needless copy
 
 
@@ -196,7 +194,7 @@ class Session:
         if isinstance(program, (str, os.PathLike)):
             return self.place.open_session(program, settings)
         program = io.load(program)
-        files = [tensor for tensor in _initializers(program.model) if isinstance(tensor, ir.ExternalTensor)]
+        files = [tensor for tensor in initializer_tensors(program.model) if isinstance(tensor, ir.ExternalTensor)]
         folders = {os.fspath(tensor.base_dir) for tensor in files}
         inline = sum(io.tensor_bytes(program.model)) - sum(tensor.nbytes for tensor in files)
         if inline <= _INLINE_LIMIT and len(folders) <= 1:
@@ -208,41 +206,6 @@ class Session:
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         io.save(program, folder / "model.onnx", external=True)
         return self.place.open_session(folder / "model.onnx", settings)
-
-
-def has_low_values(program: Program, *, dtypes: Collection[ir.DataType] = LOW_DTYPES) -> bool:
-    """Whether any value of the program, in whatever scope, is float16 or bfloat16, or of just one of `dtypes`."""
-    makes_low = functools.partial(_makes_low, dtypes=dtypes)
-    tensors = [tensor.dtype for tensor in _initializers(program.model)]
-    inputs = [value.dtype for scope in scopes(program.model) for value in scope.graph.inputs]
-    if any(dtype in dtypes for dtype in (*tensors, *inputs)):
-        return True
-    functions = program.model.functions.values()
-    return any(map(makes_low, all_nodes(program.model))) or any(
-        makes_low(node) for function in functions for node in ir.traversal.RecursiveGraphIterator(function)
-    )
-
-
-def _makes_low(node: ir.Node, dtypes: Collection[ir.DataType]) -> bool:
-    """Whether an output is known to be low, or an attribute says so where types are not known."""
-    if any(value.dtype in dtypes for value in node.outputs):
-        return True
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in dtypes:
-            return True
-        names_type = attribute.type == ir.AttributeType.INT and attribute.name in _TYPE_ATTRIBUTES
-        if names_type and attribute.as_int() in [dtype.value for dtype in dtypes]:
-            return True
-    return False
-
-
-def _initializers(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for scope in scopes(model):
-        for value in scope.graph.initializers.values():
-            if value.const_value is not None:
-                yield value.const_value
 
 
 def _infos(arguments: Sequence[Any], *, required: bool) -> tuple[ValueInfo, ...]:

@@ -13,13 +13,13 @@ import onnxruntime
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.dtypes import AMP_DTYPES
+from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.runtime.compile import CompiledStep, compile_step
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, warn_without_effect
 from amp_transpiler.runtime.places import Place, default_place, to_host
 from amp_transpiler.runtime.scope import Scope, global_scope
-from amp_transpiler.runtime.session import has_low_values
 from amp_transpiler.runtime.values import to_ort
 
 __all__ = ["Executor"]

@@ -1,0 +1,28 @@
+"""The tensors stored in a model: initializers and tensor attributes of every scope."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.walk import all_nodes, scopes
+
+__all__ = ["initializer_tensors", "stored_tensors"]
+
+
+def initializer_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Yield the tensor of every initializer."""
+    for scope in scopes(model):
+        for value in scope.graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+
+
+def stored_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Yield the tensor of every initializer, and of every attribute that holds one."""
+    yield from initializer_tensors(model)
+    for node in all_nodes(model):
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                yield attribute.as_tensor()
