@@ -1,4 +1,4 @@
-"""Converting a program in memory: preparing it, deciding, carrying the decision out. No checks beyond types."""
+"""Conversion of a program in memory: prepare it, decide, and carry the decision out. Types are all that is checked."""
 
 from __future__ import annotations
 
@@ -6,73 +6,72 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterator
+from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.dtypes import BFLOAT16
-from amp_transpiler.graph.names import NameAllocator, name_nodes
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.regions import DISABLE_AMP, region_of
 from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.types import propagate_types
-from amp_transpiler.graph.verifier import faults, verify
+from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.ops.limits import NEWEST_IR, NEWEST_OPSET
-from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.passes.cast_cleanup import clean_casts
-from amp_transpiler.passes.casts import INSERTED, apply_assignment
-from amp_transpiler.passes.constants import skip_identities, unify_constants
-from amp_transpiler.passes.equivalents import EQUIVALENTS, rewrite_equivalents
-from amp_transpiler.passes.fold_batch_norm import fold_batch_norm
-from amp_transpiler.passes.functions import inline_functions
-from amp_transpiler.passes.fusion_guard import guard_fusions
-from amp_transpiler.passes.newer_operators import write_out_newer_operators
-from amp_transpiler.passes.opset import OpsetConversionError, convert_opset, lower_opset
+from amp_transpiler.ops.limits import NEWEST_OPSET
+from amp_transpiler.passes.apply_assignment import ApplyAssignment
+from amp_transpiler.passes.clean_casts import CleanCasts
+from amp_transpiler.passes.convert_opset import OpsetConversionError
+from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
+from amp_transpiler.passes.guard_fusions import GuardFusions
+from amp_transpiler.passes.inline_functions import InlineFunctions
+from amp_transpiler.passes.inserted_casts import INSERTED
+from amp_transpiler.passes.limit_opset import LimitOpset
+from amp_transpiler.passes.manager import Pass, PassManager, run_pass
+from amp_transpiler.passes.name_nodes import NameNodes
+from amp_transpiler.passes.raise_opset import RaiseOpset
+from amp_transpiler.passes.release_initializers import ReleaseInitializers
+from amp_transpiler.passes.rewrite_equivalents import has_equivalent
+from amp_transpiler.passes.set_ir_version import SetIrVersion
+from amp_transpiler.passes.skip_identities import SkipIdentities
+from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.assignment import Assignment
-from amp_transpiler.precision.constraints import RangeFaults, Target, constrain
-from amp_transpiler.precision.opset_choice import choose_opset
+from amp_transpiler.precision.constraints import RangeFaults, Target
+from amp_transpiler.precision.norm_folding import folds_norm
+from amp_transpiler.precision.opset_choice import OpsetChoice, choose_opset, opset_for_io
 from amp_transpiler.precision.policy import Policy
 
 __all__ = ["Conversion", "convert", "fitted", "prepare", "prepare_and_convert"]
 
 logger = logging.getLogger(__name__)
 
-_FIRST_IR_WITH_NODE_METADATA = 10
-_OPSET_OF_CASTS = 13  # for a program without any operator of ONNX's own domain
-_FIRST_OPSET_WITH_BFLOAT16 = 13  # where Cast knows it
-_LAST_IR_WITH_INITIALIZERS_AS_INPUTS = 3
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Conversion:
-    """What was done to a program.
+    """A decision carried out.
 
     Attributes:
         assignment: the decision.
-        converted: names of the constants that became low.
-        casts: casts that the conversion put in and that are there at the end.
-        casts_removed: casts of the source that became needless.
+        converted: names of the constants that are in lower precision now.
+        casts: inserted casts that are left at the end.
+        casts_removed: casts of the source that were removed.
     """
 
     assignment: Assignment
-    converted: set[str]
+    converted: frozenset[str]
     casts: int
     casts_removed: int
 
 
 def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
-    """Prepare a program, a model or a training program, and convert it, in place and unchecked but for types.
+    """Prepare a program and convert it, in place.
 
     Args:
-        program: what to convert; it no longer is what its source file holds.
-        policy: what to go by; what it says of parameters and training is taken from the program.
+        program: a model or a training program. Its `source` is cleared, since the file holds another program now.
+        policy: how to decide; `parameters` and `training` are taken from the program.
 
     Raises:
-        ModelError: the program was not valid to begin with, or needs an opset that ONNX Runtime does not know.
-        OptionError: the system at hand refuses the program.
+        ModelError: the program is invalid, or needs an opset that ONNX Runtime does not know.
+        OptionError: the policy's system refuses the program.
         VerificationError: the result is not well typed.
     """
     policy = fitted(policy, program)
@@ -80,16 +79,16 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
     prepare(program, policy, ranges)
     conversion = convert(program, policy, ranges)
     if program.is_training:
-        complete_shapes(program.model)  # which a backward pass goes by, of the operators that were put in
+        complete_shapes(program.model)  # a backward pass needs the shapes of the new operators too
     program.touch()
     program.source = None
     return conversion
 
 
 def fitted(policy: Policy, program: Program) -> Policy:
-    """Return the policy with what it says of parameters and training taken from a program.
+    """Return the policy with `parameters`, `training` and the rules' source opsets taken from a program.
 
-    What replaces another persistable value after a run is none of those that may become low.
+    Parameters that another value updates stay float32.
     """
     parameters = frozenset(p.name for p in program.persistables.values() if p.kind == "parameter")
     parameters -= frozenset(program.updates.values())
@@ -98,32 +97,49 @@ def fitted(policy: Policy, program: Program) -> Policy:
 
 
 def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
-    """Bring a program into the form that deciding works on, in place; it computes the same as before.
-
-    Functions are inlined, nodes named, constants and types settled, the opset chosen, and normalisations
-    folded into the convolutions before them where they could not be low themselves.
+    """Bring a program into the form that decisions are made about, in place; it computes the same as before.
 
     Raises:
-        ModelError: the program was not valid to begin with, or needs an opset that ONNX Runtime does not know.
+        ModelError: the program is invalid, or needs an opset that ONNX Runtime does not know.
     """
-    model, what = program.model, str(program.source or "the model")
-    if calls := inline_functions(model):
-        program.notes.append(f"{calls} calls of model-local functions were inlined")
-    _release_initializers(program)
-    unify_constants(model)
-    skip_identities(model, keep=program.is_training)
-    name_nodes(model, NameAllocator(model))
+    model, source = program.model, str(program.source or "the model")
+    program.notes += PassManager(_source_passes(program), typed=False)(model).notes
     propagate_types(model)
     if fault := next(faults(model), None):
-        raise ModelError(f"{what}: the model is invalid as it is, before any conversion: {fault}")
-    model.graph.opset_imports.setdefault("", _OPSET_OF_CASTS)
-    if not _lower_opset(program):
+        raise ModelError(f"{source}: the model is invalid as it is, before any conversion: {fault}")
+    try:
+        program.notes += PassManager([LimitOpset(NEWEST_OPSET)])(model).notes
+    except OpsetConversionError as error:
         raise ModelError(
-            f"{what}: uses operators newer than opset {NEWEST_OPSET}, which ONNX Runtime does not know yet"
-        )
-    _settle_opset(program, policy, Target(policy.target, policy.low, training=policy.training))
-    _fold(program, policy, ranges)
-    _settle_ir_version(model)
+            f"{source}: uses operators newer than opset {NEWEST_OPSET}, which ONNX Runtime does not know yet"
+        ) from error
+    program.notes += PassManager(_typed_passes(model, policy, ranges))(model).notes
+
+
+def _source_passes(program: Program) -> list[Pass[Any]]:
+    """What a file holds becomes plain operators and constants; its types are not known to be right yet."""
+    return [
+        InlineFunctions(),
+        ReleaseInitializers(),
+        UnifyConstants(),
+        SkipIdentities(keep=program.is_training),  # in training anything may be fetched by name
+        NameNodes(),
+    ]
+
+
+def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[Pass[Any]]:
+    """The opset first, since it decides which kernels there are, and these decide what to fold."""
+    target = Target(policy.target, policy.low, training=policy.training)
+
+    def best_opset(model: ir.Model) -> OpsetChoice:
+        return choose_opset(model, target, has_equivalent, policy.rules.can_lower)
+
+    return [
+        *([RaiseOpset(lambda model: opset_for_io(model, policy.low), required=True)] if policy.low_io else ()),
+        RaiseOpset(best_opset),
+        FoldBatchNorm(folds_norm(model, policy, ranges)),
+        SetIrVersion(),
+    ]
 
 
 def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion:
@@ -133,22 +149,22 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
         VerificationError: the result is not well typed.
     """
     model = program.model
-    with _put_out(program, policy):
+    with _pinned_outputs(program, policy):
         assignment = assign(model, policy, ranges)
-        converted = apply_assignment(model, assignment, NameAllocator(model))
-        removed = clean_casts(model)
-    guard_fusions(model)
-    verify(model, "carrying out the assignment")
+        applied = run_pass(ApplyAssignment(assignment), model)
+        cleaned = run_pass(CleanCasts(), model)
+    run_pass(GuardFusions(), model)
     casts = sum(INSERTED in node.meta for node in all_nodes(model))
-    logger.info("%d constants converted, %d casts added, %d removed", len(converted), casts, removed)
-    return Conversion(assignment, converted, casts, removed)
+    logger.info("%d constants converted, %d casts inserted, %d removed", len(applied.converted), casts, cleaned.removed)
+    return Conversion(assignment, applied.converted, casts, cleaned.removed)
 
 
 @contextlib.contextmanager
-def _put_out(program: Program, policy: Policy) -> Iterator[None]:
-    """Make what must not change its type an output of a training program's graph, which otherwise has none.
+def _pinned_outputs(program: Program, policy: Policy) -> Iterator[None]:
+    """Temporarily list updates and fetched values as graph outputs, so that casting keeps their types.
 
-    That is what replaces a persistable value after a run, and what is fetched unless it may come as it is computed.
+    A training program's graph has no outputs of its own. Fetched values are left out where the policy hands outputs
+    out as they are computed.
     """
     if not program.is_training:
         yield
@@ -162,96 +178,5 @@ def _put_out(program: Program, policy: Policy) -> Iterator[None]:
         yield
     finally:
         graph.outputs.clear()
-        program.touch()
+        program.touch()  # a cast's result may have taken the name of what was an output
         graph.outputs.extend(program.value(name) for name in before)
-
-
-def _lower_opset(program: Program) -> bool:
-    """Bring the program to an opset that ONNX Runtime reads, writing newer operators out where ONNX defines how."""
-    model = program.model
-    if lower_opset(model, NEWEST_OPSET):
-        return True
-    written = write_out_newer_operators(model, NEWEST_OPSET)
-    if not written or not lower_opset(model, NEWEST_OPSET):
-        return False
-    unify_constants(model)
-    name_nodes(model, NameAllocator(model))
-    propagate_types(model)
-    program.notes.append(f"newer than opset {NEWEST_OPSET}, so written out by definition: {', '.join(written)}")
-    return True
-
-
-def _release_initializers(program: Program) -> None:
-    """Make initializers constants in models so old that every one of them had to be listed as an input."""
-    model = program.model
-    listed = [value for value in model.graph.inputs if value.is_initializer()]
-    if model.ir_version <= _LAST_IR_WITH_INITIALIZERS_AS_INPUTS:
-        for value in listed:
-            model.graph.inputs.remove(value)
-        old, model.ir_version = model.ir_version, _LAST_IR_WITH_INITIALIZERS_AS_INPUTS + 1
-        if listed:
-            program.notes.append(
-                f"{len(listed)} initializers, inputs by the rules of IR version {old}, are constants now"
-            )
-    elif listed:
-        program.notes.append(
-            f"{len(listed)} initializers are graph inputs, so callers may override them: they stay float32 and are "
-            "cast at run time; export without keep_initializers_as_inputs to have them converted"
-        )
-
-
-def _settle_opset(program: Program, policy: Policy, target: Target) -> None:
-    model = program.model
-    if policy.low_io and policy.low is BFLOAT16 and opset_of(model, "") < _FIRST_OPSET_WITH_BFLOAT16:
-        convert_opset(model, _FIRST_OPSET_WITH_BFLOAT16)
-        program.notes.append(f"opset raised to {_FIRST_OPSET_WITH_BFLOAT16}: inputs and outputs are to be bfloat16")
-    choice = choose_opset(model, target, _has_equivalent, policy.rules.can_lower)
-    if not choice.reason:
-        return
-    names = {str(node.name) for node in choice.rewrite}
-    try:
-        convert_opset(model, choice.opset)
-    except OpsetConversionError as error:
-        program.notes.append(f"opset kept at {opset_of(model, '')}: {error}")
-        return
-    rewrite_equivalents(model, [node for node in all_nodes(model) if node.name in names])
-    name_nodes(model, NameAllocator(model))
-    propagate_types(model)
-    verify(model, f"raising the opset to {choice.opset}")
-    program.notes.append(choice.reason)
-
-
-def _has_equivalent(node: ir.Node) -> bool:
-    equivalent = EQUIVALENTS.get(node.op_type)
-    return equivalent is not None and equivalent.applies(node) is None
-
-
-def _fold(program: Program, policy: Policy, ranges: RangeFaults) -> None:
-    """Fold a BatchNormalization that must stay high into a producer that can be low."""
-    model, target = program.model, Target(policy.target, policy.low, training=policy.training)
-
-    def can_be_low(node: ir.Node) -> bool:
-        inputs = policy.rules.low_inputs_of_norms if node.op_type == "BatchNormalization" else None
-        form = constrain(model, node, target, inputs=inputs).form
-        return form is not None and not any(ranges.of(node.inputs[index]) for index in form.inputs)
-
-    def wanted(node: ir.Node) -> bool:
-        producer = node.inputs[0].producer() if node.inputs[0] is not None else None
-        if producer is None or DISABLE_AMP in region_of(node) or region_of(node) != region_of(producer):
-            return False  # what the user wants as it is written is not rewritten
-        return policy.rules.may_fold(node, producer) and can_be_low(producer) and not can_be_low(node)
-
-    folded = fold_batch_norm(model, wanted)
-    if folded:
-        propagate_types(model)
-        verify(model, "folding BatchNormalization")
-        program.notes.append(f"{len(folded)} BatchNormalization nodes folded into their producers")
-
-
-def _settle_ir_version(model: ir.Model) -> None:
-    """Raise the IR version to what the opset and the metadata of nodes need, and lower it to what can be loaded."""
-    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
-    needed = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
-    if any(node.metadata_props for node in all_nodes(model)):
-        needed = max(needed, _FIRST_IR_WITH_NODE_METADATA)
-    model.ir_version = min(max(model.ir_version, needed), NEWEST_IR)

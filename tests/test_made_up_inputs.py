@@ -6,7 +6,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
-from amp_transpiler.passes.opset import convert_opset
+from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.verification import verify
 from amp_transpiler.verification.accuracy import CannotCompare
 from amp_transpiler.verification.signals import drawing
@@ -77,7 +77,7 @@ def test_a_right_model_is_not_touched():
 @pytest.mark.parametrize("graph", [graph for graph, _ in WRONG.values()], ids=WRONG)
 def test_a_wrong_shape_does_not_stand_in_the_way_of_a_higher_opset(graph):
     program = amp.load(parse(graph, opset=12))
-    convert_opset(program.model, 21)
+    ConvertOpset(21)(program.model)
     assert program.model.graph.opset_imports[""] == 21
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.ops.names import is_standard
 
 __all__ = [
@@ -57,19 +58,6 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
     """Yield every node of every scope."""
     for scope in scopes(model):
         yield from scope.graph
-
-
-def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Return the tensor behind a value that never changes: an initializer that is no input, or a Constant's output."""
-    if value is None:
-        return None
-    if value.is_initializer():
-        return None if value.is_graph_input() else value.const_value
-    node = value.producer()
-    if node is None or node.op_type != "Constant" or not is_standard(node):
-        return None
-    attribute = node.attributes.get("value")
-    return None if attribute is None or attribute.is_ref() else attribute.as_tensor()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

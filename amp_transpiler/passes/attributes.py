@@ -14,19 +14,20 @@ from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute
 __all__ = ["retype_attributes"]
 
 
-def retype_attributes(node: ir.Node, outputs: Collection[int], low: LowFormat) -> None:
-    """Make the attribute of `node` that types one of `outputs` say `low`."""
+def retype_attributes(node: ir.Node, outputs: Collection[int], low: LowFormat) -> bool:
+    """Make the attribute of `node` that types one of `outputs` say `low`; return whether it did not before."""
     rule = dtype_attribute(node)
     if rule is None or not set(rule.outputs) & set(outputs) or attribute_dtype(node, rule) == low.dtype:
-        return
+        return False
     if not rule.holds_tensor:
         node.attributes[rule.attribute] = ir.AttrInt64(rule.attribute, int(low.dtype))
-        return
+        return True
     given = node.attributes.get(rule.attribute)
     if given is None:  # ConstantOfShape's default is one float32 zero
         zero = ir.Tensor(np.zeros(1, low.numpy), dtype=low.dtype)
         node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, zero)
-        return
+        return True
     rounded = read(given.as_tensor(), lambda array: convert_array(array, low))
     tensor = ir.Tensor(rounded, dtype=low.dtype, name=given.as_tensor().name)
     node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, tensor)
+    return True

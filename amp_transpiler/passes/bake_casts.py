@@ -1,4 +1,4 @@
-"""Casts of parameters to a low format, done once in the file instead of at every load."""
+"""Casts of parameters done once, in the file, instead of at every load."""
 
 from __future__ import annotations
 
@@ -10,42 +10,48 @@ from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16, LowFormat
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.parameters import convert_constant, copy_constant
 
-__all__ = ["bake_casts"]
+__all__ = ["BakeCasts"]
 
 _FORMATS = {low.dtype: low for low in (FLOAT16, BFLOAT16)}
 
 
-def bake_casts(model: ir.Model) -> int:
-    """Replace casts of float32 initializers to a low format by low initializers, in place; return how many there were.
+class BakeCasts(Pass[PassResult]):
+    """Replaces casts of float32 initializers to a 16-bit format by initializers in that format; counts the casts.
 
-    An initializer that only such casts read, and what asks for its shape, keeps its name; one with other readers stays,
-    beside its low copy. A cast that would not give what the file's conversion gives is left: that saturates, and keeps
-    a single number off zero.
+    1. An initializer that only such casts read, beside what asks for its shape, is converted and keeps its name.
+    2. One with other readers stays, with a converted copy beside it.
+    3. A cast that would not give what the file's conversion gives is left: that one saturates, and keeps a single
+       number from becoming zero.
     """
-    baked = 0
-    names, casts = NameAllocator(model), dict[tuple[ir.Value, ir.DataType], list[ir.Node]]()
-    for node in all_nodes(model):
-        value = node.inputs[0] if _can_be_baked(node) else None
-        if value is not None and node.outputs[0].dtype is not None:
-            casts.setdefault((value, node.outputs[0].dtype), []).append(node)
-    for (value, dtype), found in casts.items():
-        low_format = _FORMATS[dtype]
-        if not _is_the_same(value, low_format):
-            continue
-        shapes = sum(is_standard(use.node) and use.node.op_type in ("Shape", "Size") for use in value.uses())
-        if len(value.uses()) == len(found) + shapes:
-            convert_constant(value, low_format)
-            low = value
-        else:
-            low = copy_constant(value, low_format, names)
-        for node in found:
-            node.outputs[0].replace_all_uses_with(low)
-            assert node.graph is not None
-            node.graph.remove(node, safe=True)
-            baked += 1
-    return baked
+
+    def call(self, model: ir.Model) -> PassResult:
+        baked = 0
+        names, casts = NameAllocator(model), dict[tuple[ir.Value, ir.DataType], list[ir.Node]]()
+        for node in all_nodes(model):
+            value = node.inputs[0] if _can_be_baked(node) else None
+            if value is not None and node.outputs[0].dtype is not None:
+                casts.setdefault((value, node.outputs[0].dtype), []).append(node)
+        for (value, dtype), found in casts.items():
+            if _is_the_same(value, _FORMATS[dtype]):
+                _bake(value, _FORMATS[dtype], found, names)
+                baked += len(found)
+        return PassResult(model, modified=bool(baked), count=baked)
+
+
+def _bake(value: ir.Value, low: LowFormat, casts: list[ir.Node], names: NameAllocator) -> None:
+    shapes = sum(is_standard(use.node) and use.node.op_type in ("Shape", "Size") for use in value.uses())
+    converted = value
+    if len(value.uses()) == len(casts) + shapes:
+        convert_constant(value, low)
+    else:
+        converted = copy_constant(value, low, names)
+    for node in casts:
+        node.outputs[0].replace_all_uses_with(converted)
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
 
 
 def _can_be_baked(node: ir.Node) -> bool:

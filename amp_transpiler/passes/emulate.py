@@ -1,75 +1,86 @@
-"""The fp32 program that rounds like the low one: how a CPU shows the numerics of a GPU.
+"""The float32 program that rounds like the 16-bit one: how a CPU shows the numerics of a GPU.
 
-ONNX Runtime's CPU provider computes fp16 graphs in fp32 and drops the roundings between the nodes, and refuses most of
-bfloat16. So every value of a low type becomes float32 here, and every result that was low goes through a pair of
-casts, to the low type and back, which ONNX Runtime keeps at every optimization level. Accumulation inside an operator
-is in float32, as it is in CUDA's matrix products and reductions.
+ONNX Runtime's CPU provider computes float16 graphs in float32 and drops the roundings between the nodes, and refuses
+most of bfloat16. Accumulation inside an operator is in float32 here, as in CUDA's matrix products and reductions.
 """
 
 from __future__ import annotations
 
 import os
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.graph.constants import computed_tensor
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.types import propagate_types, set_dtype
 from amp_transpiler.graph.verifier import verify
-from amp_transpiler.graph.walk import Use, all_nodes, constant_of, scopes
-from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute
+from amp_transpiler.graph.walk import Use, all_nodes, scopes
 from amp_transpiler.ops.kinds import EXACT
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.casts import add_cast, redirect, rename_output
-from amp_transpiler.passes.constants import unify_constants
-from amp_transpiler.passes.functions import inline_functions
+from amp_transpiler.passes.inline_functions import InlineFunctions
+from amp_transpiler.passes.inserted_casts import add_cast, redirect, rename_output
+from amp_transpiler.passes.manager import Pass, PassManager, PassResult, run_pass
+from amp_transpiler.passes.unify_constants import UnifyConstants
+from amp_transpiler.passes.widening import is_low, wide_tensor, widen_attribute
 
-__all__ = ["emulate"]
+__all__ = ["EmulateLow", "emulate"]
 
 
 def emulate(program: Program | ir.Model | onnx.ModelProto | str | os.PathLike[str]) -> Program:
-    """Return a float32 program that computes what `program` does, every low result rounded to its format.
+    """Return a float32 program that computes what `program` does, every 16-bit result rounded to its format.
 
-    Inputs and outputs keep their names and types, low ones included. `program` itself is not changed.
+    Inputs and outputs keep their names and types, 16-bit ones included. `program` itself is not changed.
 
     Raises:
         ModelError: `program` cannot be read.
     """
     result = load(program).clone()
-    model = result.model
-    inline_functions(model)
-    unify_constants(model)
-    propagate_types(model)
-    for node in all_nodes(model):
-        if node.op_type == "CastLike" and is_standard(node) and _is_low(node.outputs[0]):
-            _turn_into_cast(node)
-    _Emulation(model).run()
-    verify(model, "emulation")
+    PassManager([InlineFunctions(), UnifyConstants()], typed=False)(result.model)
+    propagate_types(result.model)
+    run_pass(EmulateLow(), result.model)
+    verify(result.model, EmulateLow.__name__)  # also where there was nothing to emulate: it is run next
     result.source = None
     return result
 
 
-def _is_low(value: ir.Value | None) -> bool:
-    return value is not None and value.dtype in LOW_DTYPES
+class EmulateLow(Pass[PassResult]):
+    """Computes in float32 what is float16 or bfloat16, and rounds every result to its format; counts the edits.
+
+    1. Every 16-bit value inside the program becomes float32; constants are widened in the file.
+    2. A result that was 16-bit goes through a pair of casts, to its format and back, which ONNX Runtime keeps at every
+       optimization level. Operators that only move or pick numbers need none.
+    3. Inputs and outputs of the program keep their types, so casts stand behind the former and before the latter.
+    4. CastLike becomes Cast: it would take its type from a tensor that is float32 from now on.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        edits = 0
+        for node in all_nodes(model):
+            if node.op_type == "CastLike" and is_standard(node) and is_low(node.outputs[0]):
+                _turn_into_cast(node)
+                edits += 1
+        edits += _Emulation(model).run()
+        return PassResult(model, modified=bool(edits), count=edits)
 
 
 class _Emulation:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._names = NameAllocator(model)
+        self._edits = 0
         self._uses: dict[ir.Value, list[Use]] = {}
         for scope in scopes(model):
             for user in (*scope.graph, scope.graph):
                 for index, value in enumerate(user.inputs if isinstance(user, ir.Node) else user.outputs):
-                    if value is not None and _is_low(value):
+                    if value is not None and is_low(value):
                         self._uses.setdefault(value, []).append(Use(user, index))
 
-    def run(self) -> None:
+    def run(self) -> int:
+        """Emulate the program and return the number of edits."""
         for scope in list(scopes(self._model)):
             for node in list(scope.graph):
                 self._node(node)
@@ -77,23 +88,25 @@ class _Emulation:
                 self._initializer(value)
             for value in scope.graph.inputs:
                 self._input(value, main=scope.owner is None)
+        return self._edits
 
     def _node(self, node: ir.Node) -> None:
-        low = [value for value in node.outputs if _is_low(value)]
+        low = [value for value in node.outputs if is_low(value)]
         if not low:
             return
         leaves = any(self._leaves_the_program(use) for use in self._uses.get(low[0], []))
         if is_standard(node) and node.op_type == "Constant" and not leaves:
-            _widen_constant(node)
-        elif (is_standard(node) and node.op_type == "Constant") or (is_standard(node) and node.op_type == "Cast"):
+            self._widen_constant(node)
+        elif is_standard(node) and node.op_type in ("Constant", "Cast"):
             self._widen_readers(low[0])
         else:
-            _retype(node)
+            self._edits += _widen_attribute(node)
             for value in low:
                 self._round(value, exact=is_standard(node) and node.op_type in EXACT)
 
     def _round(self, value: ir.Value, exact: bool) -> None:
-        """Make a low result float32, rounded to the format it had."""
+        """Make a 16-bit result float32, rounded to the format it had."""
+        self._edits += 1
         dtype, uses = value.dtype, self._uses.get(value, [])
         if dtype is None or not isinstance(value.type, ir.TensorType):  # a sequence: its elements were rounded before
             value.type = _widened(value.type)
@@ -114,29 +127,38 @@ class _Emulation:
         return use.user is self._model.graph
 
     def _widen_readers(self, value: ir.Value) -> None:
-        """Keep a low value as it is, and give its readers inside the program a float32 copy."""
+        """Keep a 16-bit value as it is, and give its readers inside the program a float32 copy."""
         inner = [use for use in self._uses.get(value, []) if not self._leaves_the_program(use)]
         if inner:
+            self._edits += 1
             redirect(inner, add_cast(value, ir.DataType.FLOAT, "fp32", self._names))
 
+    def _widen_constant(self, node: ir.Node) -> None:
+        value = node.outputs[0]
+        tensor = constant_of(value)
+        if tensor is not None:
+            self._edits += 1
+            node.attributes["value"] = ir.AttrTensor("value", wide_tensor(tensor, str(value.name)))
+            set_dtype(value, ir.DataType.FLOAT)
+
     def _initializer(self, value: ir.Value) -> None:
-        if not _is_low(value) or value.const_value is None:
+        if not is_low(value) or value.const_value is None:
             return
-        if value.is_graph_input():
+        leaves = any(self._leaves_the_program(use) for use in self._uses.get(value, []))
+        if value.is_graph_input() or leaves:
             self._widen_readers(value)
             return
-        if any(self._leaves_the_program(use) for use in self._uses.get(value, [])):
-            self._widen_readers(value)
-            return
-        value.const_value = _wide_tensor(value.const_value, str(value.name))
+        self._edits += 1
+        value.const_value = wide_tensor(value.const_value, str(value.name))
         set_dtype(value, ir.DataType.FLOAT)
 
     def _input(self, value: ir.Value, main: bool) -> None:
-        if not _is_low(value) or value.is_initializer():
+        if not is_low(value) or value.is_initializer():
             return
         if main:
             self._widen_readers(value)
         else:
+            self._edits += 1
             value.type = _widened(value.type)
 
 
@@ -150,37 +172,14 @@ def _widened(type_: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
 
 
 def _turn_into_cast(node: ir.Node) -> None:
-    """CastLike takes its type from a tensor that is float32 from now on: say the type outright instead."""
     dtype = node.outputs[0].dtype
     node.op_type = "Cast"
     node.resize_inputs(1)
     node.attributes["to"] = ir.AttrInt64("to", int(dtype or 0))
 
 
-def _retype(node: ir.Node) -> None:
-    rule = dtype_attribute(node)
-    if node.op_type == "SequenceEmpty" and is_standard(node):
+def _widen_attribute(node: ir.Node) -> bool:
+    if node.op_type == "SequenceEmpty" and is_standard(node):  # the one such attribute whose output is no tensor
         node.attributes["dtype"] = ir.AttrInt64("dtype", int(ir.DataType.FLOAT))
-    if rule is None or attribute_dtype(node, rule) not in LOW_DTYPES:
-        return
-    if not any(_is_low(node.outputs[index]) for index in rule.outputs if index < len(node.outputs)):
-        return
-    if rule.attribute not in node.attributes and not isinstance(rule.default, ir.DataType):
-        return  # typed by an input, which becomes float32 as well
-    if not rule.holds_tensor:
-        node.attributes[rule.attribute] = ir.AttrInt64(rule.attribute, int(ir.DataType.FLOAT))
-        return
-    tensor = node.attributes[rule.attribute].as_tensor()
-    node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, _wide_tensor(tensor, tensor.name or ""))
-
-
-def _widen_constant(node: ir.Node) -> None:
-    value = node.outputs[0]
-    tensor = constant_of(value)
-    if tensor is not None:
-        node.attributes["value"] = ir.AttrTensor("value", _wide_tensor(tensor, str(value.name)))
-        set_dtype(value, ir.DataType.FLOAT)
-
-
-def _wide_tensor(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    return computed_tensor(tensor, lambda array: array.astype(np.float32), ir.DataType.FLOAT, name)
+        return True
+    return widen_attribute(node)

@@ -10,43 +10,52 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constants import computed_tensor
+from amp_transpiler.graph.constness import constant_array, constant_tensor
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import all_nodes, bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.passes.node_builder import constant_array, constant_tensor, set_input
+from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.node_builder import set_input
 
-__all__ = ["fold_batch_norm"]
+__all__ = ["FoldBatchNorm"]
 
 logger = logging.getLogger(__name__)
 
+_FIRST_OPSET = 7  # before, the node says by is_test whether it trains
 
-def fold_batch_norm(model: ir.Model, wanted: Callable[[ir.Node], bool] = lambda _: True) -> list[str]:
-    """Fold BatchNormalizations into their producers, in place; return the names of those folded.
 
-    With f = scale / sqrt(variance + epsilon) the producer's weights become W * f, a factor for each output channel, and
-    its bias (b - mean) * f + B: computed in float64 and rounded once. Folded is what is in inference mode with constant
-    parameters, and reads, alone, a Conv, ConvTranspose or Gemm of the same graph with constant weights. The producer
-    keeps its name, its output gets the name of the BatchNormalization's. Weights with other readers stay as they are.
-    New ones are computed when they are read.
+class FoldBatchNorm(Pass[PassResult]):
+    """Folds BatchNormalizations into the Conv, ConvTranspose or Gemm before them; counts them.
+
+    1. With f = scale / sqrt(variance + epsilon) the producer's weights become W * f, one factor for each output
+       channel, and its bias becomes (b - mean) * f + B. Both are computed in float64 and rounded once.
+    2. A node is folded if it is in inference mode, its parameters and the producer's weights are constant, and it alone
+       reads the producer, which is in the same graph.
+    3. The producer keeps its name; its output gets the name of the BatchNormalization's. Weights with other readers
+       stay as they are. New weights are computed when they are read.
 
     Args:
-        model: functions inlined.
         wanted: which BatchNormalization nodes to fold, of those that can be.
     """
-    names, opset = NameAllocator(model), opset_of(model, "")
-    folded: list[str] = []
-    for node in list(all_nodes(model)):
-        if node.op_type != "BatchNormalization" or not is_standard(node) or opset < 7:
-            continue
-        producer = _producer(node)
-        fold = None if producer is None else _plan(node, producer)
-        if producer is None or fold is None or not wanted(node):
-            continue
-        folded.append(str(node.name or node.outputs[0].name))
-        _fold(model, node, producer, fold, names)
-    logger.debug("%d BatchNormalization nodes folded", len(folded))
-    return folded
+
+    def __init__(self, wanted: Callable[[ir.Node], bool] = lambda _: True) -> None:
+        self._wanted = wanted
+
+    def call(self, model: ir.Model) -> PassResult:
+        names, opset, folded = NameAllocator(model), opset_of(model, ""), 0
+        for node in list(all_nodes(model)):
+            if node.op_type != "BatchNormalization" or not is_standard(node) or opset < _FIRST_OPSET:
+                continue
+            producer = _producer(node)
+            fold = None if producer is None else _plan(node, producer)
+            if producer is None or fold is None or not self._wanted(node):
+                continue
+            _fold(model, node, producer, fold, names)
+            folded += 1
+        logger.debug("%d BatchNormalization nodes folded", folded)
+        notes = (f"{folded} BatchNormalization nodes folded into their producers",) if folded else ()
+        return PassResult(model, modified=bool(folded), count=folded, notes=notes)
 
 
 # ---- what can be folded ----

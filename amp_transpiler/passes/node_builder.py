@@ -8,10 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.walk import constant_of
-from amp_transpiler.ops.names import is_standard
 
-__all__ = ["NodeBuilder", "constant_array", "constant_tensor", "set_input"]
+__all__ = ["NodeBuilder", "set_input"]
 
 
 class NodeBuilder:
@@ -85,29 +83,3 @@ def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
     if index >= len(node.inputs):
         node.resize_inputs(index + 1)
     node.replace_input_with(index, value)
-
-
-def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Return the tensor behind a value that never changes, looking through Identity and every form of Constant."""
-    while value is not None and (tensor := constant_of(value)) is None:
-        node = value.producer()
-        if node is None or not is_standard(node):
-            return None
-        if node.op_type == "Constant":
-            return _number_tensor(node)
-        value = node.inputs[0] if node.op_type == "Identity" else None
-    return None if value is None else tensor
-
-
-def _number_tensor(node: ir.Node) -> ir.TensorProtocol | None:
-    for name, dtype in (("float", np.float32), ("int", np.int64)):
-        for attribute in (node.attributes.get(f"value_{name}"), node.attributes.get(f"value_{name}s")):
-            if attribute is not None and not attribute.is_ref():
-                return ir.tensor(np.asarray(attribute.value, dtype))
-    return None
-
-
-def constant_array(value: ir.Value | None) -> np.ndarray | None:
-    """Return the array behind a value that never changes, or None."""
-    tensor = constant_tensor(value)
-    return None if tensor is None else np.asarray(tensor.numpy())

@@ -16,7 +16,8 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.passes.node_builder import NodeBuilder, constant_array, set_input
+from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.passes.node_builder import NodeBuilder, set_input
 
 __all__ = ["ADAPTERS", "Adapter", "Facts", "Site", "Unadaptable"]
 

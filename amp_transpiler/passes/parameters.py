@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from amp_transpiler.graph.constants import low_tensor
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.types import set_dtype
-from amp_transpiler.graph.walk import constant_of
 
 __all__ = ["convert_constant", "copy_constant"]
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.constness import is_pow_of_two
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.walk import bodies, constant_of, control_ports
 from amp_transpiler.ops.kinds import BOUNDED, CAPPED, ROOT, SCATTER, SQUARES, SUM
@@ -99,10 +100,7 @@ def _is_square(value: ir.Value | None) -> bool:
     node = value.producer() if value is not None else None
     if node is None or not is_standard(node):
         return False
-    if node.op_type == "Pow":
-        exponent = constant_of(node.inputs[1])
-        return exponent is not None and exponent.size == 1 and float(exponent.numpy().reshape(())) == 2.0
-    return node.op_type == "Mul" and node.inputs[0] is node.inputs[1]
+    return is_pow_of_two(node) or (node.op_type == "Mul" and node.inputs[0] is node.inputs[1])
 
 
 def _continues(node: ir.Node) -> bool:

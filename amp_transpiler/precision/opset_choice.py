@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.dtypes import BFLOAT16, LowFormat
 from amp_transpiler.graph.walk import all_nodes, bodies
 from amp_transpiler.ops.kinds import COMPUTE
 from amp_transpiler.ops.limits import NEWEST_OPSET
@@ -20,7 +21,9 @@ from amp_transpiler.ops.schema import opset_of, signature, type_string
 from amp_transpiler.precision.constraints import Target, constrain, touches_float32
 from amp_transpiler.targets import attribute_values, kernel_table, kernel_type, schema_version, schema_versions
 
-__all__ = ["OpsetChoice", "choose_opset"]
+__all__ = ["OpsetChoice", "choose_opset", "opset_for_io"]
+
+_FIRST_OPSET_WITH_BFLOAT16 = 13  # where Cast knows it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,6 +39,15 @@ class OpsetChoice:
     opset: int
     reason: str = ""
     rewrite: tuple[ir.Node, ...] = ()
+
+
+def opset_for_io(model: ir.Model, low: LowFormat) -> OpsetChoice:
+    """Return the opset that a model needs for inputs and outputs in `low`."""
+    opset = opset_of(model, "")
+    if low is not BFLOAT16 or opset >= _FIRST_OPSET_WITH_BFLOAT16:
+        return OpsetChoice(opset)
+    reason = f"opset raised to {_FIRST_OPSET_WITH_BFLOAT16}: inputs and outputs are to be bfloat16"
+    return OpsetChoice(_FIRST_OPSET_WITH_BFLOAT16, reason)
 
 
 def choose_opset(

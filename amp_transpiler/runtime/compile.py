@@ -12,7 +12,6 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.assemble import Assembled, assemble
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.low_values import has_low_values
-from amp_transpiler.graph.names import NameAllocator, name_nodes
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.types import propagate_types
@@ -20,7 +19,9 @@ from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.emulate import emulate
-from amp_transpiler.passes.training import legalize, lower_batch_norm, lower_dropout
+from amp_transpiler.passes.manager import PassManager
+from amp_transpiler.passes.name_nodes import NameNodes
+from amp_transpiler.passes.training import Legalize, LowerBatchNorm, LowerDropout
 from amp_transpiler.precision.constraints import Target
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.gemm_options import TilingAccum, gemm_option
@@ -99,19 +100,15 @@ def lower(assembled: Assembled) -> Assembled:
 
     It is done for every place, so that a CPU shows the numerics of a GPU.
     """
-    model = assembled.model
-    name_nodes(model, NameAllocator(model))
-    lowered = lower_batch_norm(model)
-    state = assembled.state
+    model, state = assembled.model, assembled.state
+    PassManager([NameNodes(), LowerBatchNorm()], typed=False)(model)
     if any(is_standard(node) and node.op_type == "Dropout" and len(node.inputs) > 2 for node in all_nodes(model)):
         seed, step = (_scalar_input(model, name) for name in (RANDOM_SEED, RANDOM_STEP))
-        lowered += lower_dropout(model, seed, step)
+        LowerDropout(seed, step)(model)
         state = tuple(dict.fromkeys((*state, RANDOM_SEED, RANDOM_STEP)))
     propagate_types(model)
-    for low in (FLOAT16, BFLOAT16):
-        lowered += legalize(model, Target("cuda", low))
-    if lowered:
-        verify(model, "lowering the training program")
+    verify(model, "lowering the training program")
+    PassManager(Legalize(Target("cuda", low)) for low in (FLOAT16, BFLOAT16))(model)
     return dataclasses.replace(assembled, state=state)
 
 

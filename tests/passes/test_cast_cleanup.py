@@ -9,7 +9,7 @@ import pytest
 
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
-from amp_transpiler.passes.cast_cleanup import clean_casts
+from amp_transpiler.passes.clean_casts import CleanCasts
 from tests import support
 from tests.support import parse
 
@@ -42,7 +42,7 @@ def cast_chain(types, opset=18):
 def cleaned(proto):
     model = ir.from_proto(proto)
     propagate_types(model)
-    removed = clean_casts(model)
+    removed = CleanCasts()(model).removed
     verify(model, "cleaning")
     return model, removed
 
@@ -112,7 +112,7 @@ def test_a_chain_of_casts(given):
 @pytest.mark.parametrize("given", CHAINS)
 def test_cleaning_twice_is_cleaning_once(given):
     model, _ = cleaned(cast_chain(given.split()))
-    assert clean_casts(model) == 0
+    assert CleanCasts()(model).removed == 0
 
 
 RUNNABLE = sorted(set(SHORT) - {"bf16"})  # numpy hands ONNX Runtime no bfloat16; the casts in between may be
@@ -256,7 +256,7 @@ def test_casts_in_a_graph(name):
     model = ir.from_proto(proto)
     propagate_types(model)
     outputs = _outputs_of(model.graph)
-    count = clean_casts(model)
+    count = CleanCasts()(model).removed
     verify(model, "cleaning")
     assert _outputs_of(model.graph) == outputs
     if "my.domain" not in text:

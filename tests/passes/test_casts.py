@@ -10,7 +10,8 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import all_nodes, bodies
-from amp_transpiler.passes.casts import INSERTED, add_cast, apply_assignment
+from amp_transpiler.passes.apply_assignment import ApplyAssignment
+from amp_transpiler.passes.inserted_casts import INSERTED, add_cast
 from amp_transpiler.precision.assignment import Assignment, Decision
 from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.ports import settle_ports
@@ -37,7 +38,7 @@ def carried_out(text, low, **weights):
         else:
             assignment.decisions[node] = Decision("high", "asked for", takes_any=node.op_type in ("Shape", "Cast"))
     settle_ports(assignment)
-    converted = apply_assignment(model, assignment, NameAllocator(model))
+    converted = ApplyAssignment(assignment)(model).converted
     verify(model, "carrying out")
     support.assert_valid(ir.to_proto(model))
     return proto, model, converted
@@ -205,7 +206,7 @@ def test_values_keep_their_names_and_documentation():
     for node in model.graph:
         assignment.decisions[node] = Decision("low", "", LowForm(frozenset(range(len(node.inputs))), frozenset((0,))))
         assignment.low_values.update(node.outputs)
-    apply_assignment(model, assignment, NameAllocator(model))
+    ApplyAssignment(assignment)(model)
     output = model.graph.outputs[0]
     assert (output.name, output.doc_string, output.metadata_props["unit"]) == ("y", "the result", "metre")
     assert {"x", "h", "y"} <= {value.name for node in model.graph for value in (*node.inputs, *node.outputs)}
@@ -248,7 +249,7 @@ def test_keep_high_slots_stay_high():
     node = model.graph[0]
     assignment.decisions[node] = Decision("low", "", LowForm(frozenset((0,)), frozenset((0,))))
     assignment.low_values.update(node.outputs)
-    apply_assignment(model, assignment, NameAllocator(model))
+    ApplyAssignment(assignment)(model)
     verify(model, "carrying out")
     assert [value.dtype.name if value else None for value in node.inputs] == ["FLOAT16", None, "FLOAT"]
     onnx.checker.check_model(ir.to_proto(model), full_check=True)

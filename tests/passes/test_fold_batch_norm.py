@@ -5,9 +5,23 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from amp_transpiler.passes.fold_batch_norm import fold_batch_norm
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 
 RANDOM = np.random.default_rng(3)
+
+
+def batch_norms(model):
+    return {n.name or n.outputs[0].name for n in all_nodes(model) if n.op_type == "BatchNormalization"}
+
+
+def fold_batch_norm(model, *wanted):
+    """Fold, and return the names of the nodes that are gone."""
+    before = batch_norms(model)
+    count = FoldBatchNorm(*wanted)(model).count
+    gone = before - batch_norms(model)
+    assert count == len(gone)
+    return sorted(gone)
 
 
 def tensor(name, *shape, positive=False):

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.errors import ModelError
-from amp_transpiler.passes.functions import inline_functions
+from amp_transpiler.passes.inline_functions import InlineFunctions
 
 X = np.array([[-1.0, 2.0, -3.0], [4.0, -5.0, 6.0]], np.float32)
 
@@ -18,7 +18,7 @@ def parse(graph, *functions, opset=18, function_opset=None):
 
 
 def inline(model, calls):
-    assert inline_functions(model) == calls
+    assert InlineFunctions()(model).count == calls
     assert not model.functions
     assert {node.domain for node in model.graph.all_nodes()} <= {""}
     assert "local" not in model.graph.opset_imports
@@ -169,7 +169,7 @@ def test_copies_have_names_of_their_own_in_every_scope(run):
 def test_nothing_to_do_changes_nothing():
     model = parse("(float[A,B] x) => (float[A,B] y) { y = Neg (x) }")
     graph, before = model.graph, ir.to_proto(model)
-    assert inline_functions(model) == 0
+    assert InlineFunctions()(model).count == 0
     assert model.graph is graph
     assert ir.to_proto(model) == before
 
@@ -192,7 +192,7 @@ def test_domains_of_functions_are_imported(run):
         "(float[A,B] x) => (float[A,B] y) { y = local.f (x) }", "f (a) => (b) { b = com.microsoft.QuickGelu (a) }"
     )
     model.functions["local", "f", ""].opset_imports["com.microsoft"] = 1
-    assert inline_functions(model) == 1
+    assert InlineFunctions()(model).count == 1
     assert dict(model.graph.opset_imports) == {"": 18, "com.microsoft": 1}
     np.testing.assert_allclose(run(model, {"x": X})[0], X / (1 + np.exp(-1.702 * X)), rtol=1e-5)
 
@@ -211,5 +211,5 @@ def test_refused_and_left_as_it_was(functions, function_opset, message):
     model = parse("(float[A,B] x) => (float[P,Q] y) { y = local.f (x) }", *functions, function_opset=function_opset)
     before = ir.to_proto(model)
     with pytest.raises(ModelError, match=message):
-        inline_functions(model)
+        InlineFunctions()(model)
     assert ir.to_proto(model) == before

@@ -10,8 +10,8 @@ from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import constant_of
 from amp_transpiler.passes.attributes import retype_attributes
-from amp_transpiler.passes.constants import unify_constants
 from amp_transpiler.passes.parameters import convert_constant, copy_constant
+from amp_transpiler.passes.unify_constants import UnifyConstants
 from tests.support import array, parse
 
 W = array(4, 4, seed=1)
@@ -107,7 +107,7 @@ def test_constant_nodes_in_one_form(form):
     kind = "float" if expected is not None else "string" if "string" in form else "int64"
     work = ir.from_proto(parse(f"() => ({kind}[N] y) {{ k = Constant <{form}> () y = Identity (k) }}"))
     before = dict(work.graph[0].attributes)
-    assert unify_constants(work) == changes
+    assert UnifyConstants()(work).count == changes
     if expected is None:
         assert dict(work.graph[0].attributes) == before
     else:
@@ -126,8 +126,8 @@ def test_constant_nodes_of_bodies_and_those_that_are_parameters_of_functions():
             }"""
         )
     )
-    assert unify_constants(work) == 1
-    assert unify_constants(work) == 0
+    assert UnifyConstants()(work).count == 1
+    assert UnifyConstants()(work).count == 0
 
 
 # ---- attributes that type outputs (onnx_tools 1.1, 1.3) ----

@@ -12,7 +12,7 @@ from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.ops.schema import signature, type_string
-from amp_transpiler.passes.training import lower_batch_norm
+from amp_transpiler.passes.training import LowerBatchNorm
 from amp_transpiler.targets import bind_types, kernel_table, schema_version
 from tests.support import array, parse
 
@@ -57,7 +57,7 @@ CASES = [
 def test_values_are_those_of_onnx_runtime(run, declared, shape, attributes, opset):
     model, feeds = batch_norm(declared, attributes=attributes, opset=opset), feeds_for(shape)
     expected = run(model, feeds)
-    assert lower_batch_norm(model) == 1
+    assert LowerBatchNorm()(model).count == 1
     verify(model, "lowering")
     assert "BatchNormalization" not in {node.op_type for node in model.graph}
     for found, wanted in zip(run(model, feeds), expected, strict=True):
@@ -68,7 +68,7 @@ def test_values_are_those_of_onnx_runtime(run, declared, shape, attributes, opse
 def test_the_backward_pass_shares_the_statistics(tmp_path):
     """The same formula written again, by another builder, costs nothing once ONNX Runtime has merged it."""
     model = batch_norm("4,3,2,2")
-    lower_batch_norm(model)
+    LowerBatchNorm()(model)
     builder = GraphBuilder(model)
     x = builder.high(model.graph.inputs[0])
     centred = builder.sub(x, builder.mean(x, [0, 2, 3]))
@@ -84,7 +84,7 @@ def test_the_backward_pass_shares_the_statistics(tmp_path):
 
 def test_a_large_mean_does_not_cancel(run):
     model, feeds = batch_norm("64,3,8,8"), feeds_for((64, 3, 8, 8), offset=3000.0)
-    lower_batch_norm(model)
+    LowerBatchNorm()(model)
     var = feeds["x"].astype(np.float64).var((0, 2, 3))
     np.testing.assert_allclose(run(model, feeds)[2], feeds["var"] * 0.9 + var * 0.1, rtol=1e-5)
 
@@ -93,7 +93,7 @@ def test_a_large_mean_does_not_cancel(run):
 def test_low_data_has_statistics_in_float32(run, stats):
     model = batch_norm("64,3,8,8", x="float16", stats=stats)
     feeds = feeds_for((64, 3, 8, 8), np.float16, np.float16 if stats == "float16" else np.float32, offset=300.0)
-    assert lower_batch_norm(model) == 1
+    assert LowerBatchNorm()(model).count == 1
     verify(model, "lowering")
     assert {n.outputs[0].dtype for n in model.graph if n.op_type == "ReduceMean"} == {ir.DataType.FLOAT}
     y, mean, var = run(model, feeds)
@@ -112,7 +112,7 @@ def test_low_data_has_statistics_in_float32(run, stats):
 @pytest.mark.parametrize("x", ["float", "float16", "bfloat16"])
 def test_every_operator_has_a_cuda_kernel(x, opset):
     model = batch_norm("N,3,4,4", x=x, opset=opset)
-    lower_batch_norm(model)
+    LowerBatchNorm()(model)
     for node in model.graph:
         types = [[None if v is None else type_string(v.type) for v in values] for values in (node.inputs, node.outputs)]
         bound = bind_types(signature("", node.op_type, opset), *types)
@@ -129,7 +129,7 @@ def test_only_what_is_used_is_computed_and_metadata_is_kept(run):
     propagate_types(model)
     next(iter(model.graph)).metadata_props["role"] = "forward"
     feeds = {"x": array(4, 3), "s": np.ones(3, np.float32), "m": np.zeros(3, np.float32)}
-    assert lower_batch_norm(model) == 1
+    assert LowerBatchNorm()(model).count == 1
     *made, relu = model.graph
     assert all(node.metadata_props["role"] == "forward" and node.name.startswith("bn/") for node in made)
     assert not model.graph.inputs[2].uses()
@@ -144,7 +144,7 @@ def test_inference_mode_is_left_alone():
         parse("(float[4,3] x, float[3] s) => (float[4,3] y) { y = BatchNormalization (x, s, s, s, s) }", opset=21)
     )
     propagate_types(model)
-    assert lower_batch_norm(model) == 0
+    assert LowerBatchNorm()(model).count == 0
     assert [node.op_type for node in model.graph] == ["BatchNormalization"]
 
 
@@ -152,12 +152,12 @@ def test_an_unknown_rank_is_an_error_that_names_the_value():
     model = batch_norm("4,3")
     model.graph.inputs[0].shape = None
     with pytest.raises(ModelError, match="rank of 'x'"):
-        lower_batch_norm(model)
+        LowerBatchNorm()(model)
 
 
 def test_a_bfloat16_program_is_well_typed_and_rounds_once():
     model = batch_norm("4,3,2,2", x="bfloat16", stats="float")
-    lower_batch_norm(model)
+    LowerBatchNorm()(model)
     verify(model, "lowering")
     casts = [node for node in model.graph if node.op_type == "Cast"]
     assert [node.outputs[0].dtype for node in casts] == [ir.DataType.FLOAT, ir.DataType.BFLOAT16]

@@ -10,7 +10,7 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.ops.schema import signature, type_string
-from amp_transpiler.passes.training import lower_dropout
+from amp_transpiler.passes.training import LowerDropout
 from amp_transpiler.targets import bind_types, kernel_table, schema_version
 from tests.support import open_ort, parse
 
@@ -30,7 +30,7 @@ def lowered(body, shape="N,M", dtype="float", opset=22, outputs="y, bool[] mask"
     )
     model = ir.from_proto(proto)
     propagate_types(model)
-    count = lower_dropout(model, model.graph.inputs[1], model.graph.inputs[2])
+    count = LowerDropout(model.graph.inputs[1], model.graph.inputs[2])(model).count
     verify(model, "lowering dropout")
     return model, count
 
@@ -211,7 +211,7 @@ def test_inside_a_body(run):
     }"""
     model = ir.from_proto(parse(text, opset=22, ratio=np.float32(0.5), yes=np.bool_(True)))
     propagate_types(model)
-    assert lower_dropout(model, model.graph.inputs[2], model.graph.inputs[3]) == 1
+    assert LowerDropout(model.graph.inputs[2], model.graph.inputs[3])(model).count == 1
     feeds = {"x": np.ones((50, 60), np.float32), "c": np.array(True), "seed": np.array(1), "step": np.array(2)}
     (y,) = run(model, feeds)
     assert set(np.unique(y)) == {0.0, 2.0}
@@ -222,7 +222,7 @@ def test_a_mode_known_at_run_time_only_is_left_alone_and_logged(caplog):
     text = "(float[4] x, bool t, int64 seed, int64 step) => (float[4] y) { [d] y = Dropout (x, ratio, t) }"
     model = ir.from_proto(parse(text, opset=21, ratio=np.float32(0.5)))
     propagate_types(model)
-    assert lower_dropout(model, model.graph.inputs[2], model.graph.inputs[3]) == 0
+    assert LowerDropout(model.graph.inputs[2], model.graph.inputs[3])(model).count == 0
     assert "'d' is left alone" in caplog.text
 
 

@@ -9,7 +9,6 @@ import amp_transpiler as amp
 import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
-from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import FUNCTION_KEY
 from amp_transpiler.graph.shape_inference import infer_shapes
@@ -17,7 +16,7 @@ from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.paddle.framework.programs import data, program_guard
-from amp_transpiler.passes.casts import apply_assignment
+from amp_transpiler.passes.apply_assignment import ApplyAssignment
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.policy import Policy
@@ -54,7 +53,7 @@ def assigned(model, *, low=FLOAT16, **lists):
 
 def rewritten(model, *, low=FLOAT16):
     """Carry the decisions out, in place."""
-    apply_assignment(model, assigned(model, low=low), NameAllocator(model))
+    ApplyAssignment(assigned(model, low=low))(model)
     verify(model, "the rewriting")
 
 

@@ -22,9 +22,10 @@ from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.paddle.static.tensor_file import write_tensors
-from amp_transpiler.passes.bake_casts import bake_casts
-from amp_transpiler.passes.constants import skip_identities
-from amp_transpiler.passes.fold_batch_norm import fold_batch_norm
+from amp_transpiler.passes.bake_casts import BakeCasts
+from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
+from amp_transpiler.passes.manager import PassManager
+from amp_transpiler.passes.skip_identities import SkipIdentities
 from amp_transpiler.runtime.compile import lower
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.verification.structure import check_load
@@ -72,9 +73,7 @@ def save_inference_model(
     assembled = assemble(inference, [variable.name for variable in fetches], updates=False)
     _order_inputs(assembled, [variable.name for variable in feeds])
     with_values(assembled.model, inference, global_scope() if scope is None else scope)
-    skip_identities(assembled.model, keep=False)
-    bake_casts(assembled.model)
-    fold_batch_norm(assembled.model, _has_mixed_types)
+    PassManager([SkipIdentities(keep=False), BakeCasts(), FoldBatchNorm(_has_mixed_types)])(assembled.model)
     model = lower(assembled).model
     with _checked(model, _onnx_path(path_prefix)) as staged:
         staged.commit()

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, ModelError, OptionError
 from amp_transpiler.graph.checker import mend_declared_shapes
 from amp_transpiler.graph.io import load
-from amp_transpiler.graph.names import NameAllocator, name_nodes
+from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import TRAINING_IR, TRAINING_OPSET, Persistable, Program
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes, constant_of, scopes
-from amp_transpiler.ops.limits import NEWEST_IR, NEWEST_OPSET
+from amp_transpiler.ops.limits import NEWEST_OPSET
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.paddle.framework.persistables import initialise_with
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.random_state import ensure_random_state
 from amp_transpiler.paddle.static.trainable_slots import STATISTIC_SLOTS, float_constants, weight_slot
-from amp_transpiler.passes.constants import unify_constants
-from amp_transpiler.passes.functions import inline_functions
-from amp_transpiler.passes.newer_operators import write_out_newer_operators
-from amp_transpiler.passes.opset import OpsetConversionError, convert_opset, lower_opset
+from amp_transpiler.passes.convert_opset import ConvertOpset, OpsetConversionError
+from amp_transpiler.passes.inline_functions import InlineFunctions
+from amp_transpiler.passes.limit_opset import LimitOpset
+from amp_transpiler.passes.lower_opset import LowerOpset
+from amp_transpiler.passes.manager import PassManager
+from amp_transpiler.passes.name_nodes import NameNodes
+from amp_transpiler.passes.set_ir_version import SetIrVersion
+from amp_transpiler.passes.unify_constants import UnifyConstants
 
 __all__ = ["from_onnx"]
 
@@ -94,7 +98,7 @@ def from_onnx(
 def _prepare(program: Program) -> None:
     """Bring the model into the form that a training program has: plain operators, typed, at a fitting opset."""
     model, what = program.model, str(program.source or "the model")
-    inline_functions(model)
+    InlineFunctions()(model)
     for value in [value for value in model.graph.inputs if value.is_initializer()]:
         model.graph.inputs.remove(value)  # it has a value: as old models and some exporters list them
     _settle(model)
@@ -105,35 +109,32 @@ def _prepare(program: Program) -> None:
     _settle_opset(model, what)
     _settle(model)
     infer_shapes(model)
-    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
-    needed = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
-    model.ir_version = min(max(model.ir_version, needed, TRAINING_IR), NEWEST_IR)
+    SetIrVersion(at_least=TRAINING_IR)(model)
     program.touch()
 
 
 def _settle(model: ir.Model) -> None:
-    unify_constants(model)
-    name_nodes(model, NameAllocator(model))
+    PassManager([UnifyConstants(), NameNodes()], typed=False)(model)
     propagate_types(model)
 
 
 def _settle_opset(model: ir.Model, what: str) -> None:
     """Bring the model to the opset that programs built here have; where that fails, as near as it can be."""
-    model.graph.opset_imports.setdefault("", TRAINING_OPSET)
-    if lower_opset(model, TRAINING_OPSET) and opset_of(model, "") == TRAINING_OPSET:
-        return
-    if opset_of(model, "") > TRAINING_OPSET:
-        if lower_opset(model, NEWEST_OPSET):
-            return
-        if not write_out_newer_operators(model, NEWEST_OPSET) or not lower_opset(model, NEWEST_OPSET):
-            raise ModelError(f"{what}: uses operators newer than opset {NEWEST_OPSET}, unknown to ONNX Runtime")
+    try:
+        limited = LimitOpset(NEWEST_OPSET, otherwise=TRAINING_OPSET)(model)
+    except OpsetConversionError as error:
+        raise ModelError(f"{what}: uses operators newer than opset {NEWEST_OPSET}, unknown to ONNX Runtime") from error
+    if not limited.count:  # what was written out was written for the newest opset
+        with contextlib.suppress(OpsetConversionError):
+            LowerOpset(TRAINING_OPSET)(model)
+    if opset_of(model, "") >= TRAINING_OPSET:
         return
     refusals: list[OpsetConversionError] = []
     for opset in _OPSETS:
         if opset_of(model, "") >= opset:
             break
         try:
-            convert_opset(model, opset)
+            ConvertOpset(opset)(model)
         except OpsetConversionError as error:
             refusals.append(error)
             continue

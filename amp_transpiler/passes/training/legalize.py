@@ -1,4 +1,4 @@
-"""Nodes that the target cannot run in the low format they were given, moved to float32 between casts."""
+"""Float32 for nodes that the target cannot run in the 16-bit format they were given."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.constants import computed_tensor
-from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.types import set_dtype
-from amp_transpiler.graph.verifier import verify
-from amp_transpiler.graph.walk import bodies, constant_of, scopes
-from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute
+from amp_transpiler.graph.walk import bodies, scopes
 from amp_transpiler.ops.kinds import EXACT
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import Signature, opset_of, signature, type_string
-from amp_transpiler.passes.cast_cleanup import clean_casts
-from amp_transpiler.passes.casts import add_cast, rename_output
+from amp_transpiler.passes.clean_casts import CleanCasts
+from amp_transpiler.passes.inserted_casts import add_cast, rename_output
+from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.training.take_over import is_used
+from amp_transpiler.passes.widening import is_low, wide_tensor, widen_attribute
 from amp_transpiler.precision.constraints import Target
 from amp_transpiler.targets import attribute_values, bind_types, body_has_kernels, kernel_table, schema_version
 
-__all__ = ["legalize"]
+__all__ = ["Legalize"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,39 +34,45 @@ _UNTOUCHED = {"Cast", "Constant"}
 _MOVES = EXACT - {"Dropout"}  # which scales in training
 
 
-def legalize(model: ir.Model, target: Target) -> int:
-    """Move nodes of float16 and bfloat16 that cannot run so to float32, and return how many were moved.
+class Legalize(Pass[PassResult]):
+    """Moves float16 and bfloat16 nodes that the target cannot run to float32, in any scope; counts them.
 
-    A node is moved, in any scope, where its schema does not admit the types bound in it or the target has no kernel for
-    them at the model's opset, and float32 helps: the target has a kernel for that, or the schema admits only that, or
-    ONNX Runtime's CPU provider can run the node in float32 and not as it is. Its low inputs are cast to float32 (of
-    constants it gets a float32 copy) and its low outputs back, so every other node reads what it read before. Casts
-    that this leaves without meaning are removed.
+    1. A node is moved where its schema does not admit the types bound in it, or the target has no kernel for them at
+       the model's opset, and float32 helps: the target has a kernel for that, or the schema admits only that, or ONNX
+       Runtime's CPU provider can run the node in float32 and not as it is.
+    2. Its 16-bit inputs are cast to float32 (of constants it gets a float32 copy) and its 16-bit outputs back, so every
+       other node reads what it read before.
+    3. Casts that this leaves without meaning are removed.
+
+    The values of the model must be typed.
 
     Args:
-        model: the program, its values typed.
         target: whose kernels count.
-
-    Raises:
-        VerificationError: the result is not well typed.
     """
-    judge, pass_, count = _Judge(model, target), _Widening(model), 0
-    for scope in list(scopes(model)):
-        for node in list(scope.graph):
-            if judge.needs_float32(node):
-                logger.debug(
-                    "%s '%s' is computed in float32: %s cannot run it low", node.op_type, node.name, target.name
-                )
-                pass_.widen(node)
-                count += 1
-    if count:
-        clean_casts(model)
-    verify(model, "legalization")
-    return count
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def call(self, model: ir.Model) -> PassResult:
+        judge, widening, count = _Judge(model, self._target), _Widening(model), 0
+        for scope in list(scopes(model)):
+            for node in list(scope.graph):
+                if judge.needs_float32(node):
+                    logger.debug(
+                        "%s '%s' is computed in float32: %s cannot run it in 16 bits",
+                        node.op_type,
+                        node.name,
+                        self._target.name,
+                    )
+                    widening.widen(node)
+                    count += 1
+        if count:
+            CleanCasts()(model)
+        return PassResult(model, modified=bool(count), count=count)
 
 
-def _is_low(value: ir.Value | None) -> bool:
-    return value is not None and value.dtype in LOW_DTYPES and isinstance(value.type, ir.TensorType)
+def _is_low_tensor(value: ir.Value | None) -> bool:
+    return is_low(value) and value is not None and isinstance(value.type, ir.TensorType)
 
 
 def _types(values: Sequence[ir.Value | None]) -> list[str | None]:
@@ -107,7 +112,7 @@ class _Judge:
         if any(True for _ in bodies(node)) or (is_standard(node) and node.op_type in _UNTOUCHED):
             return False
         values = [*node.inputs, *node.outputs]
-        if not any(map(_is_low, values)):
+        if not any(map(_is_low_tensor, values)):
             return False
         sig = signature(node.domain, node.op_type, opset_of(self._model, node.domain))
         if sig is None:
@@ -149,13 +154,13 @@ class _Widening:
         self._wide: dict[ir.Value, ir.Value] = {}  # low value -> the same numbers in float32
 
     def widen(self, node: ir.Node) -> None:
-        _retype(node)
+        widen_attribute(node)
         for index, value in enumerate(node.inputs):
-            if value is not None and _is_low(value):
+            if value is not None and _is_low_tensor(value):
                 node.replace_input_with(index, self._in_float32(value, node))
                 self._drop_unused_constant(value)
         for value in node.outputs:
-            if _is_low(value):
+            if _is_low_tensor(value):
                 self._round(value, node)
 
     def _in_float32(self, value: ir.Value, reader: ir.Node) -> ir.Value:
@@ -173,7 +178,7 @@ class _Widening:
         """A float32 initializer of the main graph, which every scope sees."""
         name = self._names.fresh(f"{value.name}__amp_fp32")
         copy = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(tensor.shape.numpy()))
-        copy.const_value = _wide_tensor(tensor, name)
+        copy.const_value = wide_tensor(tensor, name)
         self._model.graph.register_initializer(copy)
         return copy
 
@@ -211,22 +216,3 @@ def _tag(value: ir.Value, node: ir.Node) -> None:
     producer = value.producer()
     if producer is not None:
         producer.metadata_props.update(node.metadata_props)
-
-
-def _retype(node: ir.Node) -> None:
-    """Let an attribute that sets the type of low outputs say float32."""
-    rule = dtype_attribute(node)
-    if rule is None or attribute_dtype(node, rule) not in LOW_DTYPES or rule.attribute not in node.attributes:
-        return
-    if not any(_is_low(node.outputs[index]) for index in rule.outputs if index < len(node.outputs)):
-        return
-    if rule.holds_tensor:
-        tensor = node.attributes[rule.attribute].as_tensor()
-        wide = ir.AttrTensor(rule.attribute, _wide_tensor(tensor, tensor.name or ""))
-        node.attributes[rule.attribute] = wide
-    else:
-        node.attributes[rule.attribute] = ir.AttrInt64(rule.attribute, int(ir.DataType.FLOAT))
-
-
-def _wide_tensor(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    return computed_tensor(tensor, lambda array: array.astype(np.float32), ir.DataType.FLOAT, name)

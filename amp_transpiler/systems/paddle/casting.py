@@ -82,7 +82,7 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, request: Request
     work = given.clone()
     if use_guard and not any(FP16_GUARD in region_of(node) for node in work.model.graph.all_nodes()):
         logger.info("the program has no fp16_guard region: it counts as guarded everywhere")
-    converted = prepare_and_convert(work, policy).converted
+    converted = set(prepare_and_convert(work, policy).converted)
     if isinstance(program, onnx.ModelProto):
         program.CopyFrom(to_proto(work.model))
     else:

@@ -16,7 +16,7 @@ from amp_transpiler.graph.dtypes import LowFormat, low_format, parse_dtype
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import Program
-from amp_transpiler.passes.casts import add_cast, rename_output
+from amp_transpiler.passes.inserted_casts import add_cast, rename_output
 from amp_transpiler.runtime.feeds import check_feeds, model_inputs
 from amp_transpiler.systems.choice import Request, choose_policy
 

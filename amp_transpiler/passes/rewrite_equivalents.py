@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
+from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.max_pool import max_pool_from_slices, why_not_max_pool
-from amp_transpiler.passes.node_builder import NodeBuilder, constant_array
+from amp_transpiler.passes.node_builder import NodeBuilder
 
-__all__ = ["EQUIVALENTS", "Equivalent", "rewrite_equivalents"]
+__all__ = ["EQUIVALENTS", "Equivalent", "RewriteEquivalents", "has_equivalent"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,24 +45,33 @@ class Equivalent:
     opset: int = 13
 
 
-def rewrite_equivalents(model: ir.Model, nodes: Iterable[ir.Node]) -> int:
-    """Rewrite `nodes` in place, where an equivalent applies; return how many were rewritten.
+class RewriteEquivalents(Pass[PassResult]):
+    """Writes operators as others, where an equivalent is known and applies; counts them.
 
     The rewritten node itself becomes the last of its new operators, so its output keeps name, readers and place among
-    the graph outputs; the others stand before it, with its metadata and names that begin with its own.
+    the graph outputs. The others stand before it, with its metadata and names that begin with its own.
+
+    Args:
+        wanted: which nodes to rewrite.
     """
-    names, opset, count = NameAllocator(model), opset_of(model, ""), 0
-    for node in list(nodes):
-        equivalent = EQUIVALENTS.get(node.op_type) if is_standard(node) else None
-        reason = "no equivalent is known" if equivalent is None else equivalent.applies(node)
-        if equivalent is not None and opset < equivalent.opset:
-            reason = f"its equivalent needs opset {equivalent.opset}"
-        if equivalent is None or reason is not None:
-            logger.debug("node '%s' (%s) is not rewritten: %s", node.name, node.op_type, reason)
-            continue
-        equivalent.rewrite(node, NodeBuilder(node, names))
-        count += 1
-    return count
+
+    def __init__(self, wanted: Callable[[ir.Node], bool]) -> None:
+        self._wanted = wanted
+
+    def call(self, model: ir.Model) -> PassResult:
+        nodes = [node for node in all_nodes(model) if self._wanted(node)]
+        names, opset, count = NameAllocator(model), opset_of(model, ""), 0
+        for node in nodes:
+            equivalent = EQUIVALENTS.get(node.op_type) if is_standard(node) else None
+            reason = "no equivalent is known" if equivalent is None else equivalent.applies(node)
+            if equivalent is not None and opset < equivalent.opset:
+                reason = f"its equivalent needs opset {equivalent.opset}"
+            if equivalent is None or reason is not None:
+                logger.debug("node '%s' (%s) is not rewritten: %s", node.name, node.op_type, reason)
+                continue
+            equivalent.rewrite(node, NodeBuilder(node, names))
+            count += 1
+        return PassResult(model, modified=bool(count), count=count)
 
 
 # ---- Dropout ----
@@ -221,3 +233,9 @@ EQUIVALENTS: Mapping[str, Equivalent] = {
     "InstanceNormalization": Equivalent(_why_not_instance_norm, _instance_norm, opset=18),
     "EyeLike": Equivalent(_why_not_eye, _eye),
 }
+
+
+def has_equivalent(node: ir.Node) -> bool:
+    """Whether `node` can be written with operators that keep their kernels."""
+    equivalent = EQUIVALENTS.get(node.op_type)
+    return equivalent is not None and equivalent.applies(node) is None

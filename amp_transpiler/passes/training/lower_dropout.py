@@ -21,13 +21,15 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, rank_of
-from amp_transpiler.graph.names import NameAllocator, name_nodes
+from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import all_nodes, scopes
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.node_builder import constant_array
+from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.training.take_over import is_used, take_over
 
-__all__ = ["lower_dropout"]
+__all__ = ["LowerDropout"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,47 +53,57 @@ class _Draw:
     ratio: float
 
 
-def lower_dropout(model: ir.Model, seed: ir.Value, step: ir.Value) -> int:
-    """Rewrite every Dropout whose `training_mode` is constant, in any scope, and return how many there were.
+class LowerDropout(Pass[PassResult]):
+    """Writes every Dropout whose `training_mode` is constant as plain operators, in any scope; counts them.
 
-    In training mode Y is `Where(mask, X / (1 - ratio), 0)`, divided in float32 for a low X, and the mask output is
-    true where X is kept. The mask depends on `seed`, `step`, the node's name and the place of the element, and on
-    nothing else. With `training_mode` absent or false, or a ratio of 0, Y is X and the mask all true. A Dropout whose
-    mode is known at run time only stays as it is, which the log says.
+    1. In training mode Y is `Where(mask, X / (1 - ratio), 0)`, divided in float32 for a 16-bit X, and the mask output
+       is true where X is kept. The mask depends on `seed`, `step`, the node's name and the place of the element, and on
+       nothing else.
+    2. With `training_mode` absent or false, or a ratio of 0, Y is X and the mask all true.
+    3. A Dropout whose mode is known at run time only stays as it is, with a warning in the log.
+
+    The values of the model must be typed, its opset 13 or above, and the rank of each X known.
 
     Args:
-        model: the program, its values typed, at opset 13 or above; the rank of each X must be known.
         seed: an int64 scalar of the main graph.
         step: an int64 scalar of the main graph: the number of the training step.
 
     Raises:
         ModelError: a ratio is no constant or outside [0, 1], a rank is not known, or the seed is not int64.
     """
-    for value in (seed, step):
-        if value.dtype != ir.DataType.INT64:
-            raise ModelError(f"seed and step of dropout must be int64 scalars, got '{value.name}' of {value.dtype}")
-    names = NameAllocator(model)
-    found = [node for node in all_nodes(model) if node.op_type == "Dropout" and is_standard(node)]
-    if found:
-        name_nodes(model, names)  # the name goes into the mask
-    builder = GraphBuilder(model, names=names)
-    still, draws = [], []
-    for node in found:
-        mode = _training_mode(node)
-        if mode is None:
-            logger.warning("Dropout '%s' is left alone: its training_mode is no constant", node.name)
-        elif mode and (ratio := _ratio(node)) > 0.0:
-            draws.append(_Draw(node, ratio))
-        else:
-            still.append(node)
-    for node in still:
-        _stand_in(builder, node)
-        _pass_through(builder, node)
-    if draws:
-        _draw_all(builder, draws, seed, step)
-    for node in (*still, *(draw.node for draw in draws)):
-        _graph(node).remove(node, safe=True)
-    return len(still) + len(draws)
+
+    def __init__(self, seed: ir.Value, step: ir.Value) -> None:
+        self._seed = seed
+        self._step = step
+
+    def requires(self, model: ir.Model) -> None:
+        del model
+        for value in (self._seed, self._step):
+            if value.dtype != ir.DataType.INT64:
+                raise ModelError(f"seed and step of dropout must be int64 scalars, got '{value.name}' of {value.dtype}")
+
+    def call(self, model: ir.Model) -> PassResult:
+        found = [node for node in all_nodes(model) if node.op_type == "Dropout" and is_standard(node)]
+        named = NameNodes()(model).modified if found else False  # the name goes into the mask
+        builder = GraphBuilder(model, names=NameAllocator(model))
+        still, draws = [], []
+        for node in found:
+            mode = _training_mode(node)
+            if mode is None:
+                logger.warning("Dropout '%s' is left alone: its training_mode is no constant", node.name)
+            elif mode and (ratio := _ratio(node)) > 0.0:
+                draws.append(_Draw(node, ratio))
+            else:
+                still.append(node)
+        for node in still:
+            _stand_in(builder, node)
+            _pass_through(builder, node)
+        if draws:
+            _draw_all(builder, draws, self._seed, self._step)
+        for node in (*still, *(draw.node for draw in draws)):
+            _graph(node).remove(node, safe=True)
+        count = len(still) + len(draws)
+        return PassResult(model, modified=named or bool(count), count=count)
 
 
 def _training_mode(node: ir.Node) -> bool | None:

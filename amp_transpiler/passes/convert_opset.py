@@ -1,10 +1,8 @@
-"""Raising the opset of a model, in place and without loss; lowering it where nothing newer is used."""
+"""A newer opset for a model, without loss."""
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Iterator
 
 import onnx
 import onnx_ir as ir
@@ -14,21 +12,14 @@ from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import install
 from amp_transpiler.graph.proto import to_proto_without_weights
-from amp_transpiler.graph.walk import all_nodes, scopes
 from amp_transpiler.ops.limits import NEWEST_OPSET
-from amp_transpiler.ops.names import is_standard
-from amp_transpiler.ops.schema import type_string
+from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 from amp_transpiler.passes.opset_adapters import ADAPTERS, Site, Unadaptable
-from amp_transpiler.passes.schema_changes import (
-    keeps_meaning,
-    only_widens,
-    schema_history,
-    schema_in_force,
-    since_version,
-)
+from amp_transpiler.passes.schema_changes import only_widens, schema_history, schema_in_force
+from amp_transpiler.passes.standard_opset import set_standard_opset, standard_nodes, standard_opset
 
-__all__ = ["OpsetConversionError", "convert_opset", "lower_opset", "only_widens"]
+__all__ = ["ConvertOpset", "OpsetConversionError"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,100 +28,57 @@ class OpsetConversionError(ModelError):
     """An operator of the model cannot be carried over to another opset; the model is left as it was."""
 
 
-def convert_opset(model: ir.Model, target: int) -> None:
-    """Raise the opset of ONNX's own domain to `target`, in place.
+class ConvertOpset(Pass[PassResult]):
+    """Raises the opset of ONNX's own domain to `target`, without loss; counts the nodes that it adapts.
 
-    Where every operator of the model means the same at both opsets only the import changes. Otherwise the nodes that
-    change are edited on a copy, which is checked and then takes the place of `model.graph`: on an error the model is as
-    it was. Weights are shared, not read. Everything else stays: names, doc strings, metadata, other domains.
+    1. Where every operator of the model means the same at both opsets, only the import changes.
+    2. Otherwise the nodes that change are edited on a copy, which is checked and then takes the place of the model's
+       graph: after an error the model is as it was. Weights are shared, not read.
+
+    Everything else stays: names, doc strings, metadata, other domains.
 
     Args:
-        model: functions inlined, nodes in topological order.
-        target: at most 26, and not below the present opset.
+        target: at most 26, and not below the opset of the model.
 
     Raises:
         OpsetConversionError: an operator cannot be carried over; the message names it and both versions.
         ModelError: the model has model-local functions.
         ValueError: `target` is out of range.
     """
-    source = _opset(model)
-    if not source <= target <= NEWEST_OPSET:
-        raise ValueError(f"target opset {target}: expected {source} (the model's) to {NEWEST_OPSET}")
-    if model.functions:
-        names = ", ".join(f"{domain}::{name}" for domain, name, _ in list(model.functions)[:3])
-        raise ModelError(f"model-local functions must be inlined before the opset is raised: {names}")
-    if source == target:
-        return
-    if all(only_widens(node.domain, node.op_type, source, target) for node in _standard_nodes(model)):
-        _set_import(model, target)
-        logger.info("opset %d -> %d: no operator of the model changes", source, target)
-        return
-    before = to_proto_without_weights(model)
-    copy = model.clone()
-    edited = _adapt(copy, source, target, _InferredFacts(before))
-    _set_import(copy, target)
-    _check(model, copy, source, target)
-    install(model, copy)
-    logger.info("opset %d -> %d: %d nodes adapted", source, target, edited)
 
+    def __init__(self, target: int) -> None:
+        self._target = target
 
-def lower_opset(model: ir.Model, target: int = NEWEST_OPSET) -> bool:
-    """Declare opset `target` for a model that is above it, where it uses nothing newer; return whether it could.
+    def requires(self, model: ir.Model) -> None:
+        source = standard_opset(model)
+        if not source <= self._target <= NEWEST_OPSET:
+            raise ValueError(f"target opset {self._target}: expected {source} (the model's) to {NEWEST_OPSET}")
+        if model.functions:
+            names = ", ".join(f"{domain}::{name}" for domain, name, _ in list(model.functions)[:3])
+            raise ModelError(f"model-local functions must be inlined before the opset is raised: {names}")
 
-    A node may stay if its operator meant the same at `target` and already took the node's attributes, inputs, outputs
-    and element types. True also for a model that is not above `target`; after False the model is as it was. The IR
-    version is not touched.
-    """
-    source = _opset(model)
-    if source <= target:
-        return True
-    nodes = [*_standard_nodes(model), *(n for f in model.functions.values() for n in f.all_nodes() if is_standard(n))]
-    for node in nodes:
-        if not _valid_before(node, source, target):
-            logger.info("opset %d is needed by node '%s' (%s)", source, node.name, node.op_type)
-            return False
-    _set_import(model, target)
-    for function in model.functions.values():
-        _set_domain(function.opset_imports, target)
-    return True
-
-
-def _opset(model: ir.Model) -> int:
-    imports = model.graph.opset_imports
-    version = imports.get("", imports.get("ai.onnx"))
-    if version is not None:
-        return version
-    node = next(_standard_nodes(model), None)
-    if node is not None:
-        raise ModelError(f"node '{node.name}' ({node.op_type}): the model does not import ONNX's own domain")
-    return 1
-
-
-def _standard_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    return (node for node in all_nodes(model) if is_standard(node))
-
-
-def _set_import(model: ir.Model, version: int) -> None:
-    for scope in scopes(model):
-        if scope.owner is None or scope.graph.opset_imports:
-            _set_domain(scope.graph.opset_imports, version)
-    for node in _standard_nodes(model):
-        if node.version is not None:
-            node.version = version
-
-
-def _set_domain(imports: dict[str, int], version: int) -> None:
-    imports.pop("ai.onnx", None)  # the other spelling of the same domain
-    imports[""] = version
-
-
-# ---- raising ----
+    def call(self, model: ir.Model) -> PassResult:
+        source, target = standard_opset(model), self._target
+        if source == target:
+            return PassResult(model, modified=False)
+        if all(only_widens(node.domain, node.op_type, source, target) for node in standard_nodes(model)):
+            set_standard_opset(model, target)
+            logger.info("opset %d -> %d: no operator of the model changes", source, target)
+            return PassResult(model, modified=True)
+        before = to_proto_without_weights(model)
+        copy = model.clone()
+        edited = _adapt(copy, source, target, _InferredFacts(before))
+        set_standard_opset(copy, target)
+        _check(model, copy, source, target)
+        install(model, copy)
+        logger.info("opset %d -> %d: %d nodes adapted", source, target, edited)
+        return PassResult(model, modified=True, count=edited)
 
 
 def _adapt(model: ir.Model, source: int, target: int, facts: _InferredFacts) -> int:
     names = NameAllocator(model)
     edited = 0
-    for node in list(_standard_nodes(model)):
+    for node in list(standard_nodes(model)):
         if only_widens("", node.op_type, source, target):
             continue
         edited += 1
@@ -224,35 +172,3 @@ def _check(before: ir.Model, after: ir.Model, source: int, target: int) -> None:
         return
     fault = checker_fault(after)
     raise OpsetConversionError(f"the model, valid at opset {source}, is invalid once raised to {target}: {fault}")
-
-
-# ---- lowering ----
-
-_VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
-
-
-def _valid_before(node: ir.Node, source: int, target: int) -> bool:
-    if since_version("", node.op_type, source) == since_version("", node.op_type, target):
-        return True
-    old = schema_in_force("", node.op_type, target)
-    if old is None or old.deprecated or not _meant_the_same(node.op_type, target, source):
-        return False
-    return node.attributes.keys() <= old.attributes.keys() and _types_fit(node, old)
-
-
-def _meant_the_same(op_type: str, old: int, new: int) -> bool:
-    history = [s for s in schema_history("", op_type) if s.since_version <= new]
-    steps = itertools.pairwise(history)
-    return all(keeps_meaning(before, after) for before, after in steps if after.since_version > old)
-
-
-def _types_fit(node: ir.Node, schema: onnx.defs.OpSchema) -> bool:
-    for values, formals in ((node.inputs, schema.inputs), (node.outputs, schema.outputs)):
-        for index, value in enumerate(values):
-            if value is None or not value.name:
-                continue
-            if index >= len(formals) and (not formals or formals[-1].option != _VARIADIC):
-                return False
-            if type_string(value.type) not in formals[min(index, len(formals) - 1)].types:
-                return False
-    return True

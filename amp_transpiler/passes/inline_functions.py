@@ -1,4 +1,4 @@
-"""Inlining model-local functions, so that every pass after it sees plain operators."""
+"""Inlining of model-local functions, so that every later pass sees plain operators."""
 
 from __future__ import annotations
 
@@ -13,26 +13,42 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import install
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.ops.schema import signature
+from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.schema_changes import only_widens
 
-__all__ = ["inline_functions"]
+__all__ = ["InlineFunctions"]
 
 logger = logging.getLogger(__name__)
 
 
-def inline_functions(model: ir.Model) -> int:
-    """Replace every call of a model-local function by its body, in place; return how many calls that were.
+class InlineFunctions(Pass[PassResult]):
+    """Replaces every call of a model-local function by the function's body; counts the calls.
 
-    Functions called from functions and from bodies of control flow are inlined too, and all function definitions go.
-    Inlined nodes get the metadata of the call where they have none under the same key, so that regions marked on a
-    call hold for what it stood for. Names of graph inputs, outputs and initializers stay; others stay unless taken.
+    1. Functions called from functions and from bodies of control flow are inlined too, and all definitions are dropped.
+    2. Inlined nodes get the metadata of the call where they have none under the same key, so that a region marked on a
+       call covers the nodes that replace it.
+    3. Names of graph inputs, outputs and initializers stay; other names stay unless taken.
 
     Raises:
         ModelError: functions call each other in a cycle, take a graph as attribute, or import another opset than the
             model of a domain whose operators differ between the two. The model is then as it was.
     """
-    if not model.functions:
-        return 0
+
+    def call(self, model: ir.Model) -> PassResult:
+        if not model.functions:
+            return PassResult(model, modified=False)
+        calls = _inline(model)
+        logger.info("%d calls of model-local functions inlined", calls)
+        notes = (f"{calls} calls of model-local functions were inlined",) if calls else ()
+        return PassResult(model, modified=True, count=calls, notes=notes)
+
+    def ensures(self, model: ir.Model) -> None:
+        if model.functions:
+            raise ir.passes.PostconditionError("model-local functions are left")
+
+
+def _inline(model: ir.Model) -> int:
+    """Inline on a copy, which then takes the place of the model's graph; return the number of calls."""
     copy = model.clone()
     for imports in (copy.graph.opset_imports, *(function.opset_imports for function in copy.functions.values())):
         if "ai.onnx" in imports:  # the other spelling of the same domain
@@ -51,7 +67,6 @@ def inline_functions(model: ir.Model) -> int:
     _forget_domains(copy, domains)
     _separate_scopes(copy)
     install(model, copy)
-    logger.info("%d calls of model-local functions inlined", calls)
     return calls
 
 

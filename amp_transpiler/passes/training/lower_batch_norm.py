@@ -1,8 +1,4 @@
-"""BatchNormalization in training mode, written with operators that ONNX Runtime's CUDA provider has.
-
-That provider refuses a session with the operator itself. Statistics are taken in float32 (float64 for float64 data) in
-two passes: the mean of squares minus the square of the mean cancels.
-"""
+"""BatchNormalization in training mode, written with operators that ONNX Runtime can train with."""
 
 from __future__ import annotations
 
@@ -13,42 +9,50 @@ from amp_transpiler.graph.builder import GraphBuilder, rank_of
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.training.take_over import is_used, take_over
 
-__all__ = ["lower_batch_norm"]
+__all__ = ["LowerBatchNorm"]
 
 _INPUTS = 5  # X, scale, B, running mean, running variance
 
 
-def lower_batch_norm(model: ir.Model) -> int:
-    """Rewrite every BatchNormalization with `training_mode=1`, in any scope, and return how many there were.
+class LowerBatchNorm(Pass[PassResult]):
+    """Writes every BatchNormalization with `training_mode=1` as plain operators, in any scope; counts them.
 
-    Y is the normalised X in X's element type, whatever the types of scale and statistics. The running statistics are
-    `running * momentum + batch * (1 - momentum)`, with the population variance, in the types declared for them. Mean
-    and inverse deviation come from the node sequence that the backward pass uses too, so that ONNX Runtime merges both.
+    ONNX Runtime's CUDA provider refuses a session with the operator itself.
 
-    Args:
-        model: the program, its values typed; the rank of every normalised X must be known.
+    1. Y is the normalised X in X's element type, whatever the types of scale and statistics.
+    2. Statistics are taken in float32 (float64 for float64 data) in two passes: the mean of squares minus the square of
+       the mean cancels.
+    3. Running statistics are `running * momentum + batch * (1 - momentum)`, with the population variance, in the types
+       declared for them.
+    4. Mean and inverse deviation come from the node sequence that the backward pass uses too, so that ONNX Runtime
+       merges both.
+
+    The values of the model must be typed and the rank of every normalised X known.
 
     Raises:
         ModelError: the rank is not known, or an input is missing.
     """
-    names, count = NameAllocator(model), 0
-    for scope in scopes(model):
-        for node in list(scope.graph):
-            if node.op_type == "BatchNormalization" and is_standard(node) and _int(node, "training_mode"):
-                builder = GraphBuilder(
-                    model,
-                    graph=scope.graph,
-                    before=node,
-                    names=names,
-                    metadata=node.metadata_props,
-                    prefix=f"{node.name or node.op_type}/",
-                )
-                _lower(node, builder)
-                scope.graph.remove(node, safe=True)
-                count += 1
-    return count
+
+    def call(self, model: ir.Model) -> PassResult:
+        names, count = NameAllocator(model), 0
+        for scope in scopes(model):
+            for node in list(scope.graph):
+                if node.op_type == "BatchNormalization" and is_standard(node) and _int(node, "training_mode"):
+                    builder = GraphBuilder(
+                        model,
+                        graph=scope.graph,
+                        before=node,
+                        names=names,
+                        metadata=node.metadata_props,
+                        prefix=f"{node.name or node.op_type}/",
+                    )
+                    _lower(node, builder)
+                    scope.graph.remove(node, safe=True)
+                    count += 1
+        return PassResult(model, modified=bool(count), count=count)
 
 
 def _lower(node: ir.Node, builder: GraphBuilder) -> None:

@@ -1,4 +1,4 @@
-"""Operators newer than ONNX Runtime knows, written out by their own definition where ONNX defines them as functions."""
+"""An opset that ONNX Runtime reads; operators that are newer are written out by their own definition."""
 
 from __future__ import annotations
 
@@ -13,37 +13,74 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of, signature
-from amp_transpiler.passes.functions import inline_functions
+from amp_transpiler.passes.convert_opset import OpsetConversionError
+from amp_transpiler.passes.inline_functions import InlineFunctions
+from amp_transpiler.passes.lower_opset import LowerOpset
+from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.name_nodes import NameNodes
+from amp_transpiler.passes.unify_constants import UnifyConstants
 
-__all__ = ["write_out_newer_operators"]
+__all__ = ["LimitOpset"]
 
 logger = logging.getLogger(__name__)
 
+_OPSET_OF_CASTS = 13  # Cast knows bfloat16 from here on
 _DOMAIN = "amp_transpiler.written_out"  # of the functions that stand for the operators until they are inlined
 
 
-def write_out_newer_operators(model: ir.Model, newest: int) -> list[str]:
-    """Replace operators that came after opset `newest` by their function body, in place; return their names.
+class LimitOpset(Pass[PassResult]):
+    """Brings a model to an opset of at most `newest`; counts the nodes that it writes out.
 
-    Operators without such a body are left alone.
+    1. ONNX's own domain is imported as `""`. A model that does not use it imports it too, for the casts that the
+       conversion inserts.
+    2. A model above `newest` that uses nothing newer declares `newest` (see `LowerOpset`).
+    3. Operators that came after `newest` are replaced by their function body, where ONNX defines one.
 
     Args:
-        model: typed, without model-local functions.
-        newest: the newest opset that is understood.
+        newest: the newest opset that ONNX Runtime knows.
+        otherwise: the opset for a model that imports none.
+
+    Raises:
+        OpsetConversionError: an operator is newer and has no such body.
+        ModelError: an operator cannot be written out, since the rank of its inputs is not known.
     """
+
+    def __init__(self, newest: int, otherwise: int = _OPSET_OF_CASTS) -> None:
+        self._newest = newest
+        self._otherwise = otherwise
+
+    def call(self, model: ir.Model) -> PassResult:
+        imports = model.graph.opset_imports
+        spelled = "" in imports
+        if not spelled:  # the domain has a second spelling, which stands in files that other tools wrote
+            imports[""] = imports.pop("ai.onnx", self._otherwise)
+        try:
+            lowered = LowerOpset(self._newest)(model)
+        except OpsetConversionError:
+            written = _write_out_newer(model, self._newest)
+            LowerOpset(self._newest)(model)
+            UnifyConstants()(model)
+            NameNodes()(model)
+            kinds = ", ".join(sorted(set(written)))
+            note = f"newer than opset {self._newest}, so written out by definition: {kinds}"
+            return PassResult(model, modified=True, count=len(written), notes=(note,))
+        return PassResult(model, modified=lowered.modified or not spelled)
+
+
+def _write_out_newer(model: ir.Model, newest: int) -> list[str]:
+    """Replace operators that came after opset `newest` by their function body; return the operator of each node."""
     opset = opset_of(model, "")
     nodes = [node for node in all_nodes(model) if is_standard(node) and _is_newer(node, opset, newest)]
+    written = [node.op_type for node in nodes]
     for index, node in enumerate(nodes):
         function = ir.serde.deserialize_function(_definition(node, opset, f"{node.op_type}_{index}"))
         model.functions[function.identifier()] = function
         node.domain, node.op_type = _DOMAIN, function.name
     if nodes:
         model.graph.opset_imports[_DOMAIN] = 1
-        inline_functions(model)
-    names = sorted({node.op_type.rpartition("_")[0] for node in nodes})
-    if names:
-        logger.info("written out by their definition: %s", ", ".join(names))
-    return names
+        InlineFunctions()(model)
+        logger.info("written out by their definition: %s", ", ".join(sorted(set(written))))
+    return written
 
 
 def _is_newer(node: ir.Node, opset: int, newest: int) -> bool:

@@ -1,0 +1,65 @@
+"""Protection from a fusion of ONNX Runtime that has no kernel."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.constness import constant_of, is_pow_of_two
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.passes.manager import Pass, PassResult
+
+__all__ = ["GuardFusions"]
+
+logger = logging.getLogger(__name__)
+
+_MIXED = {ir.DataType.BFLOAT16, ir.DataType.FLOAT}
+
+
+class GuardFusions(Pass[PassResult]):
+    """Writes `x ** 2` as `x * x` in a normalisation of mixed types; counts the squares.
+
+    ONNX Runtime 1.31 turns Pow, ReduceMean, Add, Sqrt, Div, Mul and Mul into one SimplifiedLayerNormalization and
+    absorbs casts in front of it and before the last Mul. With bfloat16 on one side and float32 on the other, input
+    against scale, CUDA has no such kernel and the session is refused. A square written as a product is not recognised,
+    so nothing is fused and everything runs.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        squares = [node for node in all_nodes(model) if is_pow_of_two(node) and _is_mixed(node)]
+        for node in squares:
+            node.op_type = "Mul"
+            node.replace_input_with(1, node.inputs[0])
+        if squares:
+            logger.info("%d squares written as products, since their fusion has no bfloat16 kernel", len(squares))
+        return PassResult(model, modified=bool(squares), count=len(squares))
+
+
+def _is_mixed(square: ir.Node) -> bool:
+    value = square.inputs[0]
+    if value is None:
+        return False
+    cast = value.producer()
+    origin = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else value
+    return any(origin is not None and {origin.dtype, scale} == _MIXED for scale in _scales(value))
+
+
+def _scales(value: ir.Value) -> Iterator[ir.DataType]:
+    """Yield the types of the constants by which what is made of `value` is multiplied in the end."""
+    for use in value.uses():
+        if use.node.op_type not in ("Mul", "Div"):
+            continue
+        for reader in _past_casts(use.node.outputs[0]):
+            if reader.op_type == "Mul":
+                constants = (constant_of(operand) for operand in reader.inputs)
+                yield from (tensor.dtype for tensor in constants if tensor is not None)
+
+
+def _past_casts(value: ir.Value) -> Iterator[ir.Node]:
+    for use in value.uses():
+        if use.node.op_type == "Cast":
+            yield from _past_casts(use.node.outputs[0])
+        else:
+            yield use.node

@@ -1,0 +1,122 @@
+"""Running passes: each keeps its contract, and the model is typed anew and verified after each one that changed it.
+
+The base classes are those of `onnx_ir.passes`. Its own manager is not used: it checks unmodified models too, which
+would cost a walk for every pass that has nothing to do, and it wraps errors in `PassError`, which would hide from a
+user that it is the model or an option that is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import VerificationError
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.verifier import verify
+from amp_transpiler.ops.schema import type_string
+
+__all__ = ["Pass", "PassManager", "PassResult", "run_pass"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class PassResult(ir.passes.PassResult):
+    """What a pass did.
+
+    Attributes:
+        model: the model, edited in place.
+        modified: whether the model's file would be another one now; exact, since it decides about verification.
+        count: how many nodes or values were edited; each pass says which it counts.
+        notes: sentences for the report.
+    """
+
+    count: int = 0
+    notes: tuple[str, ...] = ()
+
+
+Result = TypeVar("Result", bound=PassResult)
+
+
+class Pass(ir.passes.InPlacePass, Generic[Result]):
+    """An in-place edit of a model.
+
+    A pass carries out what it was told when it was made; it decides nothing. `requires` and `ensures` state what it
+    relies on and what holds after it. Errors reach the caller as they are.
+    """
+
+    def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> Result:
+        """Edit the model under the contract; it is neither typed nor verified afterwards (see `run_pass`)."""
+        model = model_or_result.model if isinstance(model_or_result, ir.passes.PassResult) else model_or_result
+        self.requires(model)
+        result = self.call(model)
+        self.ensures(model)
+        return result
+
+    def call(self, model: ir.Model) -> Result:
+        """Edit `model` in place."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """How errors and logs call the pass."""
+        return type(self).__name__
+
+
+def run_pass(pass_: Pass[Result], model: ir.Model) -> Result:
+    """Run one pass on a typed model; if it changed the model, type the model anew and verify it.
+
+    Raises:
+        VerificationError: the pass left the model ill typed; the message names it.
+    """
+    result = pass_(model)
+    if result.modified:
+        _retype(model, pass_.name)
+        verify(model, pass_.name)
+    logger.debug("%s: %s", pass_.name, f"{result.count} edits" if result.modified else "nothing to do")
+    return result
+
+
+def _retype(model: ir.Model, after: str) -> None:
+    """Type the model anew; an output's type is what the pass declared, so typing must not give it another one."""
+    declared = [(value, type_string(value.type)) for value in model.graph.outputs]
+    propagate_types(model)
+    for value, text in declared:
+        found = type_string(value.type)
+        if text is not None and found != text:
+            raise VerificationError(f"after {after}: output '{value.name}' is declared {text}, but {found} is computed")
+
+
+class PassManager:
+    """A list of passes to run in order.
+
+    Args:
+        passes: the passes.
+        typed: the models are typed and valid. Passes over what a file holds, whose types are not known to be right
+            yet, are run without typing and verification.
+    """
+
+    def __init__(self, passes: Iterable[Pass[Any]], *, typed: bool = True) -> None:
+        self.passes = tuple(passes)
+        self._typed = typed
+
+    def __call__(self, model: ir.Model) -> PassResult:
+        """Run the passes on `model`, in place.
+
+        Returns:
+            Whether any pass modified the model, all their edits and all their notes.
+
+        Raises:
+            VerificationError: a pass left the model ill typed; the message names it.
+        """
+        total = PassResult(model, modified=False)
+        for pass_ in self.passes:
+            result = run_pass(pass_, model) if self._typed else pass_(model)
+            total.modified |= result.modified
+            total.count += result.count
+            total.notes += result.notes
+        return total

@@ -1,0 +1,35 @@
+"""Initializers that are listed as graph inputs."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from amp_transpiler.passes.manager import Pass, PassResult
+
+__all__ = ["ReleaseInitializers"]
+
+_LAST_IR_WITH_INITIALIZERS_AS_INPUTS = 3
+
+
+class ReleaseInitializers(Pass[PassResult]):
+    """Takes initializers off the list of inputs where the file's format put them there; counts them.
+
+    1. Up to IR version 3 every initializer had to be listed as an input, so the list says nothing: the initializers
+       become constants, and the IR version becomes 4, the first to allow that.
+    2. From version 4 on a listed initializer is a default that callers may override. It is left alone, with a note,
+       since its owner may not know that this keeps it float32.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        listed = [value for value in model.graph.inputs if value.is_initializer()]
+        if model.ir_version <= _LAST_IR_WITH_INITIALIZERS_AS_INPUTS:
+            for value in listed:
+                model.graph.inputs.remove(value)
+            old, model.ir_version = model.ir_version, _LAST_IR_WITH_INITIALIZERS_AS_INPUTS + 1
+            note = f"{len(listed)} initializers, inputs by the rules of IR version {old}, are constants now"
+            return PassResult(model, modified=True, count=len(listed), notes=(note,) if listed else ())
+        note = (
+            f"{len(listed)} initializers are graph inputs, so callers may override them: they stay float32 and are "
+            "cast at run time; export without keep_initializers_as_inputs to have them converted"
+        )
+        return PassResult(model, modified=False, notes=(note,) if listed else ())
