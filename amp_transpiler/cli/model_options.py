@@ -36,7 +36,9 @@ def kept_io_types(model: pathlib.Path, options: Options) -> bool | frozenset[str
                 f"it has {', '.join(sorted(values))}"
             )
         if values[name].dtype != ir.DataType.FLOAT:
-            raise OptionError(f"--io-types {name}=low: {name!r} is {values[name].dtype}; only float32 can become low")
+            raise OptionError(
+                f"--io-types {name}=low: {name!r} is {values[name].dtype}; only float32 can become {options.low_dtype}"
+            )
     return frozenset(values) - options.io_types
 
 
