@@ -35,10 +35,11 @@ from amp_transpiler.passes.skip_identities import SkipIdentities
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.assignment import Assignment
-from amp_transpiler.precision.constraints import RangeFaults, Target
+from amp_transpiler.precision.constraints import Constraints
 from amp_transpiler.precision.norm_folding import folds_norm
 from amp_transpiler.precision.opset_choice import OpsetChoice, choose_opset, opset_for_io
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.ranges import RangeFaults
 
 __all__ = ["Conversion", "convert", "fitted", "prepare", "prepare_and_convert"]
 
@@ -129,15 +130,15 @@ def _source_passes(program: Program) -> list[Pass[Any]]:
 
 def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[Pass[Any]]:
     """The opset first, since it decides which kernels there are, and these decide what to fold."""
-    target = Target(policy.target, policy.low, training=policy.training)
+    constraints = Constraints(model, policy.target, policy.low, training=policy.training)
 
     def best_opset(model: ir.Model) -> OpsetChoice:
-        return choose_opset(model, target, has_equivalent, policy.rules.can_lower)
+        return choose_opset(model, constraints, has_equivalent, policy.rules.can_lower)
 
     return [
         *([RaiseOpset(lambda model: opset_for_io(model, policy.low), required=True)] if policy.low_io else ()),
         RaiseOpset(best_opset),
-        FoldBatchNorm(folds_norm(model, policy, ranges)),
+        FoldBatchNorm(folds_norm(constraints, policy.rules, ranges)),
         SetIrVersion(),
     ]
 

@@ -16,8 +16,8 @@ from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.io import Staged, check_destination, load, stage
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, mark_region
-from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import Report
 from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.describe import describe_copy, describe_result, describe_source

@@ -9,7 +9,7 @@ import amp_transpiler as amp
 from amp_transpiler.conversion import convert, prepare
 from amp_transpiler.errors import CheckFailed
 from amp_transpiler.graph.dtypes import FLOAT16
-from amp_transpiler.precision.constraints import RangeFaults
+from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.verification.accuracy import make_reference
 from amp_transpiler.verification.repair import worst_nodes

@@ -1,4 +1,4 @@
-"""The newest formats that ONNX Runtime 1.31 reads. A newer one needs new kernel tables too: see `targets/README.md`."""
+"""The newest formats that ONNX Runtime 1.31 reads. A newer one needs new kernel tables: `targets/data/README.md`."""
 
 from __future__ import annotations
 

@@ -14,20 +14,13 @@ from amp_transpiler.graph.walk import bodies, constant_of, control_ports
 from amp_transpiler.ops.kinds import CAPPED
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.assignment import Assignment, Decision
-from amp_transpiler.precision.constraints import (
-    Constraint,
-    LowForm,
-    RangeFaults,
-    Target,
-    constrain,
-    is_float32,
-    touches_float32,
-)
+from amp_transpiler.precision.constraints import Constraint, Constraints, LowForm, is_float32, touches_float32
 from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.islands import islands
 from amp_transpiler.precision.numerics import in_order, unsafe_nodes
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ports import settle_ports
+from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.rules import Leaning, Rules
 
 __all__ = ["assign"]
@@ -57,13 +50,12 @@ class _Assigner:
         self._policy = policy
         self._rules: Rules = policy.rules
         self._ranges = ranges
-        self._target = Target(policy.target, policy.low, training=policy.training)
+        self._constraints = Constraints(model, policy.target, policy.low, training=policy.training)
         self._result = Assignment(
             policy.low,
             outputs_as_computed=policy.outputs_as_computed and not policy.training,
             constants=policy.constants,
         )
-        self._constraints: dict[ir.Node, Constraint] = {}
         self._leaning: dict[ir.Value, Leaning] = {}  # of values whose producer has a precision of its own
         self._has_low: set[ir.Value] = set()  # what some node reads or makes low, for rules that look ahead
         self._unsafe: Mapping[ir.Node, str] = {}
@@ -110,7 +102,7 @@ class _Assigner:
         return constant_of(value) is not None or value.name in self._policy.parameters
 
     def form_with(self, node: ir.Node, inputs: frozenset[int]) -> LowForm | None:
-        return constrain(self._model, node, self._target, inputs=inputs).form
+        return self._constraints.of(node, inputs=inputs).form
 
     # The way through the program.
 
@@ -219,12 +211,9 @@ class _Assigner:
         return self._rules.decide(node, found.form, self)
 
     def _constraint(self, node: ir.Node) -> Constraint:
-        found = self._constraints.get(node)
-        if found is None:
-            found = constrain(self._model, node, self._target)
-            if found.no_schema and (form := self._rules.form_without_schema(node)) is not None:
-                found = Constraint(form)
-            self._constraints[node] = found
+        found = self._constraints.of(node)
+        if found.no_schema and (form := self._rules.form_without_schema(node)) is not None:
+            return Constraint(form)
         return found
 
     def _unsupported(self, node: ir.Node, found: Constraint) -> Decision:

@@ -7,28 +7,28 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from amp_transpiler.graph.regions import DISABLE_AMP, region_of
-from amp_transpiler.precision.constraints import RangeFaults, Target, constrain
-from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.constraints import Constraints
+from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.rules import Rules
 
 __all__ = ["folds_norm"]
 
 
-def folds_norm(model: ir.Model, policy: Policy, ranges: RangeFaults) -> Callable[[ir.Node], bool]:
+def folds_norm(constraints: Constraints, rules: Rules, ranges: RangeFaults) -> Callable[[ir.Node], bool]:
     """Return whether to fold a BatchNormalization: it must stay float32, and its producer need not.
 
     Nodes that the user has marked are not rewritten, nor is one folded across the border of a region.
     """
-    target = Target(policy.target, policy.low, training=policy.training)
 
     def can_be_low(node: ir.Node) -> bool:
-        inputs = policy.rules.low_inputs_of_norms if node.op_type == "BatchNormalization" else None
-        form = constrain(model, node, target, inputs=inputs).form
+        inputs = rules.low_inputs_of_norms if node.op_type == "BatchNormalization" else None
+        form = constraints.of(node, inputs=inputs).form
         return form is not None and not any(ranges.of(node.inputs[index]) for index in form.inputs)
 
     def wanted(node: ir.Node) -> bool:
         producer = node.inputs[0].producer() if node.inputs[0] is not None else None
         if producer is None or DISABLE_AMP in region_of(node) or region_of(node) != region_of(producer):
             return False
-        return policy.rules.may_fold(node, producer) and can_be_low(producer) and not can_be_low(node)
+        return rules.may_fold(node, producer) and can_be_low(producer) and not can_be_low(node)
 
     return wanted

@@ -20,7 +20,8 @@ from amp_transpiler.graph.walk import bodies, constant_of, control_ports
 from amp_transpiler.ops.kinds import BOUNDED, CAPPED, ROOT, SCATTER, SQUARES, SUM
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.table import column, operator_table
-from amp_transpiler.precision.constraints import RangeFaults, is_float32
+from amp_transpiler.precision.constraints import is_float32
+from amp_transpiler.precision.ranges import RangeFaults
 
 __all__ = ["UNSAFE", "in_order", "unsafe_nodes"]
 

@@ -10,6 +10,7 @@ from typing import Literal
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.assignment import ConstantStorage
 from amp_transpiler.precision.rules import Rules
+from amp_transpiler.targets import Target
 
 __all__ = ["Policy"]
 
@@ -21,7 +22,7 @@ class Policy:
     Attributes:
         rules: the rules of the system: they decide about a node that may be low.
         low: the low format.
-        target: whose kernels count.
+        target: the backend whose kernels count.
         copies: change nothing: the files are copied byte for byte, and no other field matters.
         numerics: `static`: operators that are unsafe by `precision/numerics.py` stay float32; `ignore`: they do not.
         strict_ranges: every constant that the low format cannot hold keeps its readers in float32, the "minus infinity"
@@ -43,7 +44,7 @@ class Policy:
 
     rules: Rules
     low: LowFormat
-    target: str
+    target: Target
     copies: bool = False
     numerics: Literal["ignore", "static"] = "ignore"
     strict_ranges: bool = False

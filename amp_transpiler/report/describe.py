@@ -38,7 +38,7 @@ def describe_source(
         str(source.source or source),
         level,
         policy.low.name,
-        policy.target,
+        policy.target.name,
         asked=asked,
         is_copy=policy.copies,
         destination=None if destination is None else str(destination),

@@ -22,11 +22,11 @@ from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.training import Legalize, LowerBatchNorm, LowerDropout
-from amp_transpiler.precision.constraints import Target
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.gemm_options import TilingAccum, gemm_option
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
+from amp_transpiler.targets import CUDA
 
 __all__ = ["RANDOM_SEED", "RANDOM_STEP", "CompiledStep", "compile_step", "lower"]
 
@@ -108,7 +108,7 @@ def lower(assembled: Assembled) -> Assembled:
         state = tuple(dict.fromkeys((*state, RANDOM_SEED, RANDOM_STEP)))
     propagate_types(model)
     verify(model, "lowering the training program")
-    PassManager(Legalize(Target("cuda", low)) for low in (FLOAT16, BFLOAT16))(model)
+    PassManager(Legalize(CUDA, low) for low in (FLOAT16, BFLOAT16))(model)
     return dataclasses.replace(assembled, state=state)
 
 

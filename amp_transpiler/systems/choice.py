@@ -14,10 +14,9 @@ from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 from amp_transpiler.systems.paddle.rules import PaddleRules
 from amp_transpiler.systems.registry import SYSTEMS, rules_class
 from amp_transpiler.systems.sambanova.rules import PRESETS, SambanovaRules, find_preset, parse_mixed_ops
+from amp_transpiler.targets import Target, find_target
 
-__all__ = ["DEFAULT_DTYPE", "TARGETS", "Request", "choose_policy"]
-
-TARGETS = ("cuda", "cpu", "any", "tensorrt")
+__all__ = ["DEFAULT_DTYPE", "Request", "choose_policy"]
 
 
 class _Default(str):
@@ -86,18 +85,17 @@ def choose_policy(request: Request) -> Policy:
     Raises:
         OptionError: an option has no such value, or two options contradict each other.
     """
-    if request.target not in TARGETS:
-        raise OptionError(f"unknown target {request.target!r}: expected one of {', '.join(TARGETS)}")
+    target = find_target(request.target)
     if request.policy not in SYSTEMS:
         raise OptionError(f"unknown policy {request.policy!r}: expected one of {', '.join(SYSTEMS)}")
     level, low = find_level(request.level), request.low
     lists = request.lists if request.lists is not None else AutoMixedPrecisionLists(dtype=low.name)
     if request.by_sambanova:
-        return _sambanova(request, lists)
+        return _sambanova(request, target, lists)
     if request.policy == "paddle":
         rules = PaddleRules(level, lists, use_promote=request.use_promote)
         tolerance = level.tolerances.get(low.name, math.inf)
-        return level.policy(rules=rules, low=low, target=request.target, use_guard=True, tolerance=tolerance)
+        return level.policy(rules=rules, low=low, target=target, use_guard=True, tolerance=tolerance)
     if request.use_promote:
         raise OptionError(f"use_promote is Paddle's: policy {request.policy!r} has its own rule; leave one of them out")
     if not level.without_levels:
@@ -106,10 +104,10 @@ def choose_policy(request: Request) -> Policy:
             "out, or take policy 'paddle' or preset 'mp4' for a pure mode"
         )
     rules = rules_class(request.policy)(low, lists)
-    return Policy(rules=rules, low=low, target=request.target, copies=level.changes_nothing)
+    return Policy(rules=rules, low=low, target=target, copies=level.changes_nothing)
 
 
-def _sambanova(request: Request, lists: AutoMixedPrecisionLists) -> Policy:
+def _sambanova(request: Request, target: Target, lists: AutoMixedPrecisionLists) -> Policy:
     what = f"preset {request.preset!r}" if request.preset is not None else "mixed_ops"
     plain = Request()
     for given, default, name in (
@@ -126,7 +124,7 @@ def _sambanova(request: Request, lists: AutoMixedPrecisionLists) -> Policy:
     return Policy(
         rules=SambanovaRules(preset, mixed, lists),
         low=request.low,
-        target=request.target,
+        target=target,
         copies=preset.changes_nothing and not mixed,
         low_parameters=preset.others,
     )

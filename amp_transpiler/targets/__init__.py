@@ -1,22 +1,29 @@
-"""ONNX Runtime's kernel tables as data, and the look-up that follows its matching rule."""
+"""The backends that programs are converted for: one object each, which answers which operators it runs.
 
-from amp_transpiler.targets.function_bodies import bind_types, body_has_kernels
-from amp_transpiler.targets.kernel_table import (
-    KernelTable,
-    attribute_values,
-    kernel_table,
-    kernel_type,
-    schema_version,
-    schema_versions,
-)
+Importing this package is cheap: kernel tables are read, and onnx is imported, when a target is first asked something.
+"""
 
-__all__ = [
-    "KernelTable",
-    "attribute_values",
-    "bind_types",
-    "body_has_kernels",
-    "kernel_table",
-    "kernel_type",
-    "schema_version",
-    "schema_versions",
-]
+from __future__ import annotations
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.targets.any import ANY
+from amp_transpiler.targets.cpu import CPU
+from amp_transpiler.targets.cuda import CUDA
+from amp_transpiler.targets.target import Target
+from amp_transpiler.targets.tensorrt import TENSORRT
+
+__all__ = ["ANY", "CPU", "CUDA", "TARGETS", "TENSORRT", "Target", "find_target"]
+
+TARGETS = {target.name: target for target in (CUDA, CPU, ANY, TENSORRT)}
+"""Name -> target. A further backend is a file with its object, a kernel table if it has one, and an entry here."""
+
+
+def find_target(name: str) -> Target:
+    """Return the target with this name.
+
+    Raises:
+        OptionError: there is no such target.
+    """
+    if name not in TARGETS:
+        raise OptionError(f"unknown target {name!r}: expected one of {', '.join(TARGETS)}")
+    return TARGETS[name]

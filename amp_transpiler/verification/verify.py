@@ -12,8 +12,8 @@ from amp_transpiler.errors import CheckFailed, InputError, ModelError
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
 from amp_transpiler.graph.io import Staged
 from amp_transpiler.graph.program import Program
-from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import Report
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.runtime.places import CPUPlace

@@ -11,8 +11,8 @@ import onnx
 import onnx_ir as ir
 
 import amp_transpiler as amp
-from amp_transpiler.ops.schema import signature, type_string
-from amp_transpiler.targets import attribute_values, bind_types, body_has_kernels, kernel_table, schema_version
+from amp_transpiler.targets import CUDA
+from amp_transpiler.targets.operator import imports_of, operator_of
 
 # A weight is a Constant in one model and an initializer in another; Shape and Size read no element of what they are
 # given, so whether that is low makes no difference to them.
@@ -47,23 +47,7 @@ def _is_low(node: ir.Node, model: ir.Model) -> bool:
     values = [value for value in (*node.inputs, *node.outputs) if value is not None]
     if node.op_type in _NO_WORK or not any(value.dtype == ir.DataType.FLOAT16 for value in values):
         return False
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    opset = model.graph.opset_imports.get(domain, 1)
-    formal = signature(domain, node.op_type, opset)
-    if formal is None:
-        return False
-    inputs, outputs = _types(node.inputs), _types(node.outputs)
-    version, table = schema_version(domain, node.op_type, opset), kernel_table("cuda")
-    types = bind_types(formal, inputs, outputs)
-    if table.has_kernel(domain, node.op_type, version, types, attribute_values(node)):
-        return True
-    elsewhere = kernel_table("cpu").has_kernel
-    imports = model.graph.opset_imports
-    return bool(body_has_kernels(node, imports, inputs, outputs, table.has_kernel, elsewhere=elsewhere))
-
-
-def _types(values: tuple[ir.Value | None, ...]) -> list[str | None]:
-    return [None if value is None else type_string(value.type) for value in values]
+    return CUDA.runs(operator_of(node, imports_of(model.graph.opset_imports)))
 
 
 def convert_by_onnx_runtime(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -10,14 +10,12 @@ from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import all_nodes, bodies
-from amp_transpiler.ops.schema import signature, type_string
 from amp_transpiler.passes.training import Legalize
-from amp_transpiler.precision.constraints import Target
-from amp_transpiler.targets import attribute_values, bind_types, kernel_table, schema_version
+from amp_transpiler.targets import CUDA
+from amp_transpiler.targets.operator import operator_of
 from tests.support import array, parse
 
 BF = np.dtype(ml_dtypes.bfloat16)
-CUDA = Target("cuda", BFLOAT16)
 
 
 def model_of(text, opset=22, **weights):
@@ -27,10 +25,7 @@ def model_of(text, opset=22, **weights):
 
 
 def has_cuda_kernel(node, opset):
-    types = [[None if v is None else type_string(v.type) for v in values] for values in (node.inputs, node.outputs)]
-    bound = bind_types(signature("", node.op_type, opset), *types)
-    version = schema_version("", node.op_type, opset)
-    return kernel_table("cuda").has_kernel("", node.op_type, version, bound, attribute_values(node))
+    return CUDA.has_kernel(operator_of(node, (("", opset),)))
 
 
 def emulated(model, x, **feeds):
@@ -86,14 +81,14 @@ def test_bfloat16_on_cuda(name):
     out = "float" if name == "the program's own casts meet" else "bfloat16"
     text = f"(bfloat16[2,3,6,6] x) => ({out}[A,B,C,D] y) {{ {body} }}"
     before, model = model_of(text, **weights), model_of(text, **weights)
-    assert Legalize(CUDA)(model).count == moved
+    assert Legalize(CUDA, BFLOAT16)(model).count == moved
     assert sorted(outline(model).split()) == sorted(expected.split())
     assert all(has_cuda_kernel(node, 22) for node in model.graph)
     assert [(v.name, v.dtype) for v in model.graph.outputs] == [(v.name, v.dtype) for v in before.graph.outputs]
     x = np.abs(array(2, 3, 6, 6)) + 3.0  # the logarithm of whose logarithm there is
     # The emulation of the source rounds each result once, as the legalized program must.
     np.testing.assert_array_equal(emulated(model, x), emulated(before, x))
-    assert Legalize(CUDA)(model).count == 0
+    assert Legalize(CUDA, BFLOAT16)(model).count == 0
 
 
 FLOAT16_CASES = [
@@ -108,21 +103,21 @@ FLOAT16_CASES = [
 @pytest.mark.parametrize(("body", "moved"), FLOAT16_CASES)
 def test_float16_on_cuda(body, moved):
     model = model_of(f"(float16[2,3,6,6] x) => (float16[A,B,C,D] y) {{ {body} }}", pads=PADS)
-    assert Legalize(Target("cuda", FLOAT16))(model).count == moved
+    assert Legalize(CUDA, FLOAT16)(model).count == moved
     assert ("Cast" in {node.op_type for node in model.graph}) == bool(moved)
 
 
 def test_bfloat16_that_no_provider_runs_is_float32_on_the_cpu():
     model = model_of("(bfloat16[4] x) => (bfloat16[4] y) { y = Atan (x) }")
-    assert Legalize(CUDA)(model).count == 1
+    assert Legalize(CUDA, BFLOAT16)(model).count == 1
     assert outline(model) == "FLOAT Atan BFLOAT16"
 
 
 def test_the_opset_counts():
     text = "(float16[2,3,6,6] x) => (float16[A,B,C,D] y) { y = Elu (x) }"
-    assert [Legalize(Target("cuda", FLOAT16))(model_of(text, opset)).count for opset in (21, 22)] == [0, 0]
+    assert [Legalize(CUDA, FLOAT16)(model_of(text, opset)).count for opset in (21, 22)] == [0, 0]
     text = text.replace("float16", "bfloat16")
-    assert [Legalize(CUDA)(model_of(text, opset)).count for opset in (21, 22)] == [1, 1]
+    assert [Legalize(CUDA, BFLOAT16)(model_of(text, opset)).count for opset in (21, 22)] == [1, 1]
 
 
 def test_mixed_types_without_a_kernel(run):
@@ -130,7 +125,7 @@ def test_mixed_types_without_a_kernel(run):
         [bn] y = BatchNormalization (x, s, s, s, s)
     }"""
     model = model_of(text, opset=21)
-    assert Legalize(Target("cuda", FLOAT16))(model).count == 1
+    assert Legalize(CUDA, FLOAT16)(model).count == 1
     assert outline(model) == "FLOAT BatchNormalization FLOAT16"
     assert all(has_cuda_kernel(node, 21) for node in model.graph)
     (y,) = run(model, {"x": array(2, 3, 4).astype(np.float16), "s": np.ones(3, np.float32)})
@@ -149,7 +144,7 @@ def test_constants_get_a_float32_copy_and_go_where_nothing_else_reads_them():
         y = Where (c, s, s)
     }"""
     model = model_of(text, w=W, v=W)
-    assert Legalize(CUDA)(model).count == 3
+    assert Legalize(CUDA, BFLOAT16)(model).count == 3
     initializers = model.graph.initializers
     assert "w" not in initializers
     assert initializers["v"].dtype == ir.DataType.BFLOAT16
@@ -166,7 +161,7 @@ def test_a_constant_node_gets_a_copy_too():
     node.outputs[0].name, node.outputs[0].type = "k", ir.TensorType(ir.DataType.BFLOAT16)
     model.graph.insert_before(model.graph[0], node)
     model.graph[1].replace_input_with(1, node.outputs[0])
-    assert Legalize(CUDA)(model).count == 1
+    assert Legalize(CUDA, BFLOAT16)(model).count == 1
     assert outline(model) == "FLOAT Greater"
 
 
@@ -179,7 +174,7 @@ def test_a_constant_node_gets_a_copy_too():
 )
 def test_attributes_that_type_an_output_follow(body, opset, expected):
     model = model_of(f"(bfloat16[4,4] x) => (bfloat16[4,4] y) {{ {body} }}", opset=opset)
-    assert Legalize(CUDA)(model).count == 1
+    assert Legalize(CUDA, BFLOAT16)(model).count == 1
     assert outline(model) == expected
     assert model.graph.outputs[0].dtype == ir.DataType.BFLOAT16
 
@@ -195,7 +190,7 @@ def test_bodies_captured_values_and_metadata():
     model = model_of(text)
     for node in all_nodes(model):
         node.metadata_props["role"] = f"of {node.name}"
-    assert Legalize(CUDA)(model).count == 2
+    assert Legalize(CUDA, BFLOAT16)(model).count == 2
     inner = {graph.name: list(graph) for node in model.graph for _, graph in bodies(node)}
     assert [node.op_type for node in inner["a"]] == ["Log", "Cast"]
     assert [node.op_type for node in inner["b"]] == ["Floor", "Cast"]
@@ -214,13 +209,13 @@ def test_sequences_are_left_alone():
             y = SequenceAt (s, i)
         }"""
     )
-    assert Legalize(Target("cuda", FLOAT16))(model).count == 0
+    assert Legalize(CUDA, FLOAT16)(model).count == 0
     assert outline(model) == "SequenceConstruct SequenceAt"
 
 
 def test_a_value_that_is_an_output_and_read_elsewhere():
     model = model_of("(bfloat16[4] x) => (bfloat16[4] h, bfloat16[4] y) { h = Log (x) y = Log (h) }")
-    assert Legalize(CUDA)(model).count == 2
+    assert Legalize(CUDA, BFLOAT16)(model).count == 2
     assert [value.name for value in model.graph.outputs] == ["h", "y"]
     assert [value.dtype for value in model.graph.outputs] == [ir.DataType.BFLOAT16] * 2
     assert outline(model) == "FLOAT Log BFLOAT16 FLOAT Log BFLOAT16"

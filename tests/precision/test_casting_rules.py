@@ -16,6 +16,7 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.raf import casting_rules
 from amp_transpiler.systems.raf.casting_rules import CustomTypeHint, RuleInput, casting_rule, find_rule
 from amp_transpiler.systems.raf.rules import RafRules
+from amp_transpiler.targets import TARGETS
 from tests.support import array, parse
 
 W = array(4, 4, seed=1, scale=0.5)
@@ -34,7 +35,7 @@ def decided(body, head=HEAD, low=FLOAT16, opset=18, target="cuda", **lists):
     model = ir.from_proto(parse(f"{head} {{ {body} }}", opset=opset, imports=IMPORTS, **weights))
     propagate_types(model)
     rules = RafRules(low, amp.AutoMixedPrecisionLists(**lists))
-    found = assign(model, Policy(low=low, target=target, rules=rules))
+    found = assign(model, Policy(low=low, target=TARGETS[target], rules=rules))
     return {node.name: decision for node, decision in found.decisions.items()}
 
 

@@ -6,14 +6,9 @@ import pytest
 
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
-from amp_transpiler.precision.constraints import (
-    RangeFaults,
-    Target,
-    constrain,
-    is_float32,
-    range_fault,
-    touches_float32,
-)
+from amp_transpiler.precision.constraints import Constraints, is_float32, touches_float32
+from amp_transpiler.precision.ranges import RangeFaults, range_fault
+from amp_transpiler.targets import CUDA, TARGETS
 from tests.support import array, parse
 
 FORMATS = {"float16": FLOAT16, "bfloat16": BFLOAT16}
@@ -23,7 +18,7 @@ IMPORTS = ', "com.microsoft": 1, "ai.onnx.ml": 3, "my.domain": 1'
 def judged(text, opset, dtype, target, position=-1):
     model = ir.from_proto(parse(text, opset=opset, imports=IMPORTS))
     propagate_types(model)
-    return constrain(model, list(model.graph)[position], Target(target, FORMATS[dtype]))
+    return Constraints(model, TARGETS[target], FORMATS[dtype]).of(list(model.graph)[position])
 
 
 CONV = "(float[1,2,4,4] x, float[2,2,1,1] w) => (float[1,2,4,4] y) { y = Conv (x, w) }"
@@ -139,9 +134,9 @@ def test_operators_that_take_any_float(call):
 def test_a_node_can_be_judged_at_another_opset():
     model = ir.from_proto(parse(CONV, opset=18))
     propagate_types(model)
-    target = Target("cuda", BFLOAT16)
-    assert constrain(model, model.graph[0], target).form is None
-    assert constrain(model, model.graph[0], target, 22).form is not None
+    constraints = Constraints(model, CUDA, BFLOAT16)
+    assert constraints.of(model.graph[0]).form is None
+    assert constraints.of(model.graph[0], opset=22).form is not None
 
 
 FLOATS = {"float": True, "float16": False, "double": False, "int64": False, "bool": False}

@@ -10,8 +10,8 @@ import amp_transpiler as amp
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.ops.kinds import BOUNDED, CAPPED, COMPUTE, EXACT, MOVEMENT, SQUARES
-from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.numerics import UNSAFE, in_order, unsafe_nodes
+from amp_transpiler.precision.ranges import RangeFaults
 from tests import support
 from tests.support import array, parse
 

@@ -7,8 +7,9 @@ import amp_transpiler as amp
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.ops.limits import NEWEST_OPSET
-from amp_transpiler.precision.constraints import Target
+from amp_transpiler.precision.constraints import Constraints
 from amp_transpiler.precision.opset_choice import choose_opset
+from amp_transpiler.targets import TARGETS
 from tests import support
 from tests.support import array, parse
 
@@ -109,7 +110,9 @@ def test_the_opset_chosen(name):
     text, opset, dtype, target, equivalents, expected, rewritten = CHOICES[name]
     model = ir.from_proto(parse(text, opset=opset, imports=', "my.domain": 1', w=array(4, 4), k=K))
     propagate_types(model)
-    found = choose_opset(model, Target(target, FORMATS[dtype]), lambda node: node.op_type in equivalents)
+    found = choose_opset(
+        model, Constraints(model, TARGETS[target], FORMATS[dtype]), lambda node: node.op_type in equivalents
+    )
     assert found.opset == expected
     assert [node.op_type for node in found.rewrite] == rewritten
     assert bool(found.reason) == (expected != opset)

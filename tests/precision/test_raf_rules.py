@@ -14,6 +14,7 @@ from amp_transpiler.systems.paddle.default_colours import DEFAULT_COLOURS
 from amp_transpiler.systems.raf.casting_rules import CustomTypeHint
 from amp_transpiler.systems.raf.families import FAMILIES
 from amp_transpiler.systems.raf.rules import RafRules
+from amp_transpiler.targets import TARGETS
 from tests.support import array, parse
 
 W = array(4, 4, seed=1, scale=0.5)
@@ -27,7 +28,7 @@ def decided(body, head=HEAD, *, low=FLOAT16, opset=20, lists=None, target="cuda"
     model = ir.from_proto(parse(text, opset=opset, imports=', "com.microsoft": 1, "ai.onnx.ml": 3', **weights))
     propagate_types(model)
     rules = RafRules(low, lists or amp.AutoMixedPrecisionLists())
-    found = assign(model, Policy(low=low, target=target, training=training, rules=rules))
+    found = assign(model, Policy(low=low, target=TARGETS[target], training=training, rules=rules))
     return {node.name: decision for node, decision in found.decisions.items()}
 
 

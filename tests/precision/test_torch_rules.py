@@ -22,6 +22,7 @@ from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.torch.classes import TORCH_CLASSES, TorchClass
 from amp_transpiler.systems.torch.rules import TorchRules
+from amp_transpiler.targets import CUDA
 from tests import support
 from tests.support import array, parse
 
@@ -47,7 +48,7 @@ def rules(low=FLOAT16, **lists):
 
 
 def assigned(model, *, low=FLOAT16, **lists):
-    policy = Policy(low=low, target="cuda", rules=rules(low, **lists))
+    policy = Policy(low=low, target=CUDA, rules=rules(low, **lists))
     return assign(model, policy)
 
 

@@ -15,13 +15,13 @@ import amp_transpiler as amp
 from amp_transpiler.conversion import convert, prepare
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import FLOAT16
-from amp_transpiler.precision.constraints import RangeFaults
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.systems.mxnet.conversion import convert_model, list_lp16_ops
 from amp_transpiler.systems.mxnet.lists import default_mxnet_lists
 from amp_transpiler.systems.mxnet.rules import MxnetRules
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
-from amp_transpiler.targets import kernel_table
+from amp_transpiler.targets import CUDA, TARGETS
 from tests.support import (
     LIMITS,
     array,
@@ -294,8 +294,7 @@ def test_row_76_a_target_operator_is_close_to_float32(operator):
 
 
 def test_row_76_covers_every_target_operator_of_onnx_with_a_cuda_kernel():
-    table = kernel_table("cuda")
-    own = {key for key in list_lp16_ops() if "::" not in key and table.mentions("", key, "float16")}
+    own = {key for key in list_lp16_ops() if "::" not in key and CUDA.table.mentions("", key, "float16")}
     assert own <= SINGLE.keys()
 
 
@@ -326,7 +325,7 @@ def test_batch_normalization_keeps_its_parameters_where_there_is_a_kernel(target
     weights = {"s": array(2, low=0.5), "b": array(2), "m": array(2, seed=1), "v": array(2, low=0.5)}
     program = amp.load(parse(body, w=array(2, 2, 1, 1), **weights)).clone()
     rules = MxnetRules(FLOAT16, AutoMixedPrecisionLists())
-    policy = Policy(low=FLOAT16, target=target, rules=rules, constants="whole")
+    policy = Policy(low=FLOAT16, target=TARGETS[target], rules=rules, constants="whole")
     ranges = RangeFaults(FLOAT16, strict=False)
     prepare(program, policy, ranges)
     convert(program, policy, ranges)
@@ -339,7 +338,7 @@ def test_lists_of_the_users_win_over_the_tables():
     """`AutoMixedPrecisionLists`, which the other doors take."""
     program = amp.load(two_gemms()).clone()
     lists = AutoMixedPrecisionLists(custom_black_list=["Gemm"])
-    policy = Policy(low=FLOAT16, target="cuda", rules=MxnetRules(FLOAT16, lists))
+    policy = Policy(low=FLOAT16, target=CUDA, rules=MxnetRules(FLOAT16, lists))
     ranges = RangeFaults(FLOAT16, strict=False)
     prepare(program, policy, ranges)
     assert {d.reason for d in convert(program, policy, ranges).assignment.decisions.values()} == {

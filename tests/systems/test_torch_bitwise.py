@@ -17,7 +17,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.systems.torch.classes import TORCH_CLASSES, TorchClass
-from amp_transpiler.targets import kernel_table
+from amp_transpiler.targets import CUDA
 from tests.support import LOW_NAMES, NUMPY, array, assert_valid, casts, nodes, parse, run, run_emulated
 
 MS = ', "com.microsoft": 1'
@@ -37,7 +37,7 @@ def of_class(kind):
 
 def has_kernel(key, dtype):
     domain, _, op_type = key.rpartition("::")
-    return kernel_table("cuda").mentions(domain, op_type, dtype)
+    return CUDA.table.mentions(domain, op_type, dtype)
 
 
 def converted(model, dtype):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
-from amp_transpiler.graph.dtypes import low_format
+from amp_transpiler.graph.dtypes import FLOAT16, LowFormat, low_format
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.types import set_dtype
 from amp_transpiler.graph.walk import bodies, scopes
@@ -21,8 +21,8 @@ from amp_transpiler.passes.inserted_casts import add_cast, rename_output
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.training.take_over import is_used
 from amp_transpiler.passes.widening import is_low, wide_tensor, widen_attribute
-from amp_transpiler.precision.constraints import Target
-from amp_transpiler.targets import attribute_values, bind_types, body_has_kernels, kernel_table, schema_version
+from amp_transpiler.targets import CPU, Target
+from amp_transpiler.targets.operator import imports_of, operator_of
 
 __all__ = ["Legalize"]
 
@@ -48,13 +48,15 @@ class Legalize(Pass[PassResult]):
 
     Args:
         target: whose kernels count.
+        low: in float16, a node stays as it is if the CPU provider computes it between casts of its own.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, low: LowFormat) -> None:
         self._target = target
+        self._low = low
 
     def call(self, model: ir.Model) -> PassResult:
-        judge, widening, count = _Judge(model, self._target), _Widening(model), 0
+        judge, widening, count = _Judge(model, self._target, self._low), _Widening(model), 0
         for scope in list(scopes(model)):
             for node in list(scope.graph):
                 if judge.needs_float32(node):
@@ -103,10 +105,11 @@ class _Typed:
 
 
 class _Judge:
-    def __init__(self, model: ir.Model, target: Target) -> None:
+    def __init__(self, model: ir.Model, target: Target, low: LowFormat) -> None:
         self._model = model
+        self._imports = imports_of(model.graph.opset_imports)
         self._target = target
-        self._cpu = Target("cpu", target.low)
+        self._cpu = CPU if low is FLOAT16 else dataclasses.replace(CPU, inserts_casts=False)
 
     def needs_float32(self, node: ir.Node) -> bool:
         if any(True for _ in bodies(node)) or (is_standard(node) and node.op_type in _UNTOUCHED):
@@ -133,16 +136,9 @@ class _Judge:
         return self._runs(wide, self._target) or (not self._runs(as_is, self._cpu) and self._runs(wide, self._cpu))
 
     def _runs(self, typed: _Typed, target: Target) -> bool:
-        node, sig = typed.node, typed.sig
-        version = schema_version(node.domain, node.op_type, opset_of(self._model, node.domain))
-        types = bind_types(sig, typed.inputs, typed.outputs)
-        if target.has_kernel(node.domain, node.op_type, version, types, attribute_values(node)):
-            return True
-        if not sig.has_function or target.name == "tensorrt":
-            return False
-        elsewhere = kernel_table("cpu").has_kernel if target.name == "cuda" else None
-        imports = self._model.graph.opset_imports
-        return bool(body_has_kernels(node, imports, typed.inputs, typed.outputs, target.has_kernel, elsewhere))
+        operator = operator_of(typed.node, self._imports)
+        inputs, outputs = tuple(typed.inputs), tuple(typed.outputs)
+        return target.runs(dataclasses.replace(operator, inputs=inputs, outputs=outputs))
 
 
 class _Widening:

@@ -32,6 +32,7 @@ from amp_transpiler.systems.mxnet.lists import (
     like_mxnet_name,
 )
 from amp_transpiler.systems.mxnet.rules import MxnetRules
+from amp_transpiler.targets import CUDA
 
 __all__ = [
     "convert_model",
@@ -129,7 +130,7 @@ def convert_model(
     excluded = _names(excluded_sym_names, "excluded_sym_names") or ()
     policy = Policy(
         low=low,
-        target="cuda",
+        target=CUDA,
         rules=MxnetRules(low, UserLists(), tables),
         use_guard=False,
         low_io=_low_inputs(given, input_dtypes, low),

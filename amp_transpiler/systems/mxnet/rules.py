@@ -19,7 +19,6 @@ from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.rules import Rules, State, completes_linear, listed
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.mxnet.lists import USE_FP32_PARAMS, Condition, MxnetLists, default_mxnet_lists
-from amp_transpiler.targets import attribute_values
 
 __all__ = ["MxnetRules"]
 
@@ -112,7 +111,7 @@ def _widest(values: list[ir.Value], form: LowForm, state: State) -> Decision:
 def _with_fp32_parameters(node: ir.Node, form: LowForm, state: State) -> LowForm:
     """The form in which the parameters that MXNet keeps in float32 stay so, if the target runs it."""
     keep = USE_FP32_PARAMS.get(operator_name(node))
-    narrower = state.form_with(node, form.inputs - keep.keys()) if keep else None
+    narrower = state.form_with(node, form.inputs.difference(keep)) if keep else None
     return narrower or form
 
 
@@ -124,8 +123,9 @@ def _is_attribute(value: ir.Value) -> bool:
 
 def _attribute_text(node: ir.Node, name: str, imports: Mapping[str, int]) -> str | None:
     """An attribute of a node as text, or its default; None if there is neither."""
-    found = attribute_values(node).get(name)
-    if found is None:
+    attribute = node.attributes.get(name)
+    found = None if attribute is None or attribute.is_ref() else attribute.value
+    if not isinstance(found, (int, float, str, tuple)):  # a tensor, a graph or nothing
         found = _default(node, name, imports)
     return None if found is None else _text(found)
 

@@ -11,7 +11,7 @@ from amp_transpiler.ops.schema import newest_opset, signature
 from amp_transpiler.ops.vocabulary import finer_classes, known_operator, near_operators, paddle_names
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.paddle.default_colours import DEFAULT_COLOURS, Colour
-from amp_transpiler.targets import kernel_table
+from amp_transpiler.targets import CUDA
 
 __all__ = ["AutoMixedPrecisionLists"]
 
@@ -108,11 +108,10 @@ class AutoMixedPrecisionLists(UserLists):
             self.unsupported_list.add(key)
 
     def _warn_of_missing_kernels(self, white: Iterable[str]) -> None:
-        table = kernel_table("cuda")
         for key in sorted(white):
             domain, _, op_type = key.partition("[")[0].rpartition("::")
             formal = signature(domain, op_type, newest_opset())
-            if formal is None or formal.has_function or table.mentions(domain, op_type, self.dtype):
+            if formal is None or formal.has_function or CUDA.table.mentions(domain, op_type, self.dtype):
                 continue  # a custom operator, one that is judged by its body, or one with a kernel
             logger.warning("custom white list: %s has no %s kernel on CUDA and stays float32 there", key, self.dtype)
 

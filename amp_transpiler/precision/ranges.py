@@ -1,0 +1,49 @@
+"""The damage that rounding to a low format does to constants."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.constants import constant_range
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.walk import constant_of
+
+__all__ = ["RangeFaults", "range_fault"]
+
+_SMALL_LOSS = 2.0**-7  # of a constant's norm: if rounding loses more, the nodes that read it stay float32
+
+
+class RangeFaults:
+    """Measures each constant once and remembers the result: reading large weights takes time.
+
+    Args:
+        low: the low format.
+        strict: every constant that the format cannot hold counts. Otherwise two kinds do not: the "minus infinity" of
+            masks, which becomes the largest magnitude, and single numbers, which lose digits.
+    """
+
+    def __init__(self, low: LowFormat, strict: bool = True) -> None:
+        self._low = low
+        self._strict = strict
+        self._known: dict[int, tuple[ir.TensorProtocol, str]] = {}
+
+    def of(self, value: ir.Value | None) -> str:
+        """Say why a constant must not be rounded; empty if it may be, or if the value is no float32 constant."""
+        tensor = constant_of(value)
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT:
+            return ""
+        if id(tensor) not in self._known:  # the tensor is kept too: were it freed, another could get its id
+            self._known[id(tensor)] = (tensor, range_fault(tensor, self._low, self._strict))
+        return self._known[id(tensor)][1]
+
+
+def range_fault(tensor: ir.TensorProtocol, low: LowFormat, strict: bool = True) -> str:
+    """Say why the float32 `tensor` must not be rounded to `low`; empty if it may be. bfloat16 has float32's range."""
+    if low.name != "float16" or tensor.size == 0:
+        return ""
+    measured = constant_range(tensor, low)
+    if measured.overflows and (strict or not measured.stands_for_infinity):
+        return f"constant reaches {measured.largest:.3g}, beyond {low.name}'s {low.max:g}"
+    if measured.loss > _SMALL_LOSS and (strict or tensor.size > 1):
+        return f"constant of at most {measured.largest:.3g} loses {measured.loss:.0%} to rounding in {low.name}"
+    return ""

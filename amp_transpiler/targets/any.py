@@ -1,0 +1,42 @@
+"""Programs that must run on a GPU and on a CPU alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amp_transpiler.targets.cpu import CPU
+from amp_transpiler.targets.cuda import CUDA
+from amp_transpiler.targets.target import Target
+
+if TYPE_CHECKING:
+    from amp_transpiler.targets.operator import Operator
+
+__all__ = ["ANY", "EachOf"]
+
+
+class EachOf(Target):
+    """Several targets, each of which must run the program.
+
+    Args:
+        name: the name of the combination.
+        targets: its members, the preferred one first.
+    """
+
+    def __init__(self, name: str, *targets: Target) -> None:
+        self.name = name
+        self._targets = targets
+
+    def has_kernel(self, operator: Operator) -> bool:
+        """Whether each member has a kernel, or computes the operator between casts of its own."""
+        return all(
+            target.has_kernel(operator) or (target.inserts_casts and target.has_kernel(operator.in_float32()))
+            for target in self._targets
+        )
+
+    @property
+    def providers(self) -> tuple[Target, ...]:
+        """The members."""
+        return self._targets
+
+
+ANY = EachOf("any", CUDA, CPU)

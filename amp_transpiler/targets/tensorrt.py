@@ -1,0 +1,31 @@
+"""TensorRT, of which no kernel list exists: it builds a kernel for every operator of ONNX's own domain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amp_transpiler.targets.target import Target
+
+if TYPE_CHECKING:
+    from amp_transpiler.targets.operator import Operator
+
+__all__ = ["TENSORRT", "TensorRT"]
+
+
+class TensorRT(Target):
+    """TensorRT's parser. The schemas alone say which types an operator takes; nothing falls back to another target."""
+
+    name = "tensorrt"
+
+    def has_kernel(self, operator: Operator) -> bool:
+        """Whether the operator is of ONNX's own domain."""
+        return not operator.domain
+
+    def runs(self, operator: Operator) -> bool:
+        """Whether it has a kernel; it does not write functions out."""
+        from amp_transpiler.targets.function_bodies import is_ill_typed
+
+        return self.has_kernel(operator) and not is_ill_typed(operator)
+
+
+TENSORRT = TensorRT()
