@@ -1,15 +1,15 @@
 """No module imports itself in a roundabout way. That imports only go down the layers is import-linter's to check."""
 
 import grimp
-import networkx
+import networkx as nx
 import pytest
 
 
 @pytest.fixture(scope="module")
-def imports() -> networkx.DiGraph:
+def imports() -> nx.DiGraph:
     """Which module imports which: at the top, inside functions and for types alone."""
     graph = grimp.build_graph("amp_transpiler", cache_dir=None)
-    return networkx.DiGraph(
+    return nx.DiGraph(
         (importer, imported)
         for importer in graph.modules
         for imported in graph.find_modules_directly_imported_by(importer)
@@ -22,5 +22,5 @@ def test_the_graph_has_type_only_imports_and_those_inside_functions(imports):
 
 
 def test_no_modules_import_each_other_in_a_circle(imports):
-    circles = [sorted(circle) for circle in networkx.strongly_connected_components(imports) if len(circle) > 1]
+    circles = [sorted(circle) for circle in nx.strongly_connected_components(imports) if len(circle) > 1]
     assert circles == []
