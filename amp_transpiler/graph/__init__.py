@@ -1,1 +1,1 @@
-"""What any pass needs of ONNX: loading and saving, walking every scope, names, types, and the proof that they fit."""
+"""ONNX programs: loading and saving, walking every scope, names, types, and the verifier that checks them."""

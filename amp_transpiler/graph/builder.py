@@ -1,4 +1,4 @@
-"""Writing operators into a graph, with the types and shapes of their results inferred as they are written."""
+"""Writing operators into a graph. The types and shapes of their results are inferred at once."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import bodies, constant_of
 from amp_transpiler.ops.schema import opset_of
 
-__all__ = ["GraphBuilder", "Operand", "infer_outputs", "is_static", "low_or_float", "shape_of"]
+__all__ = ["GraphBuilder", "Operand", "infer_outputs", "is_float_tensor", "is_static", "rank_of", "shape_of"]
 
 Operand: TypeAlias = "ir.Value | float | int"
 
-_SMALL = 4096  # elements of a constant that shape inference may want to look at
+_SMALL = 4096  # elements; shape inference gets the data of constants up to this size
 
 
 class GraphBuilder:
-    """Appends operators to a graph of a model, or puts them in front of one of its nodes.
+    """Appends operators to a graph of a model, or inserts them before one of its nodes.
 
     Args:
-        model: the model; gives the opsets, and holds the constants as initializers of its main graph.
-        graph: where nodes go: the main graph unless given.
-        before: put nodes in front of this node instead of at the end.
+        model: the model; it gives the opsets, and its main graph gets the constants as initializers.
+        graph: the graph to write to; the main graph unless given.
+        before: insert nodes before this node instead of appending them.
         names: the model's names, if the caller has collected them already.
-        metadata: what every node made carries in its `metadata_props`, such as its role or region.
-        prefix: how names of nodes and values begin.
-        shares: another builder of the model, whose constants are used again.
+        metadata: `metadata_props` of every new node, such as its role or region.
+        prefix: the start of the names of new nodes and values.
+        shares: another builder of the model, to share constants with.
 
     Attributes:
-        constants: (element type, shape, bytes) -> the constant made of them.
+        constants: (element type, shape, bytes) -> constant.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class GraphBuilder:
 
     @contextmanager
     def inside(self, graph: ir.Graph) -> Iterator[None]:
-        """Append to `graph`, a body, for a while."""
+        """Append to `graph`, a body, in this context."""
         saved, self.graph, self.before = (self.graph, self.before), graph, None
         try:
             yield
@@ -88,13 +88,13 @@ class GraphBuilder:
             ModelError: ONNX refuses the operator on these inputs.
         """
         label = f"{self.prefix}{op_type}"
-        made = [ir.Value(name=names[i] if names else self.names.fresh(f"{label}_out{i}")) for i in range(outputs)]
+        results = [ir.Value(name=names[i] if names else self.names.fresh(f"{label}_out{i}")) for i in range(outputs)]
         node = ir.Node(
             domain,
             op_type,
             inputs,
             list(ir.convenience.convert_attributes(dict(attributes))) if attributes else [],
-            outputs=made,
+            outputs=results,
             name=self.names.fresh(label),
             metadata_props=self.node_metadata(),
         )
@@ -105,15 +105,15 @@ class GraphBuilder:
             self.graph.insert_before(self.before, node)
         else:
             self.graph.append(node)
-        self.made(node.outputs)
+        self.on_created(node.outputs)
         return tuple(node.outputs)
 
     def node_metadata(self) -> dict[str, str]:
-        """Return what the next node carries in its `metadata_props`."""
+        """Return the `metadata_props` of the next node."""
         return dict(self.metadata)
 
-    def made(self, values: Sequence[ir.Value]) -> None:
-        """Hear of values just made; for subclasses."""
+    def on_created(self, values: Sequence[ir.Value]) -> None:
+        """Hook for subclasses, called with newly created values."""
 
     def op(
         self,
@@ -124,17 +124,17 @@ class GraphBuilder:
         domain: str = "",
         name: str | None = None,
     ) -> ir.Value:
-        """Append an operator with one output and return that."""
+        """Append an operator with one output, and return the output."""
         return self.nodes(op_type, inputs, attributes, domain=domain, names=[name] if name else None)[0]
 
-    def constant(self, value: Any, dtype: ir.DataType | None = None) -> ir.Value:
-        """Return a constant (an initializer of the main graph); equal ones are made once.
+    def constant(self, content: Any, dtype: ir.DataType | None = None) -> ir.Value:
+        """Return a constant, an initializer of the main graph. Equal constants are shared.
 
         Args:
-            value: an array, a number or a list.
-            dtype: its element type; None for numpy's own (64-bit integers for integers, float32 for floats).
+            content: an array, a number or a list.
+            dtype: its element type; None for float32 for floats, and numpy's own (int64 for integers) for others.
         """
-        array = np.asarray(value)
+        array = np.asarray(content)
         if dtype is None:
             dtype = ir.DataType.FLOAT if array.dtype == np.float64 else ir.DataType.from_numpy(array.dtype)
         array = array.astype(dtype.numpy())
@@ -142,12 +142,12 @@ class GraphBuilder:
         if (known := self.constants.get(key)) is not None:
             return known
         name = self.names.fresh(f"{self.prefix}const")
-        made = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape))
-        made.const_value = ir.Tensor(array, dtype=dtype, name=name)
-        self.model.graph.register_initializer(made)
-        self.constants[key] = made
-        self.made([made])
-        return made
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape))
+        value.const_value = ir.Tensor(array, dtype=dtype, name=name)
+        self.model.graph.register_initializer(value)
+        self.constants[key] = value
+        self.on_created([value])
+        return value
 
     def operand(self, value: Operand, like: ir.Value) -> ir.Value:
         """Return `value` itself, or a number as a scalar constant of the element type of `like`."""
@@ -176,7 +176,7 @@ class GraphBuilder:
     def div(self, a: Operand, b: Operand) -> ir.Value:
         """`a / b`."""
         if not isinstance(a, ir.Value) and a == 1 and isinstance(b, ir.Value) and b.dtype == ir.DataType.FLOAT:
-            # ONNX Runtime 1.31 breaks `Mul(g, Div(1, b))` where g comes from an Identity or a needless Cast.
+            # ONNX Runtime 1.31 fuses `Mul(g, Div(1, b))` wrongly if g comes from an Identity or a removable Cast.
             return self.op("Reciprocal", [b])
         return self._binary("Div", a, b)
 
@@ -208,25 +208,25 @@ class GraphBuilder:
         return self.op("Where", [condition, self.operand(a, like), self.operand(b, like)])
 
     def cast(self, x: ir.Value, dtype: ir.DataType | None) -> ir.Value:
-        """`x` as `dtype`; `x` itself if it is that already."""
+        """`x` as `dtype`; `x` itself if it has that type."""
         if dtype is None or x.dtype == dtype:
             return x
         return self.op("Cast", [x], {"to": int(dtype)})
 
     def high(self, x: ir.Value) -> ir.Value:
-        """`x` in float32 if it is float16 or bfloat16, else as it is."""
+        """`x` in float32 if it is float16 or bfloat16, else `x`."""
         return self.cast(x, ir.DataType.FLOAT) if x.dtype in LOW_DTYPES else x
 
     # Shapes.
 
     def shape(self, x: ir.Value) -> ir.Value:
-        """The shape of `x`, int64: a constant where it is known."""
+        """The shape of `x`, int64; a constant if it is known."""
         if is_static(x):
             return self.constant(np.array(shape_of(x), np.int64))
         return self.op("Shape", [x])
 
     def reshape(self, x: ir.Value, shape: ir.Value | Sequence[int]) -> ir.Value:
-        """`x` in another shape: a value, or numbers of which one may be -1; 0 keeps the dimension there."""
+        """`x` in another shape: a value, or numbers. One may be -1, to be inferred; 0 keeps a dimension."""
         target = shape if isinstance(shape, ir.Value) else self.constant(np.array(shape, np.int64))
         return self.op("Reshape", [x, target])
 
@@ -234,17 +234,17 @@ class GraphBuilder:
         """`x` in the shape of `other`."""
         if x.shape is not None and is_static(other) and is_static(x) and shape_of(x) == shape_of(other):
             return x
-        made = self.reshape(x, self.shape(other))
+        result = self.reshape(x, self.shape(other))
         if other.shape is not None:
-            made.shape = ir.Shape(other.shape)
-        return made
+            result.shape = ir.Shape(other.shape)
+        return result
 
     def expand_like(self, x: ir.Value, other: ir.Value) -> ir.Value:
         """`x` broadcast to the shape of `other`."""
-        made = self.op("Expand", [x, self.shape(other)])
+        result = self.op("Expand", [x, self.shape(other)])
         if other.shape is not None:
-            made.shape = ir.Shape(other.shape)
-        return made
+            result.shape = ir.Shape(other.shape)
+        return result
 
     def transpose(self, x: ir.Value, perm: Sequence[int]) -> ir.Value:
         """`x` with its axes in the order of `perm`."""
@@ -260,11 +260,11 @@ class GraphBuilder:
         return self.op("Unsqueeze", [x, self.constant(np.array(axes, np.int64))]) if axes else x
 
     def squeeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """`x` without these axes, which are of size 1."""
+        """`x` without these axes, which have size 1."""
         return self.op("Squeeze", [x, self.constant(np.array(axes, np.int64))]) if axes else x
 
     def concat(self, parts: Sequence[ir.Value], axis: int) -> ir.Value:
-        """The parts one behind the other along `axis`."""
+        """The parts concatenated along `axis`."""
         return parts[0] if len(parts) == 1 else self.op("Concat", list(parts), {"axis": axis})
 
     def slice(
@@ -277,12 +277,12 @@ class GraphBuilder:
     def zeros_like(self, x: ir.Value, dtype: ir.DataType | None = None) -> ir.Value:
         """Zeros in the shape of `x`, of its element type unless another is given."""
         element = dtype or x.dtype or ir.DataType.FLOAT
-        made = self.op("ConstantOfShape", [self.shape(x)], {"value": ir.tensor(np.zeros(1, element.numpy()))})
+        result = self.op("ConstantOfShape", [self.shape(x)], {"value": ir.tensor(np.zeros(1, element.numpy()))})
         if x.shape is not None:
-            made.shape = ir.Shape(x.shape)
-        return made
+            result.shape = ir.Shape(x.shape)
+        return result
 
-    # Reductions, in float32 for float16 and bfloat16: their sums overflow or swamp.
+    # Reductions, in float32 for float16 and bfloat16: low sums overflow, or lose small terms.
 
     def reduce(
         self,
@@ -295,7 +295,7 @@ class GraphBuilder:
     ) -> ir.Value:
         """`ReduceSum`, `ReduceMean`, ... over `axes` (None: all).
 
-        Computed and returned in float32 for a low `x`, or with `low` in the element type that it has.
+        A low `x` is reduced in float32, and the result is float32; with `low`, in its own element type.
         """
         attributes: dict[str, Any] = {"keepdims": int(keepdims)}
         x = x if low else self.high(x)
@@ -320,7 +320,7 @@ class GraphBuilder:
     def sum_to(self, x: ir.Value, like: ir.Value, *, low: bool = False) -> ir.Value:
         """Undo a broadcast: sum `x` over the axes along which `like` was repeated, to the shape of `like`.
 
-        The sum of a low `x` is taken in float32, or with `low` in its own element type.
+        A low `x` is summed in float32; with `low`, in its own element type.
         """
         if x.shape is None or like.shape is None:
             return self._sum_to_at_run_time(x, like, low)
@@ -335,11 +335,11 @@ class GraphBuilder:
                 return self._sum_to_at_run_time(x, like, low)
         if not axes:
             return x
-        made = self.reduce("ReduceSum", x, axes, low=low)
-        return self.squeeze(made, list(range(lead)))
+        result = self.reduce("ReduceSum", x, axes, low=low)
+        return self.squeeze(result, list(range(lead)))
 
     def _sum_to_at_run_time(self, x: ir.Value, like: ir.Value, low: bool) -> ir.Value:
-        """`sum_to` where shapes are not known: the axes are those where `like` is 1 and `x` is not, found by Shape."""
+        """`sum_to` for unknown shapes: sum over the axes where `like` is 1 and `x` is not, found at run time."""
         have, want = self.shape(x), self.shape(like)
         missing = self.sub(self.op("Size", [have]), self.op("Size", [want]))
         lead = self.op("ConstantOfShape", [self.unsqueeze(missing, [0])], {"value": ir.tensor(np.ones(1, np.int64))})
@@ -351,7 +351,7 @@ class GraphBuilder:
     # Matrices.
 
     def matmul(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """The matrix product, batched as numpy's."""
+        """The matrix product, batched as in numpy."""
         return self.op("MatMul", [a, b])
 
 
@@ -390,13 +390,13 @@ def rank_of(value: ir.Value) -> int:
     return len(value.shape)
 
 
-def low_or_float(value: ir.Value | None) -> bool:
+def is_float_tensor(value: ir.Value | None) -> bool:
     """Whether a value is a tensor of floating-point numbers."""
     return value is not None and value.dtype is not None and value.dtype.is_floating_point()
 
 
 def infer_outputs(model: ir.Model, node: ir.Node) -> None:
-    """Give the outputs of a node without bodies their types and shapes, as far as ONNX can tell from its inputs.
+    """Set types and shapes of the outputs of a node without bodies, as far as ONNX can infer them from its inputs.
 
     Raises:
         ModelError: ONNX refuses the operator on these inputs.
@@ -433,11 +433,11 @@ def infer_outputs(model: ir.Model, node: ir.Node) -> None:
 
 
 def _type_proto(value: ir.Value) -> onnx.TypeProto:
-    made = onnx.TypeProto()
-    ir.serde.serialize_type_into(made, value.type)  # type: ignore[arg-type]  # checked by the caller
+    proto = onnx.TypeProto()
+    ir.serde.serialize_type_into(proto, value.type)  # type: ignore[arg-type]  # checked by the caller
     if value.shape is not None:
-        ir.serde.serialize_shape_into(made, value.shape)
-    return made
+        ir.serde.serialize_shape_into(proto, value.shape)
+    return proto
 
 
 def _set_type(value: ir.Value, proto: onnx.TypeProto) -> None:

@@ -1,4 +1,4 @@
-"""ONNX's own checker on a model of any size, and declared shapes that it refutes."""
+"""ONNX's checker for models of any size, and repair of declared shapes that it rejects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["checker_fault", "mend_declared_shapes"]
 
 
 def checker_fault(model: ir.Model, *, full: bool = True) -> str:
-    """Return what `onnx.checker` says against the model, weights left out; empty if it accepts it.
+    """Return the message of `onnx.checker` on the model without its weights; empty if the model is valid.
 
     Args:
         model: the program.
@@ -26,10 +26,10 @@ def checker_fault(model: ir.Model, *, full: bool = True) -> str:
 
 
 def mend_declared_shapes(model: ir.Model) -> str:
-    """Forget declared shapes that contradict what the operators compute; return what was wrong, empty if nothing was.
+    """Drop declared shapes that contradict the operators; return the fault, empty if there is none.
 
-    First the shapes of intermediates are forgotten, since inference finds them anyway; then, if outputs of the model
-    are declared wrongly, their sizes become unknown. Where neither helps, everything stays as it was.
+    The shapes of intermediate values are dropped first: inference finds them again. If outputs of the model are
+    declared wrongly, their sizes become unknown, then their ranks are inferred. If nothing helps, nothing changes.
     """
     fault = checker_fault(model)
     if not fault:
@@ -56,7 +56,7 @@ def mend_declared_shapes(model: ir.Model) -> str:
 
 
 def _inferred_ranks(model: ir.Model) -> dict[str, int]:
-    """Return the ranks that ONNX's inference gives the outputs when nothing is declared of them."""
+    """Return the ranks that ONNX infers for outputs without a declared shape."""
     proto = to_proto_without_weights(model)
     for info in proto.graph.output:
         info.type.tensor_type.ClearField("shape")

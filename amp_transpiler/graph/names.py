@@ -1,4 +1,4 @@
-"""Names: unique across every scope of a model, and the values that they name."""
+"""Names that are unique across every scope of a model, and values by name."""
 
 from __future__ import annotations
 

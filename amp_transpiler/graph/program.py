@@ -1,4 +1,4 @@
-"""The program: an ONNX model being worked on, with what a training program knows beside its graph."""
+"""`Program`, an ONNX model being edited, with the state of a training program; `Variable`, a handle on a value."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ TRAINING_IR = 10
 
 @dataclasses.dataclass(slots=True)
 class Persistable:
-    """A value that lives in a scope from run to run.
+    """A value that persists in a scope between runs.
 
     Attributes:
         name: its name, in the program and in the scope.
-        kind: `parameter`; `statistic`: kept by the forward pass, such as running means; `state`: an optimizer's.
+        kind: `parameter`; `statistic`: updated by the forward pass, such as a running mean; `state`: an optimizer's.
         trainable: whether an optimizer updates it.
         learning_rate: factor on the optimizer's learning rate, for this parameter.
         regularizer: its own weight decay, instead of the optimizer's.
@@ -49,24 +49,24 @@ class Persistable:
 
 
 class Program:
-    """An ONNX model being worked on.
+    """An ONNX model being edited.
 
-    A loaded model has its weights inside. In a training program parameters and other persistable values are graph
-    inputs whose values live in a scope; `updates` says by which value of the graph each is replaced after a run.
+    A loaded model contains its weights. In a training program, parameters and other persistable values are graph inputs
+    whose values are in a scope; `updates` names the value of the graph that replaces each after a run.
 
     Args:
         model: the model; an empty one unless given.
         source: the file it was loaded from.
 
     Attributes:
-        model: the model as `onnx_ir` holds it; weights of a loaded file stay memory-mapped until they are saved.
+        model: the `onnx_ir` model; weights of a loaded file stay memory-mapped until they are saved.
         source: the file it was loaded from, or None.
         notes: remarks of the passes that prepared it, for the report.
-        persistables: values that live in a scope, by name.
+        persistables: values that persist in a scope, by name.
         updates: persistable name -> name of the value that replaces it after a run.
-        outputs: names of what `to_onnx` hands out beside the updates: losses, and the outputs of a loaded model.
+        outputs: names of the outputs of `to_onnx`, besides the updates: losses, and the outputs of a loaded model.
         no_gradient: names of values that no gradient passes through.
-        random_seed: decides initial values and Dropout masks; 0 for `amp_transpiler.seed`'s.
+        random_seed: determines initial values and Dropout masks; 0 for that of `amp_transpiler.seed`.
         version: grows with every edit.
     """
 
@@ -89,11 +89,11 @@ class Program:
 
     @property
     def is_training(self) -> bool:
-        """Whether its values live in a scope."""
+        """Whether it has values in a scope."""
         return bool(self.persistables or self.updates)
 
     def touch(self) -> None:
-        """Say that the graph was edited from outside: what was remembered of it is forgotten."""
+        """Drop everything cached about the graph, after it was edited from outside."""
         self.version += 1
         self._values = None
         self._builders.clear()
@@ -101,13 +101,13 @@ class Program:
     # Values.
 
     def find(self, name: str) -> ir.Value | None:
-        """Return the value of the main graph that has this name, or None."""
+        """Return the value of the main graph with this name, or None."""
         if self._values is None:
             self._values = values_by_name(self.model.graph)
         return self._values.get(name)
 
     def value(self, name: str) -> ir.Value:
-        """Return the value of the main graph that has this name.
+        """Return the value of the main graph with this name.
 
         Raises:
             InputError: there is none.
@@ -118,7 +118,7 @@ class Program:
         return found
 
     def var(self, name: str) -> Variable:
-        """Return a handle on the variable of this name.
+        """Return a handle on the value with this name.
 
         Raises:
             InputError: there is none.
@@ -137,13 +137,13 @@ class Program:
         return [self.var(name) for name in self._values]
 
     def all_parameters(self) -> list[Variable]:
-        """Return the parameters, in the order in which they were made."""
+        """Return the parameters, in order of creation."""
         return [self.var(p.name) for p in self.persistables.values() if p.kind == "parameter"]
 
     # Building.
 
     def builder(self, role: Role = "forward") -> GraphBuilder:
-        """Return what appends operators to the main graph, marked with `role` and the regions the code is in."""
+        """Return the builder that appends to the main graph and marks nodes with `role` and the current regions."""
         found = self._builders.get(role)
         if found is None:
             first = next(iter(self._builders.values()), None)
@@ -164,26 +164,26 @@ class Program:
         self.remember(value)
         return value
 
-    def add_persistable(self, about: Persistable, dtype: ir.DataType, shape: Iterable[int]) -> ir.Value:
-        """Add a value that lives in the scope, or return the one of this name that is there already.
+    def add_persistable(self, persistable: Persistable, dtype: ir.DataType, shape: Iterable[int]) -> ir.Value:
+        """Add a value that persists in the scope, or return the existing one with this name.
 
         Raises:
-            InputError: the one that is there has another element type or shape.
+            InputError: the existing one has another element type or shape.
         """
         wanted = list(shape)
-        if about.name in self.persistables:
-            found = self.value(about.name)
+        if persistable.name in self.persistables:
+            found = self.value(persistable.name)
             if found.dtype != dtype or list(found.shape or ()) != wanted:
                 raise InputError(
-                    f"'{about.name}' is {found.dtype} {found.shape} in this program already, and is now asked for as "
+                    f"'{persistable.name}' is {found.dtype} {found.shape} in this program already, and is now added as "
                     f"{dtype} {wanted}: give it another name"
                 )
             return found
-        self.persistables[about.name] = about
-        return self.add_input(about.name, dtype, wanted)
+        self.persistables[persistable.name] = persistable
+        return self.add_input(persistable.name, dtype, wanted)
 
     def remember(self, value: ir.Value) -> None:
-        """Note a value that was just added."""
+        """Register a value that was just added."""
         self.version += 1
         if self._values is not None and value.name:
             self._values[value.name] = value
@@ -191,10 +191,10 @@ class Program:
     # Copies and export.
 
     def clone(self, for_test: bool = False) -> Program:
-        """Return an independent copy; weights, which are never changed in place, are shared.
+        """Return an independent copy. It shares the weights, which are never changed in place.
 
         Args:
-            for_test: leave out the backward pass and the optimizer, and switch BatchNormalization and Dropout to
+            for_test: remove the backward pass and the optimizer, and switch BatchNormalization and Dropout to
                 inference. Persistable values keep their names, so both programs share them through the scope.
         """
         copy = Program(self.model.clone(), self.source)
@@ -214,8 +214,8 @@ class Program:
         graph = self.model.graph
         self.updates.clear()
         read = {str(value.name) for node in graph for value in node.inputs if value is not None}
-        for name, about in list(self.persistables.items()):
-            if about.kind == "state" and name not in read:
+        for name, info in list(self.persistables.items()):
+            if info.kind == "state" and name not in read:
                 graph.inputs.remove(self.value(name))
                 del self.persistables[name]
         self.touch()
@@ -225,8 +225,8 @@ class Program:
         """Return the program as a protobuf message.
 
         Args:
-            scope: values of persistables. With it they become initializers; without it they are graph inputs, and
-                their updates are outputs. A loaded program has its weights inside anyhow.
+            scope: values of persistables, which become initializers; None: persistables are graph inputs, and their
+                updates are outputs. A loaded program always contains its weights.
         """
         if not self.is_training:
             return to_proto(self.model)
@@ -237,12 +237,12 @@ class Program:
 
 
 class Variable:
-    """A handle on a value of a program. It goes by name, so it outlives a rewriting of the graph.
+    """A handle on a value of a program, by name, so that it stays valid when passes edit the graph.
 
     Arithmetic (`+ - * / ** @`, unary minus) with other variables and numbers appends operators to the program.
     """
 
-    __array_priority__ = 100  # numpy leaves arithmetic to this class
+    __array_priority__ = 100  # makes numpy leave arithmetic with arrays to this class
 
     def __init__(self, program: Program, name: str) -> None:
         self.program = program
@@ -253,12 +253,12 @@ class Variable:
 
     @property
     def value(self) -> ir.Value:
-        """The value in the program's graph as it is now."""
+        """The current value in the program's graph."""
         return self.program.value(self.name)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape; -1 for a dimension that is free or unknown."""
+        """The shape; -1 for an open or unknown dimension."""
         shape = self.value.shape
         return () if shape is None else tuple(size if isinstance(size, int) else -1 for size in shape)
 
@@ -275,19 +275,19 @@ class Variable:
 
     @property
     def persistable(self) -> bool:
-        """Whether it lives in the scope from run to run."""
+        """Whether it persists in the scope between runs."""
         return self.name in self.program.persistables
 
     @property
-    def about(self) -> Persistable | None:
-        """What is known of it as a persistable value."""
+    def info(self) -> Persistable | None:
+        """Its record as a persistable value, or None."""
         return self.program.persistables.get(self.name)
 
     @property
     def trainable(self) -> bool:
         """Whether optimizers update it."""
-        about = self.about
-        return about is not None and about.kind == "parameter" and about.trainable
+        info = self.info
+        return info is not None and info.kind == "parameter" and info.trainable
 
     @property
     def stop_gradient(self) -> bool:
@@ -311,10 +311,10 @@ class Variable:
         elif isinstance(other, (int, float)):
             operand = other
         else:
-            return NotImplemented  # type: ignore[no-any-return]  # Python's protocol: it then asks the other operand
+            return NotImplemented  # type: ignore[no-any-return]  # Python's protocol: the other operand is tried next
         a, b = (operand, self.value) if swapped else (self.value, operand)
-        made: ir.Value = getattr(self.program.builder(), method)(a, b)
-        return self._wrap(made)
+        result: ir.Value = getattr(self.program.builder(), method)(a, b)
+        return self._wrap(result)
 
     def __add__(self, other: Any) -> Variable:
         return self._with("add", other)
@@ -351,7 +351,7 @@ class Variable:
 
 
 class _ProgramBuilder(GraphBuilder):
-    """Appends to a program: nodes carry role and regions, and the program learns of the new values."""
+    """Appends to a program: marks nodes with role and regions, and registers new values with the program."""
 
     def __init__(self, program: Program, role: Role, sibling: _ProgramBuilder | None) -> None:
         super().__init__(program.model, names=None if sibling is None else sibling.names, shares=sibling)
@@ -366,7 +366,7 @@ class _ProgramBuilder(GraphBuilder):
             found[REGION_KEY] = region
         return found
 
-    def made(self, values: Iterable[ir.Value]) -> None:
+    def on_created(self, values: Iterable[ir.Value]) -> None:
         if self.graph is self.model.graph:
             for value in values:
                 self._program.remember(value)
@@ -378,7 +378,7 @@ def _empty_model() -> ir.Model:
 
 
 def install(target: ir.Model, content: ir.Model) -> None:
-    """Give `target` the graph, functions, versions and metadata of `content`, which must not be used afterwards."""
+    """Move graph, functions, versions and metadata of `content` to `target`; `content` must not be used afterwards."""
     target.graph = content.graph
     target.functions.clear()
     target.functions.update(content.functions)

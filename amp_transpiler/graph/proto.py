@@ -1,4 +1,4 @@
-"""Between protobuf messages and `onnx_ir`, types that `onnx_ir` does not know (maps) included."""
+"""Conversion between protobuf messages and `onnx_ir`, including maps, which `onnx_ir` does not know."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.walk import scopes
 
-__all__ = ["from_proto", "has_opaque_types", "holds_map", "proto_graphs", "to_proto", "to_proto_without_weights"]
+__all__ = ["from_proto", "has_opaque_types", "holds_map", "proto_bodies", "proto_graphs", "to_proto", "to_proto_without_weights"]
 
 _KEPT_WEIGHT_BYTES = 1024  # shape inference reads shapes, axes and the like, which are smaller
 
-_OPAQUE = "amp_transpiler.opaque_type"  # key in `Value.meta` of the message that describes such a type
+_OPAQUE = "amp_transpiler.opaque_type"  # key in `Value.meta`: the message of a type that `onnx_ir` does not know
 
 
 def from_proto(proto: onnx.ModelProto) -> ir.Model:
-    """Return the model that `proto` describes. Maps, which classifiers of ai.onnx.ml put out, stay untouched."""
+    """Return the model that `proto` describes. Maps, the outputs of ai.onnx.ml's classifiers, are kept as they are."""
     opaque = {v.name: v.type for v in (*proto.graph.input, *proto.graph.output) if holds_map(v.type)}
     if any(holds_map(info.type) for info in proto.graph.value_info):
         opaque.setdefault("", onnx.TypeProto())
@@ -52,7 +52,7 @@ def has_opaque_types(model: ir.Model) -> bool:
 
 
 def holds_map(type_: onnx.TypeProto) -> bool:
-    """Whether a type is, or contains, a map: what `onnx_ir` does not know."""
+    """Whether a type is, or contains, a map."""
     kind = type_.WhichOneof("value")
     if kind == "sequence_type":
         return holds_map(type_.sequence_type.elem_type)
@@ -61,21 +61,26 @@ def holds_map(type_: onnx.TypeProto) -> bool:
     return bool(kind == "map_type")
 
 
+def proto_bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield every body of `node`."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
 def proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield `graph` and every body inside it."""
     yield graph
     for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from proto_graphs(attribute.g)
-            for body in attribute.graphs:
-                yield from proto_graphs(body)
+        for body in proto_bodies(node):
+            yield from proto_graphs(body)
 
 
 def to_proto_without_weights(model: ir.Model) -> onnx.ModelProto:
-    """Return the model as a message whose larger initializers are graph inputs: for checks that read types alone.
+    """Return the model as a message in which larger initializers are graph inputs, for checks that only read types.
 
-    An initializer inside a body keeps its data where its name is not its own in the model.
+    An initializer inside a body keeps its data if another initializer of the model has the same name.
     """
     counts: dict[str, int] = {}
     large: list[ir.Value] = []

@@ -1,6 +1,6 @@
-"""Regions: nodes that the user marked to be low (`fp16_guard`) or to stay as they are (`disable_amp`).
+"""Regions: nodes that the user marked for low precision (`fp16_guard`) or to stay unchanged (`disable_amp`).
 
-A node carries its regions in its metadata, outermost first, joined by semicolons: so they survive a file.
+A node's metadata holds its regions, outermost first, joined by semicolons, so that files keep them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.proto import proto_bodies, proto_graphs
 from amp_transpiler.graph.walk import bodies
 
 __all__ = [
@@ -51,7 +52,7 @@ class _HasModel(Protocol):
 
 
 class _Region(contextlib.ContextDecorator):
-    """One region: entered by `with`, or around every call of the function that it decorates."""
+    """One region: a context manager, or a decorator that enters it around every call."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -126,10 +127,10 @@ def disable_amp(function: _F | None = None) -> _Region | _F:
 
 @contextlib.contextmanager
 def inside_region_of(*nodes: ir.Node) -> Iterator[None]:
-    """Put what is built inside into the regions that all of `nodes` are in, as well as those the code is in already.
+    """Put nodes that are built in this context into the regions that all of `nodes` share, besides the current ones.
 
     Args:
-        nodes: nodes of any program; without any, nothing changes.
+        nodes: nodes of any program; without nodes, nothing changes.
     """
     outer = _stack.get()
     shared = set(KINDS).intersection(*map(region_of, nodes)) if nodes else set()
@@ -142,7 +143,7 @@ def inside_region_of(*nodes: ir.Node) -> Iterator[None]:
 
 @contextlib.contextmanager
 def outside_regions() -> Iterator[None]:
-    """Leave what is built inside out of the regions that the code is in, for copies that have their own already."""
+    """Keep nodes that are built in this context out of the current regions, for copies that have regions already."""
     token = _stack.set(())
     try:
         yield
@@ -151,12 +152,12 @@ def outside_regions() -> Iterator[None]:
 
 
 def current_region() -> str:
-    """Return the regions that the code now runs in, as a node's metadata holds them; empty outside of any."""
+    """Return the current regions in the form of a node's metadata; empty outside of all regions."""
     return ";".join(_stack.get())
 
 
 def region_of(node: ir.Node) -> frozenset[str]:
-    """Return the kinds of region that `node` is in, however deeply nested."""
+    """Return the kinds of region that `node` is in, at any depth."""
     text = node.metadata_props.get(REGION_KEY)
     return frozenset(text.split(";")) if text else frozenset()
 
@@ -168,15 +169,15 @@ def is_guarded(node: ir.Node) -> bool:
 
 
 def mark_region(program: _HasModel | ir.Model | onnx.ModelProto, kind: str, *, nodes: str) -> int:
-    """Put the nodes whose name matches a pattern into a region, in place, and return how many those are.
+    """Put the nodes whose name matches a pattern into a region, in place, and return their number.
 
-    Every scope is searched: bodies of control flow and model-local functions too. A node with bodies takes along
-    what is in them; that counts as well.
+    Every scope is searched: bodies of control flow and model-local functions too. The nodes inside the bodies of a
+    matching node are marked, and counted, too.
 
     Args:
-        program: what to mark, edited in place.
+        program: the program, edited in place.
         kind: `fp16_guard` or `disable_amp`.
-        nodes: a regular expression, found anywhere in a node's name, or in an output's name if the node has none.
+        nodes: a regular expression that matches anywhere in a node's name, or in an output's name if the node has none.
 
     Raises:
         OptionError: `kind` is no kind of region, `nodes` is no regular expression or matches no node.
@@ -221,16 +222,9 @@ def _mark_protos(nodes: Iterable[onnx.NodeProto], pattern: re.Pattern[str], kind
                 entry = node.metadata_props.add(key=REGION_KEY)
             entry.value = _nested(entry.value, kind)
             marked += 1
-        for body in _bodies_of(node):
+        for body in proto_bodies(node):
             marked += _mark_protos(body.node, pattern, kind, inside=hit)
     return marked
-
-
-def _bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _nested(text: str, kind: str) -> str:
@@ -239,7 +233,7 @@ def _nested(text: str, kind: str) -> str:
 
 
 def _names_of(node: ir.Node | onnx.NodeProto) -> list[str]:
-    """The node's name or, for a node without one, those of its outputs."""
+    """Return the node's name, or the names of its outputs if it has none."""
     if node.name:
         return [node.name]
     outputs = node.output if isinstance(node, onnx.NodeProto) else (value.name for value in node.outputs)
@@ -248,17 +242,10 @@ def _names_of(node: ir.Node | onnx.NodeProto) -> list[str]:
 
 def _nothing_matches(program: _HasModel | ir.Model | onnx.ModelProto, pattern: str) -> str:
     if isinstance(program, onnx.ModelProto):
-        every: Iterator[ir.Node | onnx.NodeProto] = _every_proto(program.graph.node)
+        every: Iterable[ir.Node | onnx.NodeProto] = (node for graph in proto_graphs(program.graph) for node in graph.node)
     else:
-        every = iter((program if isinstance(program, ir.Model) else program.model).graph.all_nodes())
+        every = (program if isinstance(program, ir.Model) else program.model).graph.all_nodes()
     names = sorted({name for node in every for name in _names_of(node)})
     near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5) or names[:3]
     hint = f"; nodes are named like {', '.join(map(repr, near))}" if near else "; the model has no nodes"
     return f"region pattern {pattern!r} matches no node{hint}"
-
-
-def _every_proto(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for body in _bodies_of(node):
-            yield from _every_proto(body.node)

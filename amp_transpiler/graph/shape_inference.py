@@ -1,4 +1,4 @@
-"""Giving every value of a model its shape, as far as ONNX can tell."""
+"""Shapes for all values of a model, as far as ONNX can infer them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 
 
 def infer_shapes(model: ir.Model) -> None:
-    """Run ONNX's shape inference, weights left out, and write what it finds to the results of the model's nodes.
+    """Run ONNX's shape inference on the model without its weights, and set the shapes of its nodes' outputs.
 
-    Shape computations are followed through small constants. Where inference fails, shapes stay as declared.
+    Inference evaluates shape computations on small constants. If it fails, shapes stay as declared.
     """
     try:
         inferred = onnx.shape_inference.infer_shapes(to_proto_without_weights(model), data_prop=True)
@@ -37,9 +37,9 @@ def infer_shapes(model: ir.Model) -> None:
 
 
 def complete_shapes(model: ir.Model) -> None:
-    """Infer the results of the main graph's nodes that have no shape yet, one node after the other.
+    """Infer the outputs of nodes of the main graph that have no shape yet, node by node.
 
-    For what a rewriting has put in: the shapes that a program under construction knows already stay as they are.
+    For nodes that a pass has inserted: shapes that are already known stay as they are.
 
     Raises:
         ModelError: a node does not fit its inputs.
@@ -50,7 +50,7 @@ def complete_shapes(model: ir.Model) -> None:
 
 
 def _tensor_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
-    """Return the tensor types with a shape by name; names that sibling bodies use for different things are left out."""
+    """Return the tensor types with a shape by name, without names that sibling bodies use for different types."""
     found: dict[str, onnx.TypeProto] = {}
     ambiguous: set[str] = set()
     for part in proto_graphs(graph):

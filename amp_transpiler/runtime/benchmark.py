@@ -31,19 +31,19 @@ SIZE_NOT_SPEED = "on a CPU low precision buys size, not speed"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BenchmarkResult:
-    """What a benchmark measured.
+    """The measurements of a benchmark.
 
     Attributes:
         place: where both programs ran.
         runs: timed runs of each.
-        reference_ms: median latency of the float32 program in milliseconds, copies from and to the host left out.
-        low_ms: the same of the low program.
-        memory: what the peaks are of: `device`, the memory in use on the device after the runs beyond that before
-            loading (ONNX Runtime's arena keeps what it once took); or `resident`, the highest resident memory of a
-            process of its own beyond what it held before loading.
-        reference_peak: peak bytes of the float32 program; None if it could not be measured.
-        low_peak: the same of the low program.
-        notes: what must be known to read the numbers.
+        reference_ms: median latency of the float32 program in milliseconds, without copies from and to the host.
+        low_ms: the same for the low program.
+        memory: the kind of the peaks. `device`: growth of the device's memory in use, from before loading to after the
+            runs (ONNX Runtime's arena keeps all memory that it once took). `resident`: growth of the resident memory
+            of a separate process, from before loading to its peak.
+        reference_peak: peak bytes of the float32 program; None if they could not be measured.
+        low_peak: the same for the low program.
+        notes: limits of the measurements.
     """
 
     place: str
@@ -57,7 +57,7 @@ class BenchmarkResult:
 
     @property
     def speedup(self) -> float:
-        """Latency of the float32 program over that of the low one: above 1, low is faster."""
+        """Latency of the float32 program over that of the low one: above 1 if the low one is faster."""
         return self.reference_ms / self.low_ms if self.low_ms else float("inf")
 
 
@@ -72,20 +72,20 @@ def benchmark(
 ) -> BenchmarkResult:
     """Measure a float32 program against its low-precision version on the same inputs.
 
-    The two take turns, so that both feel the same heat and the same neighbours. On the CPU the low program runs as
-    ONNX Runtime runs it (float16 mostly computed in float32), emulated where it does not load.
+    The two take turns, so that throttling and other load affect both alike. On the CPU the low program runs as ONNX
+    Runtime runs it (float16 mostly computed in float32), or emulated if it does not load.
 
     Args:
         reference: the float32 program.
         low: the low-precision program.
         feeds: input name -> array.
-        place: where to run; None for CUDA where a device answers, else the CPU.
+        place: where to run; None for CUDA if a device answers, else the CPU.
         runs: timed runs of each program, at least 1.
         warmup: untimed runs of each before.
 
     Raises:
         InputError: the feeds do not fit.
-        EnvironmentProblem: the place cannot be had.
+        EnvironmentProblem: the place cannot be used.
         ORT_ERRORS: ONNX Runtime refuses one of the programs.
     """
     place = default_place() if place is None else place
@@ -109,7 +109,7 @@ def benchmark(
 def _bind_low(
     low: AnyProgram, feeds: Mapping[str, Any], place: Place, notes: list[str]
 ) -> tuple[Callable[[], None], bool]:
-    """Return the low program ready to run, and whether it is emulated."""
+    """Return a function that runs the low program, and whether it runs emulated."""
     if not place.emulates_low:
         return Session(low, place).bind(feeds), False
     try:
@@ -125,7 +125,7 @@ def _bind_low(
 def _alternate(
     first: Callable[[], None], second: Callable[[], None], *, runs: int, warmup: int
 ) -> tuple[list[float], list[float]]:
-    """Time two functions in turn; seconds a call of each."""
+    """Time two functions in turn; return the seconds of every call of each."""
     for _ in range(warmup):
         first()
         second()
@@ -139,9 +139,9 @@ def _alternate(
 
 
 def measure_peak(program: AnyProgram, feeds: Mapping[str, Any], place: Place, *, emulate: bool = True) -> int | None:
-    """Return the peak bytes that loading and running `program` takes, measured in a process of its own.
+    """Return the peak bytes of loading and running `program`, measured in a separate process.
 
-    See `BenchmarkResult.memory` for what is counted. None, with a warning in the log, if that process failed.
+    See `BenchmarkResult.memory` for the kind of memory. None, with a warning in the log, if that process failed.
     """
     with tempfile.TemporaryDirectory(prefix="amp-transpiler-") as name:
         folder = pathlib.Path(name)
@@ -188,26 +188,26 @@ def _peak_of_child(folder: pathlib.Path) -> int | None:
 
 
 def measure_peak_here(folder: str | os.PathLike[str]) -> None:
-    """Do what `order.json` in `folder` says and leave the peak in `peak.json`; run by `measure_peak`'s process."""
-    place_of_work = pathlib.Path(folder)
-    order = json.loads((place_of_work / "order.json").read_text())
-    feeds = _read_feeds(place_of_work / "feeds.npz", order)
+    """Carry out `order.json` in `folder` and write the peak to `peak.json`, in the process of `measure_peak`."""
+    work_folder = pathlib.Path(folder)
+    order = json.loads((work_folder / "order.json").read_text())
+    feeds = _read_feeds(work_folder / "feeds.npz", order)
     place = place_named(order["place"])
     before = place.memory_in_use()
     run = Session(order["model"], place, emulate=order["emulate"]).bind(feeds)
-    for _ in range(2):  # the first run may take memory that only choosing kernels needs, the second what each run needs
+    for _ in range(2):  # the first run also chooses algorithms; the second allocates as later ones do
         run()
     after = place.peak_memory()
     peak = None if before is None or after is None else max(0, after - before)
-    (place_of_work / "peak.json").write_text(json.dumps(peak))
+    (work_folder / "peak.json").write_text(json.dumps(peak))
 
 
 def _read_feeds(file: pathlib.Path, order: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Read feeds back; numpy's files forget the names of foreign element types, so those come from the order."""
+    """Read feeds back. numpy's files do not store the element types of `ml_dtypes`, so their names are in the order."""
     import ml_dtypes
 
     with np.load(file, allow_pickle=False) as arrays:
         found = [arrays[f"feed{i}"] for i in range(len(order["names"]))]
-    foreign = [getattr(ml_dtypes, name, None) for name in order["dtypes"]]
-    typed = [array if dtype is None else array.view(dtype) for array, dtype in zip(found, foreign, strict=True)]
+    extensions = [getattr(ml_dtypes, name, None) for name in order["dtypes"]]
+    typed = [array if dtype is None else array.view(dtype) for array, dtype in zip(found, extensions, strict=True)]
     return dict(zip(order["names"], typed, strict=True))

@@ -1,4 +1,4 @@
-"""From a program, what is fetched, and the shapes fed, to a session that runs one step."""
+"""Compiling a program, with fetched names and fed shapes, into a session that runs one step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from amp_transpiler.targets import CUDA
 
 __all__ = ["RANDOM_SEED", "RANDOM_STEP", "CompiledStep", "compile_step", "lower"]
 
-RANDOM_SEED = "@random_seed@"  # persistable int64 scalars that Dropout's masks depend on
+RANDOM_SEED = "@random_seed@"  # persistable int64 scalars: Dropout's masks depend on both
 RANDOM_STEP = "@random_step@"
 
 
@@ -40,7 +40,7 @@ class CompiledStep:
 
     Attributes:
         session: the open session.
-        feeds: the inputs that the caller gives.
+        feeds: the inputs that the caller feeds.
         state: persistable values read: name -> element type.
         updates: persistable name -> output that replaces it.
         fetches: fetched name -> output that carries it.
@@ -66,15 +66,15 @@ def compile_step(
 
     Args:
         program: the program.
-        fetch: names of what is fetched.
-        shapes: fed name -> shape of what is fed: the step is specialised to it.
+        fetch: the fetched names.
+        shapes: fed name -> its shape. The step only runs with these shapes.
         place: where it runs.
-        emulated: on the CPU, run low values as float32 that is rounded like them.
-        tiling_accum: on CUDA, what float16 matrix products accumulate in; see `Executor`.
+        emulated: on the CPU, compute low values in float32 and round them.
+        tiling_accum: on CUDA, the type that float16 matrix products accumulate in; see `Executor`.
 
     Raises:
-        InputError: something fetched does not exist, or inputs that share a dimension are fed different sizes.
-        EnvironmentProblem: the place cannot be had, or an earlier CUDA session accumulates differently.
+        InputError: a fetched name does not exist, or inputs that share a dimension are fed different sizes.
+        EnvironmentProblem: the place cannot be used, or an earlier CUDA session accumulates differently.
     """
     assembled = lower(assemble(program, fetch))
     _specialise(assembled.model, shapes)
@@ -96,9 +96,9 @@ def compile_step(
 
 
 def lower(assembled: Assembled) -> Assembled:
-    """Replace what ONNX Runtime's CUDA provider refuses: training forms, and low operators without a kernel.
+    """Replace nodes that ONNX Runtime's CUDA provider refuses: training forms, and low operators without a kernel.
 
-    It is done for every place, so that a CPU shows the numerics of a GPU.
+    This is done for every place, so that a CPU shows the numerics of a GPU.
     """
     model, state = assembled.model, assembled.state
     PassManager([NameNodes(), LowerBatchNorm()], typed=False)(model)

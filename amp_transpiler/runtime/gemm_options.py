@@ -1,9 +1,9 @@
-"""What ONNX Runtime's CUDA provider accumulates float16 matrix products in: one choice for a whole process.
+"""The accumulation type of float16 matrix products on CUDA: one choice for a whole process.
 
-The provider takes it from the environment variable ORT_CUDA_GEMM_OPTIONS, an integer: bit 0 accumulates in float16,
-bit 1 forbids reduced precision inside a float32 reduction, bit 2 is cuBLAS's pedantic mode. It reads the variable
-once, at the first float16 product of the process, and never again. bfloat16 is always accumulated in float32, and
-convolutions, which are cuDNN's, do not ask.
+ONNX Runtime's CUDA provider reads it from the environment variable ORT_CUDA_GEMM_OPTIONS, an integer: bit 0 accumulates
+in float16, bit 1 forbids reduced precision inside a float32 reduction, bit 2 is cuBLAS's pedantic mode. It reads the
+variable once, at the first float16 product of the process. bfloat16 always accumulates in float32, and convolutions,
+which use cuDNN, ignore the variable.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ TilingAccum: TypeAlias = Literal["fp32", "low"]
 
 VARIABLE = "ORT_CUDA_GEMM_OPTIONS"
 
-_ACCUMULATE_LOW = 1  # the bit
+_ACCUMULATE_LOW = 1  # bit 0 of the variable
 _NAMES = {"fp32": "float32", "low": "float16"}
 
 
 @dataclasses.dataclass(slots=True)
 class _Process:
-    """What the first CUDA session of this process chose for all of them."""
+    """The choice of this process: that of its first CUDA session."""
 
     chosen: TilingAccum | None = None
 
@@ -44,7 +44,7 @@ _lock = threading.Lock()
 
 
 def check_tiling_accum(tiling_accum: str, place: Place) -> None:
-    """See that `tiling_accum` is a setting, and one that exists on `place`.
+    """Check that `tiling_accum` is a setting that exists on `place`.
 
     Raises:
         OptionError: it is neither "fp32" nor "low".
@@ -61,20 +61,20 @@ def check_tiling_accum(tiling_accum: str, place: Place) -> None:
 
 @contextlib.contextmanager
 def gemm_option(tiling_accum: TilingAccum, place: Place) -> Iterator[None]:
-    """Open a session inside: on CUDA, its float16 matrix products accumulate as asked.
+    """A CUDA session that is opened in this context accumulates float16 matrix products in the given type.
 
-    The first CUDA session that opens decides for the process; with "low" it sets the environment variable. One that
-    fails to open leaves everything as it was. On the CPU nothing is touched.
+    The first CUDA session decides for the process; for "low" the environment variable is set. If the session fails to
+    open, everything stays as it was. On the CPU nothing changes.
 
     Raises:
-        EnvironmentProblem: a CUDA session of this process has the other setting, or the environment variable, set by
-            the user, says something else.
+        EnvironmentProblem: a CUDA session of this process has the other setting, or the user has set the environment
+            variable to contradict.
     """
     if not place.reads_gemm_options:
         yield
         return
     with _lock:
-        if _process.chosen is None:  # what else wants to open the first session waits for this one
+        if _process.chosen is None:  # other threads wait here until the first session is open
             with _in_environment(tiling_accum):
                 yield
             _process.chosen = tiling_accum
@@ -89,9 +89,9 @@ def gemm_option(tiling_accum: TilingAccum, place: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _in_environment(tiling_accum: TilingAccum) -> Iterator[None]:
-    """Let the variable say `tiling_accum`, for good unless what is done inside fails."""
+    """Set the variable for `tiling_accum`, and leave it set unless the block fails."""
     before = os.environ.get(VARIABLE)
-    found = before or ""  # ONNX Runtime takes an empty one for none
+    found = before or ""  # ONNX Runtime ignores an empty variable
     _refuse_contradiction(tiling_accum, found)
     if found or tiling_accum == "fp32":
         yield
@@ -122,7 +122,7 @@ def _refuse_contradiction(tiling_accum: TilingAccum, found: str) -> None:
 
 
 def warn_without_effect() -> None:
-    """Log that a program asked to accumulate low has nothing that could."""
+    """Warn that `tiling_accum="low"` has no effect on a program without float16 values."""
     logger.warning(
         "tiling_accum='low' changes nothing: the program has no float16 value, and ONNX Runtime accumulates float32 "
         "and bfloat16 in float32 always"

@@ -1,4 +1,4 @@
-"""How many bytes of results a program holds on to, counted from the program instead of measured on a device."""
+"""The memory of a program's results, computed from the program instead of measured on a device."""
 
 from __future__ import annotations
 
@@ -18,43 +18,41 @@ from amp_transpiler.runtime.compile import lower
 
 __all__ = ["kept_bytes", "live_bytes"]
 
-# Operators whose result is their input in another shape, which ONNX Runtime does not copy.
+# Operators that only change the shape: ONNX Runtime lets their result share the input's memory.
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def live_bytes(program: Program, fetch: Sequence[str] | None = None) -> int:
-    """Return the most bytes alive at the same time in one run, as it would run on CUDA.
+    """Return the largest number of bytes alive at the same time in one run, as it would run on CUDA.
 
-    Counted: the inputs, parameters and other persistable values of a training program among them, all the time; every
-    result of the main graph from its node to its last reader, what is fetched and what replaces a persistable value to
-    the end; nodes in the program's order. Not counted: constants and weights inside of the file, views, which share
-    their input's memory, a node's own workspace, and what the bodies of If, Loop and Scan make. No node writes over its
-    input and none is fused with another, so that a runtime may need less.
+    Nodes run in the program's order. Inputs, among them parameters and other persistable values, are alive all the
+    time. A result is alive from its node to its last reader; fetched values and updates, to the end. Not counted are
+    constants and weights of the file, views (they share their input's memory), the workspace of a node, and results
+    inside of bodies. No node is taken to overwrite its input or to be fused, so a runtime may need less.
 
     Args:
-        program: a training program or a model; every shape must follow from those of its inputs.
-        fetch: names of what is fetched; None for the outputs.
+        program: a training program or a model; the shapes of its inputs must determine all others.
+        fetch: the fetched names; None for the outputs.
 
     Raises:
-        InputError: something fetched does not exist, or a result has no known shape.
+        InputError: a fetched name does not exist, or a result has no known shape.
     """
     run = _Run(program, fetch)
     return max(run.alive())
 
 
 def kept_bytes(program: Program, fetch: Sequence[str] | None = None) -> int:
-    """Return the bytes that the forward pass of a training program makes and its backward pass reads.
+    """Return the bytes of the forward pass's results that the backward pass of a training program reads.
 
-    They are the activations kept for the backward pass, and low copies of parameters and feeds that it reads. The
-    parameters and feeds themselves are not counted, whose size is the same in every precision; otherwise it is counted
-    as for `live_bytes`. 0 for a program without a backward pass.
+    These are activations, and low copies of parameters and feeds. Parameters and feeds themselves do not count: their
+    size is the same in every precision. The rest is counted as in `live_bytes`. 0 without a backward pass.
 
     Args:
-        program: a training program; every shape must follow from those of its inputs.
-        fetch: names of what is fetched; None for the outputs.
+        program: a training program; the shapes of its inputs must determine all others.
+        fetch: the fetched names; None for the outputs.
 
     Raises:
-        InputError: something fetched does not exist, or a result has no known shape.
+        InputError: a fetched name does not exist, or a result has no known shape.
     """
     run = _Run(program, fetch)
     made = {value for node in run.nodes if role_of(node) == "forward" for value in node.outputs}
@@ -63,7 +61,7 @@ def kept_bytes(program: Program, fetch: Sequence[str] | None = None) -> int:
 
 
 class _Run:
-    """A program as ONNX Runtime gets it, and whose memory each of its values is in."""
+    """A program as ONNX Runtime runs it, with the memory of each value."""
 
     def __init__(self, program: Program, fetch: Sequence[str] | None) -> None:
         if fetch is None:
@@ -79,7 +77,7 @@ class _Run:
                 self._sources[node.outputs[0]] = self.memory(node.inputs[0])
 
     def memory(self, value: ir.Value) -> ir.Value:
-        """Return the value itself, or what it is a view of."""
+        """Return the value whose memory holds `value`: `value` itself, or the one it is a view of."""
         return self._sources.get(value, value)
 
     def alive(self) -> Iterator[int]:
@@ -101,7 +99,7 @@ class _Run:
 
 
 def _reads(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield what a node reads, through its bodies too."""
+    """Yield the values that a node and its bodies read."""
     yield from (value for value in node.inputs if value is not None)
     for _, body in bodies(node):
         for inner in body:

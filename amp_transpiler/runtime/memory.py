@@ -1,4 +1,4 @@
-"""How much memory there is, and how much was used at most."""
+"""Memory that is available or in use: of the machine, this process and CUDA devices."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _UNLIMITED = 1 << 60  # version 1 control groups write a huge number where there
 
 
 def available_memory() -> int | None:
-    """Return the bytes of main memory that can still be had, a container's limit included; None if not known."""
+    """Return the bytes of main memory that are available, a container's limit included; None if unknown."""
     found = [room for room in (_system_memory(), _cgroup_room()) if room is not None]
     return min(found) if found else None
 
 
 def peak_memory() -> int:
-    """Return the largest number of bytes that this process has ever had resident."""
+    """Return the largest number of bytes that this process has had resident."""
     peak = _kilobytes(_PROC / "self" / "status", "VmHWM")
     if peak is not None:
         return peak
-    # Not used on Linux: there a process inherits this number from the one that started it.
+    # Not on Linux, where a process inherits this number from its parent.
     import resource
 
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -32,12 +32,12 @@ def peak_memory() -> int:
 
 
 def current_memory() -> int:
-    """Return the bytes this process has resident now; its peak where that is not known."""
+    """Return the bytes that this process has resident now; its peak if that is unknown."""
     return _kilobytes(_PROC / "self" / "status", "VmRSS") or peak_memory()
 
 
 def device_memory_in_use(device_id: int = 0) -> int | None:
-    """Return the bytes in use on a CUDA device, by whatever process; None where the driver does not answer."""
+    """Return the bytes that all processes use on a CUDA device; None if the driver does not answer."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -45,7 +45,7 @@ def device_memory_in_use(device_id: int = 0) -> int | None:
     device, context = ctypes.c_int(), ctypes.c_void_p()
     if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), device_id):
         return None
-    # The primary context is the one that ONNX Runtime uses; keeping it makes its own memory cancel in differences.
+    # ONNX Runtime uses the primary context too. It stays open, so that its memory cancels in differences.
     if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) or driver.cuCtxPushCurrent_v2(context):
         return None
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -66,7 +66,7 @@ def _system_memory() -> int | None:
 
 
 def _kilobytes(file: pathlib.Path, key: str) -> int | None:
-    """Return in bytes the line `KEY:  1234 kB` of a file in /proc."""
+    """Return the bytes of the line `KEY:  1234 kB` of a file in /proc."""
     try:
         lines = file.read_text().splitlines()
     except OSError:
@@ -79,7 +79,7 @@ def _kilobytes(file: pathlib.Path, key: str) -> int | None:
 
 
 def _cgroup_room() -> int | None:
-    """Return what the control group still allows; None without a limit. Page cache, which can be dropped, is no use."""
+    """Return the bytes that the control group still allows; None without a limit. Page cache counts as available."""
     rooms = []
     for folder, limit_file, usage_file in _cgroup_folders():
         limit, usage = _number(folder / limit_file), _number(folder / usage_file)
@@ -89,7 +89,7 @@ def _cgroup_room() -> int | None:
 
 
 def _cgroup_folders() -> list[tuple[pathlib.Path, str, str]]:
-    """Return the groups this process is in, each with its ancestors, whose limits count, too."""
+    """Return the control groups of this process and their ancestors: the limits of all apply."""
     try:
         lines = (_PROC / "self" / "cgroup").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""`Scope`: persistable values by name, kept where the program runs."""
+"""`Scope`: persistable values by name, kept on the device that the program runs on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Scope", "ScopeVariable", "global_scope", "scope_guard"]
 
 
 class Scope(MutableMapping[str, np.ndarray]):
-    """The values that live from run to run, by name. Reading gives a copy as an array; writing copies."""
+    """The values that persist between runs, by name. Reading returns a copy as an array; writing copies the array."""
 
     def __init__(self) -> None:
         self._values: dict[str, onnxruntime.OrtValue] = {}

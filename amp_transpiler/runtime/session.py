@@ -1,4 +1,4 @@
-"""`Session`: a program, ready to run on a place."""
+"""`Session`: a program that is ready to run on a place."""
 
 from __future__ import annotations
 
@@ -36,35 +36,35 @@ _logger = logging.getLogger(__name__)
 
 AnyProgram: TypeAlias = Program | str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
-_INLINE_LIMIT = 1 << 30  # bytes of weights; a message above 2 GB cannot be serialised, and much less is a needless copy
+_INLINE_LIMIT = 1 << 30  # bytes of weights in a message; protobuf's limit is 2 GB
 
 
 class Session:
-    """A program, ready to run.
+    """A program that is ready to run.
 
     Args:
         program: a program, the path of a model, an `onnx.ModelProto` or an `onnx_ir.Model`; never changed.
-        place: where to run; None for CUDA where a device answers, else the CPU.
-        emulate: on the CPU, run a program that has float16 or bfloat16 values as the float32 program that rounds like
-            it: ONNX Runtime's own CPU provider computes float16 in float32 without the rounding in between, and most of
-            bfloat16 not at all. Without meaning on CUDA.
-        tiling_accum: what float16 matrix products (MatMul, Gemm and what ONNX Runtime makes of them) accumulate in:
-            "fp32", or "low" for float16, on CUDA only. ONNX Runtime reads this once in a process, so that all CUDA
-            sessions of a process must have the same; sessions opened without this package are not seen. bfloat16 is
-            accumulated in float32 always: a program without a float16 value is run with a warning.
+        place: where to run; None for CUDA if a device answers, else the CPU.
+        emulate: on the CPU, run a program with float16 or bfloat16 values as the float32 program that rounds like it.
+            ONNX Runtime's CPU provider computes float16 in float32 without rounding in between, and most bfloat16
+            operators not at all. No effect on CUDA.
+        tiling_accum: the type that float16 matrix products (MatMul, Gemm, and their fused forms) accumulate in:
+            "fp32", or "low" for float16, on CUDA only. ONNX Runtime reads it once in a process, so all CUDA sessions
+            of a process must have the same; sessions opened without this package are not seen. bfloat16 always
+            accumulates in float32: a program without a float16 value runs with a warning.
 
     Attributes:
         place: where it runs.
         emulated: whether it runs emulated.
         inputs: the inputs, a `ValueInfo` each; those with a default are not `required`.
         outputs: the outputs.
-        cpu_nodes: on CUDA, `OP NAME` of the nodes that run on the CPU all the same; empty on the CPU.
+        cpu_nodes: on CUDA, `OP NAME` of the nodes that run on the CPU; empty on the CPU.
 
     Raises:
         ModelError: the model cannot be read.
         OptionError: `tiling_accum` is neither "fp32" nor "low".
-        EnvironmentProblem: the place cannot be had, or two ONNX Runtime wheels are installed; or `tiling_accum` is
-            "low" on the CPU, another one than an earlier CUDA session's, or contradicts ORT_CUDA_GEMM_OPTIONS.
+        EnvironmentProblem: the place cannot be used, or two ONNX Runtime wheels are installed; or `tiling_accum` is
+            "low" on the CPU, differs from an earlier CUDA session's, or contradicts ORT_CUDA_GEMM_OPTIONS.
         ORT_ERRORS: ONNX Runtime refuses the model (see `amp_transpiler.runtime.ort`).
     """
 
@@ -102,12 +102,12 @@ class Session:
         """Run once and return the outputs, in the order of `fetch`.
 
         Args:
-            feeds: input name -> array of the input's type and rank. A bfloat16 array is one of `ml_dtypes.bfloat16`;
-                float32 arrays are converted where the input is float16 or bfloat16. Sequences are lists.
-            fetch: names of the outputs wanted; None for all, in the program's order.
+            feeds: input name -> array of the input's type and rank. bfloat16 arrays have type `ml_dtypes.bfloat16`;
+                float32 arrays are converted if the input is float16 or bfloat16. Sequences are lists.
+            fetch: names of outputs; None for all, in the program's order.
 
         Returns:
-            One numpy array an output; a list for a sequence, None for an empty optional.
+            One numpy array per output; a list for a sequence, None for an empty optional.
 
         Raises:
             InputError: an input is missing, unknown, or of another type or rank; or a fetched output does not exist.
@@ -115,7 +115,7 @@ class Session:
         """
         names = self._fetched(fetch)
         if not names:
-            return []  # ONNX Runtime would take an empty list for all outputs
+            return []  # ONNX Runtime takes an empty list to mean all outputs
         values = check_feeds(feeds, self.inputs)
         try:
             if self.place.in_main_memory or not self._can_bind(values, names):
@@ -123,7 +123,7 @@ class Session:
             binding = self._binding(values, names)
             self._session.run_with_iobinding(binding)
         except ort.ORT_ERRORS as error:
-            # Unknown ranks and scalars look the same in a session's inputs, so some wrong ranks only show here.
+            # A session shows unknown ranks and scalars alike, so `check_feeds` cannot find every wrong rank.
             if ort.is_about_feeds(error):
                 raise InputError(ort.error_text(error)) from error
             raise
@@ -132,8 +132,8 @@ class Session:
     def bind(self, feeds: Mapping[str, Any]) -> Callable[[], None]:
         """Return a function that runs once on these feeds and waits for the end.
 
-        Inputs are where the program wants them before it is called, and outputs stay where they arise: what it takes
-        is the program's own time. Programs with strings or sequences, which ONNX Runtime cannot bind, copy each time.
+        Inputs are on the device before it is called, and outputs stay there, so a call takes the program's own time.
+        Programs with strings or sequences copy each time: ONNX Runtime cannot bind these.
 
         Raises:
             InputError: as `run`.
@@ -167,7 +167,7 @@ class Session:
         return list(fetch)
 
     def _can_bind(self, values: Mapping[str, Any], fetch: Sequence[str]) -> bool:
-        """Whether inputs and outputs are all tensors, and no input is one of strings."""
+        """Whether all inputs and outputs are tensors, and no input holds strings."""
         inputs = [info.numpy for info in self.inputs if info.name in values]
         outputs = [info.numpy for info in self.outputs if info.name in fetch]
         if any(dtype is None for dtype in outputs):
@@ -179,11 +179,11 @@ class Session:
     ) -> onnxruntime.IOBinding:
         binding = self._session.io_binding()
         for name, value in values.items():
-            binding.bind_ortvalue_input(name, to_ort(value))  # copied at once to the device that reads it
+            binding.bind_ortvalue_input(name, to_ort(value))  # copies at once to the device that reads it
         infos = {info.name: info for info in self.outputs}
         for name in fetch:
             dtype = infos[name].numpy
-            # Strings live in main memory only, and what numpy does not know (bfloat16) can be read from there only.
+            # ONNX Runtime keeps strings in main memory only, and its bindings read bfloat16 from there only.
             on_device = dtype is not None and dtype.kind != "O" and (keep or not is_extension(dtype))
             (self.place if on_device else CPUPlace()).bind_output(binding, name)
         return binding
@@ -201,7 +201,7 @@ class Session:
             message = to_proto(program.model).SerializeToString()  # external data stays where it is
             folder_of_weights = folders.pop() if folders else None
             return self.place.open_session(message, dataclasses.replace(settings, external_folder=folder_of_weights))
-        # ONNX Runtime may keep the weights mapped, so the folder stays as long as the session.
+        # ONNX Runtime may keep the weights memory-mapped, so the folder must live as long as the session.
         folder = pathlib.Path(tempfile.mkdtemp(prefix="amp-transpiler-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         io.save(program, folder / "model.onnx", external=True)
@@ -217,6 +217,6 @@ def _info(argument: Any, *, required: bool) -> ValueInfo:
     if dtype is None:
         return ValueInfo(argument.name, argument.type, None, None, required)
     name = "string" if dtype == ir.DataType.STRING else dtype.numpy().name
-    # ONNX Runtime shows an unknown rank as no dimensions, like a scalar: it checks the rank itself where it knows it.
+    # ONNX Runtime shows no dimensions both for a scalar and for an unknown rank, so no dimensions count as unknown.
     shape = tuple(argument.shape) or None
     return ValueInfo(argument.name, name, shape, dtype.numpy(), required)

@@ -27,7 +27,7 @@ _ELEMENT_TYPES = {"float": ir.DataType.FLOAT, "double": ir.DataType.DOUBLE}
 
 
 def element_type(ort_type: str) -> ir.DataType | None:
-    """Return the element type that `tensor(float)` and its like name, or None for what is no tensor."""
+    """Return the element type of a name such as `tensor(float)`; None if it does not name a tensor."""
     found = re.fullmatch(r"tensor\((\w+)\)", ort_type)
     if found is None:
         return None
@@ -35,21 +35,21 @@ def element_type(ort_type: str) -> ir.DataType | None:
 
 
 def is_extension(dtype: np.dtype) -> bool:
-    """Whether numpy has the element type from `ml_dtypes`, as with bfloat16, float8 and 4-bit integers."""
+    """Whether an element type comes from `ml_dtypes`: bfloat16, float8, 4-bit integers."""
     return dtype.isbuiltin == 2
 
 
 def to_ort(array: np.ndarray) -> onnxruntime.OrtValue:
-    """Return a value in main memory that holds `array`, be it of a type of `ml_dtypes` such as bfloat16.
+    """Return a value in main memory that holds `array`, of any element type.
 
-    The value shares the array's memory where it can: keep the array unchanged while the value is in use.
+    The value may share the array's memory: keep the array unchanged while the value is in use.
     """
     array = np.asarray(array, order="C")
     if not is_extension(array.dtype):
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
     dtype = ir.DataType.from_numpy(array.dtype)
     if dtype.bitwidth < 8:
-        # The shape is taken from the array handed over, the bytes from its beginning, where they are packed.
+        # ONNX Runtime takes the shape from this array, and the packed bytes from its beginning.
         packed = np.frombuffer(ir.Tensor(array).tobytes(), np.uint8)
         bits = np.zeros(array.shape, np.uint8)
         bits.reshape(-1)[: packed.size] = packed
@@ -59,10 +59,10 @@ def to_ort(array: np.ndarray) -> onnxruntime.OrtValue:
 
 
 def from_ort(value: onnxruntime.OrtValue) -> np.ndarray | None:
-    """Return the array that a tensor value holds, copied to main memory; None for an empty optional.
+    """Return the array of a tensor value, copied to main memory; None for an empty optional.
 
     Raises:
-        InputError: a bfloat16 tensor on a device, which has to be bound to main memory instead, or no tensor.
+        InputError: the value is not a tensor, or is a bfloat16 tensor on a device: bind that to main memory instead.
     """
     if not value.has_value():
         return None
@@ -76,7 +76,7 @@ def from_ort(value: onnxruntime.OrtValue) -> np.ndarray | None:
         raise InputError(f"a {dtype} value on {value.device_name()} cannot be read: bind that output to the CPU")
     shape = tuple(value.shape())
     bits = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()) if 0 not in shape else b""
-    # ONNX's own message form knows how each of these types is laid out.
+    # onnx knows the memory layout of each of these types.
     return onnx.numpy_helper.to_array(onnx.TensorProto(data_type=dtype.value, dims=shape, raw_data=bits))
 
 
@@ -88,14 +88,14 @@ def run_session(
     Args:
         session: an open session.
         feeds: input name -> array, or list of arrays for a sequence. bfloat16 arrays are `ml_dtypes.bfloat16`.
-        fetch: outputs wanted; None for all, in the model's order.
+        fetch: names of outputs; None for all, in the model's order.
 
     Returns:
-        One array an output, in the order of `fetch`; a list for a sequence, None for an empty optional.
+        One array per output, in the order of `fetch`; a list for a sequence, None for an empty optional.
 
     Raises:
         ORT_ERRORS: the run failed.
-        InputError: sequences of bfloat16 are asked for, which ONNX Runtime's Python bindings cannot pass on.
+        InputError: ONNX Runtime's Python bindings cannot pass these types, such as a sequence of bfloat16.
     """
     types_of = {output.name: output.type for output in session.get_outputs()}
     names = list(types_of) if fetch is None else list(fetch)
@@ -107,7 +107,7 @@ def run_session(
     values = {name: v if isinstance(v, onnxruntime.OrtValue) else to_ort(np.asarray(v)) for name, v in given.items()}
     found = dict(zip(by_value, map(from_ort, session.run_with_ort_values(by_value, values)), strict=True))
     others = [name for name in names if name not in found]
-    if others:  # a second run, since only this call reads sequences and only the one above bfloat16
+    if others:  # a second run: only `run` reads sequences, and only `run_with_ort_values` reads bfloat16
         found.update(zip(others, session.run(others, given), strict=True))
     return [found[name] for name in names]
 
