@@ -13,7 +13,7 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.bodies import captured, copy_body, remove_unused
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, low_weight_sums_wanted
 from amp_transpiler.autodiff.registry import find_rule
-from amp_transpiler.graph.builder import GraphBuilder, low_or_float
+from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.regions import inside_region_of, outside_regions
 
 __all__ = ["Driver", "differentiate"]
@@ -92,7 +92,7 @@ class Driver:
         active = set(self._wanted)
         for node in nodes:
             if any(value in active for value in (*node.inputs, *captured(node))):
-                active.update(v for v in node.outputs if low_or_float(v) and v not in self._stop)
+                active.update(v for v in node.outputs if is_float_tensor(v) and v not in self._stop)
         return active
 
     def _node(

@@ -10,7 +10,15 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.walk import scopes
 
-__all__ = ["from_proto", "has_opaque_types", "holds_map", "proto_bodies", "proto_graphs", "to_proto", "to_proto_without_weights"]
+__all__ = [
+    "from_proto",
+    "has_opaque_types",
+    "holds_map",
+    "proto_bodies",
+    "proto_graphs",
+    "to_proto",
+    "to_proto_without_weights",
+]
 
 _KEPT_WEIGHT_BYTES = 1024  # shape inference reads shapes, axes and the like, which are smaller
 
@@ -64,7 +72,7 @@ def holds_map(type_: onnx.TypeProto) -> bool:
 def proto_bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield every body of `node`."""
     for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
+        if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
 

@@ -80,16 +80,16 @@ _RUN_LATER: tuple[tuple[Callable[[Any], bool], str], ...] = (
 
 
 def _check_function(kind: str, function: Any) -> None:
-    """Raise TypeError for what a region around the call would not be around the code of."""
+    """Raise TypeError for a function whose code would run outside of a region around its call."""
     remedy = f"use `with amp_transpiler.{kind}():` inside"
     if not callable(function):
         raise TypeError(f"@{kind} decorates a function, got {function!r}: {remedy} the code that builds")
-    own = type(function).__call__  # what an object that is no function runs
-    for runs_later, what in _RUN_LATER:
+    own = type(function).__call__  # the code of a callable object
+    for runs_later, kind_of_function in _RUN_LATER:
         if runs_later(function) or runs_later(own):
             raise TypeError(
-                f"@{kind} ends when {function!r} returns, and the code of {what} runs after that: {remedy} it, around "
-                "the code that builds"
+                f"@{kind} ends when {function!r} returns, and the code of {kind_of_function} runs after that: "
+                f"{remedy} it, around the code that builds"
             )
 
 
@@ -98,10 +98,10 @@ def fp16_guard() -> _Region: ...
 @overload
 def fp16_guard(function: _F) -> _F: ...
 def fp16_guard(function: _F | None = None) -> _Region | _F:
-    """Mark what is built inside as low at level O2 with its guard on.
+    """Mark nodes that are built inside for low precision, at level O2 with its guard on.
 
-    A context manager (`with fp16_guard():`) and a decorator (`@fp16_guard` or `@fp16_guard()`). Gradients of what is
-    inside are inside as well.
+    A context manager (`with fp16_guard():`) and a decorator (`@fp16_guard` or `@fp16_guard()`). Gradients of nodes
+    inside are inside too.
 
     Raises:
         TypeError: it decorates no function, or one whose code runs after the call: a coroutine or generator function.
@@ -114,10 +114,10 @@ def disable_amp() -> _Region: ...
 @overload
 def disable_amp(function: _F) -> _F: ...
 def disable_amp(function: _F | None = None) -> _Region | _F:
-    """Keep what is built inside in the precision it is written in; it wins over any `fp16_guard`, outer or inner.
+    """Keep nodes that are built inside in their own precision; overrides any `fp16_guard`, outer or inner.
 
-    A context manager (`with disable_amp():`) and a decorator (`@disable_amp` or `@disable_amp()`). Gradients of what
-    is inside are inside as well.
+    A context manager (`with disable_amp():`) and a decorator (`@disable_amp` or `@disable_amp()`). Gradients of nodes
+    inside are inside too.
 
     Raises:
         TypeError: it decorates no function, or one whose code runs after the call: a coroutine or generator function.
@@ -242,7 +242,9 @@ def _names_of(node: ir.Node | onnx.NodeProto) -> list[str]:
 
 def _nothing_matches(program: _HasModel | ir.Model | onnx.ModelProto, pattern: str) -> str:
     if isinstance(program, onnx.ModelProto):
-        every: Iterable[ir.Node | onnx.NodeProto] = (node for graph in proto_graphs(program.graph) for node in graph.node)
+        every: Iterable[ir.Node | onnx.NodeProto] = (
+            node for graph in proto_graphs(program.graph) for node in graph.node
+        )
     else:
         every = (program if isinstance(program, ir.Model) else program.model).graph.all_nodes()
     names = sorted({name for node in every for name in _names_of(node)})

@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 
 from amp_transpiler.autodiff import differentiate
-from amp_transpiler.graph.builder import GraphBuilder, low_or_float
+from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.types import propagate_types
 
 TOLERANCE = 1e-4  # relative norm, in float32
@@ -32,10 +32,10 @@ def gradient_model(model: onnx.ModelProto, wrt: Sequence[str] | None = None) -> 
     propagate_types(work)
     builder = GraphBuilder(work, prefix="grad/")
     graph = work.graph
-    values = [v for v in graph.inputs if (v.name in wrt if wrt is not None else low_or_float(v))]
+    values = [v for v in graph.inputs if (v.name in wrt if wrt is not None else is_float_tensor(v))]
     seeds = {}
     for output in list(graph.outputs):
-        if low_or_float(output) and output not in seeds:
+        if is_float_tensor(output) and output not in seeds:
             seed = ir.Value(name=f"{output.name}__seed", type=output.type, shape=output.shape)
             graph.inputs.append(seed)
             seeds[output] = seed

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff import differentiate
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.builder import GraphBuilder, is_static, low_or_float, shape_of
+from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor, is_static, shape_of
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.regions import inside_region_of
 
@@ -36,7 +36,7 @@ def append_backward(
         ModelError: an operator in between cannot be differentiated.
     """
     program, value = loss.program, loss.value
-    if not low_or_float(value) or (is_static(value) and np.prod(loss.shape, dtype=int) != 1):
+    if not is_float_tensor(value) or (is_static(value) and np.prod(loss.shape, dtype=int) != 1):
         raise InputError(f"the loss must be one float, got '{loss.name}': {loss.dtype} {value.shape}: reduce it first")
     wanted = [_variable(program, p) for p in parameter_list] if parameter_list is not None else program.all_parameters()
     wanted = [parameter for parameter in wanted if parameter.trainable]

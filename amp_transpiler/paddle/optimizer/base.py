@@ -222,7 +222,7 @@ class Optimizer(abc.ABC):
 
     def _rate_factor(self, parameter: Variable) -> float:
         """Return what the learning rate is multiplied with for a parameter."""
-        about = parameter.about
+        about = parameter.info
         return 1.0 if about is None else float(about.learning_rate)
 
     # Steps of `apply_gradients`.
@@ -271,7 +271,7 @@ class Optimizer(abc.ABC):
         gradients = [builder.high(gradient.value) for _, gradient in pairs]
         if self._grad_clip is None:
             return gradients
-        chosen = [i for i, (parameter, _) in enumerate(pairs) if parameter.about is None or parameter.about.need_clip]
+        chosen = [i for i, (parameter, _) in enumerate(pairs) if parameter.info is None or parameter.info.need_clip]
         for index, made in zip(chosen, self._grad_clip.clip(builder, [gradients[i] for i in chosen]), strict=True):
             gradients[index] = made
         return gradients
@@ -282,7 +282,7 @@ class Optimizer(abc.ABC):
             weight = step.master_weight(parameter)
             key = self.master_weights[parameter.name] = str(weight.name)
         gradient = self._rescaled(step.builder, gradient)
-        own = parameter.about.regularizer if parameter.about is not None else None
+        own = parameter.info.regularizer if parameter.info is not None else None
         regularizer = own if own is not None else self.regularization
         if regularizer is not None:
             gradient = regularizer.add_to(step.builder, gradient, weight)

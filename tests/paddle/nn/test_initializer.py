@@ -123,7 +123,7 @@ def test_attribute_of_a_regularizer_and_of_nonsense():
 def test_parameter_honours_its_attribute():
     decay = L2Decay(0.1)
     attr = ParamAttr("mine", init.Constant(2.5), 0.1, decay, trainable=False, need_clip=False)
-    about = create_parameter([2], attr=attr).about
+    about = create_parameter([2], attr=attr).info
     assert about is not None
     assert (about.name, about.kind, about.learning_rate) == ("mine", "parameter", 0.1)
     assert (about.regularizer, about.trainable, about.need_clip) == (decay, False, False)
