@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from amp_transpiler.targets import TARGETS
+
 __all__ = ["GROUPS", "OPTIONS", "Option"]
 
 GROUPS = {
@@ -109,12 +111,7 @@ OPTIONS = (
         parameter="target",
         default="cuda",
         text="Whose kernels count.",
-        values={
-            "cuda": "ONNX Runtime's CUDA provider",
-            "cpu": "ONNX Runtime's CPU provider",
-            "any": "both providers",
-            "tensorrt": "TensorRT: what ONNX's schemas allow, since there is no kernel table",
-        },
+        values={name: target.description for name, target in TARGETS.items()},
     ),
     Option(
         name="io_types",

@@ -13,10 +13,10 @@ from amp_transpiler.cli.model_options import amp_lists, kept_io_types
 from amp_transpiler.cli.options import Options, parse
 from amp_transpiler.cli.parser import build_parser
 from amp_transpiler.option_table import GROUPS, OPTIONS
-from amp_transpiler.systems.choice import TARGETS
 from amp_transpiler.systems.paddle.levels import LEVELS
 from amp_transpiler.systems.registry import SYSTEMS
 from amp_transpiler.systems.sambanova.rules import MIXED_OPS, PRESETS
+from amp_transpiler.targets import TARGETS
 
 ROWS = {option.name: option for option in OPTIONS}
 SIGNATURE = inspect.signature(amp.transpile).parameters

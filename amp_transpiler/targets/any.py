@@ -19,11 +19,13 @@ class EachOf(Target):
 
     Args:
         name: the name of the combination.
+        description: a few words for the table of options.
         targets: its members, the preferred one first.
     """
 
-    def __init__(self, name: str, *targets: Target) -> None:
+    def __init__(self, name: str, description: str, *targets: Target) -> None:
         self.name = name
+        self.description = description
         self._targets = targets
 
     def has_kernel(self, operator: Operator) -> bool:
@@ -39,4 +41,4 @@ class EachOf(Target):
         return self._targets
 
 
-ANY = EachOf("any", CUDA, CPU)
+ANY = EachOf("any", "both providers", CUDA, CPU)

@@ -6,4 +6,10 @@ from amp_transpiler.targets.provider import Provider
 
 __all__ = ["CPU"]
 
-CPU = Provider(name="cpu", provider="CPUExecutionProvider", runtime_version="1.31.1", inserts_casts=True)
+CPU = Provider(
+    name="cpu",
+    description="ONNX Runtime's CPU provider",
+    provider="CPUExecutionProvider",
+    runtime_version="1.31.1",
+    inserts_casts=True,
+)

@@ -7,4 +7,10 @@ from amp_transpiler.targets.provider import Provider
 
 __all__ = ["CUDA"]
 
-CUDA = Provider(name="cuda", provider="CUDAExecutionProvider", runtime_version="1.31.1", fallback=CPU)
+CUDA = Provider(
+    name="cuda",
+    description="ONNX Runtime's CUDA provider",
+    provider="CUDAExecutionProvider",
+    runtime_version="1.31.1",
+    fallback=CPU,
+)

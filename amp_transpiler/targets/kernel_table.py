@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.resources
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,6 +65,9 @@ class KernelTable:
 @functools.cache
 def load_table(name: str) -> KernelTable:
     """Read the table `data/NAME.json`."""
+    import importlib.resources  # here, since they would delay `--help`, which lists the targets
+    import json
+
     data = importlib.resources.files(__package__).joinpath("data", f"{name}.json")
     text = data.read_text(encoding="utf-8")
     return KernelTable({key: [_row(row) for row in rows] for key, rows in json.loads(text).items()})

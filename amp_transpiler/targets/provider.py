@@ -19,6 +19,7 @@ class Provider(Target):
     """An execution provider. Its kernels are in `data/NAME.json`, and rows of `refusals.py` have its name."""
 
     name: str
+    description: str
     provider: str | None
     runtime_version: str | None
     fallback: Target | None = None

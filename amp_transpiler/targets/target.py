@@ -18,6 +18,7 @@ class Target(abc.ABC):
 
     Attributes:
         name: as users write it, such as `cuda`.
+        description: a few words for the table of options.
         provider: ONNX Runtime's name for the execution provider; None if the target is not exactly one provider.
         runtime_version: the version of ONNX Runtime that the target's kernels are known for; None if it has no table.
         fallback: the target that runs the operators which this one does not; None if there is none.
@@ -27,6 +28,7 @@ class Target(abc.ABC):
     """
 
     name: str
+    description: str
     provider: str | None = None
     runtime_version: str | None = None
     fallback: Target | None = None
