@@ -1,4 +1,4 @@
-"""The bodies of control flow as differentiation needs them: what they capture, and copies of them to write behind."""
+"""Bodies of control flow for differentiation: the values they capture, and copies to append the backward pass to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["captured", "copy_body", "remove_unused"]
 
 
 def captured(node: ir.Node) -> list[ir.Value]:
-    """The values from outside that the bodies of a node read, each once, in order."""
+    """Return the outer values that the bodies of a node read, each once, in order."""
     inside: set[ir.Value] = set()
     found: dict[ir.Value, None] = {}
     for _, body in bodies(node):
@@ -31,7 +31,7 @@ def captured(node: ir.Node) -> list[ir.Value]:
 
 
 def copy_body(body: ir.Graph, builder: GraphBuilder) -> tuple[ir.Graph, dict[ir.Value, ir.Value]]:
-    """Return a copy of a body with names of its own, and what each value became; captured values stay the same."""
+    """Return a copy of a body with new names, and the copy of each value; captured values stay the same."""
     copy = body.clone(allow_outer_scope_values=True)
     copy.name = builder.names.fresh(f"{builder.prefix}{body.name or 'body'}")
     copied = dict(_twins(body, copy))
@@ -55,7 +55,7 @@ def _twins(body: ir.Graph, copy: ir.Graph) -> Iterator[tuple[ir.Value, ir.Value]
 
 
 def remove_unused(graph: ir.Graph) -> None:
-    """Remove the nodes of a graph whose outputs nobody reads."""
+    """Remove the nodes of a graph whose outputs are not read."""
     kept = set(graph.outputs)
     for node in reversed(list(graph)):
         if not any(value in kept or value.uses() for value in node.outputs):

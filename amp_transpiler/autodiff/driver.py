@@ -1,7 +1,7 @@
-"""Reverse-mode differentiation of a graph. It knows no operator: those are in the rule tables.
+"""Reverse-mode differentiation of a graph. The gradients of the operators are in rules/.
 
-The gradient of a value has its shape and element type: so the backward pass of low nodes is low, and gradients of
-keep-high slots are float32. The gradients of a node are in the regions that the node is in.
+The gradient of a value has its shape and element type. So the backward pass of float16 nodes is float16, and the
+gradient of an input that stays float32 is float32. The backward nodes of a node are in the node's regions.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff.bodies import captured, copy_body, remove_unused
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, low_weight_sums_wanted
-from amp_transpiler.autodiff.registry import find_rule
+from amp_transpiler.autodiff.rules import find_rule
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.regions import inside_region_of, outside_regions
 
 __all__ = ["Driver", "differentiate"]
 
 _PRODUCTS = {("", "MatMul"), ("", "Gemm"), ("com.microsoft", "FusedMatMul")}
-# What a weight passes through on its way to the product that it is the weight of, and a product to its bias.
+# View operators between a weight and its MatMul, or a MatMul and its bias Add.
 _VIEWS = {"Cast", "Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
 
 
@@ -34,21 +34,28 @@ def differentiate(
     Args:
         builder: appends to the graph that the targets are in.
         seeds: target -> its gradient, of the target's shape and element type.
-        wanted: values whose gradient is asked for.
+        wanted: values to differentiate by.
         stop: values that no gradient passes through.
 
     Returns:
-        wanted value -> gradient, for those that the targets depend on.
+        Wanted value -> gradient, for those that the targets depend on.
 
     Raises:
-        ModelError: an operator in between has no gradient rule, or cannot be differentiated as it is used.
+        ModelError: an operator in between has no gradient rule, or no gradient as it is used.
     """
     weights = set(wanted) if low_weight_sums_wanted() else set()
     return Driver(builder, set(wanted), set(stop), weights).run(builder.graph, seeds)
 
 
 class Driver:
-    """One differentiation: what is wanted, where gradients stop, and which weights are summed in their own format."""
+    """One differentiation.
+
+    Args:
+        builder: appends the backward pass.
+        wanted: values to differentiate by.
+        stop: values that no gradient passes through.
+        low_sums: weights and biases whose gradients are summed in their own element type, not in float32.
+    """
 
     def __init__(
         self, builder: GraphBuilder, wanted: set[ir.Value], stop: set[ir.Value], low_sums: Collection[ir.Value] = ()
@@ -59,7 +66,7 @@ class Driver:
         self._stop = stop
 
     def run(self, graph: ir.Graph, seeds: Mapping[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
-        """Differentiate the nodes that are in `graph` now; a gradient of a value from outside is returned as well."""
+        """Differentiate the nodes that are in `graph` now. Return the gradients of wanted values, outer ones too."""
         nodes = list(graph)
         active = self._active(nodes)
         parts: dict[ir.Value, list[ir.Value]] = {}
@@ -83,12 +90,12 @@ class Driver:
                     parts.setdefault(value, []).append(grad)
         for value in list(parts):
             makers = [maker for part in parts[value] if (maker := part.producer()) is not None]
-            with inside_region_of(*makers):  # nobody here makes the value: its readers' gradients are what there is
+            with inside_region_of(*makers):  # an input has no node of its own: its readers' regions count
                 settle(value)
         return {value: grad for value, grad in total.items() if value in self._wanted}
 
     def _active(self, nodes: Sequence[ir.Node]) -> set[ir.Value]:
-        """The values that depend on a wanted one, and through which gradients may pass."""
+        """The values that depend on a wanted one and that gradients may pass through."""
         active = set(self._wanted)
         for node in nodes:
             if any(value in active for value in (*node.inputs, *captured(node))):
@@ -118,7 +125,7 @@ class Driver:
         return [(value, self._fit(grad.value, value, self.sums_low(node, index))) for index, value, grad in wanted]
 
     def sums_low(self, node: ir.Node, index: int) -> bool:
-        """Whether input `index` is a linear weight, or its bias, whose gradient is summed in its own format."""
+        """Return whether input `index` is a linear weight or bias whose gradient is summed in its own element type."""
         if not self._low_sums or index >= len(node.inputs) or _origin(node.inputs[index]) not in self._low_sums:
             return False
         if (node.domain, node.op_type) == ("", "Add"):
@@ -131,11 +138,11 @@ class Driver:
         """Return a body without inputs that runs `body` forward again, then backward.
 
         Args:
-            body: a branch: it captures what it reads.
+            body: a branch of an `If`, which captures everything that it reads.
             grads: gradient of each output of the branch, None where it has none.
-            wanted: values from outside; their gradients are the outputs, zeros where the branch does not use one.
+            wanted: outer values. Their gradients are the outputs, zeros for those that the branch does not use.
         """
-        with outside_regions():  # copies are in the regions that the originals are in
+        with outside_regions():  # the copies keep the regions of the originals
             copy, copied = copy_body(body, self.builder)
         driver = Driver(
             self.builder, set(wanted), self._stop | {copied[v] for v in self._stop if v in copied}, self._low_sums
@@ -144,7 +151,7 @@ class Driver:
             parts: dict[ir.Value, list[ir.Value]] = {}
             for output, grad in zip(copy.outputs, grads, strict=False):
                 if grad is not None:
-                    parts.setdefault(output, []).append(self._seen_as(grad, output))
+                    parts.setdefault(output, []).append(self._in_shape_of(grad, output))
             found = driver.run(copy, {output: self._sum(seeds) for output, seeds in parts.items()})
             outputs: list[ir.Value] = []
             own = {value for node in copy for value in node.outputs}
@@ -152,15 +159,15 @@ class Driver:
                 made = found.get(value)
                 if made is None:
                     made = self.builder.zeros_like(value)
-                elif made not in own or made in outputs:  # a branch hands out what its own nodes made, each value once
+                elif made not in own or made in outputs:  # ONNX: outputs are made in the branch, each of them once
                     made = self.builder.op("Identity", [made])
                 outputs.append(made)
         copy.outputs[:] = outputs
         remove_unused(copy)
         return copy
 
-    def _seen_as(self, grad: ir.Value, output: ir.Value) -> ir.Value:
-        """The gradient of an `If`'s output in the shape of a branch's, about which less may be known outside."""
+    def _in_shape_of(self, grad: ir.Value, output: ir.Value) -> ir.Value:
+        """The gradient of an `If`'s output in the shape of a branch's output, which may be known more exactly."""
         if grad.shape == output.shape:
             return grad
         made = self.builder.op("Identity", [grad])
@@ -168,13 +175,13 @@ class Driver:
         return made
 
     def _fit(self, grad: ir.Value, value: ir.Value, low: bool = False) -> ir.Value:
-        """Give a gradient the shape and the element type of its value; what must be summed is so in float32 or low."""
+        """Give a gradient the shape and element type of its value: undo broadcasting, then cast."""
         return self.builder.cast(self.builder.sum_to(grad, value, low=low), value.dtype)
 
     def _sum(self, parts: Sequence[ir.Value]) -> ir.Value:
         if len(parts) == 1:
             return parts[0]
-        # In float32: a sum of many float16 contributions loses those that are small.
+        # In float32: a float16 sum of many contributions loses the small ones.
         high = [self.builder.high(part) for part in parts]
         result = high[0]
         for part in high[1:]:
@@ -187,7 +194,7 @@ def _is_product(node: ir.Node) -> bool:
 
 
 def _origin(value: ir.Value | None) -> ir.Value | None:
-    """The value that `value` is another view or format of."""
+    """The value that `value` is a view or cast of."""
     while value is not None and (node := value.producer()) is not None:
         if node.domain or node.op_type not in _VIEWS:
             break

@@ -1,6 +1,7 @@
-"""What Resize does along one axis, as a matrix [out, in]: it is linear, and acts on each axis by itself.
+"""Resize along one axis as a matrix [out, in]: Resize is linear and acts on each axis separately.
 
-Coordinates are computed in float32, as ONNX Runtime does: which pixel is nearest may hang on the last bit.
+The formulas are those of ONNX's reference for Resize. Coordinates are computed in float32 as in ONNX Runtime, since the
+last bit may decide which pixel is nearest.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ class AxisResize:
 
     Attributes:
         size, out: number of elements before and after.
-        scale: as given, or `out / size`.
+        scale: the one given, or `out / size`.
         mode: `nearest`, `linear` or `cubic`.
         coordinates: the attribute `coordinate_transformation_mode`.
-        nearest: the attribute `nearest_mode`, or `simple` for what came before it.
+        nearest: the attribute `nearest_mode`, or `simple` for older opsets.
         cubic_coeff_a, exclude_outside, antialias: as the attributes.
         roi: start and end of the region, for `tf_crop_and_resize`.
     """
@@ -49,7 +50,7 @@ def resize_matrix(r: AxisResize) -> Matrix:
     """Return the matrix [out, size] of a resize; a row is zero where the result is the extrapolation value.
 
     Raises:
-        ValueError: the coordinates or the mode have a name that ONNX does not know.
+        ValueError: ONNX does not know the name of the mode or of the coordinates.
     """
     at = _source_coordinates(r)
     if r.mode == "nearest":
@@ -105,13 +106,13 @@ def _nearest(r: AxisResize, at: _Coordinates) -> Matrix:
 
 
 def _taps(r: AxisResize, at: _Coordinates, taps: int, narrow: float = 1.0) -> Matrix:
-    """Weights of the `taps` pixels around each coordinate; those outside count for the pixel at the edge.
+    """The weights of the `taps` pixels around each coordinate; a pixel outside counts for the one at the edge.
 
     Args:
         r: the resize.
-        at: where in the input each output element lies.
-        taps: how many pixels, an even number.
-        narrow: how much closer to each other the kernel takes pixels to be; weights are made to sum to 1 below 1.
+        at: the position in the input of each output element.
+        taps: the number of pixels, which is even.
+        narrow: factor on the distances that the kernel sees; below 1 (antialiasing) the weights are scaled to sum to 1.
     """
     first = np.floor(at).astype(np.int64) - (taps // 2 - 1)
     made = np.zeros((r.out, r.size))
@@ -127,6 +128,7 @@ def _taps(r: AxisResize, at: _Coordinates, taps: int, narrow: float = 1.0) -> Ma
 
 
 def _kernel(r: AxisResize, distance: Matrix) -> Matrix:
+    """The triangle (linear) or the piecewise cubic with parameter `a` (Keys 1981) at these distances."""
     x, a = np.abs(distance), r.cubic_coeff_a
     if r.mode == "linear":
         return np.maximum(1.0 - x, 0.0)

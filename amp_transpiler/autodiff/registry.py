@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from amp_transpiler.autodiff.context import NodeGradient
 from amp_transpiler.autodiff.expression import Expr
 
-__all__ = ["Gradient", "Gradients", "Rule", "find_rule", "gradient", "no_gradient", "registered"]
+__all__ = ["RULES", "Gradient", "Gradients", "Rule", "gradient", "no_gradient"]
 
 Gradient: TypeAlias = "Expr | Callable[[], Expr] | None"
 Gradients: TypeAlias = "Gradient | Sequence[Gradient]"
 Function: TypeAlias = Callable[..., Gradients]
 
-_RULES: dict[tuple[str, str], Rule] = {}
+RULES: dict[tuple[str, str], Rule] = {}  # (domain, operator) -> its rule, filled by the files in rules/
 _RESERVED = ("y", "node")  # keyword-only parameters of a rule that are no attributes
 
 
@@ -40,9 +37,9 @@ def gradient(*op_types: str, domain: str = "") -> Callable[[Function], Function]
 
     def register(function: Function) -> Function:
         for op_type in op_types:
-            if (domain, op_type) in _RULES:
+            if (domain, op_type) in RULES:
                 raise ValueError(f"there are two gradient rules for {domain or 'ai.onnx'}::{op_type}")
-            _RULES[domain, op_type] = Rule.of(function)
+            RULES[domain, op_type] = Rule.of(function)
         return function
 
     return register
@@ -51,18 +48,6 @@ def gradient(*op_types: str, domain: str = "") -> Callable[[Function], Function]
 def no_gradient(op_types: Iterable[str], domain: str = "") -> None:
     """Register operators whose outputs are constant, or piecewise constant, in their inputs: the gradient is zero."""
     gradient(*op_types, domain=domain)(lambda: None)
-
-
-def find_rule(domain: str, op_type: str) -> Rule | None:
-    """Return the rule of an operator, or None if there is none."""
-    _load_rules()
-    return _RULES.get(("" if domain == "ai.onnx" else domain, op_type))
-
-
-def registered() -> list[tuple[str, str]]:
-    """Return (domain, operator) of every rule, sorted."""
-    _load_rules()
-    return sorted(_RULES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,11 +117,3 @@ class Rule:
         if default is inspect.Parameter.empty and node.attribute(name) is None:
             raise node.error(f"its attribute '{name}' is missing")
         return node.attribute(name, default)
-
-
-@functools.cache
-def _load_rules() -> None:
-    from amp_transpiler.autodiff import rules
-
-    for module in pkgutil.iter_modules(rules.__path__):
-        importlib.import_module(f"{rules.__name__}.{module.name}")

@@ -1,4 +1,4 @@
-"""Every test draws the same numbers, whichever tests ran before it in the same process."""
+"""Each test draws the same random numbers, whichever tests ran before it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Judging gradient rules: against central differences in float64 by ONNX's own evaluator, and torch autograd."""
+"""Checks of gradient rules: against central differences in float64 by ONNX's evaluator, and against torch autograd."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run_gradients(
     model: onnx.ModelProto,
     feeds: Mapping[str, np.ndarray],
     wrt: Sequence[str] | None = None,
-    seed: int = 20260101,  # not what tests draw their feeds with: a cotangent equal to an input hides errors
+    seed: int = 20260101,  # tests draw feeds with other seeds: a cotangent equal to an input hides errors
     seeds: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return gradient by input, and the cotangent given to each output, from ONNX Runtime on the CPU in float32."""
@@ -83,7 +83,7 @@ def central_differences(
 
     Args:
         text: the model as ONNX text, float32; every `float[`, `float ` type in it is read as double.
-        feeds: what to differentiate at.
+        feeds: the inputs to differentiate at.
         seeds: cotangent by output.
         name: the input.
         step: of the difference.
@@ -107,14 +107,14 @@ def central_differences(
 
 
 def doubled(text: str) -> str:
-    """The ONNX text with every float32 tensor type made double."""
+    """Return the ONNX text with double for every float32 tensor type."""
     return text.replace("float[", "double[").replace("float ", "double ").replace("float{", "double{")
 
 
 def relative_error(got: np.ndarray, want: np.ndarray) -> float:
-    """The norm of the difference over the norm of what is wanted.
+    """Return the norm of the difference over the norm of `want`, which counts as 0.01 at least.
 
-    A gradient that is zero by cancellation is off by float32's rounding of what cancels: hence the least norm.
+    Where a gradient is zero by cancellation, the float32 rounding of the terms is left over.
     """
     scale = float(np.linalg.norm(np.asarray(want, np.float64)))
     return float(np.linalg.norm(np.asarray(got, np.float64) - want)) / max(scale, 1e-2)
@@ -145,7 +145,7 @@ def check_by_torch(
 
     Args:
         text: the model as ONNX text.
-        feeds: what to differentiate at.
+        feeds: the inputs to differentiate at.
         function: takes torch tensors by the names of `feeds`, returns the outputs in order (one or a tuple).
         wrt: inputs to differentiate by; all float ones unless given.
         tolerance: relative norm.

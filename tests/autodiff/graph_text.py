@@ -1,4 +1,4 @@
-"""Writing small graphs as ONNX text, and what tests of gradient rules check besides the numbers."""
+"""Small graphs as ONNX text, and the check of element types that tests of gradient rules share."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ Shape = Sequence[int | str]
 
 
 def tensor(shape: Shape, element: str = "float") -> str:
-    """A type in ONNX text; names in the shape are symbolic dimensions."""
+    """Return a type in ONNX text; names in the shape are symbolic dimensions."""
     return f"{element}[{','.join(map(str, shape))}]" if len(shape) else element
 
 
 def graph(inputs: str, body: str, *, outputs: str = "float y", constants: str = "", opset: int = 21) -> str:
-    """A model in ONNX text."""
+    """Return a model in ONNX text."""
     held = f" <{constants}>" if constants else ""
     return f'<ir_version: 10, opset_import: ["" : {opset}]> g ({inputs}) => ({outputs}){held} {{ {body} }}'
 
 
 def numbers(name: str, values: Sequence[int]) -> str:
-    """An int64 constant in ONNX text."""
+    """Return an int64 constant in ONNX text."""
     return f"int64[{len(values)}] {name} = {{{', '.join(map(str, values))}}}"
 
 
 def assert_low_is_well_typed(text: str, elements: Sequence[str] = ("float16", "bfloat16")) -> None:
-    """Assert that the gradients of the model in each of these types are well typed, and of their input's type."""
+    """Assert that the gradients of the model in each of these element types have the type of their input."""
     for element in elements:
         low = text.replace("float[", f"{element}[").replace("float ", f"{element} ")
         made, names = gradient_model(onnx.parser.parse_model(low))

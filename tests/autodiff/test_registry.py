@@ -1,0 +1,102 @@
+"""A rule gets what its signature names."""
+
+from __future__ import annotations
+
+import functools
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from amp_transpiler.autodiff.context import NodeGradient
+from amp_transpiler.autodiff.registry import Rule
+from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.types import propagate_types
+from tests.autodiff.graph_text import graph
+
+
+def node(body: str, *grads: str | None) -> NodeGradient:
+    """The only node of a model; the names of gradients stand for values of the graph."""
+    inputs = "float[3] x, float[3] a, float[3] b, float[3] g0, float[3] g1"
+    model = ir.from_proto(onnx.parser.parse_model(graph(inputs, body, outputs="float[3] y")))
+    propagate_types(model)
+    values = {value.name: value for value in model.graph.inputs}
+    given = [None if name is None else values[name] for name in grads or ("g0",)]
+    return NodeGradient(model.graph[0], GraphBuilder(model), given, lambda _: True, backward=None)
+
+
+def names(*expressions) -> list[str | None]:
+    return [None if expression is None else expression.name for expression in expressions]
+
+
+@pytest.mark.parametrize(
+    ("rule", "body", "want"),
+    [
+        (lambda g: [g.name], "y = Relu(x)", ["g0"]),
+        (lambda g, x: [g.name, x.name], "y = Relu(x)", ["g0", "x"]),
+        (lambda g, x, a: names(x, a), "y = Mul(x, a)", ["x", "a"]),
+        (lambda g, *rest: names(*rest), "y = Sum(x, a, b)", ["x", "a", "b"]),
+        (lambda g, x, *rest: names(*rest), "y = Sum(x, a, b)", ["a", "b"]),
+        (lambda g, x, low=None, high=None: names(low, high), "y = Clip(x, , b)", [None, "b"]),
+        (lambda g, x, low=None, high=None: names(low, high), "y = Clip(x)", [None, None]),
+        (lambda g, *, y: names(y), "y = Relu(x)", ["y"]),
+        (lambda g, *, node: [node.op_type, len(node.inputs)], "y = Mul(x, a)", ["Mul", 2]),
+        (lambda g, *, alpha=1.0: [alpha], "y = Elu <alpha = 0.5> (x)", [0.5]),
+        (lambda g, *, alpha=1.0: [alpha], "y = Elu (x)", [1.0]),
+        (lambda g, *, approximate="none": [approximate], 'y = Gelu <approximate = "tanh"> (x)', ["tanh"]),
+        (lambda: [None], "y = Relu(x)", [None]),
+    ],
+)
+def test_a_rule_gets_what_its_signature_names(rule, body, want):
+    seen = []
+    Rule.of(_recording(rule, seen))(node(body))
+    assert seen == want
+
+
+def _recording(rule, seen: list):
+    """The rule with the same signature, its result kept in `seen` and no gradient returned."""
+
+    @functools.wraps(rule)
+    def wrapped(*arguments, **keywords):
+        seen.extend(rule(*arguments, **keywords))
+
+    return wrapped
+
+
+def test_the_gradients_of_all_outputs():
+    seen = []
+    Rule.of(_recording(lambda gs: names(*gs), seen))(node("y, z = TopK(x, a)", None, "g1"))
+    assert seen == [None, "g1"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "body", "grads", "problem"),
+    [
+        (lambda g, x, low: None, "[n] y = Clip(x)", ["g0"], "input 1 is missing"),
+        (lambda g, x, low: None, "[n] y = Clip(x, , b)", ["g0"], "input 1 is missing"),
+        (lambda g, *, axis: None, "[n] y = Relu(x)", ["g0"], "its attribute 'axis' is missing"),
+        (lambda g: None, "[n] y, z = TopK(x, a)", [None, "g1"], "its first output has no gradient"),
+    ],
+)
+def test_what_is_missing_is_named_with_the_node(rule, body, grads, problem):
+    with pytest.raises(ModelError, match=rf"cannot differentiate node 'n' \(\w+, opset 21\): {problem}"):
+        Rule.of(rule)(node(body, *grads))
+
+
+def test_the_first_parameter_is_the_gradient():
+    with pytest.raises(TypeError, match="must be g or gs, got x"):
+        Rule.of(lambda x, g: g)
+
+
+@pytest.mark.parametrize(
+    ("rule", "count"),
+    [(lambda g: g, 1), (lambda g: (g, g), 2), (lambda g: [None, lambda: g], 2), (lambda g, x, a, b=None: (g, g, g), 3)],
+)
+def test_gradients_come_as_one_or_several(rule, count):
+    assert len(Rule.of(rule)(node("y = Mul(x, a)"))) == count
+
+
+def test_more_gradients_than_inputs_are_an_error():
+    with pytest.raises(TypeError, match="3 gradients for 2 inputs"):
+        Rule.of(lambda g: (g, g, g))(node("y = Mul(x, a)"))
