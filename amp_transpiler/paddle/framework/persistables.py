@@ -12,7 +12,7 @@ from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.framework.programs import default_main_program, default_startup_program
 from amp_transpiler.paddle.framework.random import generator, global_seed
 
-__all__ = ["Initial", "create_persistable", "initialise", "initialise_with"]
+__all__ = ["Initial", "create_persistable", "initialise", "initialise_from", "initialise_with"]
 
 Initial = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
@@ -79,6 +79,17 @@ def initialise_with(startup: Program, about: Persistable, tensor: ir.TensorProto
     shape = tuple(int(size) for size in tensor.shape.numpy())
     if not _is_initialised(startup, about.name, tensor.dtype, shape, "the model has"):
         _set_initial(startup, about, _lazy_initial(startup, about.name, shape, tensor.dtype, lambda: tensor))
+
+
+def initialise_from(startup: Program, about: Persistable, parameter: Variable) -> None:
+    """Make the startup program set `about.name` to the initial value of `parameter`, in float32."""
+    builder = startup.builder()
+    source = startup.value(startup.updates[parameter.name])
+    label = builder.names.fresh(f"{about.name}__initial")
+    result = builder.op("Cast", [source], {"to": int(ir.DataType.FLOAT)}, name=label)
+    result.shape = ir.Shape(parameter.shape)
+    startup.updates[about.name] = label
+    startup.persistables.setdefault(about.name, about)
 
 
 def _is_initialised(startup: Program, name: str, dtype: ir.DataType, shape: tuple[int, ...], who_differs: str) -> bool:

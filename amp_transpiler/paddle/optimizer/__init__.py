@@ -7,6 +7,7 @@ from amp_transpiler.lazy import lazy_names
 if TYPE_CHECKING:
     from amp_transpiler.paddle.optimizer import lr as lr
     from amp_transpiler.paddle.optimizer.adam import Adam as Adam
+    from amp_transpiler.paddle.optimizer.adamax import Adamax as Adamax
     from amp_transpiler.paddle.optimizer.adamw import AdamW as AdamW
     from amp_transpiler.paddle.optimizer.base import Optimizer as Optimizer
     from amp_transpiler.paddle.optimizer.lamb import Lamb as Lamb

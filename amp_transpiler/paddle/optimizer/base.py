@@ -7,7 +7,7 @@ import itertools
 import logging
 import weakref
 from collections.abc import Collection, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -20,32 +20,46 @@ from amp_transpiler.paddle.framework.backward import append_backward
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.nn.clip import ClipGradBase
 from amp_transpiler.paddle.optimizer.lr import LRScheduler
-from amp_transpiler.paddle.optimizer.step import Target, UpdateStep
+from amp_transpiler.paddle.optimizer.step import ParameterUpdate, UpdateStep
 from amp_transpiler.paddle.regularizer import L2Decay, WeightDecayRegularizer
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.runtime.scope import Scope, global_scope
 
-__all__ = ["Optimizer", "Pairs"]
+__all__ = ["Clip", "Decay", "Optimizer", "Pairs", "Parameters", "Rate"]
 
 logger = logging.getLogger(__name__)
 
 Pairs = list[tuple[Variable, Variable]]
 
+# Types of the arguments that optimizers share.
+Rate: TypeAlias = float | LRScheduler
+Parameters: TypeAlias = Sequence[Variable | str] | None
+Decay: TypeAlias = float | WeightDecayRegularizer | None
+Clip: TypeAlias = ClipGradBase | None
+
 
 class Optimizer(abc.ABC):
-    """What turns gradients into updates of parameters, appended to the program that computes them.
+    """Appends the update of parameters to the program that computes their gradients.
 
     Gradients are clipped, then regularised, then used, all in float32 whatever the parameter's type.
 
-    Args:
-        learning_rate: a number, or a schedule.
-        parameters: variables or names; every trainable parameter of the program unless given.
-        weight_decay: a number for `L2Decay`, or a regularizer; a parameter's own regularizer goes before it.
-        grad_clip: how gradients are clipped; parameters with `need_clip=False` are left out.
-        multi_precision: update a float32 master weight of each float16 and bfloat16 parameter, and round from it.
-        name: Paddle's, not used.
+    Each optimizer is a dataclass. Its fields are Paddle's arguments in Paddle's order, which is different for each; the
+    arguments that most of them share are described and checked here.
 
     Attributes:
+        learning_rate: a number, or a schedule.
+        parameters: variables or names to train; every trainable parameter of the program unless given.
+        weight_decay: a number for `L2Decay`, or a regularizer; a parameter's own regularizer replaces it.
+        grad_clip: how gradients are clipped; parameters with `need_clip=False` are left out.
+        multi_precision: update a float32 master weight of each float16 and bfloat16 parameter, and round from it; may
+            be set before `minimize`.
+        name: Paddle's, no effect.
+        beta1: how much of a running average of gradients is kept in a step.
+        beta2: how much of a running average of squared gradients, or of their norm, is kept in a step.
+        epsilon: keeps the divisor away from 0.
+        lazy_mode: must be False: gradients are dense.
+        amsgrad: must be False.
+        use_multi_tensor: Paddle's choice of kernel, no effect.
         found_inf: a bool scalar of the program that says that this step's gradients are not finite. Set before
             `apply_gradients` by mixed precision; optimizers whose `skips_on_overflow` is True then leave everything
             as it was in such a step.
@@ -61,30 +75,29 @@ class Optimizer(abc.ABC):
 
     skips_on_overflow: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        learning_rate: float | LRScheduler = 0.001,
-        parameters: Sequence[Variable | str] | None = None,
-        weight_decay: float | WeightDecayRegularizer | None = None,
-        grad_clip: ClipGradBase | None = None,
-        multi_precision: bool = False,
-        name: str | None = None,
-    ) -> None:
+    learning_rate: Rate
+    parameters: Parameters
+    weight_decay: Decay = None
+    grad_clip: Clip = None
+    multi_precision: bool = False
+    beta1: float = 0.0
+    beta2: float = 0.0
+    epsilon: float = 0.0
+    lazy_mode: bool = False
+    amsgrad: bool = False
+
+    def __post_init__(self) -> None:
         label = type(self).__name__
-        if not isinstance(learning_rate, (int, float, np.floating, LRScheduler)):
-            raise OptionError(f"{label}: learning_rate must be a number or a schedule, got {learning_rate!r}")
-        if grad_clip is not None and not isinstance(grad_clip, ClipGradBase):
-            raise OptionError(f"{label}: grad_clip must be one of nn.ClipGradBy*, got {grad_clip!r}")
-        if isinstance(weight_decay, (int, float)):
-            weight_decay = L2Decay(weight_decay)
-        if weight_decay is not None and not isinstance(weight_decay, WeightDecayRegularizer):
-            raise OptionError(f"{label}: weight_decay must be a number or a regularizer, got {weight_decay!r}")
-        self._learning_rate = learning_rate
-        self._parameter_list = _checked(label, parameters)
-        self._grad_clip = grad_clip
-        self._multi_precision = bool(multi_precision)
-        self._name = name
-        self.regularization = weight_decay
+        if not isinstance(self.learning_rate, (int, float, np.floating, LRScheduler)):
+            raise OptionError(f"{label}: learning_rate must be a number or a schedule, got {self.learning_rate!r}")
+        if self.grad_clip is not None and not isinstance(self.grad_clip, ClipGradBase):
+            raise OptionError(f"{label}: grad_clip must be one of nn.ClipGradBy*, got {self.grad_clip!r}")
+        if not isinstance(self.weight_decay, (int, float, WeightDecayRegularizer, type(None))):
+            raise OptionError(f"{label}: weight_decay must be a number or a regularizer, got {self.weight_decay!r}")
+        # Python's floats: with numpy's float32, 1 - beta would be rounded before it becomes a constant.
+        self.beta1, self.beta2, self.epsilon = float(self.beta1), float(self.beta2), float(self.epsilon)
+        _check_numbers(label, self)
+        self.parameters = _checked(label, self.parameters)
         self.found_inf: ir.Value | None = None
         self.always_skips = False
         self.master_weights: dict[str, str] = {}
@@ -92,13 +105,10 @@ class Optimizer(abc.ABC):
         self._rates: weakref.WeakKeyDictionary[Program, str] = weakref.WeakKeyDictionary()
 
     @property
-    def multi_precision(self) -> bool:
-        """Whether low parameters get float32 master weights; may be set before `minimize`."""
-        return self._multi_precision
-
-    @multi_precision.setter
-    def multi_precision(self, on: bool) -> None:
-        self._multi_precision = bool(on)
+    def regularization(self) -> WeightDecayRegularizer | None:
+        """What `weight_decay` adds to the gradient of a parameter without a regularizer of its own."""
+        decay = self.weight_decay
+        return L2Decay(decay) if isinstance(decay, (int, float)) else decay
 
     # What a training script calls.
 
@@ -121,7 +131,7 @@ class Optimizer(abc.ABC):
             (parameter, gradient) pairs.
         """
         self.startup_program = startup_program if startup_program is not None else default_startup_program()
-        return append_backward(loss, parameters if parameters is not None else self._parameter_list, no_grad_set)
+        return append_backward(loss, parameters if parameters is not None else self.parameters, no_grad_set)
 
     def apply_gradients(self, params_grads: Pairs) -> list[str]:
         """Append the update of every parameter given.
@@ -151,7 +161,7 @@ class Optimizer(abc.ABC):
             factor = self._rate_factor(parameter)
             if factor not in rates:
                 rates[factor] = rate if factor == 1.0 else step.builder.mul(rate, factor)
-            self._update(step, self._target(step, parameter, gradient, rates[factor]))
+            self._update(self._parameter_update(step, parameter, gradient, rates[factor]))
         return [str(node.name) for node in itertools.islice(program.model.graph, before, None)]
 
     def apply_optimize(self, loss: Variable, startup_program: Program | None, params_grads: Pairs) -> list[str]:  # noqa: ARG002  # Paddle's
@@ -187,7 +197,7 @@ class Optimizer(abc.ABC):
 
     def get_lr(self) -> float:
         """Return the learning rate last set, or the first one of a schedule."""
-        rate = self._learning_rate
+        rate = self.learning_rate
         return rate.get_lr() if isinstance(rate, LRScheduler) else float(rate)
 
     def set_lr(self, value: float, scope: Scope | None = None) -> None:
@@ -200,9 +210,9 @@ class Optimizer(abc.ABC):
         Raises:
             InputError: the learning rate is a schedule, which the program follows.
         """
-        if isinstance(self._learning_rate, LRScheduler):
-            raise InputError(f"set_lr: the learning rate follows {self._learning_rate!r}; give the optimizer a number")
-        self._learning_rate = float(value)
+        if isinstance(self.learning_rate, LRScheduler):
+            raise InputError(f"set_lr: the learning rate follows {self.learning_rate!r}; give the optimizer a number")
+        self.learning_rate = float(value)
         scope = global_scope() if scope is None else scope
         for name in self._rates.values():
             if name in scope:
@@ -213,7 +223,7 @@ class Optimizer(abc.ABC):
     # What an optimizer gives.
 
     @abc.abstractmethod
-    def _update(self, step: UpdateStep, target: Target) -> None:
+    def _update(self, update: ParameterUpdate) -> None:
         """Append the update of one parameter and of its accumulators."""
 
     def _rescaled(self, builder: GraphBuilder, gradient: ir.Value) -> ir.Value:  # noqa: ARG002  # for Momentum
@@ -244,7 +254,7 @@ class Optimizer(abc.ABC):
 
     def _warn_of_low(self, parameters: Sequence[Variable]) -> None:
         low = [parameter for parameter in parameters if parameter.value.dtype in LOW_DTYPES]
-        if low and not self._multi_precision:
+        if low and not self.multi_precision:
             logger.warning(
                 "%s: accumulating in %s for '%s'%s can lead to poor accuracy or slow convergence; "
                 "set multi_precision=True for float32 master weights",
@@ -257,10 +267,10 @@ class Optimizer(abc.ABC):
     def _emit_rate(self, step: UpdateStep) -> ir.Value:
         """Return the learning rate of this step, a float32 scalar named `learning_rate_0` that can be fetched."""
         name = _generated("learning_rate", step.program)
-        if not isinstance(self._learning_rate, LRScheduler):
+        if not isinstance(self.learning_rate, LRScheduler):
             self._rates[step.program] = name
-            return step.state(name, float(self._learning_rate))
-        schedule = self._learning_rate
+            return step.state(name, float(self.learning_rate))
+        schedule = self.learning_rate
         counter = _generated("@lr_step@", step.program)
         taken = step.state(counter, schedule.initial_step, dtype=ir.DataType.INT64)
         rate = schedule.emit(step.builder, taken)
@@ -269,16 +279,18 @@ class Optimizer(abc.ABC):
 
     def _clipped(self, builder: GraphBuilder, pairs: Pairs) -> list[ir.Value]:
         gradients = [builder.high(gradient.value) for _, gradient in pairs]
-        if self._grad_clip is None:
+        if self.grad_clip is None:
             return gradients
         chosen = [i for i, (parameter, _) in enumerate(pairs) if parameter.info is None or parameter.info.need_clip]
-        for index, made in zip(chosen, self._grad_clip.clip(builder, [gradients[i] for i in chosen]), strict=True):
+        for index, made in zip(chosen, self.grad_clip.clip(builder, [gradients[i] for i in chosen]), strict=True):
             gradients[index] = made
         return gradients
 
-    def _target(self, step: UpdateStep, parameter: Variable, gradient: ir.Value, rate: ir.Value) -> Target:
+    def _parameter_update(
+        self, step: UpdateStep, parameter: Variable, gradient: ir.Value, rate: ir.Value
+    ) -> ParameterUpdate:
         weight, key = step.builder.high(parameter.value), parameter.name
-        if parameter.value.dtype in LOW_DTYPES and self._multi_precision:
+        if parameter.value.dtype in LOW_DTYPES and self.multi_precision:
             weight = step.master_weight(parameter)
             key = self.master_weights[parameter.name] = str(weight.name)
         gradient = self._rescaled(step.builder, gradient)
@@ -286,7 +298,22 @@ class Optimizer(abc.ABC):
         regularizer = own if own is not None else self.regularization
         if regularizer is not None:
             gradient = regularizer.add_to(step.builder, gradient, weight)
-        return Target(parameter, key, weight, gradient, rate)
+        return ParameterUpdate(step, parameter, key, weight, gradient, rate)
+
+
+def _check_numbers(label: str, optimizer: Optimizer) -> None:
+    for name, beta in (("beta1", optimizer.beta1), ("beta2", optimizer.beta2)):
+        if not 0.0 <= beta < 1.0:
+            raise OptionError(f"{label}: {name} must be in [0, 1), got {beta}")
+    if optimizer.epsilon < 0.0:
+        raise OptionError(f"{label}: epsilon must not be negative, got {optimizer.epsilon}")
+    if optimizer.lazy_mode:
+        raise OptionError(
+            f"{label}: lazy_mode=True updates only the rows that a sparse gradient has, and gradients are dense here; "
+            "leave it out"
+        )
+    if optimizer.amsgrad:
+        raise OptionError(f"{label}: amsgrad=True is not available; leave it out")
 
 
 def _checked(label: str, parameters: Sequence[Variable | str] | None) -> list[Variable | str] | None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from amp_transpiler.paddle.optimizer.base import Optimizer
-from amp_transpiler.paddle.optimizer.step import Target, UpdateStep
+import dataclasses
+
+from amp_transpiler.paddle.optimizer.base import Clip, Decay, Optimizer, Parameters, Rate
+from amp_transpiler.paddle.optimizer.step import ParameterUpdate
 
 __all__ = ["SGD"]
 
 
+@dataclasses.dataclass(eq=False)
 class SGD(Optimizer):
-    """`weight -= learning_rate * gradient`. A step whose gradients overflowed is taken with zeros; see `Optimizer`."""
+    """`weight -= learning_rate * gradient`. A step whose gradients overflowed is taken with zeros, as in Paddle."""
 
-    def _update(self, step: UpdateStep, target: Target) -> None:
-        step.replace_weight(target, "Sub", [target.weight, step.builder.mul(target.rate, target.gradient)])
+    learning_rate: Rate = 0.001
+    parameters: Parameters = None
+    weight_decay: Decay = None
+    grad_clip: Clip = None
+    multi_precision: bool = False
+    name: str | None = None
+
+    def _update(self, update: ParameterUpdate) -> None:
+        update.replace_weight("Sub", update.weight, update.builder.mul(update.rate, update.gradient))

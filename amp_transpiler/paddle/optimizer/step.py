@@ -1,4 +1,4 @@
-"""What an optimizer's rule works with while it appends its update to a program."""
+"""One training step's update of a program, while it is appended: what an optimizer's rule works with."""
 
 from __future__ import annotations
 
@@ -10,42 +10,18 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Persistable, Program, Variable
-from amp_transpiler.paddle.framework.persistables import create_persistable
+from amp_transpiler.paddle.framework.persistables import create_persistable, initialise_from
 
-__all__ = ["Target", "UpdateStep", "free_name"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Target:
-    """A parameter about to be updated.
-
-    Attributes:
-        parameter: the parameter as the forward pass reads it.
-        key: what its accumulators are named after: its master weight if it has one, else itself.
-        weight: its value in float32: the master weight, or the parameter.
-        gradient: its gradient in float32, clipped and regularised.
-        rate: its learning rate, a float32 scalar.
-    """
-
-    parameter: Variable
-    key: str
-    weight: ir.Value
-    gradient: ir.Value
-    rate: ir.Value
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The dimensions of the parameter."""
-        return self.parameter.shape
+__all__ = ["ParameterUpdate", "UpdateStep"]
 
 
 class UpdateStep:
-    """One training step's update of a program, while it is appended.
+    """The update of all parameters in one training step.
 
     Args:
         program: the training program.
-        startup: the program that makes initial values.
-        skip: where this bool scalar holds, everything stays as it was; None for updates that always happen.
+        startup: the program that computes initial values.
+        skip: a bool scalar; where it holds, everything stays as it was. None for a step that is never skipped.
     """
 
     def __init__(self, program: Program, startup: Program, skip: ir.Value | None) -> None:
@@ -55,7 +31,7 @@ class UpdateStep:
 
     @property
     def builder(self) -> GraphBuilder:
-        """What appends to the program; asked for anew each time, since making state turns its role back to forward."""
+        """Appends to the program. Ask for it again after `state`, which sets its role back to forward."""
         return self.program.builder("optimize")
 
     def state(
@@ -65,56 +41,36 @@ class UpdateStep:
         about = Persistable(name, "state")
         return create_persistable(about, shape, initial, dtype, main=self.program, startup=self.startup).value
 
-    def accumulator(
-        self, target: Target, kind: str, initial: float = 0.0, shape: Sequence[int] | None = None
-    ) -> ir.Value:
-        """Return a float32 accumulator of a parameter, of its shape unless another is given: `<key>_<kind>_0`."""
-        name = free_name(f"{target.key}_{kind}", self.program, self.startup)
-        return self.state(name, initial, target.shape if shape is None else shape)
-
     def replace(self, old: ir.Value, op_type: str, inputs: Sequence[ir.Value | float]) -> ir.Value:
         """Append an operator whose result replaces the persistable value `old` after the run, unless it is skipped.
 
         Returns:
             The value that replaces it.
         """
+        builder = self.builder
+        return self._replace(old, op_type, [builder.operand(value, old) for value in inputs])
+
+    def round_into(self, parameter: ir.Value, new: ir.Value) -> None:
+        """Replace a float16 or bfloat16 parameter by a float32 value, rounded."""
+        self._replace(parameter, "Cast", [new], {"to": int(parameter.dtype or ir.DataType.FLOAT16)})
+
+    def _replace(
+        self, old: ir.Value, op_type: str, inputs: Sequence[ir.Value], attributes: dict[str, int] | None = None
+    ) -> ir.Value:
         builder, name = self.builder, str(old.name)
         label = builder.names.fresh(f"{name}__new")
-        operands = [builder.operand(value, old) for value in inputs]
         if self._skip is None:
-            new = builder.op(op_type, operands, name=label)
+            new = builder.op(op_type, inputs, attributes, name=label)
         else:
-            new = builder.op("Where", [self._skip, old, builder.op(op_type, operands)], name=label)
+            new = builder.op("Where", [self._skip, old, builder.op(op_type, inputs, attributes)], name=label)
         self.program.updates[name] = label
         return new
 
-    def replace_weight(self, target: Target, op_type: str, inputs: Sequence[ir.Value | float]) -> None:
-        """Append an operator whose float32 result replaces a parameter, and its master weight if it has one."""
-        parameter = target.parameter.value
-        if parameter.dtype == ir.DataType.FLOAT:
-            self.replace(parameter, op_type, inputs)
-            return
-        if target.key != parameter.name:  # a master weight
-            new = self.replace(target.weight, op_type, inputs)
-        else:
-            new = self.builder.op(op_type, [self.builder.operand(value, target.weight) for value in inputs])
-        self._round_into(parameter, new)
-
-    def _round_into(self, parameter: ir.Value, new: ir.Value) -> None:
-        builder, name = self.builder, str(parameter.name)
-        label = builder.names.fresh(f"{name}__new")
-        to = {"to": int(parameter.dtype or ir.DataType.FLOAT16)}
-        if self._skip is None:
-            builder.op("Cast", [new], to, name=label)
-        else:
-            builder.op("Where", [self._skip, parameter, builder.op("Cast", [new], to)], name=label)
-        self.program.updates[name] = label
-
     def master_weight(self, parameter: Variable) -> ir.Value:
-        """Return a new float32 copy of a low parameter, which starts unrounded: `<parameter>_fp32_master_0`.
+        """Return a new float32 copy of a low parameter, `PARAMETER_fp32_master_0`, with the unrounded initial value.
 
         Raises:
-            InputError: the startup program does not say what the parameter starts from.
+            InputError: the startup program has no initial value for the parameter.
         """
         startup, name = self.startup, f"{parameter.name}_fp32_master_0"
         if parameter.name not in startup.updates:
@@ -123,20 +79,71 @@ class UpdateStep:
                 "has none: give minimize the startup program that was current when the parameter was made"
             )
         about = Persistable(name, "state")
-        if name not in startup.updates:  # else another program trains the parameter too: they share the master
-            builder = startup.builder()
-            source = startup.value(startup.updates[parameter.name])
-            label = builder.names.fresh(f"{name}__initial")
-            made = builder.op("Cast", [source], {"to": int(ir.DataType.FLOAT)}, name=label)
-            made.shape = ir.Shape(parameter.shape)
-            startup.updates[name] = label
-            startup.persistables.setdefault(name, about)
+        if name not in startup.updates:  # if it is: another program trains the parameter too, and they share the master
+            initialise_from(startup, about, parameter)
         return self.program.add_persistable(about, ir.DataType.FLOAT, parameter.shape)
 
 
-def free_name(base: str, program: Program, startup: Program) -> str:
+@dataclasses.dataclass(frozen=True, slots=True)
+class ParameterUpdate:
+    """The update of one parameter.
+
+    Attributes:
+        step: the step that it is part of.
+        parameter: the parameter as the forward pass reads it.
+        key: accumulators are named after this: the master weight if there is one, else the parameter.
+        weight: the parameter's value in float32: the master weight, or the parameter itself.
+        gradient: its gradient in float32, clipped and regularised.
+        rate: its learning rate, a float32 scalar.
+    """
+
+    step: UpdateStep
+    parameter: Variable
+    key: str
+    weight: ir.Value
+    gradient: ir.Value
+    rate: ir.Value
+
+    @property
+    def builder(self) -> GraphBuilder:
+        """Appends to the program. Ask for it again after `accumulator`, which sets its role back to forward."""
+        return self.step.builder
+
+    def accumulator(self, kind: str, initial: float = 0.0, shape: Sequence[int] | None = None) -> ir.Value:
+        """Return a new float32 accumulator named `KEY_KIND_0`.
+
+        Args:
+            kind: what it accumulates, for its name.
+            initial: its initial value.
+            shape: its shape; the parameter's unless given.
+        """
+        name = _free_name(f"{self.key}_{kind}", self.step)
+        return self.step.state(name, initial, self.parameter.shape if shape is None else shape)
+
+    def replace(self, accumulator: ir.Value, op_type: str, *inputs: ir.Value | float) -> ir.Value:
+        """Append an operator whose result replaces an accumulator after the run, unless the step is skipped.
+
+        Returns:
+            The value that replaces it.
+        """
+        return self.step.replace(accumulator, op_type, inputs)
+
+    def replace_weight(self, op_type: str, *inputs: ir.Value | float) -> None:
+        """Append an operator whose float32 result replaces the parameter, and its master weight if it has one."""
+        parameter = self.parameter.value
+        if parameter.dtype == ir.DataType.FLOAT:
+            self.step.replace(parameter, op_type, inputs)
+            return
+        if self.key != parameter.name:  # there is a master weight
+            new = self.step.replace(self.weight, op_type, inputs)
+        else:
+            new = self.builder.op(op_type, [self.builder.operand(value, self.weight) for value in inputs])
+        self.step.round_into(parameter, new)
+
+
+def _free_name(base: str, step: UpdateStep) -> str:
     """Return `base_0`, or the first of `base_1`, `base_2`, ... that neither program has yet."""
     count = 0
-    while program.find(f"{base}_{count}") is not None or f"{base}_{count}" in startup.updates:
+    while step.program.find(f"{base}_{count}") is not None or f"{base}_{count}" in step.startup.updates:
         count += 1
     return f"{base}_{count}"

@@ -1,6 +1,7 @@
 """Optimizers against torch's, and against numpy where torch has none; master weights; skipped steps."""
 
 import importlib.util
+import inspect
 import logging
 
 import numpy as np
@@ -12,7 +13,7 @@ from amp_transpiler.graph.program import Persistable, Program
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import data, program_guard
-from amp_transpiler.paddle.optimizer import SGD, Adam, AdamW, Lamb, Momentum, lr
+from amp_transpiler.paddle.optimizer import SGD, Adam, Adamax, AdamW, Lamb, Momentum, lr
 from amp_transpiler.paddle.regularizer import L1Decay, L2Decay
 from tests.paddle.optimizer.programs import gradient_fed, linear
 
@@ -21,7 +22,7 @@ needs_torch = pytest.mark.skipif(
 )
 
 FLOAT16, BFLOAT16 = ir.DataType.FLOAT16, ir.DataType.BFLOAT16
-ALL = [SGD, Momentum, Adam, AdamW, Lamb]
+ALL = [SGD, Momentum, Adam, Adamax, AdamW, Lamb]
 ADAPTIVE = [Adam, AdamW, Lamb]
 
 
@@ -44,9 +45,63 @@ TORCH = {
         "Adam",
         {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-4, "weight_decay": 0.1},
     ),
+    "adamax": (Adamax(0.05), "Adamax", {"lr": 0.05}),
+    "adamax-options": (
+        Adamax(0.05, 0.8, 0.95, weight_decay=0.1),
+        "Adamax",
+        {"lr": 0.05, "betas": (0.8, 0.95), "weight_decay": 0.1},
+    ),
     "adamw": (AdamW(0.05, weight_decay=0.2), "AdamW", {"lr": 0.05, "weight_decay": 0.2}),
     "adamw-default": (AdamW(0.05), "AdamW", {"lr": 0.05, "weight_decay": 0.01}),
 }
+
+
+# Paddle's signatures, in order; what is not among the defaults is None or False.
+ADAM_DEFAULTS = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+SIGNATURES = [
+    (SGD, "learning_rate parameters weight_decay grad_clip multi_precision name", {"learning_rate": 0.001}),
+    (
+        Momentum,
+        (
+            "learning_rate momentum parameters use_nesterov weight_decay grad_clip multi_precision rescale_grad "
+            "use_multi_tensor name"
+        ),
+        {"learning_rate": 0.001, "momentum": 0.9, "rescale_grad": 1.0},
+    ),
+    (
+        Adam,
+        (
+            "learning_rate beta1 beta2 epsilon parameters weight_decay grad_clip lazy_mode multi_precision "
+            "use_multi_tensor amsgrad name"
+        ),
+        ADAM_DEFAULTS,
+    ),
+    (Adamax, "learning_rate beta1 beta2 epsilon parameters weight_decay grad_clip name", ADAM_DEFAULTS),
+    (
+        AdamW,
+        (
+            "learning_rate beta1 beta2 epsilon parameters weight_decay lr_ratio apply_decay_param_fun grad_clip "
+            "lazy_mode multi_precision amsgrad name"
+        ),
+        {**ADAM_DEFAULTS, "weight_decay": 0.01},
+    ),
+    (
+        Lamb,
+        (
+            "learning_rate lamb_weight_decay beta1 beta2 epsilon parameters grad_clip exclude_from_weight_decay_fn "
+            "multi_precision always_adapt name"
+        ),
+        {**ADAM_DEFAULTS, "lamb_weight_decay": 0.01, "epsilon": 1e-6},
+    ),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "names", "defaults"), SIGNATURES)
+def test_the_signature_is_paddles(optimizer, names, defaults):
+    found = inspect.signature(optimizer).parameters
+    assert list(found) == names.split()
+    assert {name: p.default for name, p in found.items() if p.default not in (None, False)} == defaults
+    assert all(p.kind is p.POSITIONAL_OR_KEYWORD for p in found.values())
 
 
 @needs_torch
@@ -211,7 +266,9 @@ def test_two_optimizers_keep_apart():
 @pytest.mark.parametrize("kind", ALL)
 def test_masters_are_updated_unrounded_and_the_parameters_from_them(kind, dtype):
     w = draw(6)
-    low = gradient_fed(kind(0.01, multi_precision=True), {"w": w}, dtype=dtype)
+    optimizer = kind(0.01)
+    optimizer.multi_precision = True  # as decorate sets it; not every signature has it
+    low = gradient_fed(optimizer, {"w": w}, dtype=dtype)
     high = gradient_fed(kind(0.01), {"w": w})
     np.testing.assert_array_equal(low.scope["w_fp32_master_0"], w)
     for step in range(5):
@@ -223,7 +280,7 @@ def test_masters_are_updated_unrounded_and_the_parameters_from_them(kind, dtype)
     np.testing.assert_array_equal(low.scope["w"], master.astype(low.scope["w"].dtype))
     others = {name for name in low.scope if name not in {"w", "w_fp32_master_0", "learning_rate_0"}}
     assert all(name.startswith("w_fp32_master_0_") and low.scope[name].dtype == np.float32 for name in others)
-    assert len(others) == {SGD: 0, Momentum: 1}.get(kind, 4)
+    assert len(others) == {SGD: 0, Momentum: 1, Adamax: 3}.get(kind, 4)
 
 
 def test_small_updates_stall_without_masters(caplog):

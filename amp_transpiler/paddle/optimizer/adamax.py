@@ -1,0 +1,39 @@
+"""Adamax: Adam with the largest gradient of late instead of the average squared one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from amp_transpiler.paddle.optimizer.base import Clip, Decay, Optimizer, Parameters, Rate
+from amp_transpiler.paddle.optimizer.step import ParameterUpdate
+
+__all__ = ["Adamax"]
+
+
+@dataclasses.dataclass(eq=False)
+class Adamax(Optimizer):
+    """`inf_norm = max(beta2 * inf_norm + epsilon, |gradient|); weight -= rate_t * moment / inf_norm`.
+
+    `moment` is the average gradient, `rate_t` is `learning_rate / (1 - beta1**t)`. A step whose gradients overflowed is
+    taken with zeros, as in Paddle. The arguments are described at `Optimizer`.
+    """
+
+    learning_rate: Rate = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    parameters: Parameters = None
+    weight_decay: Decay = None
+    grad_clip: Clip = None
+    name: str | None = None
+
+    def _update(self, update: ParameterUpdate) -> None:
+        moment, inf_norm = update.accumulator("moment"), update.accumulator("inf_norm")
+        power = update.accumulator("beta1_pow_acc", self.beta1, ())
+        b, gradient = update.builder, update.gradient
+        moment = update.replace(moment, "Add", b.mul(moment, self.beta1), b.mul(gradient, 1.0 - self.beta1))
+        decayed = b.add(b.mul(inf_norm, self.beta2), self.epsilon)
+        inf_norm = update.replace(inf_norm, "Max", decayed, b.op("Abs", [gradient]))
+        update.replace(power, "Mul", power, self.beta1)
+        rate = b.div(update.rate, b.sub(1.0, power))
+        update.replace_weight("Sub", update.weight, b.mul(rate, b.div(moment, inf_norm)))
