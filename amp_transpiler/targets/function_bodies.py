@@ -136,7 +136,8 @@ def _float_operators(graph: onnx.GraphProto, outer: Mapping[str, str], imports: 
         inputs = tuple(types[name] if name else None for name in node.input)
         outputs = tuple(types[name] if name else None for name in node.output)
         if not _FLOATS.isdisjoint((*inputs, *outputs)):
-            kind = kind_of(ir.serde.deserialize_node(node), 1)
+            attributes = [ir.serde.deserialize_attribute(attribute) for attribute in node.attribute]
+            kind = kind_of(ir.Node(node.domain, node.op_type, [], attributes), 1)
             yield Operator(kind.domain, kind.op_type, imports, inputs, outputs, kind.attributes)
 
 
