@@ -1,1 +1,1 @@
-"""."""
+"""Five systems of mixed precision: a folder each, with its rules and its front door."""

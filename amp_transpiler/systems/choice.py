@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Collection
 
 from amp_transpiler.errors import OptionError
@@ -11,7 +10,7 @@ from amp_transpiler.graph.dtypes import LowFormat, low_format
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.paddle.levels import find_level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
-from amp_transpiler.systems.paddle.rules import PaddleRules
+from amp_transpiler.systems.paddle.policy import paddle_policy
 from amp_transpiler.systems.registry import SYSTEMS, rules_class
 from amp_transpiler.systems.sambanova.rules import PRESETS, SambanovaRules, find_preset, parse_mixed_ops
 from amp_transpiler.targets import Target, find_target
@@ -80,8 +79,6 @@ class Request:
 def choose_policy(request: Request) -> Policy:
     """Return the policy that a request asks for.
 
-    Only Paddle's rules honour `fp16_guard` regions.
-
     Raises:
         OptionError: an option has no such value, or two options contradict each other.
     """
@@ -93,9 +90,7 @@ def choose_policy(request: Request) -> Policy:
     if request.by_sambanova:
         return _sambanova(request, target, lists)
     if request.policy == "paddle":
-        rules = PaddleRules(level, lists, use_promote=request.use_promote)
-        tolerance = level.tolerances.get(low.name, math.inf)
-        return level.policy(rules=rules, low=low, target=target, use_guard=True, tolerance=tolerance)
+        return paddle_policy(level, low, target, lists, use_promote=request.use_promote)
     if request.use_promote:
         raise OptionError(f"use_promote is Paddle's: policy {request.policy!r} has its own rule; leave one of them out")
     if not level.without_levels:

@@ -19,8 +19,11 @@ from amp_transpiler.graph.program import Program, install
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import FP16_GUARD, region_of
 from amp_transpiler.graph.walk import scopes
-from amp_transpiler.systems.choice import Request, choose_policy
+from amp_transpiler.precision.policy import Policy
+from amp_transpiler.systems.paddle.levels import find_level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+from amp_transpiler.systems.paddle.policy import paddle_policy
+from amp_transpiler.targets import CUDA
 
 __all__ = ["cast_model_to_fp16", "cast_parameters_to_fp16", "cast_program"]
 
@@ -60,23 +63,23 @@ def cast_model_to_fp16(
             f"cast_model_to_fp16 edits a program in memory, got the path {os.fspath(program)!r}: convert files with "
             "amp_transpiler.transpile(src, dst), or amp_transpiler.load(path) first"
         )
-    request = Request(level=level, dtype=dest_type, lists=amp_lists, use_promote=use_promote)
-    return cast_program(program, request, use_guard=use_fp16_guard)
+    policy = paddle_policy(find_level(level), low_format(dest_type), CUDA, amp_lists, use_promote=use_promote)
+    return cast_program(program, policy, use_guard=use_fp16_guard)
 
 
-def cast_program(program: Program | ir.Model | onnx.ModelProto, request: Request, *, use_guard: bool) -> set[str]:
-    """Convert a program in place by whatever system's rules are asked for; see `cast_model_to_fp16`.
+def cast_program(program: Program | ir.Model | onnx.ModelProto, policy: Policy, *, use_guard: bool) -> set[str]:
+    """Convert a program in place by the rules of any system; see `cast_model_to_fp16`.
 
     Args:
         program: what to convert: all of it or, on an error, nothing.
-        request: the system and its options.
+        policy: how to decide.
         use_guard: only nodes inside an `fp16_guard` region become low.
 
     Returns:
         Names of the weights and constants that are low now.
     """
     given = load(program)
-    policy = dataclasses.replace(choose_policy(request), use_guard=use_guard, outputs_as_computed=given.is_training)
+    policy = dataclasses.replace(policy, use_guard=use_guard, outputs_as_computed=given.is_training)
     if policy.copies:
         return set()
     work = given.clone()

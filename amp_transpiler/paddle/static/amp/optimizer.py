@@ -25,7 +25,7 @@ from amp_transpiler.paddle.static.amp.scaler_state import ScalerState
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.scope import Scope, global_scope
-from amp_transpiler.systems.choice import Request
+from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.systems.paddle.casting import cast_parameters_to_fp16, cast_program
 from amp_transpiler.systems.paddle.levels import LEVELS, Level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
@@ -329,7 +329,9 @@ class OptimizerWithMixedPrecision:
 
     def _cast(self, program: Program) -> set[str]:
         options = self.options
-        return cast_program(program, options.request, use_guard=options.use_guard and options.mode.is_pure)
+        return cast_program(
+            program, choose_policy(options.request), use_guard=options.use_guard and options.mode.is_pure
+        )
 
     def _make_state(self, program: Program) -> None:
         def state(key: str, initial: float, dtype: ir.DataType) -> Variable:
