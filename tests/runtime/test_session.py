@@ -1,4 +1,4 @@
-"""Sessions: element types numpy does not know, emulation, external data, feeds that do not fit, benchmarks."""
+"""Sessions: element types that numpy does not have, emulation, external data, feeds that do not fit."""
 
 import gc
 import tempfile
@@ -11,9 +11,7 @@ import pytest
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph import io
-from amp_transpiler.graph.low_values import has_low_values
-from amp_transpiler.runtime import benchmark as benchmark_module, ort, session as session_module
-from amp_transpiler.runtime.benchmark import SIZE_NOT_SPEED, benchmark
+from amp_transpiler.runtime import ort, session as session_module
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.session import Session
 from amp_transpiler.runtime.values import from_ort, to_ort
@@ -123,30 +121,6 @@ def test_bfloat16_that_the_provider_has_no_kernel_for_runs_emulated():
     assert np.array_equal(y, (rounded * rounded).astype(BF16))
 
 
-@pytest.mark.parametrize(
-    ("body", "low"),
-    [
-        ("g (float[N] x) => (float[N] y) { y = Relu(x) }", False),
-        ("g (float[N] x) => (int64[N] y) { y = Cast <to = 7> (x) }", False),
-        ("g (float[N] x) => (float[N] y) { a = Cast <to = 10> (x) y = Cast <to = 1> (a) }", True),
-        ("g (float[N] x) => (float[N] y) <float16[1] w = {15360}> { a = Cast <to = 1> (w) y = Add(x, a) }", True),
-        (
-            "g (float[N] x) => (float[N] y) { a = Constant <value = float16 {1}> () b = CastLike(a, x) y = Add(x, b) }",
-            True,
-        ),
-        (
-            """g (float[N] x, bool c) => (float[N] y)
-               { y = If (c) <then_branch = t () => (float[N] p) { h = Cast <to = 16> (x) p = Cast <to = 1> (h) },
-                             else_branch = e () => (float[N] q) { q = Identity(x) }> }""",
-            True,
-        ),
-    ],
-    ids=["float32", "integers", "cast", "initializer", "constant", "body"],
-)
-def test_low_values_are_found_anywhere(body, low):
-    assert has_low_values(io.load(model(body))) is low
-
-
 # ---- what a session takes ----
 
 
@@ -246,61 +220,3 @@ def test_a_failing_run_raises_and_prints_nothing(capfd):
     assert "\n" not in text
     assert len(ort.error_text(caught.value, limit=40)) == 40
     assert capfd.readouterr() == ("", "")
-
-
-# ---- benchmarks ----
-
-
-def test_the_two_programs_take_turns():
-    calls = []
-    times = benchmark_module._alternate(lambda: calls.append("a"), lambda: calls.append("b"), runs=3, warmup=1)
-    assert "".join(calls) == "abababab"
-    assert [len(t) for t in times] == [3, 3]
-
-
-def test_a_benchmark_on_the_cpu_says_what_low_precision_buys(monkeypatch):
-    peaks = iter([200, 100])
-    monkeypatch.setattr(benchmark_module, "measure_peak", lambda *_args, **_options: next(peaks))
-    result = benchmark(
-        _matmul(np.float32), _matmul(np.float16), {"x": np.ones((1, 64), np.float32)}, CPUPlace(), runs=3
-    )
-    assert (result.place, result.runs, result.memory) == ("CPU", 3, "resident")
-    assert (result.reference_peak, result.low_peak) == (200, 100)
-    assert result.reference_ms > 0.0
-    assert result.speedup == result.reference_ms / result.low_ms
-    assert result.notes == (SIZE_NOT_SPEED,)
-
-
-def test_a_benchmark_emulates_what_does_not_load(monkeypatch):
-    emulated = []
-    monkeypatch.setattr(benchmark_module, "measure_peak", lambda *_args, emulate=True: emulated.append(emulate))
-    body = "g ({0}[N] x) => ({0}[N] y) {{ y = Mul(x, x) }}"
-    result = benchmark(
-        model(body.format("float")), model(body.format("bfloat16")), {"x": np.ones(2, np.float32)}, CPUPlace(), runs=1
-    )
-    assert emulated == [True, True]
-    assert "emulated" in result.notes[1]
-
-
-@pytest.mark.slow
-def test_peak_memory_is_that_of_a_process_of_its_own():
-    weight = onnx.numpy_helper.from_array(np.ones((4096, 4096), np.float32), "w")  # 64 MB
-    proto = model("g (float[N, 4096] x) => (float[N, 4096] y) { y = MatMul(x, w) }")
-    proto.graph.initializer.append(weight)
-    peak = benchmark_module.measure_peak(proto, {"x": np.ones((1, 4096), np.float32)}, CPUPlace())
-    assert 60 << 20 < peak < 400 << 20
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("feed", [np.ones(2, BF16), np.array(["a", "b"], object)], ids=["bfloat16", "string"])
-def test_feeds_of_any_type_reach_that_process(feed):
-    kind = "string" if feed.dtype == object else "bfloat16"
-    proto = model(f"g ({kind}[N] x) => ({kind}[N] y) {{ y = Identity(x) }}")
-    assert benchmark_module.measure_peak(proto, {"x": feed}, CPUPlace()) is not None
-
-
-@pytest.mark.slow
-def test_a_process_that_fails_is_a_warning(caplog):
-    proto = model("g (float[N] x) => (float[N] y) { y = Identity(x) }")
-    assert benchmark_module.measure_peak(proto, {"z": np.ones(1, np.float32)}, CPUPlace()) is None
-    assert "unknown input 'z'" in caplog.text

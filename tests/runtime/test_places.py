@@ -1,4 +1,4 @@
-"""Places, what answers on them, and how much memory there is."""
+"""Places: what they tell of themselves, the default one, and why CUDA cannot be used."""
 
 import ctypes
 import importlib.metadata
@@ -9,11 +9,14 @@ import sys
 
 import ml_dtypes
 import numpy as np
+import onnx.parser
 import pytest
 
+from amp_transpiler import static
 from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
 from amp_transpiler.runtime import cuda, memory, ort, places
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
+from amp_transpiler.runtime.session import Session
 from amp_transpiler.runtime.values import to_ort
 
 
@@ -108,6 +111,32 @@ def test_the_cpu_holds_values_where_they_are(dtype):
     assert (back.dtype, back.tolist()) == (dtype, [1.5, -2.0])
 
 
+class _OtherDevice(CPUPlace):
+    """A device of its own memory, run by the CPU provider: all that a further device takes is such a class."""
+
+    device = "other"
+    emulates_low = False
+    in_main_memory = False
+
+    def __str__(self):
+        return "OTHER"
+
+    def bind_output(self, binding, name):
+        binding.bind_output(name, "cpu")
+
+
+def test_a_session_and_an_executor_run_on_a_further_device():
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float16[N] x) => (float16[N] y) { y = Add(x, x) }'
+    )
+    place, x = _OtherDevice(), np.array([1.5], np.float16)
+    session = Session(proto, place)
+    assert (session.emulated, session.cpu_nodes) == (False, ("Add",))
+    assert session.run({"x": x})[0].tolist() == [3.0]
+    [y] = static.Executor(place).run(static.from_onnx(proto), {"x": x}, ["y"])
+    assert y.tolist() == [3.0]
+
+
 @pytest.mark.parametrize(
     ("devices", "problem", "expected", "level", "words"),
     [
@@ -177,51 +206,3 @@ def test_without_a_device_nothing_is_printed():
         [sys.executable, "-c", code], cwd=root, env={"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, check=True
     )
     assert (done.stdout, done.stderr) == (b"", b"")
-
-
-# ---- memory ----
-
-
-def _write(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A made-up /proc and /sys/fs/cgroup: 8000 kB available, and no control group yet."""
-    monkeypatch.setattr(memory, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "cgroup")
-    _write(tmp_path / "proc/meminfo", "MemTotal:  9000 kB\nMemAvailable:  8000 kB\n")
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("groups", "files", "expected"),
-    [
-        ("", {}, 8000 * 1024),
-        ("0::/\n", {"memory.max": "max\n", "memory.current": "5\n"}, 8000 * 1024),
-        ("0::/a/b\n", {"a/memory.max": "5000", "a/memory.current": "2000"}, 3000),
-        ("0::/a\n", {"a/memory.max": "5000", "a/memory.current": "4000", "a/memory.stat": "inactive_file 500\n"}, 1500),
-        ("0::/a\n", {"a/memory.max": "5000", "a/memory.current": "6000"}, 0),
-        (
-            "5:cpu,memory:/a\n",
-            {"memory/a/memory.limit_in_bytes": "700", "memory/a/memory.usage_in_bytes": "100"},
-            600,
-        ),
-    ],
-    ids=["no groups", "no limit", "limit of an ancestor", "cache can be dropped", "limit exceeded", "version 1"],
-)
-def test_available_memory_honours_the_control_group(machine, groups, files, expected):
-    _write(machine / "proc/self/cgroup", groups)
-    for name, text in files.items():
-        _write(machine / "cgroup" / name, text)
-    assert memory.available_memory() == expected
-
-
-def test_peak_memory_grows_with_what_is_used():
-    before = memory.peak_memory()
-    block = bytearray(b"x") * (before + (50 << 20) - memory.current_memory())
-    assert memory.peak_memory() >= before + (40 << 20)
-    del block
-    assert memory.peak_memory() >= before + (40 << 20)
