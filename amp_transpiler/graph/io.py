@@ -94,20 +94,20 @@ def _load_file(path: pathlib.Path) -> Program:
     return Program(model, path)
 
 
-def _check_proto(proto: onnx.ModelProto, what: str) -> None:
+def _check_proto(proto: onnx.ModelProto, name: str) -> None:
     if not proto.HasField("graph") or not proto.opset_import:
-        raise ModelError(f"{what}: not an ONNX model: it has no graph or imports no operator set")
+        raise ModelError(f"{name}: not an ONNX model: it has no graph or imports no operator set")
     if proto.ir_version < 3:
-        raise ModelError(f"{what}: IR version {proto.ir_version} predates ONNX 1.0; export the model again")
+        raise ModelError(f"{name}: IR version {proto.ir_version} predates ONNX 1.0; export the model again")
     if any(scope.sparse_initializer for scope in proto_graphs(proto.graph)):
-        raise ModelError(f"{what}: sparse initializers are not supported; store them as dense initializers")
+        raise ModelError(f"{name}: sparse initializers are not supported; store them as dense initializers")
 
 
-def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
+def _deserialize(proto: onnx.ModelProto, name: str) -> ir.Model:
     try:
         return from_proto(proto)
     except Exception as error:
-        raise ModelError(f"{what}: malformed ONNX: {_first_line(error)}") from error
+        raise ModelError(f"{name}: malformed ONNX: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -247,29 +247,29 @@ def tensor_bytes(model: ir.Model) -> Iterator[int]:
 # ---- order of nodes ----
 
 
-def sort_if_needed(model: ir.Model, what: str) -> None:
+def sort_if_needed(model: ir.Model, name: str) -> None:
     """Sort the nodes of every scope topologically if one is out of order.
 
     Raises:
         ModelError: the nodes form a cycle, or one reads an undefined value.
     """
-    _check_defined(model, what)
+    _check_defined(model, name)
     if not _is_sorted(model.graph, set()):
         try:
             model.graph.sort()
         except ValueError as error:
-            raise ModelError(f"{what}: the graph has a cycle: {_first_line(error)}") from error
-        logger.info("nodes of %s were not in topological order: sorted", what)
+            raise ModelError(f"{name}: the graph has a cycle: {_first_line(error)}") from error
+        logger.info("nodes of %s were not in topological order: sorted", name)
 
 
-def _check_defined(model: ir.Model, what: str) -> None:
+def _check_defined(model: ir.Model, name: str) -> None:
     for scope in scopes(model):
         for user in (*scope.graph, scope.graph):
             for value in user.inputs if isinstance(user, ir.Node) else user.outputs:
                 if value is None or value.producer() is not None or value.is_graph_input() or value.is_initializer():
                     continue
                 where = f"{user.op_type} '{user.name}'" if isinstance(user, ir.Node) else "the graph's outputs"
-                raise ModelError(f"{what}: the model is invalid: {where} reads '{value.name}', which nothing makes")
+                raise ModelError(f"{name}: the model is invalid: {where} reads '{value.name}', which nothing computes")
 
 
 def _is_sorted(graph: ir.Graph, seen: set[ir.Node]) -> bool:

@@ -54,6 +54,6 @@ def _first_output(node: ir.Node) -> str:
 
 
 def values_by_name(graph: ir.Graph) -> dict[str, ir.Value]:
-    """Return the named values of one graph: inputs, initializers and what its nodes compute, in this order."""
+    """Return the named values of one graph: inputs, initializers and node outputs, in this order."""
     values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
     return {str(value.name): value for value in values if value.name}

@@ -73,7 +73,7 @@ class Report:
         dtype: the low format.
         target: whose kernels counted.
         asked: the requested level, policy or preset, in words; the level unless given.
-        is_copy: nothing had to change, so the result is a copy of the source.
+        is_copy: the request changes nothing (level O0, preset mp0), so the result is a copy of the source.
         program: the converted program.
         decisions: one row a node of the fp32 program (functions inlined).
         nodes: number of decided nodes, `len(decisions)`.

@@ -82,7 +82,7 @@ def compile_step(
     feeds = tuple(infos[name] for name in assembled.feeds)
     for info in feeds:
         if info.numpy is None:
-            raise InputError(f"input '{info.name}' is no tensor: it cannot be fed")
+            raise InputError(f"input '{info.name}' is not a tensor, so it cannot be fed")
     types = {str(value.name): value.dtype or ir.DataType.FLOAT for value in assembled.model.graph.inputs}
     state = {name: types[name] for name in assembled.state}
     model, fuse = assembled.model, True
@@ -116,9 +116,9 @@ def _scalar_input(model: ir.Model, name: str) -> ir.Value:
     for value in model.graph.inputs:
         if value.name == name:
             return value
-    made = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
-    model.graph.inputs.append(made)
-    return made
+    scalar = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
+    model.graph.inputs.append(scalar)
+    return scalar
 
 
 def _specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:

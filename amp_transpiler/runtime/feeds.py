@@ -86,7 +86,7 @@ def check_feeds(
 
 
 def _listing(inputs: Sequence[ValueInfo]) -> str:
-    return ", ".join(f"{info.name}: {info}" for info in inputs) or "none at all"
+    return ", ".join(f"{info.name}: {info}" for info in inputs) or "none"
 
 
 def _checked(value: Any, info: ValueInfo, start: str, *, lenient: bool) -> Any:

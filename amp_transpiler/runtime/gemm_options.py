@@ -113,11 +113,11 @@ def _refuse_contradiction(tiling_accum: TilingAccum, found: str) -> None:
         return
     if not re.fullmatch(r"[+-]?[0-9]+", found):
         raise EnvironmentProblem(f"the environment has {VARIABLE}={found}, which is no integer: unset it")
-    said: TilingAccum = "low" if int(found) & _ACCUMULATE_LOW else "fp32"
-    if said != tiling_accum:
+    wanted: TilingAccum = "low" if int(found) & _ACCUMULATE_LOW else "fp32"
+    if wanted != tiling_accum:
         raise EnvironmentProblem(
             f"tiling_accum={tiling_accum!r}, but the environment has {VARIABLE}={found}, which accumulates float16 "
-            f"matrix products in {_NAMES[said]}: unset it, or ask for tiling_accum={said!r}"
+            f"matrix products in {_NAMES[wanted]}: unset it, or ask for tiling_accum={wanted!r}"
         )
 
 

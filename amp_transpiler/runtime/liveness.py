@@ -55,9 +55,9 @@ def kept_bytes(program: Program, fetch: Sequence[str] | None = None) -> int:
         InputError: a fetched name does not exist, or a result has no known shape.
     """
     run = _Run(program, fetch)
-    made = {value for node in run.nodes if role_of(node) == "forward" for value in node.outputs}
+    computed = {value for node in run.nodes if role_of(node) == "forward" for value in node.outputs}
     read = {run.memory(value) for node in run.nodes if role_of(node) == "backward" for value in _reads(node)}
-    return sum(map(_bytes_of, made & read))
+    return sum(map(_bytes_of, computed & read))
 
 
 class _Run:

@@ -45,19 +45,19 @@ class Scope(MutableMapping[str, np.ndarray]):
         return name in self._values
 
     def held(self, name: str) -> onnxruntime.OrtValue:
-        """Return the value as ONNX Runtime holds it."""
+        """Return the value in ONNX Runtime's form, without a copy."""
         return self._values[name]
 
     def hold(self, name: str, value: onnxruntime.OrtValue) -> None:
-        """Take over a value of ONNX Runtime's, which nobody else may write to from now on."""
+        """Store a value of ONNX Runtime without a copy; nothing else may write to it afterwards."""
         self._values[name] = value
 
     def find_var(self, name: str) -> ScopeVariable | None:
-        """Return a handle on a value, or None if there is none of this name."""
+        """Return a handle on the value with this name, or None."""
         return ScopeVariable(self, name) if name in self._values else None
 
     def var(self, name: str) -> ScopeVariable:
-        """Return a handle on a value that is there, or may be set."""
+        """Return a handle on a value, which need not exist yet."""
         return ScopeVariable(self, name)
 
 
@@ -91,14 +91,14 @@ _current: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("amp_tra
 
 
 def global_scope() -> Scope:
-    """Return the scope that is used where none is given."""
+    """Return the current scope: that of the innermost `scope_guard`, or one for the whole process."""
     found = _current.get()
     return _process_wide if found is None else found
 
 
 @contextlib.contextmanager
 def scope_guard(scope: Scope) -> Iterator[None]:
-    """Make `scope` the one that is used where none is given, inside."""
+    """Make `scope` the current scope in this context."""
     token = _current.set(scope)
     try:
         yield

@@ -30,7 +30,7 @@ _COPIES = 5  # opening a session holds weights about twice, for the fp32 and for
 
 
 class CannotCompare(Exception):
-    """Nothing could be compared; the message says why and what would help."""
+    """The programs cannot be compared; the message gives the reason and a remedy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

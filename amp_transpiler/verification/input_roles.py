@@ -73,7 +73,7 @@ class ModelInput:
         name = str(value.name)
         if not isinstance(value.type, ir.TensorType):
             kind = "of a type without tensors" if value.type is None else str(value.type)
-            raise CannotSynthesise(f"input '{name}' is no tensor but {kind}; give inputs that have it")
+            raise CannotSynthesise(f"input '{name}' is not a tensor but {kind}; give inputs that have it")
         dims = None
         if value.shape is not None:
             dims = tuple((d if d >= 0 else None) if isinstance(d, int) else d.value for d in value.shape)

@@ -52,20 +52,22 @@ def worst_nodes(
     exact = _intermediates(prepared, wanted, reference)
     rounded = _intermediates(emulate(low_program), wanted, reference)
     errors = {name: _error(exact[name], rounded[name], low) for name in exact if name in rounded}
-    beyond = {name for name, values in exact.items() if _overflows(values, low)}
-    ranked = sorted(_own_errors(prepared.model.graph, errors, beyond), key=lambda item: -item[1])
+    overflowing = {name for name, values in exact.items() if _overflows(values, low)}
+    ranked = sorted(_own_errors(prepared.model.graph, errors, overflowing), key=lambda item: -item[1])
     chosen: dict[str, str] = {}
     budget = max(1, int(_SHARE * len(candidates)))
-    for node, own in ranked:
+    for node, own_error in ranked:
         names = [name for name in _names(node) if name in candidates]
-        if not names or own <= 0.0 or (len(chosen) >= budget and math.isfinite(own)):
+        # The budget is for rounding errors: one overflow spoils a result, so all of them are repaired.
+        if not names or own_error <= 0.0 or (len(chosen) >= budget and math.isfinite(own_error)):
             continue
-        fault = "became non-finite" if math.isinf(own) else f"added an error of {own:.1%}"
+        fault = "became non-finite" if math.isinf(own_error) else f"added an error of {own_error:.1%}"
         chosen.update(dict.fromkeys(names, f"repaired: in {low.name} it {fault}"))
     return chosen
 
 
 def _names(node: ir.Node) -> Iterator[str]:
+    """Yield the names of a node and of the nodes in its bodies."""
     yield str(node.name)
     for _, body in bodies(node):
         for inner in body:
@@ -78,9 +80,10 @@ def _overflows(exact: np.ndarray, low: LowFormat) -> bool:
         return bool((np.isfinite(exact) & ~np.isfinite(exact.astype(low.numpy))).any())
 
 
-def _own_errors(graph: ir.Graph, errors: Mapping[str, float], beyond: set[str]) -> Iterator[tuple[ir.Node, float]]:
+def _own_errors(graph: ir.Graph, errors: Mapping[str, float], overflowing: set[str]) -> Iterator[tuple[ir.Node, float]]:
+    """Yield the nodes of the main graph, each with the error that it adds to its inputs' errors."""
     for node in graph:
-        if any(value is not None and value.name in beyond for value in (*node.inputs, *node.outputs)):
+        if any(value is not None and value.name in overflowing for value in (*node.inputs, *node.outputs)):
             yield node, math.inf
             continue
         results = [errors[str(value.name)] for value in node.outputs if value.name in errors]
@@ -92,7 +95,7 @@ def _own_errors(graph: ir.Graph, errors: Mapping[str, float], beyond: set[str]) 
             if value is not None and constant_of(value) is None
         ]
         largest = max(inherited, default=0.0)
-        if math.isfinite(largest):
+        if math.isfinite(largest):  # else an earlier node is to blame
             yield node, max(results) - largest
 
 
@@ -101,6 +104,7 @@ def _error(exact: np.ndarray, rounded: np.ndarray, low: LowFormat) -> float:
     if exact.shape != rounded.shape:
         return math.inf
     with np.errstate(over="ignore", invalid="ignore"):
+        # A float32 node's result is not rounded yet, but a low reader would round it.
         held = rounded.astype(low.numpy).astype(np.float64)
     finite = np.isfinite(exact)
     if not np.isfinite(held[finite]).all():
@@ -113,13 +117,13 @@ def _error(exact: np.ndarray, rounded: np.ndarray, low: LowFormat) -> float:
 def _intermediates(program: Program, names: list[str], reference: Reference) -> dict[str, np.ndarray]:
     """Run `program` on the first sample and return the named float values, those that it has."""
     exposed = program.clone()
+    exposed.source = None  # a session must open the edited model, not its file
     graph = exposed.model.graph
     present = {str(value.name) for value in graph.outputs}
     found = {str(value.name): value for node in graph for value in node.outputs if value.dtype in AMP_DTYPES}
     for name in names:
         if name in found and name not in present:
             graph.outputs.append(found[name])
-    exposed.source = None  # a session must open the edited model, not its file
     try:
         session = Session(exposed, CPUPlace(), emulate=False)
         fetched = [name for name in names if name in found]

@@ -1,4 +1,4 @@
-"""The verdict on a converted program: which outputs are too far from fp32, and how the report says so."""
+"""The verdict on a converted program: its outputs against the tolerance, and the notes for the report."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ def test_an_input_with_a_default_keeps_it():
 
 @pytest.mark.parametrize("declared", ["seq(float[N]) state", "optional(float[N]) state"])
 def test_what_is_no_tensor_is_named(declared):
-    with pytest.raises(CannotSynthesise, match="'state' is no tensor but"):
+    with pytest.raises(CannotSynthesise, match="'state' is not a tensor but"):
         made_up(takes("float[N] x", declared))
 
 
