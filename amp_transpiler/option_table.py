@@ -1,7 +1,8 @@
 """One row for each option of a conversion. `--help`, the README's table and `transpile`'s docstring are made from it.
 
 After a change run `python scripts/option_docs.py`, which rewrites the README and the docstring; a test fails until that
-is done. Text in backticks is code. `--help` reads the rows itself, so this module imports nothing heavy.
+is done. Text in backticks is code. `--help` reads the rows itself, so this module imports nothing heavy: targets and
+systems describe themselves in tables that are cheap to import.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from amp_transpiler.systems.registry import SYSTEMS
 from amp_transpiler.targets import TARGETS
 
 __all__ = ["GROUPS", "OPTIONS", "Option"]
@@ -189,12 +191,7 @@ OPTIONS = (
         parameter="policy",
         default="paddle",
         text="Whose rules decide. Only `paddle` has levels OD and O2.",
-        values={
-            "paddle": "Paddle's lists and levels",
-            "torch": "PyTorch's autocast classes",
-            "raf": "RAF's casting rules",
-            "mxnet": "MXNet's conversion lists",
-        },
+        values={name: system.description for name, system in SYSTEMS.items()},
     ),
     Option(
         name="preset",
