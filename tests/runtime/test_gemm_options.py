@@ -17,6 +17,7 @@ from amp_transpiler import optimizer, static
 from amp_transpiler.errors import EnvironmentProblem, OptionError
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.runtime import cuda, gemm_options, ort, places
+from amp_transpiler.runtime.executor import StepExecutor
 from amp_transpiler.runtime.gemm_options import VARIABLE
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
 from amp_transpiler.runtime.session import Session
@@ -186,8 +187,8 @@ def step(monkeypatch, **options):
         loss = functional.mse_loss(static.nn.fc(x, size=1), static.data("y", [None, 1]))
         optimizer.SGD(0.001).minimize(loss, startup)
     executor = static.Executor(CUDA, **options)
-    monkeypatch.setattr(static.Executor, "_run", _run_on_cpu)
-    monkeypatch.setattr(static.Executor, "_fitting", lambda _self, scope, name, _dtype: scope.held(name))
+    monkeypatch.setattr(StepExecutor, "_run", _run_on_cpu)
+    monkeypatch.setattr(StepExecutor, "_converted", lambda _self, scope, name, _dtype: scope.held(name))
     executor.run(startup, scope=scope)
     feed = {"x": np.ones((4, 3), np.float32), "y": np.ones((4, 1), np.float32)}
     return [executor.run(main, {k: v[:rows] for k, v in feed.items()}, [loss], scope=scope) for rows in (4, 2)]

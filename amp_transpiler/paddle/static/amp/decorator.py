@@ -69,156 +69,152 @@ def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
             `fp32_params` with `master_weight=False`.
         RuntimeError: what is given is no optimizer.
     """
-    fits = [o for o in (_fp16_only, _common) if set(kwargs) <= set(inspect.signature(o).parameters)]
+    fits = [o for o in (_Fp16Only, _Common) if set(kwargs) <= set(inspect.signature(o).parameters)]
+    overload: type[_Fp16Only | _Common] = _Common
     if len(fits) == 1:
-        return fits[0](*args, **kwargs)
-    if len(fits) == 2 and len(args) >= 3 and isinstance(args[2], float):
-        return _fp16_only(*args, **kwargs)
-    return _common(*args, **kwargs)
+        overload = fits[0]
+    elif len(fits) == 2 and len(args) >= 3 and isinstance(args[2], float):
+        overload = _Fp16Only
+    return overload(*args, **kwargs).wrapped()
 
 
-def _fp16_only(
-    optimizer: Optimizer,
-    amp_lists: AutoMixedPrecisionLists | None = None,
-    init_loss_scaling: float | None = None,
-    incr_every_n_steps: int | None = None,
-    decr_every_n_nan_or_inf: int | None = None,
-    incr_ratio: float | None = None,
-    decr_ratio: float | None = None,
-    use_dynamic_loss_scaling: bool = True,
-    use_pure_fp16: bool = False,
-    use_fp16_guard: bool | None = None,
-    use_bf16: bool = False,
-    use_promote: bool = False,
-    *,
-    policy: str = "paddle",
-    scaler: str = "paddle",
-    fp32_params: bool = False,
-    weight_grad_reduce: str = "fp32",
-) -> OptimizerWithMixedPrecision:
-    scaling = choose_scaler(
-        scaler,
-        PADDLE_FP16_ONLY,
-        init_loss_scaling=init_loss_scaling,
-        incr_every_n_steps=incr_every_n_steps,
-        decr_every_n_nan_or_inf=decr_every_n_nan_or_inf,
-        incr_ratio=incr_ratio,
-        decr_ratio=decr_ratio,
-    )
-    return _wrap(
-        optimizer,
-        amp_lists,
-        level="O2" if use_pure_fp16 else "O1",
-        dtype="bfloat16" if use_bf16 else "float16",
-        use_guard=use_pure_fp16 if use_fp16_guard is None else use_fp16_guard,
-        use_promote=use_promote,
-        scaling=scaling,
-        dynamic=use_dynamic_loss_scaling,
-        policy=policy,
-        fp32_params=fp32_params,
-        weight_grad_reduce=weight_grad_reduce,
-    )
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _OwnKeywords:
+    """The keywords that Paddle does not have."""
+
+    policy: str = "paddle"
+    scaler: str = "paddle"
+    fp32_params: bool = False
+    weight_grad_reduce: str = "fp32"
 
 
-def _common(
-    optimizer: Optimizer,
-    amp_lists: AutoMixedPrecisionLists | None = None,
-    level: str = "O1",
-    dtype: str = "float16",
-    master_weight: bool | None = None,
-    master_grad: bool = False,
-    init_loss_scaling: float | None = None,
-    incr_every_n_steps: int | None = None,
-    decr_every_n_nan_or_inf: int | None = None,
-    incr_ratio: float | None = None,
-    decr_ratio: float | None = None,
-    use_dynamic_loss_scaling: bool | None = None,
-    use_amp_guard: bool = False,
-    use_promote: bool = False,
-    *,
-    policy: str = "paddle",
-    scaler: str = "paddle",
-    fp32_params: bool = False,
-    weight_grad_reduce: str = "fp32",
-) -> OptimizerWithMixedPrecision:
-    if fp32_params and master_weight is False:
-        raise OptionError("fp32_params=True asks for master weights, and master_weight=False for none: leave one out")
-    name = low_format(dtype).name
-    scaling = choose_scaler(
-        scaler,
-        PADDLE,
-        init_loss_scaling=init_loss_scaling,
-        incr_every_n_steps=incr_every_n_steps,
-        decr_every_n_nan_or_inf=decr_every_n_nan_or_inf,
-        incr_ratio=incr_ratio,
-        decr_ratio=decr_ratio,
-    )
-    # Paddle leaves a bfloat16 program with a static scale of 65536; nobody who writes nothing means that.
-    if name == "bfloat16" and not use_dynamic_loss_scaling and scaling.init_loss_scaling == 2.0**16:
-        scaling = dataclasses.replace(scaling, init_loss_scaling=1.0)
-    wrapped = _wrap(
-        optimizer,
-        amp_lists,
-        level=level,
-        dtype=name,
-        use_guard=use_amp_guard,
-        use_promote=use_promote,
-        master_grad=master_grad,
-        scaling=scaling,
-        dynamic=name == "float16" if use_dynamic_loss_scaling is None else use_dynamic_loss_scaling,
-        policy=policy,
-        fp32_params=fp32_params,
-        weight_grad_reduce=weight_grad_reduce,
-    )
-    if master_weight is not False:
-        optimizer.multi_precision = True
-    return wrapped
+class _Overload(_OwnKeywords):
+    """The behaviour that both overloads share. Their fields are Paddle's arguments in Paddle's order."""
 
+    optimizer: Optimizer
+    amp_lists: AutoMixedPrecisionLists | None
+    init_loss_scaling: float | None
+    incr_every_n_steps: int | None
+    decr_every_n_nan_or_inf: int | None
+    incr_ratio: float | None
+    decr_ratio: float | None
+    use_promote: bool
 
-def _wrap(
-    optimizer: Optimizer,
-    amp_lists: AutoMixedPrecisionLists | None,
-    *,
-    level: str,
-    dtype: str,
-    use_guard: bool,
-    use_promote: bool,
-    scaling: Scaler,
-    dynamic: bool,
-    policy: str,
-    fp32_params: bool,
-    weight_grad_reduce: str,
-    master_grad: bool = False,
-) -> OptimizerWithMixedPrecision:
-    if not isinstance(optimizer, Optimizer):
-        raise RuntimeError(f"decorate needs one of amp_transpiler.paddle.optimizer's optimizers, got {optimizer!r}")  # noqa: TRY004  # Paddle's type
-    found = _training_level(level)
-    if found.lists == "white" and amp_lists is not None:
-        logger.warning(
-            "level %s: the lists given are not used, since all but the white operators stay float32", found.name
+    def _scaling(self, paddle: Scaler) -> Scaler:
+        return choose_scaler(
+            self.scaler,
+            paddle,
+            init_loss_scaling=self.init_loss_scaling,
+            incr_every_n_steps=self.incr_every_n_steps,
+            decr_every_n_nan_or_inf=self.decr_every_n_nan_or_inf,
+            incr_ratio=self.incr_ratio,
+            decr_ratio=self.decr_ratio,
         )
-        amp_lists = None
-    if weight_grad_reduce not in _WEIGHT_SUMS:
-        raise OptionError(f"weight_grad_reduce should be 'fp32' or 'low', got {weight_grad_reduce!r}")
-    if dtype == "bfloat16" and dynamic:
-        logger.warning("bfloat16 has float32's range: dynamic loss scaling is switched off, and the scale set to 1")
-        dynamic, scaling = False, dataclasses.replace(scaling, init_loss_scaling=1.0)
-    lists = amp_lists if amp_lists is not None else AutoMixedPrecisionLists(dtype=dtype)
-    request = Request(policy=policy, level=found.name, dtype=dtype, lists=lists, use_promote=use_promote)
-    choose_policy(request)  # refuses now what makes no sense
-    if fp32_params:
-        optimizer.multi_precision = True
-    options = AmpOptions(
-        request=request,
-        use_guard=use_guard,
-        master_grad=master_grad,
-        init_loss_scaling=float(scaling.init_loss_scaling),
-        dynamic=dynamic,
-        rule=scaling.rule,
-        fp32_params=fp32_params,
-        weight_grad_reduce=weight_grad_reduce,
-    )
-    return OptimizerWithMixedPrecision(optimizer, options)
+
+    def _wrap(
+        self, level: str, dtype: str, *, use_guard: bool, scaling: Scaler, dynamic: bool, master_grad: bool = False
+    ) -> OptimizerWithMixedPrecision:
+        if not isinstance(self.optimizer, Optimizer):
+            raise RuntimeError(  # noqa: TRY004  # Paddle's type
+                f"decorate needs one of amp_transpiler.paddle.optimizer's optimizers, got {self.optimizer!r}"
+            )
+        found, lists = _training_level(level), self.amp_lists
+        if found.lists == "white" and lists is not None:
+            logger.warning(
+                "level %s: the lists given are not used, since all but the white operators stay float32", found.name
+            )
+            lists = None
+        if self.weight_grad_reduce not in _WEIGHT_SUMS:
+            raise OptionError(f"weight_grad_reduce should be 'fp32' or 'low', got {self.weight_grad_reduce!r}")
+        if dtype == "bfloat16" and dynamic:
+            logger.warning("bfloat16 has float32's range: dynamic loss scaling is switched off, and the scale set to 1")
+            dynamic, scaling = False, dataclasses.replace(scaling, init_loss_scaling=1.0)
+        request = Request(
+            policy=self.policy,
+            level=found.name,
+            dtype=dtype,
+            lists=lists if lists is not None else AutoMixedPrecisionLists(dtype=dtype),
+            use_promote=self.use_promote,
+        )
+        choose_policy(request)  # so that a wrong request is refused here, not by minimize
+        if self.fp32_params:
+            self.optimizer.multi_precision = True
+        options = AmpOptions(
+            request=request,
+            use_guard=use_guard,
+            master_grad=master_grad,
+            init_loss_scaling=float(scaling.init_loss_scaling),
+            dynamic=dynamic,
+            rule=scaling.rule,
+            fp32_params=self.fp32_params,
+            weight_grad_reduce=self.weight_grad_reduce,
+        )
+        return OptimizerWithMixedPrecision(self.optimizer, options)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fp16Only(_Overload):
+    optimizer: Optimizer
+    amp_lists: AutoMixedPrecisionLists | None = None
+    init_loss_scaling: float | None = None
+    incr_every_n_steps: int | None = None
+    decr_every_n_nan_or_inf: int | None = None
+    incr_ratio: float | None = None
+    decr_ratio: float | None = None
+    use_dynamic_loss_scaling: bool = True
+    use_pure_fp16: bool = False
+    use_fp16_guard: bool | None = None
+    use_bf16: bool = False
+    use_promote: bool = False
+
+    def wrapped(self) -> OptimizerWithMixedPrecision:
+        return self._wrap(
+            "O2" if self.use_pure_fp16 else "O1",
+            "bfloat16" if self.use_bf16 else "float16",
+            use_guard=self.use_pure_fp16 if self.use_fp16_guard is None else self.use_fp16_guard,
+            scaling=self._scaling(PADDLE_FP16_ONLY),
+            dynamic=self.use_dynamic_loss_scaling,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Common(_Overload):
+    optimizer: Optimizer
+    amp_lists: AutoMixedPrecisionLists | None = None
+    level: str = "O1"
+    dtype: str = "float16"
+    master_weight: bool | None = None
+    master_grad: bool = False
+    init_loss_scaling: float | None = None
+    incr_every_n_steps: int | None = None
+    decr_every_n_nan_or_inf: int | None = None
+    incr_ratio: float | None = None
+    decr_ratio: float | None = None
+    use_dynamic_loss_scaling: bool | None = None
+    use_amp_guard: bool = False
+    use_promote: bool = False
+
+    def wrapped(self) -> OptimizerWithMixedPrecision:
+        if self.fp32_params and self.master_weight is False:
+            raise OptionError(
+                "fp32_params=True asks for master weights, and master_weight=False for none: leave one out"
+            )
+        dtype, dynamic = low_format(self.dtype).name, self.use_dynamic_loss_scaling
+        scaling = self._scaling(PADDLE)
+        # Paddle's default leaves a bfloat16 program with a static scale of 65536, which nobody asks for.
+        if dtype == "bfloat16" and not dynamic and scaling.init_loss_scaling == 2.0**16:
+            scaling = dataclasses.replace(scaling, init_loss_scaling=1.0)
+        wrapped = self._wrap(
+            self.level,
+            dtype,
+            use_guard=self.use_amp_guard,
+            scaling=scaling,
+            dynamic=dtype == "float16" if dynamic is None else dynamic,
+            master_grad=self.master_grad,
+        )
+        if self.master_weight is not False:
+            self.optimizer.multi_precision = True
+        return wrapped
 
 
 def _training_level(name: str) -> Level:

@@ -1,0 +1,140 @@
+"""Running the steps of programs whose values live in a scope: one session a program, fetch list and shape fed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.dtypes import AMP_DTYPES
+from amp_transpiler.graph.low_values import has_low_values
+from amp_transpiler.graph.program import Program
+from amp_transpiler.runtime.compile import CompiledStep, compile_step
+from amp_transpiler.runtime.feeds import check_feeds
+from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, warn_without_effect
+from amp_transpiler.runtime.places import Place
+from amp_transpiler.runtime.scope import Scope
+from amp_transpiler.runtime.values import to_ort
+
+__all__ = ["StepExecutor"]
+
+logger = logging.getLogger(__name__)
+
+
+class StepExecutor:
+    """Compiles the steps of programs when they are first run, keeps their sessions, and runs them.
+
+    Persistable values stay where the program runs. A run reads one set of buffers and writes another, which then takes
+    its place in the scope: ONNX Runtime does not order readers before an overwrite in place.
+
+    Args:
+        place: where to run.
+        emulate: on the CPU, run float16 and bfloat16 values as float32 that is rounded like them.
+        tiling_accum: see `amp_transpiler.paddle.static.Executor`.
+
+    Raises:
+        OptionError: `tiling_accum` is neither "fp32" nor "low".
+        EnvironmentProblem: `tiling_accum` is "low" on the CPU.
+    """
+
+    def __init__(self, place: Place, *, emulate: bool, tiling_accum: TilingAccum) -> None:
+        check_tiling_accum(tiling_accum, place)
+        self.place = place
+        self._emulate = emulate
+        self._tiling_accum: TilingAccum = tiling_accum
+        self._steps: dict[tuple[Any, ...], CompiledStep] = {}
+        self._programs: dict[int, Program] = {}  # keeps each program alive, since its id is part of the key
+
+    def run(
+        self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray], scope: Scope
+    ) -> list[onnxruntime.OrtValue]:
+        """Run a program once and replace the persistable values that it updates. An error leaves the scope as it was.
+
+        Args:
+            program: the program.
+            fetch: names of values of the program.
+            arrays: what is fed, by name. Inputs that nothing fetched or updated depends on are left out.
+            scope: the persistable values.
+
+        Returns:
+            What is fetched, where it was computed.
+        """
+        step = self._step(program, fetch, arrays)
+        wanted = {info.name for info in step.feeds}
+        feeds = check_feeds({name: array for name, array in arrays.items() if name in wanted}, step.feeds)
+        outputs = self._run(step, feeds, self._state(step, scope))
+        for name, output in step.updates.items():
+            scope.hold(name, outputs[output])
+        return [outputs[step.fetches[name]] for name in fetch]
+
+    def close(self) -> None:
+        """Close every session."""
+        self._steps.clear()
+        self._programs.clear()
+
+    def _step(self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray]) -> CompiledStep:
+        shapes = {name: array.shape for name, array in arrays.items()}
+        key = (id(program), program.version, tuple(fetch), tuple(sorted(shapes.items())))
+        found = self._steps.get(key)
+        if found is None:
+            for old in [k for k in self._steps if k[0] == id(program) and k[1] != program.version]:
+                del self._steps[old]
+            if id(program) not in self._programs:
+                self._warn_without_float16(program, shapes)
+            known = self._programs.setdefault(id(program), program)
+            found = compile_step(
+                known, fetch, shapes, self.place, emulated=self._emulate, tiling_accum=self._tiling_accum
+            )
+            self._steps[key] = found
+        return found
+
+    def _warn_without_float16(self, program: Program, fed: Mapping[str, Any]) -> None:
+        # A startup program, which is fed nothing, multiplies nothing either.
+        if self._tiling_accum == "low" and fed and not has_low_values(program, dtypes=(ir.DataType.FLOAT16,)):
+            warn_without_effect()
+
+    def _state(self, step: CompiledStep, scope: Scope) -> dict[str, onnxruntime.OrtValue]:
+        missing = [name for name in step.state if name not in scope]
+        if missing:
+            some = ", ".join(missing[:5]) + (" and more" if len(missing) > 5 else "")
+            raise InputError(
+                f"the scope has no value for {some}: run the "
+                "startup program first (exe.run(startup_program)), or load a checkpoint"
+            )
+        return {name: self._converted(scope, name, dtype) for name, dtype in step.state.items()}
+
+    def _converted(self, scope: Scope, name: str, dtype: ir.DataType) -> onnxruntime.OrtValue:
+        """Return a value of the scope, in the element type and on the device that the program reads it."""
+        value = scope.held(name)
+        held = ir.DataType(value.element_type())
+        if held != dtype:
+            if held not in AMP_DTYPES or dtype not in AMP_DTYPES:
+                raise InputError(
+                    f"'{name}' is {held} in the scope, but the program wants {dtype}: load the right checkpoint"
+                )
+            logger.info("'%s' is %s in the scope and is converted to %s, as the program has it", name, held, dtype)
+            scope[name] = scope[name].astype(dtype.numpy())
+            value = scope.held(name)
+        value = self.place.hold(value)
+        scope.hold(name, value)
+        return value
+
+    def _run(
+        self, step: CompiledStep, feeds: Mapping[str, np.ndarray], state: Mapping[str, onnxruntime.OrtValue]
+    ) -> dict[str, onnxruntime.OrtValue]:
+        binding = step.session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_ortvalue_input(name, to_ort(array))
+        for name, value in state.items():
+            binding.bind_ortvalue_input(name, value)
+        names = [output.name for output in step.session.get_outputs()]
+        for name in names:
+            self.place.bind_output(binding, name)
+        if names:
+            step.session.run_with_iobinding(binding)
+        return dict(zip(names, binding.get_outputs() if names else [], strict=True))
