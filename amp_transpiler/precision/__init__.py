@@ -1,1 +1,1 @@
-"""Deciding: lists, regions, constraints and rules, and the assignment they lead to. Nothing here edits a program."""
+"""Deciding: from a program and a policy to a precision for every node. Nothing here edits a program."""

@@ -1,4 +1,4 @@
-"""The result of deciding: which nodes, values and uses are low, each node with its reason."""
+"""The result of deciding: the precision of every node, with its reason, and of the values between the nodes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ ConstantStorage = Literal["offline", "whole", "runtime"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided about one node.
+    """The precision of one node.
 
     Attributes:
-        precision: `low`, `high`, or `untouched` (no float32 tensor, or control flow).
+        precision: `low`, `high` (float32), or `untouched` (no float32 tensor, or control flow).
         reason: one sentence.
-        form: which slots go low, for a low node.
-        takes_any: its float inputs are taken as they come.
-        neutral: a high node that is so only because nothing low is near; gray rules look through it.
-        rounded: outputs, by index, of a high node that are stored low.
+        form: the inputs and outputs that become low; None for a node that is not low.
+        takes_any: the node accepts its float inputs in any precision.
+        neutral: the node is float32 only because nothing near it is low. Rules that follow their inputs ignore it.
+        rounded: outputs, by index, of a float32 node that are stored low.
     """
 
     precision: Literal["low", "high", "untouched"]
@@ -38,18 +38,19 @@ class Decision:
 
 @dataclasses.dataclass(slots=True)
 class Assignment:
-    """A precision for every node, and what follows for the values between them.
+    """A decision for every node, and the precision of the values between them that follows.
 
     Attributes:
         low: the low format.
         decisions: node -> decision, for every node of every scope, in the order of execution.
-        low_values: float32 values that are born low: outputs of low nodes, ports, graph inputs if asked for.
-        low_uses: (node or graph, index) of control-flow ports and graph outputs that expect low.
-        missing_kernels: operator -> nodes that stay high for want of a kernel.
-        rounded_values: float32 results of high nodes that are stored low: what reads them high reads them rounded.
-        outputs_as_computed: outputs of the program come in the precision that they are made in.
-        constants: how constants become low. `offline`: in the file, with a float32 copy where high nodes read them too;
-            `whole`: in the file where all their readers want them low, else by a cast; `runtime`: by a cast.
+        low_values: float32 values that become low where they are defined: outputs of low nodes, values that control
+            flow passes on, graph inputs if asked for.
+        low_uses: (node or graph, index) of inputs of control flow and of graph outputs that expect low.
+        missing_kernels: operator -> number of nodes that stay float32 only because no kernel exists.
+        rounded_values: results of float32 nodes that are stored low: float32 readers get the rounded numbers too.
+        outputs_as_computed: outputs of the program keep the precision they are computed in.
+        constants: how constants become low. `offline`: in the file, with a float32 copy for float32 readers; `whole`:
+            in the file if all readers want them low, else by a cast; `runtime`: by a cast.
     """
 
     low: LowFormat
@@ -62,10 +63,10 @@ class Assignment:
     constants: ConstantStorage = "offline"
 
     def wanted(self, user: ir.Node | ir.Graph, index: int) -> Literal["low", "high", "any"]:
-        """In what precision a float32 value is wanted at input `index` of a node or output `index` of a graph."""
+        """The precision that input `index` of a node, or output `index` of a graph, wants of a float32 value."""
         if (user, index) in self.low_uses:
             return "low"
-        if isinstance(user, ir.Graph):
+        if isinstance(user, ir.Graph):  # only the main graph has opset imports; bodies are graphs, too
             return "any" if self.outputs_as_computed and user.opset_imports else "high"
         decision = self.decisions[user]
         if decision.takes_any:

@@ -1,8 +1,8 @@
-"""Nodes that compute from constants alone: ONNX Runtime runs them once, when it loads a model.
+"""Nodes that compute from constants alone. ONNX Runtime folds them: it runs them once, when it loads a model.
 
-They stay float32. It folds them on the CPU, which has float32 kernels for all of them and float16 kernels for few; what
-it could not fold would run every time, and a BatchNormalization in training form, by which some networks standardise
-their weights, is refused by CUDA altogether.
+They stay float32, since ONNX Runtime folds on the CPU, which has float32 kernels for all of them but few float16
+kernels. A node that it could not fold would run every time. Some could not even be loaded: networks that standardise
+their weights by a BatchNormalization in training mode, which the CUDA provider refuses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.walk import bodies, constant_of
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.walk import bodies
 from amp_transpiler.ops.kinds import MOVEMENT, RANDOM
 from amp_transpiler.ops.names import is_standard
 
@@ -19,9 +20,9 @@ __all__ = ["folded_nodes"]
 
 
 def folded_nodes(nodes: Iterable[ir.Node]) -> set[ir.Node]:
-    """Return the nodes that compute from constants alone, and those that move constants on to them.
+    """Return the nodes that compute from constants alone, and those that move constants to such nodes.
 
-    A node that only moves constants to where they are used is not among them: it may be low, and its constant with it.
+    Nodes that only move constants to other readers are not among them: they may be low, and their constants too.
 
     Args:
         nodes: in the order of execution.

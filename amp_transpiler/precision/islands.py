@@ -1,8 +1,8 @@
-"""Low islands that would only cost casts: groups of connected low nodes around which more is cast than inside is done.
+"""Islands: groups of connected low nodes that save less than the casts around them cost.
 
-Two low nodes belong together where one reads low what the other makes low. A group with a computing node (a
-convolution, a matrix product) always stays. Another stays if its nodes, not counting those that only move values, are
-more than the casts at its border. A model of its own kind, the cost of time and bytes, comes with the cost model.
+Two low nodes are connected if one reads low a value that the other computes low. A group with a computing node (a
+convolution, a matrix product) always stays low. Another group stays low if it has more nodes than casts at its border.
+Nodes that only move values do not count.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.walk import constant_of
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.ops.kinds import COMPUTE, MOVEMENT
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.assignment import Decision
@@ -21,7 +21,7 @@ __all__ = ["islands"]
 
 
 def islands(decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, str]]:
-    """Yield the nodes of every group that is not worth its casts, with the reason."""
+    """Yield the nodes of every island, with the reason."""
     groups: dict[ir.Node, list[ir.Node]] = collections.defaultdict(list)
     parent = _connected(decisions)
     for node in parent:

@@ -1,10 +1,10 @@
-"""What is numerically unsafe in a low format by what is known without data: the rules that level auto adds to O2.
+"""Nodes that are numerically unsafe in a low format, as far as can be told without running the program.
 
 Four rules, each a function from a typed program to nodes with a reason:
 
-1. operators that amplify rounding errors or leave the format's range (a table);
-2. sums of squares, and what is done with them before they are used;
-3. values that a constant beyond the format's range has gone into (softmax masks);
+1. operators that amplify rounding errors or leave the format's range (a column of the operator table);
+2. sums of squares, and the operators on them up to the one that uses them;
+3. values computed with a constant beyond the format's range, such as a softmax mask;
 4. index arithmetic: floats computed from integers alone, such as positions and masks.
 """
 
@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.constness import is_pow_of_two
+from amp_transpiler.graph.constness import constant_of, is_pow_of_two
 from amp_transpiler.graph.dtypes import LowFormat
-from amp_transpiler.graph.walk import bodies, constant_of, control_ports
+from amp_transpiler.graph.walk import bodies, control_ports
 from amp_transpiler.ops.kinds import BOUNDED, CAPPED, ROOT, SCATTER, SQUARES, SUM
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.table import column, operator_table
@@ -32,7 +32,7 @@ UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Operator -> the reason why it is unsafe, and the formats in which it is."""
 
-_FEATURES = 1024  # elements of a constant from which on it counts as weights; rotary frequencies have 32 to 128
+_WEIGHT_ELEMENTS = 1024  # a matrix of at least this size counts as weights; rotary frequencies have 32 to 128
 
 
 def unsafe_nodes(model: ir.Model, low: LowFormat, ranges: RangeFaults) -> dict[ir.Node, str]:
@@ -41,7 +41,7 @@ def unsafe_nodes(model: ir.Model, low: LowFormat, ranges: RangeFaults) -> dict[i
     Args:
         model: a typed program, nodes in topological order.
         low: the low format.
-        ranges: what rounding constants would do.
+        ranges: the damage that rounding does to constants.
     """
     nodes = list(in_order(model.graph))
     found: dict[ir.Node, str] = {}
@@ -68,7 +68,7 @@ def _amplifiers(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Fo
         if row is not None and low.name in row[1]:
             yield node, row[0]
         elif node.op_type in SCATTER and _reduces(node):
-            yield node, "repeated additions into one element swamp"
+            yield node, "repeated additions into one element lose small terms"
 
 
 def _reduces(node: ir.Node) -> bool:
@@ -77,7 +77,7 @@ def _reduces(node: ir.Node) -> bool:
 
 
 def _squares(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:
-    """Squares that are summed, their sum, and what is done to it up to the operator that uses it."""
+    """Squares that are summed, their sum, and the operators on the sum up to the one that uses it."""
     sums: set[ir.Value] = set()
     for node in nodes:
         if is_standard(node) and node.op_type in SUM and node.inputs and _is_square(node.inputs[0]):
@@ -93,7 +93,7 @@ def _squares(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found
                 yield node, "it works on a sum of squares"
                 sums.update(node.outputs)
             elif node.op_type in ("Div", "Mul"):
-                # So the whole normalisation is in one precision, as ONNX Runtime must see it to fuse it.
+                # The whole normalisation must be in one precision, or ONNX Runtime does not fuse it.
                 yield node, "it normalises by a sum of squares"
 
 
@@ -113,7 +113,7 @@ def _continues(node: ir.Node) -> bool:
 
 
 def _beyond_range(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:
-    """Follow what may exceed the range from the constants that do, until an operator with bounded results."""
+    """Follow values that may exceed the range, from the constants that do to operators with bounded results."""
     if low.name != "float16":
         return
     beyond: set[ir.Value] = set()
@@ -121,9 +121,9 @@ def _beyond_range(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> 
         _pass_through(node, beyond)
         if not is_standard(node) or not any(map(is_float32, node.outputs)):
             continue
-        source = node.op_type not in CAPPED and any("beyond" in ranges.of(value) for value in node.inputs)
+        source = node.op_type not in CAPPED and any(map(ranges.overflows, node.inputs))
         if any(value in beyond for value in node.inputs if value is not None):
-            yield node, "its input may be beyond float16's range: a mask or the like has gone into it"
+            yield node, "its input may be beyond float16's range: it was computed with a mask or another large constant"
         elif not source:
             continue
         if node.op_type not in BOUNDED and not _divides_by(node, ranges):
@@ -131,17 +131,18 @@ def _beyond_range(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> 
 
 
 def _pass_through(node: ir.Node, beyond: set[ir.Value]) -> None:
+    """Follow values into and out of the bodies of `node`."""
     for port in control_ports(node):
         if any(use.value in beyond for use in port.uses):
             beyond.update(port.definitions)
 
 
 def _divides_by(node: ir.Node, ranges: RangeFaults) -> bool:
-    return node.op_type == "Div" and "beyond" in ranges.of(node.inputs[1])
+    return node.op_type == "Div" and ranges.overflows(node.inputs[1])
 
 
 def _index_arithmetic(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:
-    """Floats made from integers, and what is computed from such floats and constants alone."""
+    """Floats made from integers, and floats computed from such floats and constants alone."""
     derived: set[ir.Value] = set()
     for node in nodes:
         if not is_standard(node) or not any(map(is_float32, node.outputs)) or any(bodies(node)):
@@ -159,6 +160,6 @@ def _index_arithmetic(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults)
 
 
 def _applies_weights(node: ir.Node) -> bool:
-    """Whether a weight matrix turns indices into features here: then it is no index arithmetic any more."""
+    """Whether a weight matrix turns indices into features here, which ends index arithmetic."""
     weights = (constant_of(value) for value in node.inputs)
-    return any(tensor is not None and len(tensor.shape) >= 2 and tensor.size >= _FEATURES for tensor in weights)
+    return any(tensor is not None and len(tensor.shape) >= 2 and tensor.size >= _WEIGHT_ELEMENTS for tensor in weights)

@@ -1,7 +1,8 @@
 """The precision of values that control flow passes on: branch results, loop state, scan inputs and outputs.
 
-Such a value has one type on both sides. It becomes low where that saves casts: each place that makes it, and the
-readers of each of its names, have a vote. A tie goes to float32 for loop state, which accumulates, else to low.
+Such a value has one type inside and outside the body. The majority decides, which saves casts: a vote for each source
+of the value, and one for each precision in which each of its definitions is read. A tie goes to float32 for loop state,
+since it accumulates, and to low otherwise.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.walk import ControlPort, constant_of, control_ports
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.walk import ControlPort, control_ports
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import is_float32
 
@@ -18,10 +20,10 @@ __all__ = ["settle_ports"]
 
 
 def settle_ports(assignment: Assignment, permitted: Callable[[ir.Node], bool] = lambda _: True) -> None:
-    """Decide every float32 port of the program, inner ones before outer ones, into `assignment`.
+    """Decide every float32 port of the program, inner ones before outer ones.
 
     Args:
-        assignment: nodes are decided, `low_values` holds what they make low.
+        assignment: its nodes are decided and their low outputs are in `low_values`; gets `low_values` and `low_uses`.
         permitted: whether a control-flow node may pass the low format on.
     """
     settled: set[ir.Value] = set()
@@ -41,15 +43,15 @@ def _is_float32(port: ControlPort) -> bool:
 
 
 def _wants_low(port: ControlPort, assignment: Assignment, settled: set[ir.Value]) -> bool:
-    votes = [_made(use.value, assignment, settled) for use in port.uses]
+    votes = [_source(use.value, assignment, settled) for use in port.uses]
     for value in port.definitions:
         votes += _read(value, assignment)
     low, high = votes.count("low"), votes.count("high")
     return low > high or (low == high and low > 0 and port.kind != "state")
 
 
-def _made(value: ir.Value | None, assignment: Assignment, settled: set[ir.Value]) -> str | None:
-    """How the value that enters a port is born; None for a constant, or a port that is settled later."""
+def _source(value: ir.Value | None, assignment: Assignment, settled: set[ir.Value]) -> str | None:
+    """The precision of a source; None for a constant, which can be either, or a port that is decided later."""
     if value is None or constant_of(value) is not None:
         return None
     if value in assignment.low_values:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import onnx_ir as ir
 
 from amp_transpiler.graph.constants import constant_range
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LowFormat
-from amp_transpiler.graph.walk import constant_of
 
 __all__ = ["RangeFaults", "range_fault"]
 
 _SMALL_LOSS = 2.0**-7  # of a constant's norm: if rounding loses more, the nodes that read it stay float32
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Fault:
+    """The reason not to round a constant, and whether that is overflow; an empty reason if there is none."""
+
+    reason: str = ""
+    overflows: bool = False
+
+
+_HARMLESS = _Fault()
 
 
 class RangeFaults:
@@ -25,25 +38,36 @@ class RangeFaults:
     def __init__(self, low: LowFormat, strict: bool = True) -> None:
         self._low = low
         self._strict = strict
-        self._known: dict[int, tuple[ir.TensorProtocol, str]] = {}
+        self._known: dict[int, tuple[ir.TensorProtocol, _Fault]] = {}
 
     def of(self, value: ir.Value | None) -> str:
         """Say why a constant must not be rounded; empty if it may be, or if the value is no float32 constant."""
+        return self._fault(value).reason
+
+    def overflows(self, value: ir.Value | None) -> bool:
+        """Whether a constant must not be rounded because it would become infinite."""
+        return self._fault(value).overflows
+
+    def _fault(self, value: ir.Value | None) -> _Fault:
         tensor = constant_of(value)
         if tensor is None or tensor.dtype != ir.DataType.FLOAT:
-            return ""
+            return _HARMLESS
         if id(tensor) not in self._known:  # the tensor is kept too: were it freed, another could get its id
-            self._known[id(tensor)] = (tensor, range_fault(tensor, self._low, self._strict))
+            self._known[id(tensor)] = (tensor, _fault(tensor, self._low, self._strict))
         return self._known[id(tensor)][1]
 
 
 def range_fault(tensor: ir.TensorProtocol, low: LowFormat, strict: bool = True) -> str:
     """Say why the float32 `tensor` must not be rounded to `low`; empty if it may be. bfloat16 has float32's range."""
+    return _fault(tensor, low, strict).reason
+
+
+def _fault(tensor: ir.TensorProtocol, low: LowFormat, strict: bool) -> _Fault:
     if low.name != "float16" or tensor.size == 0:
-        return ""
+        return _HARMLESS
     measured = constant_range(tensor, low)
     if measured.overflows and (strict or not measured.stands_for_infinity):
-        return f"constant reaches {measured.largest:.3g}, beyond {low.name}'s {low.max:g}"
+        return _Fault(f"constant reaches {measured.largest:.3g}, beyond {low.name}'s {low.max:g}", overflows=True)
     if measured.loss > _SMALL_LOSS and (strict or tensor.size > 1):
-        return f"constant of at most {measured.largest:.3g} loses {measured.loss:.0%} to rounding in {low.name}"
-    return ""
+        return _Fault(f"constant of at most {measured.largest:.3g} loses {measured.loss:.0%} to rounding in {low.name}")
+    return _HARMLESS

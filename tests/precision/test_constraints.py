@@ -193,3 +193,13 @@ def test_a_constant_is_looked_at_once():
     assert ranges.of(value) == ranges.of(value)
     assert Counted.reads == reads
     assert ranges.of(None) == ""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_overflow_is_told_from_lost_digits(name):
+    values, *expected = FAULTS[name]
+    tensor = ir.tensor(np.array(values, np.float32))
+    value = ir.Value(name="w", type=ir.TensorType(ir.DataType.FLOAT), const_value=tensor)
+    ir.Graph([], [], nodes=[], initializers=[value])
+    for strict, part in zip((True, False), expected, strict=True):
+        assert RangeFaults(FLOAT16, strict).overflows(value) == ("beyond" in (part or ""))
