@@ -158,9 +158,10 @@ class _Assigner:
             return "inside a disable_amp region"
         if self._guarded and FP16_GUARD not in region:
             return "outside every fp16_guard region"
-        names = {str(value.name) for value in (*node.inputs, *node.outputs) if value is not None}
-        if black := sorted(names & policy.rules.lists.black_varnames):
-            return f"reads or writes black variable '{black[0]}'"
+        if listed := policy.rules.lists.black_varnames:
+            names = {str(value.name) for value in (*node.inputs, *node.outputs) if value is not None}
+            if black := sorted(names & listed):
+                return f"reads or writes black variable '{black[0]}'"
         if node.op_type not in CAPPED:
             for index in sorted(form.inputs):
                 if fault := self._ranges.of(node.inputs[index]):

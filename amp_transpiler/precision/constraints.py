@@ -105,8 +105,12 @@ class Constraints:
 
     def imports(self, opset: int | None = None) -> Imports:
         """The domains that the program imports, with `opset` as the version of ONNX's own if it is given."""
-        imports = self._model.graph.opset_imports
-        return imports_of(imports if opset is None else {**imports, "": opset})
+        return _imports(tuple(self._model.graph.opset_imports.items()), opset)
+
+
+@functools.lru_cache
+def _imports(opset_imports: Imports, opset: int | None) -> Imports:
+    return imports_of(dict(opset_imports) if opset is None else {**dict(opset_imports), "": opset})
 
 
 JudgesKind = Callable[[Kind, Imports, "frozenset[int] | None"], Constraint]
