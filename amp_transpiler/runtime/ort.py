@@ -14,6 +14,7 @@ from typing import TypeAlias
 import onnxruntime
 
 from amp_transpiler.errors import EnvironmentProblem
+from amp_transpiler.targets import CPU, CUDA
 
 __all__ = [
     "CPU_PROVIDER",
@@ -30,8 +31,8 @@ __all__ = [
 ]
 
 Provider: TypeAlias = str | tuple[str, dict[str, str]]  # its name, with its options if it has any
-CPU_PROVIDER = "CPUExecutionProvider"
-CUDA_PROVIDER = "CUDAExecutionProvider"
+CPU_PROVIDER = CPU.provider
+CUDA_PROVIDER = CUDA.provider
 
 _FATAL = 4  # the log severity above errors: ONNX Runtime raises every error, so printing it too only adds noise
 # ONNX Runtime 1.31 fuses `Mul(x, Div(1, y))` wrongly where x comes from an Identity that it removes: the fused node

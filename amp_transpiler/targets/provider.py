@@ -20,8 +20,8 @@ class Provider(Target):
 
     name: str
     description: str
-    provider: str | None
-    runtime_version: str | None
+    provider: str
+    runtime_version: str
     fallback: Target | None = None
     inserts_casts: bool = False
 

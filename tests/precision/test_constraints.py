@@ -8,7 +8,7 @@ from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.precision.constraints import Constraints, is_float32, touches_float32
 from amp_transpiler.precision.ranges import RangeFaults, range_fault
-from amp_transpiler.targets import CUDA, TARGETS
+from amp_transpiler.targets import CUDA, TARGETS, Target
 from tests.support import array, parse
 
 FORMATS = {"float16": FLOAT16, "bfloat16": BFLOAT16}
@@ -137,6 +137,24 @@ def test_a_node_can_be_judged_at_another_opset():
     constraints = Constraints(model, CUDA, BFLOAT16)
     assert constraints.of(model.graph[0]).form is None
     assert constraints.of(model.graph[0], opset=22).form is not None
+
+
+class Half(Target):
+    """A further backend: MatMul in float16, up to opset 20."""
+
+    name, newest_opset = "half", 20
+
+    def has_kernel(self, operator):
+        return operator.op_type == "MatMul" and operator.bound_types["T"] == "float16"
+
+
+def test_a_further_backend_is_an_object():
+    model = ir.from_proto(parse("(float[2,4] x, float[4,4] w) => (float[2,4] y) { h = MatMul (x, w) y = Relu (h) }"))
+    propagate_types(model)
+    half, wide = Constraints(model, Half(), FLOAT16), Constraints(model, Half(), BFLOAT16)
+    assert [half.of(node).form is not None for node in model.graph] == [True, False]
+    assert "no float16 kernel for Relu-14 on half" in half.of(model.graph[1]).reason
+    assert [wide.of(node).form for node in model.graph] == [None, None]
 
 
 FLOATS = {"float": True, "float16": False, "double": False, "int64": False, "bool": False}
