@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         cast_parameters_to_fp16 as cast_parameters_to_fp16,
     )
     from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists as AutoMixedPrecisionLists
-    from amp_transpiler.systems.raf.autocast import autocast as autocast
     from amp_transpiler.systems.raf.casting_rules import CustomTypeHint as CustomTypeHint, casting_rule as casting_rule
+    from amp_transpiler.systems.raf.conversion import autocast as autocast
 else:
     __getattr__, __dir__ = lazy_names(__name__)

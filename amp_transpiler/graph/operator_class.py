@@ -12,7 +12,7 @@ __all__ = ["operator_class"]
 
 
 def operator_class(node: ir.Node) -> str:
-    """Return the operator's name, or the finer class that the node is of (`Conv[depthwise]`) where it has some."""
+    """Return the operator's name, or the node's finer class (`Conv[depthwise]`) if it belongs to one."""
     name = operator_name(node)
     refine = _REFINEMENTS.get(name)
     finer = refine(node) if refine is not None else None
@@ -28,7 +28,7 @@ def _conv(node: ir.Node) -> str | None:
         return "3d"
     group = node.attributes.get("group")
     groups = group.as_int() if group is not None else 1
-    # The weight is [M, C / group, ...]: a filter of its own for every channel.
+    # The weight is [M, C / group, ...]: with a second dimension of 1, every channel has a filter of its own.
     return "depthwise" if groups > 1 and shape and shape[1] == 1 else None
 
 

@@ -1,4 +1,4 @@
-"""Operators whose output type is set by an attribute instead of an input."""
+"""Operators whose output type is set by an attribute, not by an input."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["DTYPE_ATTRIBUTES", "DtypeAttribute", "attribute_dtype", "dtype_attri
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DtypeAttribute:
-    """How an attribute sets the type of outputs.
+    """An attribute that sets the element type of outputs.
 
     Attributes:
         attribute: its name.
         outputs: the outputs whose type it sets.
-        default: the type where it is absent: an element type, or the index of the input whose type is taken.
-        holds_tensor: the attribute is a tensor whose own type counts, not the number of a type.
+        default: the type if the attribute is absent: an element type, or the index of an input of the same type.
+        holds_tensor: the attribute is a tensor and its element type counts; otherwise it is the number of a type.
     """
 
     attribute: str
@@ -50,18 +50,18 @@ DTYPE_ATTRIBUTES: dict[str, DtypeAttribute] = {
 
 
 def dtype_attribute(node: ir.Node) -> DtypeAttribute | None:
-    """Return the row for `node`, or None if its output types come from its inputs alone."""
+    """Return the attribute that sets output types of `node`, or None if its inputs alone set them."""
     return DTYPE_ATTRIBUTES.get(node.op_type) if is_standard(node) else None
 
 
 def attribute_dtype(node: ir.Node, rule: DtypeAttribute) -> ir.DataType | None:
-    """Return the element type that `rule` gives the outputs of `node`; None if it hangs on an untyped input."""
+    """Return the element type that `rule` gives the outputs of `node`; None if that of an untyped input."""
     attribute = node.attributes.get(rule.attribute)
     if attribute is not None and not attribute.is_ref():
         if rule.holds_tensor:
             return attribute.as_tensor().dtype
         number = attribute.as_int()
-        if number:  # DequantizeLinear's 0 means: as the scale
+        if number:  # 0 in DequantizeLinear means the type of the scale
             return ir.DataType(number)
     if isinstance(rule.default, ir.DataType):
         return rule.default

@@ -1,4 +1,4 @@
-"""How an operator is named: by domain and type, ONNX's own domain left out."""
+"""Names of operators: domain and type; ONNX's own domain is left out."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def is_standard(node: ir.Node) -> bool:
 
 
 def operator_name(node: ir.Node) -> str:
-    """Return the operator as lists name it: `Conv`, `com.microsoft::BiasGelu`."""
+    """Return the operator's name in lists and tables: `Conv`, `com.microsoft::BiasGelu`."""
     return node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"

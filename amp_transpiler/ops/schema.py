@@ -1,4 +1,4 @@
-"""Operator signatures: what types a schema permits in which slot, at a given opset.
+"""Operator signatures: the types that a schema permits for each input and output, at a given opset.
 
 ONNX's own domains come from the `onnx` package, the others (`com.microsoft`, ...) from the schemas that ONNX Runtime
 bundles.
@@ -22,13 +22,13 @@ _ONNX_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slot:
-    """One formal input or output.
+    """One formal input or output of a schema.
 
     Attributes:
-        name: the schema's name for it.
+        name: its name in the schema.
         type: a type parameter (`T`) or a concrete type (`tensor(float)`).
-        variadic: it stands for any number of actual slots.
-        homogeneous: a variadic's actual slots all share the type parameter's binding.
+        variadic: it stands for any number of actual inputs or outputs.
+        homogeneous: all actual inputs or outputs of a variadic slot have the same type.
     """
 
     name: str
@@ -39,13 +39,13 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """The typing of one operator at one version.
+    """The types that one version of an operator's schema permits.
 
     Attributes:
         since_version: the opset that introduced this version of the schema.
-        inputs, outputs: formal slots, a variadic one last.
-        allowed: type parameter -> types it may be bound to (`tensor(float16)`, `seq(tensor(float))`, ...).
-        has_function: the operator can be written out as a function of others.
+        inputs, outputs: the formal slots. A variadic one comes last.
+        allowed: type parameter -> the types it permits (`tensor(float16)`, `seq(tensor(float))`, ...).
+        has_function: ONNX also defines the operator as a function of other operators.
     """
 
     domain: str
@@ -57,15 +57,15 @@ class Signature:
     has_function: bool
 
     def input(self, index: int) -> Slot | None:
-        """The formal slot of the actual input `index`, or None beyond the last."""
+        """Return the formal slot of input `index`, or None beyond the last."""
         return _slot(self.inputs, index)
 
     def output(self, index: int) -> Slot | None:
-        """The formal slot of the actual output `index`, or None beyond the last."""
+        """Return the formal slot of output `index`, or None beyond the last."""
         return _slot(self.outputs, index)
 
     def types(self, slot: Slot) -> frozenset[str]:
-        """The types that `slot` admits."""
+        """Return the types that `slot` permits."""
         return self.allowed.get(slot.type) or frozenset((slot.type,))
 
 
@@ -77,7 +77,7 @@ def _slot(slots: tuple[Slot, ...], index: int) -> Slot | None:
 
 @functools.cache
 def signature(domain: str, op_type: str, opset: int) -> Signature | None:
-    """Return the signature in force at `opset`, or None if no schema is known for the operator."""
+    """Return the operator's signature at `opset`, or None if no schema is known."""
     domain = "" if domain == "ai.onnx" else domain
     if domain in _ONNX_DOMAINS:
         try:
@@ -91,12 +91,12 @@ def signature(domain: str, op_type: str, opset: int) -> Signature | None:
 
 
 def newest_opset() -> int:
-    """The newest opset of ONNX's own domain that the installed `onnx` knows."""
+    """Return the newest opset of ONNX's own domain in the installed `onnx`."""
     return onnx.defs.onnx_opset_version()
 
 
 def opset_of(model: ir.Model, domain: str) -> int:
-    """The version of `domain` that the model imports; 1 where a custom domain is not imported at all."""
+    """Return the version of `domain` that the model imports; 1 for a custom domain that it does not import."""
     imports = model.graph.opset_imports
     if domain in ("", "ai.onnx"):
         return imports.get("", imports.get("ai.onnx", 1))
@@ -154,7 +154,7 @@ _TENSORS = {dtype: f"tensor({name})" for dtype, name in _TENSOR_NAMES.items()}
 
 
 def type_string(type_: ir.TypeProtocol | None) -> str | None:
-    """Write a type as ONNX's schemas do: `tensor(float)`, `seq(tensor(float16))`; None where it is unknown."""
+    """Return a type as ONNX's schemas write it: `tensor(float)`, `seq(tensor(float16))`; None for an unknown type."""
     if type_ is None:
         return None
     if isinstance(type_, ir.TensorType):

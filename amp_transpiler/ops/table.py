@@ -16,7 +16,7 @@ _UNMATCHED = "none"  # the row of the names that no ONNX operator corresponds to
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """What the table says of one operator.
+    """One row of the table: the facts about one operator.
 
     Attributes:
         operator: its name (`Conv`, `com.microsoft::FusedConv`), or a finer class of it (`Conv[depthwise]`).

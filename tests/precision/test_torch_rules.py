@@ -103,7 +103,7 @@ def test_row_77_lower_precision_operators_become_low(name):
     call, out, opset = LOWER_PRECISION[name]
     found = decided(call, out=out, opset=opset, imports=', "com.microsoft": 1')["n"]
     assert found.precision == "low"
-    assert found.reason.endswith("runs in low precision")
+    assert found.reason.endswith("runs in lower precision")
     assert found.form.inputs
 
 

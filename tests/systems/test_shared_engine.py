@@ -335,7 +335,7 @@ def test_mxnet_warns_of_a_target_operator_that_cannot_be_low(caplog):
     graph = "(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) y = my.Foo (h) }"
     model = parse(graph, imports=', "my": 1', w=array(4, 4))
     amp.convert_model(model, target_dtype_ops=["MatMul", "my::Foo"])
-    assert "my::Foo is on the target list but stays as it is written" in caplog.text
+    assert "my::Foo is on the target list but stays as written" in caplog.text
 
 
 @pytest.mark.parametrize(

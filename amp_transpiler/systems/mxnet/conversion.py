@@ -1,4 +1,4 @@
-"""`convert_model` and the list queries: MXNet 2's conversion of a model for inference, on ONNX programs."""
+"""`convert_model` and the queries of its lists: MXNet 2's conversion of a model for inference, on ONNX programs."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ logger = logging.getLogger(__name__)
 
 
 def list_lp16_ops(target_dtype: str = "float16") -> list[str]:
-    """Return the operators that are always low: what `target_dtype_ops` stands for unless given."""
+    """Return the operators that are always low: the default of `target_dtype_ops`."""
     return sorted(default_mxnet_lists(target_dtype).target)
 
 
 def list_fp32_ops(target_dtype: str = "float16") -> list[str]:
-    """Return the operators that stay as written: what `fp32_ops` stands for unless given."""
+    """Return the operators that stay as written: the default of `fp32_ops`."""
     return sorted(default_mxnet_lists(target_dtype).fp32)
 
 
 def list_lp16_fp32_ops(target_dtype: str = "float16") -> list[str]:
-    """Return the neutral operators: low if any of their float inputs is there in low precision."""
+    """Return the neutral operators: low if any of their float inputs is available in lower precision."""
     return sorted(default_mxnet_lists(target_dtype).neutral)
 
 
 def list_conditional_fp32_ops(target_dtype: str = "float16") -> list[tuple[str, str, list[str]]]:
-    """Return what `conditional_fp32_ops` stands for unless given: (operator, attribute, values)."""
+    """Return the default of `conditional_fp32_ops`: (operator, attribute, values)."""
     return [(op, name, list(values)) for op, name, values in default_mxnet_lists(target_dtype).conditional]
 
 
@@ -80,10 +80,10 @@ def list_loss_output_functions(target_dtype: str = "float16") -> list[str]:
 
 
 def list_lp16_use_fp32_params(target_dtype: str = "float16") -> dict[str, list[str]]:
-    """Return, by operator, the inputs that stay float32 in a low node where the target has a kernel for that.
+    """Return, by operator, the inputs that stay float32 in a low node if the target has a kernel for that.
 
-    ONNX Runtime's CUDA provider has none for BatchNormalization, so `convert_model` rounds its parameters, training
-    programs aside.
+    ONNX Runtime's CUDA provider has none for BatchNormalization, so `convert_model` rounds its parameters, except in
+    training programs.
     """
     low_format(target_dtype)
     return {operator: list(inputs.values()) for operator, inputs in USE_FP32_PARAMS.items()}
@@ -99,31 +99,30 @@ def convert_model(
     excluded_sym_names: Collection[str] = (),
     cast_params_offline: bool = False,
 ) -> Program:
-    """Return the program in mixed precision by MXNet's rules; what was given stays as it is.
+    """Return a copy of the program in mixed precision, by MXNet's rules.
 
-    A list that is given replaces MXNet's: operators that only that one named are neutral then, and operators named in
-    it leave the other default lists. Graph outputs keep their types. Nodes excluded by name are in a `disable_amp`
-    region of the result, so that later conversions leave them alone as well.
+    A list that you give replaces MXNet's: operators on the replaced list alone become neutral, and operators on yours
+    leave the other default lists. Graph outputs keep their types. Nodes excluded by name are in a `disable_amp` region
+    of the result, so that later conversions leave them alone as well.
 
     Args:
-        program: what to convert; functions are inlined in the result.
-        input_dtypes: graph input -> its element type: the program's own, or `target_dtype` for a float32 input, which
-            then takes low values. Inputs not named keep their types.
+        program: the program. It is not changed; functions are inlined in the copy.
+        input_dtypes: graph input -> element type: the program's own, or `target_dtype` for a float32 input. Inputs that
+            are not named keep their types.
         target_dtype: `float16` or `bfloat16`.
         target_dtype_ops: operators that are low.
         fp32_ops: operators that stay as written.
-        conditional_fp32_ops: (operator, attribute, values): nodes whose attribute, or its default, has one of the
-            values stay as written: strings as they are, numbers in decimal, lists as `[1,2]`. Other nodes of such an
-            operator are low if it is a target operator, else as its list says; one on the default fp32 list becomes
-            neutral.
-        excluded_sym_names: nodes that stay as written, with all in their bodies. Unknown names are warned of.
-        cast_params_offline: store a constant low if every node that reads it wants it low. Otherwise constants stay
-            float32 and are cast at run time, those of one element aside.
+        conditional_fp32_ops: (operator, attribute, values): a node stays as written if its attribute, or the default,
+            has one of the values. Values are text: strings unchanged, numbers in decimal, lists as `[1,2]`. Other nodes
+            of the operator follow its list; an operator on the default fp32 list becomes neutral.
+        excluded_sym_names: nodes that stay as written, with all nodes in their bodies. Unknown names are warned of.
+        cast_params_offline: store a constant low if every node that reads it wants it low. Otherwise constants of more
+            than one element stay float32 and are cast at run time.
 
     Raises:
-        OptionError: (a ValueError) an argument is not of the form above, an operator is on two of the lists given, or
-            is neither on one of MXNet's lists nor in the program; a node lacks the attribute of a condition.
-        ModelError: the program was not valid to begin with.
+        OptionError: (a ValueError) an argument has another form, an operator is on two of the given lists, or is
+            neither on one of MXNet's lists nor in the program, or a node lacks the attribute of a condition.
+        ModelError: the program is not valid.
     """
     given, low = load(program), low_format(target_dtype)
     tables = _tables(given.model, low, target_dtype_ops, fp32_ops, conditional_fp32_ops)
@@ -151,7 +150,7 @@ def _tables(
     fp32_ops: Collection[str] | None,
     conditional_fp32_ops: Collection[tuple[str, str, Sequence[str]]] | None,
 ) -> MxnetLists:
-    """The lists in effect, after what was given has been found to make sense for the program."""
+    """Return the lists in effect, after checking the given ones against the program."""
     defaults = default_mxnet_lists(low.name)
     target = _names(target_dtype_ops, "target_dtype_ops")
     fp32 = _names(fp32_ops, "fp32_ops")
@@ -196,7 +195,7 @@ def _condition(entry: object) -> Condition:
 def _refuse_overlaps(
     target: Collection[str] | None, fp32: Collection[str] | None, conditions: Collection[Condition] | None
 ) -> None:
-    """Refuse an operator on two lists of the user's; against a default list the user's simply wins."""
+    """Refuse an operator on two of the user's lists. Against a default list, the user's list wins."""
     lists = {
         "target_dtype_ops": set(target or ()),
         "fp32_ops": set(fp32 or ()),
@@ -212,7 +211,7 @@ def _refuse_overlaps(
 
 
 def _refuse_illegal(names: Collection[str], defaults: MxnetLists, present: set[str]) -> None:
-    """Refuse an operator that is neither on a default list, nor a class of one that is, nor in the program."""
+    """Refuse an operator that is neither on a default list, nor a finer class of one that is, nor in the program."""
     legal = defaults.operators | present
     illegal = [name for name in names if name not in legal and not _is_class(name, legal)]
     if not illegal:
@@ -230,12 +229,12 @@ def _refuse_illegal(names: Collection[str], defaults: MxnetLists, present: set[s
 
 
 def _is_class(name: str, legal: Collection[str]) -> bool:
-    """Whether `name` is a finer class of a legal operator: those that there are, are known names."""
+    """Whether `name` is a finer class of a legal operator."""
     return "[" in name and name.partition("[")[0] in legal and not unknown_operators([name], ())
 
 
 def _operators(model: ir.Model) -> set[str]:
-    """Operators of a program, and the finer classes in it, functions included."""
+    """Return the operators and finer classes of a program, with its functions."""
     nodes = list(_every_node(model))
     return {operator_name(node) for node in nodes} | {operator_class(node) for node in nodes}
 
@@ -252,7 +251,7 @@ def _replaced(
     fp32: Collection[str] | None,
     conditions: tuple[Condition, ...] | None,
 ) -> MxnetLists:
-    """The lists in effect: those given take the place of the default ones; what they no longer name is neutral."""
+    """Return the default lists with the given ones in their place; operators that no list has any more are neutral."""
     named = {*(target or ()), *(fp32 or ())}
     freed = {operator for operator, _, _ in conditions or ()} & (defaults.fp32 - named)
     taken = {key for key in defaults.operators if key in named or key.partition("[")[0] in named}
@@ -269,7 +268,7 @@ def _replaced(
 
 
 def _low_inputs(program: Program, dtypes: Mapping[str, Any] | None, low: LowFormat) -> frozenset[str]:
-    """The graph inputs that are to take low values."""
+    """Return the graph inputs that become low."""
     if dtypes is None:
         return frozenset()
     if not isinstance(dtypes, Mapping):
@@ -279,7 +278,9 @@ def _low_inputs(program: Program, dtypes: Mapping[str, Any] | None, low: LowForm
     found = set()
     for name, dtype in dtypes.items():
         if name not in inputs:
-            raise OptionError(f"input_dtypes names '{name}', which is no input: {', '.join(inputs) or 'there is none'}")
+            raise OptionError(
+                f"input_dtypes names '{name}', which is no input: {', '.join(inputs) or 'the program has none'}"
+            )
         wanted, own = parse_dtype(dtype), inputs[name]
         if wanted == own:
             continue
@@ -287,7 +288,7 @@ def _low_inputs(program: Program, dtypes: Mapping[str, Any] | None, low: LowForm
             may = f"{_name(own)} or {low.name}" if own == ir.DataType.FLOAT else _name(own)
             raise OptionError(f"input_dtypes: input '{name}' is {_name(own)}: expected {may}, got {_name(wanted)}")
         if any(value.name == name for value in graph.outputs):
-            raise OptionError(f"input_dtypes: input '{name}' is an output as well, and outputs keep their types")
+            raise OptionError(f"input_dtypes: input '{name}' is also an output, and outputs keep their types")
         found.add(name)
     return frozenset(found)
 
@@ -302,7 +303,7 @@ def _name(dtype: ir.DataType | None) -> str:
 
 
 def _exclude(program: Program, names: Collection[str]) -> None:
-    """Put the nodes named into a disable_amp region, in place."""
+    """Put the named nodes into a disable_amp region, in place."""
     handles = {str(n) for node in _every_node(program.model) for n in ([node.name] if node.name else _outputs(node))}
     for name in sorted(set(names) - handles):
         logger.warning("excluded_sym_names: the program has no node '%s'", name)
@@ -315,14 +316,14 @@ def _outputs(node: ir.Node) -> list[str | None]:
 
 
 def _warn_of_refusals(assignment: Assignment, tables: MxnetLists) -> None:
-    """Warn of target operators that stay as written because they cannot be low, as MXNet does."""
+    """Warn, as MXNet does, of target operators that stay as written because they cannot be low."""
     refused: dict[str, str] = {}
     for node, decision in assignment.decisions.items():
         no_form = decision.precision == "high" and tables.key_of(node) in tables.target
         if no_form and DISABLE_AMP not in region_of(node):
             refused.setdefault(operator_name(node), decision.reason)
     for operator, reason in refused.items():
-        logger.warning("%s is on the target list but stays as it is written: %s", operator, reason)
+        logger.warning("%s is on the target list but stays as written: %s", operator, reason)
 
 
 def _report_unlisted(program: Program, assignment: Assignment, tables: MxnetLists) -> None:

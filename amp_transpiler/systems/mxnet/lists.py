@@ -1,7 +1,7 @@
 """MXNet 2's operator lists, from the operator table.
 
-There are five lists: target (always low), fp32 (as written), widest (low if that needs no new cast), neutral (low if a
-float input is low already) and conditional (as written where an attribute has one of some values).
+The lists are target (always low), fp32 (as written), widest (low if that needs no new cast), neutral (low if a float
+input is low already) and conditional (as written if an attribute has one of some values).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from amp_transpiler.ops.table import column, operator_table
 __all__ = ["LOSSES", "USE_FP32_PARAMS", "Condition", "MxnetLists", "default_mxnet_lists", "like_mxnet_name"]
 
 Condition = tuple[str, str, tuple[str, ...]]
-"""Operator, attribute, values of it (as text) with which a node stays as it is written."""
+"""Operator, attribute, values of it (as text) with which a node stays as written."""
 
 # MXNet's own entries are attributes of Activation and LeakyReLU; their values are operators of their own in ONNX and
 # stand on the fp32 list. No ONNX operator has such a choice in an attribute that every node has, so this one is empty.

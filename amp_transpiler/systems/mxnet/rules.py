@@ -1,4 +1,4 @@
-"""MXNet's rules: a node's list, and what is there in low precision already, whoever made or asked for it."""
+"""MXNet's rules: the list that a node is on, and which values are available in lower precision anywhere."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["MxnetRules"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MxnetRules(Rules):
-    """The rules by which MXNet 2 converts a model; the order of independent nodes makes no difference.
+    """The rules by which MXNet 2 converts a model. The order of independent nodes makes no difference.
 
     Args:
         low: the low format.
-        lists: what the user listed beside MXNet's tables; it wins over them.
+        lists: the user's own lists, which win over MXNet's.
         given_tables: the lists that replace MXNet's; None for MXNet's own in the low format.
         conditional: nodes of the program at hand that stay as written because of an attribute, with the reason.
     """
@@ -49,7 +49,7 @@ class MxnetRules(Rules):
         """Return rules that know which nodes of the program stay as written because of an attribute.
 
         Raises:
-            OptionError: a node of a conditional operator does not have the attribute, nor a default for it.
+            OptionError: a node of a conditional operator has neither the attribute nor a default for it.
         """
         found_nodes: dict[ir.Node, str] = {}
         conditions: dict[str, list[Condition]] = {}
@@ -70,7 +70,7 @@ class MxnetRules(Rules):
         return dataclasses.replace(self, conditional=found_nodes)
 
     def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
-        """Whether no condition of the user's looks at either node, besides."""
+        """Whether, besides, no condition depends on an attribute of either node."""
         conditional = {operator for operator, _, _ in self.tables.conditional}
         return super().may_fold(norm, producer) and not conditional & {operator_name(norm), operator_name(producer)}
 
@@ -79,7 +79,7 @@ class MxnetRules(Rules):
         return super().can_lower(node) and self.tables.key_of(node) not in self.tables.fp32
 
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
-        """Go by the user's lists, then by MXNet's, which may ask what is there in low precision already."""
+        """Decide by the user's lists, then by MXNet's and the values that are available in lower precision."""
         if (wish := listed(node, form, self.lists)) is not None:
             return wish
         if node in self.conditional:
@@ -97,32 +97,32 @@ class MxnetRules(Rules):
             return _widest(values, form, state)
         available = next((value for value in values if state.has_low(value)), None)
         if available is not None:
-            return Decision("low", f"neutral: '{available.name}' is there in low precision", form)
-        return Decision("high", f"{key} follows its inputs{why}: none is there in low precision")
+            return Decision("low", f"neutral: '{available.name}' is available in lower precision", form)
+        return Decision("high", f"{key} follows its inputs{why}: none is available in lower precision")
 
 
 def _widest(values: list[ir.Value], form: LowForm, state: State) -> Decision:
     missing = next((value for value in values if not state.has_low(value)), None)
     if missing is not None:
-        return Decision("high", f"widest type: '{missing.name}' is not there in low precision")
-    return Decision("low", "widest type: every float input is there in low precision", form)
+        return Decision("high", f"widest type: '{missing.name}' is not available in lower precision")
+    return Decision("low", "widest type: every float input is available in lower precision", form)
 
 
 def _with_fp32_parameters(node: ir.Node, form: LowForm, state: State) -> LowForm:
-    """The form in which the parameters that MXNet keeps in float32 stay so, if the target runs it."""
+    """Return the form in which the parameters that MXNet keeps in float32 stay float32, if the target runs it."""
     keep = USE_FP32_PARAMS.get(operator_name(node))
     narrower = state.form_with(node, form.inputs.difference(keep)) if keep else None
     return narrower or form
 
 
 def _is_attribute(value: ir.Value) -> bool:
-    """Whether a value is a constant of one element: an attribute in MXNet, so no tensor that could be cast."""
+    """Whether a value is a constant of one element. In MXNet that is an attribute, which cannot be cast."""
     tensor = constant_of(value)
     return tensor is not None and tensor.size == 1
 
 
 def _attribute_text(node: ir.Node, name: str, imports: Mapping[str, int]) -> str | None:
-    """An attribute of a node as text, or its default; None if there is neither."""
+    """Return an attribute of a node, or its default, as text; None if it has neither."""
     attribute = node.attributes.get(name)
     found = None if attribute is None or attribute.is_ref() else attribute.value
     if not isinstance(found, (int, float, str, tuple)):  # a tensor, a graph or nothing
@@ -139,7 +139,7 @@ def _text(value: object) -> str:
 
 
 def _is_same(found: str, value: str) -> bool:
-    """Whether two texts are the same word, or the same number however it is written."""
+    """Whether two texts are equal, as numbers if both are."""
     try:
         return float(found) == float(value)
     except ValueError:
@@ -147,10 +147,10 @@ def _is_same(found: str, value: str) -> bool:
 
 
 def _default(node: ir.Node, name: str, imports: Mapping[str, int]) -> object:
-    """The default that the operator's schema gives an attribute, or None."""
+    """Return the default that the operator's schema has for an attribute, or None."""
     if not is_standard(node):
         formal = _runtime_attributes(node, imports.get(node.domain, 1)).get(name)
-        default = onnx.AttributeProto.FromString(formal._default_value) if formal is not None else None  # noqa: SLF001 - it has no other
+        default = onnx.AttributeProto.FromString(formal._default_value) if formal is not None else None  # noqa: SLF001 - no public name
     else:
         try:
             schema = onnx.defs.get_schema(node.op_type, imports.get("", onnx.defs.onnx_opset_version()), "")

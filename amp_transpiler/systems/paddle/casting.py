@@ -1,4 +1,4 @@
-"""`cast_model_to_fp16` and `cast_parameters_to_fp16`: Paddle's two low-level functions, on ONNX programs."""
+"""`cast_model_to_fp16` and `cast_parameters_to_fp16`: Paddle's two functions below `decorate`, on ONNX programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.conversion import prepare_and_convert
-from amp_transpiler.graph.dtypes import low_format
+from amp_transpiler.graph.dtypes import LowFormat, low_format
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.program import Program, install
 from amp_transpiler.graph.proto import to_proto
@@ -38,13 +38,13 @@ def cast_model_to_fp16(
     level: str = "O2",
     use_promote: bool = False,
 ) -> set[str]:
-    """Convert a program to low precision, in place.
+    """Convert a program to lower precision, in place.
 
-    The very object given is edited: all of it or, on an error, nothing. Graph inputs and outputs keep their types, and
-    weights are converted along. A program without any `fp16_guard` region counts as guarded everywhere.
+    On an error the program is unchanged. Graph inputs and outputs keep their types; weights are converted too. A
+    program without any `fp16_guard` region counts as guarded everywhere.
 
     Args:
-        program: what to convert.
+        program: the program. This object itself is edited.
         amp_lists: white, black and gray operators; None for the defaults.
         use_fp16_guard: only nodes inside an `fp16_guard` region become low.
         dest_type: `float16` or `bfloat16`.
@@ -52,11 +52,11 @@ def cast_model_to_fp16(
         use_promote: operators on no list stay float32 if any of their inputs is.
 
     Returns:
-        Names of the weights and constants that are low now.
+        The names of the weights and constants that are low now.
 
     Raises:
-        TypeError: a path was given: files are converted by `transpile`.
-        InputError: the program was not valid to begin with, or an option has no meaning.
+        TypeError: `program` is a path; `transpile` converts files.
+        InputError: the program is not valid, or an option has no such value.
     """
     if isinstance(program, (str, os.PathLike)):
         raise TypeError(
@@ -71,12 +71,12 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, policy: Policy, 
     """Convert a program in place by the rules of any system; see `cast_model_to_fp16`.
 
     Args:
-        program: what to convert: all of it or, on an error, nothing.
+        program: the program. On an error it is unchanged.
         policy: how to decide.
         use_guard: only nodes inside an `fp16_guard` region become low.
 
     Returns:
-        Names of the weights and constants that are low now.
+        The names of the weights and constants that are low now.
     """
     given = load(program)
     policy = dataclasses.replace(policy, use_guard=use_guard, outputs_as_computed=given.is_training)
@@ -99,7 +99,7 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, policy: Policy, 
 
 
 def _low_parameters(before: Program, after: Program, low: ir.DataType) -> set[str]:
-    """Names of the parameters, inputs of a training program, that the conversion made low."""
+    """Return the names of a training program's parameters that the conversion made low."""
     names = (p.name for p in before.persistables.values() if p.kind == "parameter")
     return {name for name in names if after.value(name).dtype == low and before.value(name).dtype != low}
 
@@ -113,30 +113,24 @@ def cast_parameters_to_fp16(
     rewrite_master_weight: bool = False,
     master_weights: Mapping[str, str] | None = None,
 ) -> None:
-    """See that the parameters named are low.
+    """Round the values of parameters that `cast_model_to_fp16` made low, where they live in a scope.
 
-    A loaded ONNX program carries its weights, and `cast_model_to_fp16` has converted them with it, so there is nothing
-    left to convert; a name that the program does not have, or that is still float32, is warned of.
+    A loaded ONNX program carries its weights, and `cast_model_to_fp16` has converted them, so nothing is left to do.
+    A name that the program does not have, or that is still float32, is warned of.
 
     Args:
-        place: where the values live; a loaded program's live in the program.
+        place: Paddle's argument; ignored, since the values are in `scope` or in the program.
         program: the program that was cast.
-        scope: holds the values of a program that does not carry them; a mapping from name to array. Float32 arrays of
-            the names given are rounded in it.
-        to_fp16_var_names: what `cast_model_to_fp16` returned; nothing is done for None or an empty set.
-        dest_type: `float16` or `bfloat16`: what arrays in `scope` are rounded to.
+        scope: parameter name -> array, for a program that does not carry its values. Float32 arrays are rounded in it.
+        to_fp16_var_names: the names that `cast_model_to_fp16` returned; nothing is done for None or an empty set.
+        dest_type: `float16` or `bfloat16`, for the arrays in `scope`.
         rewrite_master_weight: also give the master weights in `scope` the rounded values.
-        master_weights: parameter name -> name of its float32 master.
+        master_weights: parameter name -> name of its float32 master weight.
     """
     if not to_fp16_var_names:
         return
-    low = low_format(dest_type)
-    for name in sorted(set(to_fp16_var_names) & set(scope or ())):
-        if scope is not None and scope[name].dtype == np.float32:
-            scope[name] = scope[name].astype(low.numpy)
-            master = (master_weights or {}).get(name)
-            if rewrite_master_weight and master is not None:
-                scope[master] = scope[name].astype(np.float32)
+    masters = master_weights if rewrite_master_weight and master_weights is not None else {}
+    _round_in_scope(scope if scope is not None else {}, to_fp16_var_names, low_format(dest_type), masters)
     given = load(program)
     if given.is_training:
         _warn_of_missing(given, scope or {}, to_fp16_var_names)
@@ -151,6 +145,16 @@ def cast_parameters_to_fp16(
             logger.warning("parameter '%s' is not in the program: not converted", name)
         elif held[name] == ir.DataType.FLOAT:
             logger.warning("parameter '%s' is float32 in the program: run cast_model_to_fp16 first", name)
+
+
+def _round_in_scope(
+    scope: MutableMapping[str, np.ndarray], names: Collection[str], low: LowFormat, masters: Mapping[str, str]
+) -> None:
+    for name in sorted(set(names) & scope.keys()):
+        if scope[name].dtype == np.float32:
+            scope[name] = scope[name].astype(low.numpy)
+            if name in masters:
+                scope[masters[name]] = scope[name].astype(np.float32)
 
 
 def _warn_of_missing(program: Program, scope: Container[str], names: Collection[str]) -> None:

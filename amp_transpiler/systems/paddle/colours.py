@@ -1,4 +1,4 @@
-"""What the lists say of one node at one level, with the reason."""
+"""The list that a node is on at one level, with the reason."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Classification", "Colour", "colour"]
 
 
 class Classification(NamedTuple):
-    """What the lists say of a node.
+    """The list that a node is on.
 
     Attributes:
-        colour: the list it is on, in effect at the level asked about.
-        reason: why, one sentence.
+        colour: the list in effect at the level.
+        reason: why, in one sentence.
     """
 
     colour: Colour
@@ -28,10 +28,10 @@ class Classification(NamedTuple):
 
 
 def colour(node: ir.Node, lists: AutoMixedPrecisionLists, level: Level) -> Classification:
-    """Return what `lists` say of `node` at `level`, by operator alone: names, regions and kernels are not looked at.
+    """Return the list that `node` is on at `level`. Names, regions and kernels do not matter here.
 
-    In this order: what is float32 at every level; the white list; at OD, all else is black; at O2 and auto, the black
-    list, which is for numerics, is lifted. Of the extra list, O2 lifts embeddings, auto all that does not accumulate.
+    The first that applies: the unsupported list; the white list; at OD, black; the black list, which O2 and auto lift;
+    the gray list. Of the extra black list, O2 and auto lift the operators that do not accumulate.
     """
     key = operator_class(node)
     if level.changes_nothing:
@@ -52,11 +52,11 @@ def colour(node: ir.Node, lists: AutoMixedPrecisionLists, level: Level) -> Class
 
 
 def _is_lifted(node: ir.Node, key: str, lists: AutoMixedPrecisionLists, level: Level) -> bool:
-    """Whether an operator of the extra list may be low all the same.
+    """Whether O2 and auto lift an operator of the extra black list. They do unless it accumulates.
 
-    At O2 and auto whatever does not accumulate may, since the list's reasons are not ONNX Runtime's: looking up rounded
-    rows of a table gives what looking them up in float32 and rounding gives; Resize computes its positions from scales
-    that stay float32; a scatter without reduction only moves values.
+    Paddle's reasons for the list do not hold in ONNX Runtime. Looking up rows of a rounded table gives the same as
+    rounding rows of the float32 table. Resize computes its positions from scales, which stay float32. A scatter without
+    a reduction only moves values.
     """
     if key not in lists.extra_black_list or not level.is_pure:
         return False
@@ -71,6 +71,6 @@ def _unsupported_reason(key: str, lists: AutoMixedPrecisionLists) -> str:
 
 
 def _why(key: str, expected: Colour) -> str:
-    """The default table's reason, where the operator has the colour that it has there."""
+    """Return the reason for the operator's default colour, if that is `expected`."""
     found, reason = DEFAULT_COLOURS.get(key, (None, ""))
     return f" ({reason})" if found is expected else ""

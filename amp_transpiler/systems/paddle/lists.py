@@ -1,4 +1,4 @@
-"""The operator lists that levels OD, O1 and O2 go by, with Paddle's rules for changing them."""
+"""The operator lists behind levels OD, O1 and O2, and Paddle's rules for changing them."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ DEFAULT_EXTRA_BLACK = _default(Colour.UNSUPPORTED)
 
 
 class AutoMixedPrecisionLists(UserLists):
-    """Which operators are always low, always float32, or follow their producers.
+    """The operators that are always low, always float32, or follow their producers.
 
-    Names are ONNX's (`Conv`, `com.microsoft::BiasGelu`); Paddle's (`conv2d`, `pool2d`) stand for one or more of them.
-    A few operators have finer classes (`Conv[depthwise]`, `Conv[3d]`, `Gather[embedding]`, `MaxPool[indices]`,
-    `Pow[scalar]`): a plain ONNX name covers them too, unless one is named itself; `conv2d` is `Conv` alone. A name that
-    is not known is taken as it is, with a warning: it may be an operator of a custom domain.
+    Names are ONNX's (`Conv`, `com.microsoft::BiasGelu`) or Paddle's (`conv2d`, `pool2d`), which stand for one or more
+    ONNX operators. A few operators have finer classes (`Conv[depthwise]`, `Conv[3d]`, `Gather[embedding]`,
+    `MaxPool[indices]`, `Pow[scalar]`). A plain ONNX name covers its classes too, unless one is listed itself; `conv2d`
+    is `Conv` alone. An unknown name is kept, with a warning: it may be an operator of a custom domain.
 
-    The same lists serve both formats: Paddle's static bfloat16 uses the float16 lists as well.
+    Both formats use the same lists, as in Paddle's static AMP.
 
     Attributes:
         white_list: operators that are low at every level.
-        black_list: operators that are float32 for numerical reasons, the extra list and the user's included.
+        black_list: operators that are float32 for numerical reasons, with the extra list and the user's.
         gray_list: operators that follow their producers at O1.
-        unsupported_list: what O2 does not lift with the black list: the extra list, and the user's black ones.
-        extra_black_list: interpolation, embeddings, scatters: float32 at O2 too, embeddings aside; their parameters,
-            unlike those of what the user lists as black, may be low.
-        black_varnames: an operator that reads or writes one of these values is float32.
+        unsupported_list: operators that O2 does not lift with the black list: the extra list, and the user's black
+            list.
+        extra_black_list: interpolation, embeddings, scatters. Their parameters may be low, unlike those of operators
+            on the user's black list.
+        black_varnames: a node that reads or writes one of these values is float32.
         dtype: `float16` or `bfloat16`.
 
     Args:
@@ -55,7 +56,7 @@ class AutoMixedPrecisionLists(UserLists):
         dtype: the low format.
 
     Raises:
-        OptionError: (a ValueError) `dtype` is no low format, or an operator is in both custom lists.
+        OptionError: (a ValueError) `dtype` is neither format, or an operator is on both custom lists.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class AutoMixedPrecisionLists(UserLists):
                 self.white_list.discard(key)
             else:
                 self.gray_list.discard(key)
-            self.extra_black_list.discard(key)  # now it is the user's wish, which holds parameters high too
+            self.extra_black_list.discard(key)  # the user's list keeps parameters float32 too
             self.black_list.add(key)
             self.unsupported_list.add(key)
 
@@ -112,7 +113,7 @@ class AutoMixedPrecisionLists(UserLists):
             domain, _, op_type = key.partition("[")[0].rpartition("::")
             formal = signature(domain, op_type, newest_opset())
             if formal is None or formal.has_function or CUDA.table.mentions(domain, op_type, self.dtype):
-                continue  # a custom operator, one that is judged by its body, or one with a kernel
+                continue  # a custom operator, one decided by its function body, or one with a kernel
             logger.warning("custom white list: %s has no %s kernel on CUDA and stays float32 there", key, self.dtype)
 
 
@@ -123,7 +124,7 @@ def _names(names: Iterable[str] | None, argument: str) -> Iterable[str]:
 
 
 def _resolve(names: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the keys that the given names stand for, and the finer classes that plain ONNX names cover besides."""
+    """Return the operators that the names stand for, and the finer classes that plain ONNX names cover."""
     found: set[str] = set()
     finer: set[str] = set()
     for given in names:

@@ -1,4 +1,4 @@
-"""Paddle's rules: lists at O1 and OD, everything at O2, promotion; and level auto, which is ours."""
+"""Paddle's rules: the lists that hold at a level, promotion, and the gray rule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PaddleRules(Rules):
     Args:
         level: which lists hold.
         lists: white, black and gray operators.
-        use_promote: a node that is on no list stays high if any of its float inputs is.
+        use_promote: a node that is on no list stays float32 if any of its float inputs is.
     """
 
     level: Level
@@ -31,14 +31,14 @@ class PaddleRules(Rules):
     use_promote: bool = dataclasses.field(default=False, kw_only=True)
 
     def can_lower(self, node: ir.Node) -> bool:
-        """Whether the lists at the level, and promotion, can lead to low."""
+        """Whether the lists at the level, or promotion, ever make the operator low."""
         found = colour(node, self.lists, self.level).colour
         if found is Colour.UNLISTED:
             return self.use_promote or self.level.is_pure
         return found in (Colour.WHITE, Colour.GRAY)
 
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
-        """Go by the lists at the level, then by promotion or the gray rule."""
+        """Decide by the lists at the level, then by promotion or the gray rule."""
         found, reason = colour(node, self.lists, self.level)
         if found in (Colour.BLACK, Colour.UNSUPPORTED):
             return Decision("high", reason)
@@ -53,7 +53,7 @@ class PaddleRules(Rules):
         return Decision("high", reason)
 
     def _promoted(self, node: ir.Node, form: LowForm, state: State) -> Decision:
-        """Paddle's promotion: one float32 input holds the node in float32. Parameters are float32 except at O2."""
+        """Decide by Paddle's promotion: one float32 input keeps the node float32. Parameters count except at O2."""
         for index in sorted(form.inputs):
             value = node.inputs[index]
             if value is None or (self.level.is_pure and state.is_parameter(value)):
@@ -64,11 +64,11 @@ class PaddleRules(Rules):
 
 
 def _gray(node: ir.Node, form: LowForm, state: State) -> Decision:
-    """Paddle's documented gray rule: a black producer wins, else a white one, else the node is left alone."""
+    """Decide by Paddle's documented gray rule: a black producer wins, else a white one, else the node is left alone."""
     producers = [value for value in node.inputs if value is not None and is_float32(value)]
     leanings = {state.leaning(value): value.name for value in producers}
     if "high" in leanings:
-        return Decision("high", f"gray: the producer of '{leanings['high']}' is high")
+        return Decision("high", f"gray: the producer of '{leanings['high']}' is float32")
     if "low" in leanings:
-        return Decision("low", f"gray: the producer of '{leanings['low']}' is low", form)
+        return Decision("low", f"gray: the producer of '{leanings['low']}' is in lower precision", form)
     return Decision("high", "gray: no producer has a precision of its own", neutral=True)

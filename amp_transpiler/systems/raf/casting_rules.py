@@ -1,10 +1,10 @@
-"""Casting rules of the user's own, as RAF has them: per operator, a function that says which inputs are to be low.
+"""The user's own casting rules, as in RAF: for an operator, a function that returns the types of its inputs.
 
 ::
 
     @casting_rule("Foo", domain="my.domain")
     def foo(node, inputs, low_dtype):
-        return [low_dtype, None]  # the data low, the table as it is in the source
+        return [low_dtype, None]  # the data low, the table as in the source program
 
     with CustomTypeHint({"Add": lambda node, inputs, low_dtype: ["float32"] * len(inputs)}):
         ...
@@ -43,14 +43,14 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleInput:
-    """What a rule is told of one input.
+    """One input of the node that a rule is asked about.
 
     Attributes:
         name: the value's name.
-        dtype: the element type in which it would arrive now (`float32`, `bfloat16`, `int64`, ...): low if its producer
-            was made low, casts of the user's own between float types looked through.
-        shape: a number or a symbol a dimension, None for an unknown one; None if the rank is unknown.
-        is_constant: it never changes.
+        dtype: its element type by the decisions so far (`float32`, `bfloat16`, `int64`, ...): low if its producer is.
+            The user's own casts between float types are looked through.
+        shape: for each dimension a number, a symbol, or None if unknown; None if the rank is unknown.
+        is_constant: whether it is a constant.
     """
 
     name: str
@@ -60,15 +60,15 @@ class RuleInput:
 
 
 Hint: TypeAlias = "str | np.dtype[Any] | type[Any] | ir.DataType | None"
-"""The element type that an input is to have; None: the one that it has in the source program."""
+"""The element type for an input; None: its type in the source program."""
 
 CastingRule: TypeAlias = Callable[[ir.Node, Sequence[RuleInput | None], str], Sequence[Hint]]
-"""`rule(node, inputs, low_dtype)`: a hint an input, also for inputs left out, which are None."""
+"""`rule(node, inputs, low_dtype)` returns one hint per input. Inputs left out are None, and have a hint too."""
 
 _Key: TypeAlias = tuple[str, str]
 _R = TypeVar("_R", bound=CastingRule)
 
-# They keep the types that they have, or take what comes.
+# The engine decides about these without asking any rules: they keep their types, or accept any float type.
 _NEVER_ASKED = {"BitCast", "Cast", "Constant", "If", "Loop", "Scan", "SequenceMap", "Shape", "Size"}
 
 _registered: dict[_Key, dict[int, CastingRule]] = {}
@@ -77,12 +77,12 @@ _hints: contextvars.ContextVar[tuple[CustomTypeHint, ...]] = contextvars.Context
 
 
 def casting_rule(op_type: str, domain: str = "", since: int = 1) -> Callable[[_R], _R]:
-    """Return a decorator that makes a function the rule of an operator, instead of the one that it has.
+    """Return a decorator that makes a function the casting rule of an operator. It replaces RAF's.
 
     Args:
         op_type: the operator.
         domain: its domain; empty for ONNX's own.
-        since: the rule is for this version of the domain and newer ones, up to that of the next rule.
+        since: the first version of the domain that the rule is for; it holds up to the `since` of the next rule.
 
     Raises:
         OptionError: (a ValueError) ONNX has no such operator, `since` is no version, or the rule is no function.
@@ -102,11 +102,12 @@ def casting_rule(op_type: str, domain: str = "", since: int = 1) -> Callable[[_R
 
 
 class CustomTypeHint(contextlib.ContextDecorator):
-    """Puts casting rules in force within a `with` block or a decorated function, for this thread or task alone.
+    """Casting rules for a `with` block or a decorated function, in this thread or task alone.
+
+    Blocks nest, and the innermost wins.
 
     Args:
-        rules: `Op` or `domain::Op` -> rule. Blocks nest, and the innermost wins; what was in force before a block is
-            in force again after it.
+        rules: `Op` or `domain::Op` -> rule.
 
     Raises:
         OptionError: (a ValueError) a name is no operator, or a rule no function.
@@ -128,13 +129,13 @@ class CustomTypeHint(contextlib.ContextDecorator):
     ) -> None:
         active = list(_hints.get())
         active.reverse()
-        active.remove(self)  # the innermost of its own: blocks may end in another order than they nest
+        active.remove(self)  # the innermost entry of this block: generators may leave blocks out of order
         active.reverse()
         _hints.set(tuple(active))
 
 
 def find_rule(domain: str, op_type: str, opset: int) -> CastingRule | None:
-    """Return the user's rule in force for an operator at version `opset` of its domain, or None if there is none."""
+    """Return the user's rule for an operator at version `opset` of its domain, or None."""
     key = ("" if domain == "ai.onnx" else domain, op_type)
     for layer in reversed(_hints.get()):
         if key in layer.rules:
@@ -146,26 +147,26 @@ def find_rule(domain: str, op_type: str, opset: int) -> CastingRule | None:
 
 
 def low_inputs(node: ir.Node, rule: CastingRule, inputs: Sequence[RuleInput | None], low: LowFormat) -> frozenset[int]:
-    """Ask a rule about a node, and return which of the node's float32 inputs it wants low.
+    """Ask a rule about a node, and return the node's float32 inputs that it wants low.
 
     Args:
         node: the node.
-        rule: the rule in force for its operator.
-        inputs: what the rule is told, one an input of the node.
+        rule: the rule for its operator.
+        inputs: a description of each input, for the rule.
         low: the low format.
 
     Raises:
-        OptionError: (a ValueError) a hint too many or too few, or one that its input cannot follow.
+        OptionError: (a ValueError) the number of hints is wrong, or an input cannot have the type of its hint.
     """
     hints = rule(node, inputs, low.name)
     if isinstance(hints, str) or not isinstance(hints, Sequence):
-        raise _fault(node, f"returned {hints!r}", "a list of hints, one an input", "return a list")
+        raise _fault(node, f"returned {hints!r}", "a list of hints, one per input", "return a list")
     if len(hints) != len(node.inputs):
         raise _fault(
             node,
             f"returned {len(hints)} hints",
-            f"{len(node.inputs)}, one an input, those left out included",
-            "return len(inputs) hints, None for what is not to be touched",
+            f"{len(node.inputs)}, one per input, also for inputs left out",
+            "return len(inputs) hints, None for inputs to leave alone",
         )
     return frozenset(i for i, hint in enumerate(hints) if _wants_low(node, i, hint, low))
 

@@ -1,4 +1,4 @@
-"""RAF's rules: a family an operator (always, infer, never and a few more), and rules of the user's own."""
+"""RAF's rules: each operator belongs to a family (always, infer, never, ...); the user's casting rules go first."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ _MOST_CONCATENATED = 5  # RAF concatenates more inputs than that in float32
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RafRules(Rules):
-    """The rules of RAF's autocast: by operator and by the precision of what goes in, constants being float32.
+    """The rules of RAF's autocast: by operator, and by the precision of its inputs. Constants count as float32.
 
     Args:
         low: the low format.
-        lists: the user's own lists, which win over everything else; the default lists are not RAF's and not looked at.
+        lists: the user's own lists, which win over everything else. Paddle's default lists are not looked at.
+        source_opsets: domain -> its version in the source program.
     """
 
     low: LowFormat
@@ -47,10 +48,10 @@ class RafRules(Rules):
         return dataclasses.replace(self, source_opsets=opsets)
 
     def begin(self, model: ir.Model) -> RafRules:
-        """Refuse a program with operators of unknown domains that nobody gave a rule for, as RAF does.
+        """Refuse, as RAF does, a program with operators of unknown domains that have no casting rule.
 
         Raises:
-            OptionError: (a ValueError) the operators, each with its number of nodes.
+            OptionError: (a ValueError) names the operators, each with its number of nodes.
         """
         # A program that was not prepared has the versions that it came with.
         rules = self if self.source_opsets else self.with_source_opsets(dict(model.graph.opset_imports))
@@ -67,7 +68,7 @@ class RafRules(Rules):
         return rules
 
     def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
-        """Whether no rule of the user's wants to see either node."""
+        """Whether, besides, the user has no casting rule for either operator."""
         return super().may_fold(norm, producer) and not (self._user_rule(norm) or self._user_rule(producer))
 
     def can_lower(self, node: ir.Node) -> bool:
@@ -77,7 +78,7 @@ class RafRules(Rules):
         return super().can_lower(node) and (not never or self._user_rule(node) is not None)
 
     def form_without_schema(self, node: ir.Node) -> LowForm | None:
-        """Return all float32 inputs and outputs, for an operator that the user has a rule for or wants low."""
+        """Return all float32 inputs and outputs, if the user has a rule for the operator or lists it as white."""
         if is_standard(node):
             return None
         if self._user_rule(node) is None and operator_name(node) not in self.lists.custom_white_list:
@@ -85,10 +86,10 @@ class RafRules(Rules):
         return LowForm(_float32_slots(node.inputs), _float32_slots(node.outputs))
 
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
-        """Go by the user's lists, then by the user's rule, then by RAF's family of the operator.
+        """Decide by the user's lists, then by the user's rule, then by RAF's family of the operator.
 
         Raises:
-            OptionError: (a ValueError) the user's rule answers what cannot be, or makes a value of unknown type low.
+            OptionError: (a ValueError) the user's rule gives impossible hints, or lowers a value of unknown type.
         """
         found = listed(node, form, self.lists)
         if found is None and (rule := self._user_rule(node)) is not None:
@@ -126,7 +127,7 @@ class RafRules(Rules):
         return find_rule(node.domain, node.op_type, self._opset(node))
 
     def _opset(self, node: ir.Node) -> int:
-        """The version of the node's domain in the program as it came: what its author had in mind."""
+        """Return the version of the node's domain in the source program, which its author wrote the rule for."""
         imports = self.source_opsets
         if is_standard(node):
             return imports.get("", imports.get("ai.onnx", 1))
@@ -151,7 +152,7 @@ class RafRules(Rules):
         return Decision("low", f"the user's casting rule for {name} wants inputs {inputs} low", chosen)
 
     def _form_of(self, node: ir.Node, form: LowForm, wanted: frozenset[int], state: State) -> LowForm | None:
-        """The form in which just these inputs are low. An operator without a schema takes what its rule says."""
+        """Return the form in which just these inputs are low. Without a schema the rule alone decides."""
         if signature(node.domain, node.op_type, self._opset(node)) is None:
             return LowForm(wanted, form.outputs if wanted == form.inputs else frozenset())
         return state.form_with(node, wanted)
@@ -172,7 +173,7 @@ def _float32_slots(values: Iterable[ir.Value | None]) -> frozenset[int]:
 
 
 def _arrives_low(value: ir.Value, state: State) -> bool:
-    """Whether a float32 value is low where it comes from, the user's own casts to float32 looked through."""
+    """Whether a float32 value comes from a low one, directly or through the user's own casts to float32."""
     origin: ir.Value | None = value
     while is_float32(origin):
         node = origin.producer() if origin is not None else None
@@ -183,7 +184,7 @@ def _arrives_low(value: ir.Value, state: State) -> bool:
 
 
 def _verdict(node: ir.Node, family: Family, form: LowForm, state: State) -> tuple[bool, str]:
-    """Whether the node is low, and why, as the rest of a sentence about the operator."""
+    """Return whether the node is low, and why, as the end of a sentence that begins with the operator."""
     if family.kind in ("always", "never"):
         return family.kind == "always", f"is {family.kind} low"
     if family.kind == "none":
@@ -208,7 +209,7 @@ def _verdict(node: ir.Node, family: Family, form: LowForm, state: State) -> tupl
 
 
 def _data_alone(node: ir.Node, family: Family, form: LowForm, state: State) -> Decision:
-    """A normalisation whose data are always low and whose parameters and statistics are as they are."""
+    """Decide about a normalisation: its data are always low, its parameters and statistics unchanged."""
     name = operator_name(node)
     data = frozenset((0,))
     chosen = form if form.inputs == data else state.form_with(node, data)

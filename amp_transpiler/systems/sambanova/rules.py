@@ -1,4 +1,4 @@
-"""SambaNova's GraphAMP: presets for the whole program, and operators in mixed precision whatever the preset.
+"""SambaNova's GraphAMP: presets for the whole program, and operators in mixed precision with any preset.
 
 Source: SambaNova's "Compile with mixed precision (Beta)". ONNX has no matrix product with low inputs and a float32
 result, so the result is rounded to low before it is cast to float32.
@@ -32,10 +32,10 @@ class Preset:
 
     Attributes:
         name: as `--preset` takes it.
-        effect: what it does, one sentence; the reason of the nodes it makes low.
+        effect: a sentence that describes the preset; the reason of the nodes it makes low.
         gemm: GEMM-like operators become low.
         others: all other operators become low.
-        heeds_casts: but none behind a conversion to float32 that the program was written with.
+        heeds_casts: operators behind one of the program's own conversions to float32 stay float32.
     """
 
     name: str
@@ -55,7 +55,7 @@ PRESETS = {
     for preset in (
         Preset("mp0", "nothing is changed"),
         Preset("mp1", "only GEMM-like operators take low inputs", gemm=True),
-        Preset("mp4", "everything that can be is low", gemm=True, others=True),
+        Preset("mp4", "everything that can be low is", gemm=True, others=True),
         Preset("default", "everything is low up to a conversion to float32", gemm=True, others=True, heeds_casts=True),
     )
 }
@@ -75,7 +75,7 @@ def find_preset(name: str) -> Preset:
     """Return the preset of this name, in any case.
 
     Raises:
-        OptionError: there is none, or it is reserved.
+        OptionError: no preset has this name, or it is reserved.
     """
     known = ", ".join(PRESETS)
     if not isinstance(name, str):
@@ -88,10 +88,10 @@ def find_preset(name: str) -> Preset:
 
 
 def parse_mixed_ops(names: str | Collection[str]) -> frozenset[str]:
-    """Return the kinds of operators to put in mixed precision, from a collection or a text with commas.
+    """Return the groups of operators in mixed precision, from a collection or a text with commas.
 
     Raises:
-        OptionError: there is no such kind.
+        OptionError: no group has such a name.
     """
     if not isinstance(names, str) and not isinstance(names, Collection):
         raise OptionError(f"mixed_ops is {names!r}: expected a list of {' and '.join(MIXED_OPS)}")
@@ -107,8 +107,8 @@ class SambanovaRules(Rules):
     """The rules of GraphAMP.
 
     Args:
-        preset: the preset; mp0 where only `mixed_ops` are asked for.
-        mixed_ops: kinds of operators in mixed precision: keys of `MIXED_OPS`.
+        preset: the preset; mp0 if the user gave only `mixed_ops`.
+        mixed_ops: groups of operators in mixed precision: keys of `MIXED_OPS`.
         lists: the user's own lists.
         converted: nodes of the program at hand behind a conversion to float32, with the name of the conversion.
     """
@@ -130,21 +130,21 @@ class SambanovaRules(Rules):
         return dataclasses.replace(self, converted=_Conversions(model.graph).behind)
 
     def can_lower(self, node: ir.Node) -> bool:
-        """Whether the preset lowers everything, or the operator is GEMM-like and such are lowered."""
+        """Whether the preset lowers every operator, or GEMM-like ones and this is one."""
         gemm = (self.preset.gemm or "gemm" in self.mixed_ops) and operator_name(node) in MIXED_OPS["gemm"]
         white = operator_class(node) in self.lists.custom_white_list
         return super().can_lower(node) and (self.preset.others or gemm or white)
 
     def decide_without_form(self, node: ir.Node) -> Decision | None:
-        """Store the result of a mixed softmax low all the same: it is computed in float32 anyhow."""
+        """Round the result of a mixed softmax to low all the same: it is computed in float32 either way."""
         if "softmax" not in self.mixed_ops or operator_name(node) not in MIXED_OPS["softmax"]:
             return None
         if operator_class(node) in self.lists.custom_black_list or DISABLE_AMP in region_of(node):
             return None
         return Decision("high", _MIXED_SOFTMAX, rounded=frozenset(range(len(node.outputs))))
 
-    def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:  # noqa: ARG002 - it looks at nothing else
-        """Go by the user's lists, the mixed operators, then the preset."""
+    def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:  # noqa: ARG002 - the node alone decides
+        """Decide by the user's lists, then the mixed operators, then the preset."""
         if decision := listed(node, form, self.lists):
             return decision
         name = operator_name(node)
@@ -154,19 +154,19 @@ class SambanovaRules(Rules):
             return Decision("low", "mixed operator gemm: low in, its result cast to float32", form)
         preset = self.preset
         if (cast := self.converted.get(node)) is not None:
-            return Decision("high", f"preset default: behind the conversion to float32 '{cast}', kept as it is written")
+            return Decision("high", f"preset default: behind the conversion to float32 '{cast}', kept as written")
         if preset.others or (preset.gemm and name in MIXED_OPS["gemm"]):
             return Decision("low", f"preset {preset.name}: {preset.effect}", form)
         if preset.gemm:
-            return Decision("high", f"preset {preset.name}: {name} is not GEMM-like and stays as it is written")
-        return Decision("high", f"{name} is none of the mixed operators and stays as it is written")
+            return Decision("high", f"preset {preset.name}: {name} is not GEMM-like and stays as written")
+        return Decision("high", f"{name} is none of the mixed operators and stays as written")
 
 
 class _Conversions:
-    """What lies behind the conversions from float to float32 that a program was written with.
+    """The nodes behind a program's own conversions of float data to float32.
 
     Attributes:
-        behind: node -> name of the conversion whose result it reads, directly or not.
+        behind: node -> name of the conversion whose result it reads, directly or through other nodes.
     """
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -207,8 +207,8 @@ class _Conversions:
 def _is_conversion(node: ir.Node) -> bool:
     """Whether the node is the user's own cast of float data to float32.
 
-    A mask that comes from integers is none, nor is a single number. Exporters cast such numbers, the scale of an
-    attention for one, for want of a better idea.
+    A cast of integers, as for a mask, does not count, nor does a cast of a single number: exporters insert those, for
+    example for the scale of an attention.
     """
     source = node.inputs[0] if node.inputs else None
     if not is_standard(node) or node.op_type not in ("Cast", "CastLike") or source is None:

@@ -10,7 +10,7 @@ __all__ = ["TORCH_CLASSES", "TorchClass"]
 
 
 class TorchClass(enum.Enum):
-    """What torch's autocast does with an operator. The classes are the same for float16 and bfloat16.
+    """How torch's autocast casts the inputs of an operator. The classes are the same for float16 and bfloat16.
 
     Attributes:
         LOWER_PRECISION_FP: all float32 inputs are cast to lower precision.

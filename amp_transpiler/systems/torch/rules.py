@@ -20,10 +20,10 @@ from amp_transpiler.systems.torch.classes import TORCH_CLASSES, TorchClass
 __all__ = ["BANNED", "TorchRules"]
 
 BANNED = frozenset({"binary_cross_entropy"})
-"""Functions that torch refuses to run under autocast."""
+"""Functions of torch.nn.functional that torch refuses to run under autocast."""
 
-# Inputs that alone give the result its type: parameters of normalisations may be wider than the data; a scale of
-# quantisation does not take part; `arange` makes float32 whatever its bounds come in.
+# The inputs that set the type of the result, where not all do. Parameters of a normalisation may be wider than data.
+# A quantization scale takes no part. `arange` returns float32 for bounds of any type.
 _DECIDING_INPUTS: dict[str, frozenset[int]] = {
     "BatchNormalization": frozenset({0}),
     "InstanceNormalization": frozenset({0}),
@@ -34,7 +34,7 @@ _DECIDING_INPUTS: dict[str, frozenset[int]] = {
 
 
 _EFFECT = {
-    TorchClass.LOWER_PRECISION_FP: "runs in low precision",
+    TorchClass.LOWER_PRECISION_FP: "runs in lower precision",
     TorchClass.FP32: "runs in float32",
     TorchClass.PROMOTE: "runs in the widest type of its inputs",
     TorchClass.FALL_THROUGH: "is not cast and follows its inputs",
@@ -47,17 +47,17 @@ class TorchRules(Rules):
 
     Args:
         low: the low format. The classes are the same for both.
-        lists: what the user listed beside torch's classes.
+        lists: the user's own lists, which win over torch's classes.
     """
 
     low: LowFormat
     lists: UserLists
 
     def begin(self, model: ir.Model) -> TorchRules:
-        """Refuse what torch refuses: a binary cross entropy of probabilities outside of `disable_amp`.
+        """Refuse, as torch does, a binary cross entropy of probabilities outside of `disable_amp`.
 
         Raises:
-            OptionError: there is one.
+            OptionError: the program has one.
         """
         for node in all_nodes(model):
             function = node.metadata_props.get(FUNCTION_KEY)
@@ -70,17 +70,17 @@ class TorchRules(Rules):
         return self
 
     def can_lower(self, node: ir.Node) -> bool:
-        """Whether torch does not run the operator in float32."""
+        """Whether the operator is off torch's float32 list."""
         kind, _ = TORCH_CLASSES.get(operator_name(node), (TorchClass.FALL_THROUGH, ""))
         return super().can_lower(node) and kind is not TorchClass.FP32
 
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
-        """Go by the user's own lists, then by torch's class."""
+        """Decide by the user's lists, then by torch's class."""
         if (found := listed(node, form, self.lists)) is not None:
             return found
         key = operator_name(node)
         if completes_linear(node, state):
-            return Decision("low", "torch: the bias of a matrix product is part of linear, in low precision", form)
+            return Decision("low", "torch: the bias of a matrix product is part of linear, in lower precision", form)
         known = TORCH_CLASSES.get(key)
         if known is None:
             return _fall_through(node, form, state, f"torch has no {key}: it falls through")
@@ -96,10 +96,10 @@ class TorchRules(Rules):
 
 
 def _fall_through(node: ir.Node, form: LowForm, state: State, why: str) -> Decision:
-    """Torch's own promotion, which weighs dimensioned tensors before 0-dim tensors, and those before numbers."""
+    """Decide by torch's own promotion: tensors with dimensions count before 0-dim tensors, those before numbers."""
     deciding = form.inputs & _DECIDING_INPUTS.get(operator_name(node), form.inputs)
     if not deciding:
-        return Decision("high", f"{why}: made in float32, no float input gives it another type")
+        return Decision("high", f"{why}: computed in float32, no float input sets another type")
     ranks: dict[int, set[int]] = {}
     for index in deciding:
         ranks.setdefault(_rank(node.inputs[index]), set()).add(index)
@@ -113,7 +113,7 @@ _TENSOR, _ZERO_DIM, _NUMBER = range(3)
 
 
 def _rank(value: ir.Value | None) -> int:
-    """How an input weighs in torch's promotion. A Python number becomes a constant of one element in ONNX."""
+    """Return the rank of an input in torch's promotion. A Python number is a constant of one element in ONNX."""
     constant = constant_of(value)
     if constant is not None and constant.size == 1:
         return _NUMBER
@@ -124,7 +124,7 @@ def _rank(value: ir.Value | None) -> int:
 
 
 def _is_listed_number(value: ir.Value | None) -> bool:
-    """Whether a Constant gives one number by an attribute other than `value`."""
+    """Whether the value is one number of a Constant, in an attribute other than `value`."""
     node = None if value is None else value.producer()
     if node is None or node.op_type != "Constant":
         return False
@@ -135,7 +135,7 @@ def _is_listed_number(value: ir.Value | None) -> bool:
 
 
 def _promoted(node: ir.Node, form: LowForm, inputs: frozenset[int], state: State, why: str) -> Decision:
-    """Low if all of `inputs` are, else float32."""
+    """Decide for lower precision if all of `inputs` are, else for float32."""
     for index in sorted(inputs):
         value = node.inputs[index]
         if value is not None and not state.is_low(value):

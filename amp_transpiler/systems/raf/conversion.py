@@ -1,4 +1,4 @@
-"""`autocast`: RAF's AutoCast pass over a whole program, forward, backward and optimizer alike."""
+"""`autocast`: RAF's AutoCast pass over a whole program: forward pass, backward pass and optimizer."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def autocast(
     dtype: str = "float16",
     out_dtype: str | None = None,
 ) -> Program:
-    """Return a mixed-precision copy of a program, made by RAF's casting rules.
+    """Return a mixed-precision copy of a program, by RAF's casting rules.
 
-    Compute-intensive operators are always low, sensitive ones never, the others go with the majority of their inputs;
-    `casting_rule` and `CustomTypeHint` change the rule of an operator. Parameters keep their type: in a training
-    program they stay float32 in the scope and are cast where they are read, and every update is float32 again; the
-    constants of a loaded model are converted in the file.
+    Compute-intensive operators are always low, sensitive ones never; the others follow the majority of their inputs.
+    `casting_rule` and `CustomTypeHint` change the rule of an operator. The parameters of a training program stay
+    float32 in the scope: they are cast where they are read, and updates are float32. The constants of a loaded model
+    are converted in the file.
 
     Args:
-        program: what to convert: a model, or a complete training step. It is not changed.
-        args: example inputs, by name or in order; checked against the program, which has all types itself.
+        program: a model, or a complete training step. It is not changed.
+        args: example inputs, by name or in order. They are only checked: the program states all types itself.
         dtype: `float16` or `bfloat16`.
-        out_dtype: what outputs that come out low are cast to; `dtype` unless given. Others keep their type.
+        out_dtype: the type of outputs that are computed low, `dtype` by default. Other outputs keep their type.
 
     Returns:
         A new program.
 
     Raises:
-        OptionError: (a ValueError) an operator without a rule, a rule that gives wrong hints, or a type that is none.
-        InputError: `args` do not fit the program's inputs, or the program was not valid to begin with.
+        OptionError: (a ValueError) an operator has no rule, a rule gives wrong hints, or a type is unknown.
+        InputError: `args` do not fit the program's inputs, or the program is not valid.
     """
     low = low_format(dtype)
     outputs_low = _stays_low(out_dtype, low)
@@ -63,7 +63,7 @@ def autocast(
 
 
 def _stays_low(out_dtype: str | None, low: LowFormat) -> bool:
-    """Whether outputs that come out low are left so.
+    """Whether outputs that are computed low stay low.
 
     Raises:
         OptionError: `out_dtype` is neither float32 nor the low format.
@@ -89,7 +89,7 @@ def _check_args(program: Program, args: Mapping[str, Any] | Sequence[Any]) -> No
 
 
 def _widen_outputs(program: Program, low: LowFormat) -> None:
-    """Cast outputs that the source had low to float32."""
+    """Cast low outputs to float32, those that the source program had low among them."""
     graph, names = program.model.graph, NameAllocator(program.model)
     for index, value in enumerate(list(graph.outputs)):
         if value.dtype == low.dtype:
