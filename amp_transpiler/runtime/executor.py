@@ -1,4 +1,4 @@
-"""Running the steps of programs whose values live in a scope: one session a program, fetch list and shape fed."""
+"""Running steps of programs with values in a scope: one session per program, fetch list and fed shapes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 
 
 class StepExecutor:
-    """Compiles the steps of programs when they are first run, keeps their sessions, and runs them.
+    """Compiles a step of a program at its first run, keeps the session, and runs it.
 
-    Persistable values stay where the program runs. A run reads one set of buffers and writes another, which then takes
-    its place in the scope: ONNX Runtime does not order readers before an overwrite in place.
+    Persistable values stay on the device. A run reads one set of buffers and writes another, which then replaces the
+    first in the scope: if outputs shared memory with inputs, ONNX Runtime could overwrite an input before its last use.
 
     Args:
         place: where to run.
-        emulate: on the CPU, run float16 and bfloat16 values as float32 that is rounded like them.
+        emulate: on the CPU, compute float16 and bfloat16 values in float32 and round them.
         tiling_accum: see `amp_transpiler.paddle.static.Executor`.
 
     Raises:
@@ -58,11 +58,11 @@ class StepExecutor:
         Args:
             program: the program.
             fetch: names of values of the program.
-            arrays: what is fed, by name. Inputs that nothing fetched or updated depends on are left out.
+            arrays: the feeds by name; those that the step does not read are ignored.
             scope: the persistable values.
 
         Returns:
-            What is fetched, where it was computed.
+            The fetched values, on the device.
         """
         step = self._step(program, fetch, arrays)
         wanted = {info.name for info in step.feeds}
@@ -94,7 +94,7 @@ class StepExecutor:
         return found
 
     def _warn_without_float16(self, program: Program, fed: Mapping[str, Any]) -> None:
-        # A startup program, which is fed nothing, multiplies nothing either.
+        # A program without feeds is a startup program: it has no matrix products.
         if self._tiling_accum == "low" and fed and not has_low_values(program, dtypes=(ir.DataType.FLOAT16,)):
             warn_without_effect()
 
@@ -109,7 +109,7 @@ class StepExecutor:
         return {name: self._converted(scope, name, dtype) for name, dtype in step.state.items()}
 
     def _converted(self, scope: Scope, name: str, dtype: ir.DataType) -> onnxruntime.OrtValue:
-        """Return a value of the scope, in the element type and on the device that the program reads it."""
+        """Return a value of the scope in the program's element type, on the device."""
         value = scope.held(name)
         held = ir.DataType(value.element_type())
         if held != dtype:
