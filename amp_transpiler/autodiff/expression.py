@@ -208,9 +208,9 @@ class Expr:
         tensor = constant_of(self.value)
         return None if tensor is None else tensor.numpy()
 
-    def with_shape_of(self, other: Expr) -> Expr:
-        """Declare that this expression has the shape of `other`; inference loses some symbolic dimensions."""
-        if other.shape is not None:
+    def with_shape_of(self, other: Expr, *, only_if_unknown: bool = False) -> Expr:
+        """Declare that this expression has the shape of `other`, where inference does not know it or not in full."""
+        if other.shape is not None and not (only_if_unknown and self.shape is not None):
             self.value.shape = ir.Shape(other.shape)
         return self
 

@@ -1,4 +1,4 @@
-"""Gradients through If, and what is refused."""
+"""Gradients through If, and the operators that are refused."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ BIASED = {"x": WIDE, "z": np.array([0.3, -0.2, 0.9, 0.1], F)}
 
 
 def fused(body: str) -> str:
-    """The operator, and its result in the shape of WIDE: ONNX does not know which shape that is."""
+    """The operator and a Reshape to the shape of WIDE, which ONNX does not infer."""
     return f"q = {CONTRIB}.{body} k = Constant<value = int64[2] {{2, 4}}>() y = Reshape(q, k)"
 
 

@@ -24,7 +24,7 @@ def some(*shape: int) -> np.ndarray:
 
 
 def reads(operator, attributes, x, index, symbolic, element="int64"):
-    """A graph that reads `x` by an index, with the first axis of both of unknown size where `symbolic` asks for it."""
+    """A graph that reads `x` by an index; if `symbolic`, the first axis of both has no known size."""
     first = ("N",) if symbolic else x.shape[:1]
     rows = ("M",) if symbolic and index.ndim else index.shape[:1]
     inputs = f"{tensor((*first, *x.shape[1:]))} x, {tensor((*rows, *index.shape[1:]), element)} i"

@@ -1,4 +1,4 @@
-"""Gradients of operators that move elements about, Slice and Pad included."""
+"""Gradients of operators that move elements, Slice and Pad included."""
 
 from __future__ import annotations
 

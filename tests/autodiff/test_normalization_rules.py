@@ -27,7 +27,7 @@ def text(body: str, inputs: str, outputs: str = "float[] y", opset: int = 21) ->
 
 
 def shaped(body: str, inputs: str, dtype: str = "float", opset: int = 21) -> str:
-    """As `text`, for an operator of whose result, `h`, ONNX does not infer the shape: it is that of the first input."""
+    """As `text`, with the shape of the result `h` declared as that of the first input: ONNX does not infer it."""
     declared = inputs[: inputs.index("]") + 1]
     return f"""<ir_version: 10, opset_import: ["" : {opset}]> g ({inputs}) => ({dtype}[] y)
         <{declared} h> {{ {body} y = Identity(h) }}"""

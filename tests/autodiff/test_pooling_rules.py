@@ -20,7 +20,7 @@ BATCH = 2
 
 
 def distinct(*shape: int) -> np.ndarray:
-    """Numbers far enough apart for differences through a maximum."""
+    """Numbers so far apart that a small difference does not change which one is the maximum."""
     return (RANDOM.permutation(int(np.prod(shape))).reshape(shape) / 10 - 1.03).astype("f")
 
 
@@ -77,7 +77,7 @@ def test_equal_maxima_give_all_to_one():
     [("SAME_UPPER", [0, 1, 1, 2]), ("SAME_LOWER", [1, 2, 0, 1]), ("VALID", [0, 0, 0, 0])],
 )
 def test_auto_pad(operator, pad, pads):
-    """As with the paddings written out."""
+    """The same as with explicit pads."""
     x = {"x": distinct(BATCH, 1, 4, 5)}
     automatic, explicit = (
         text(operator, (1, 4, 5), f"kernel_shape = [2, 4], strides = [1, 2], {attribute}")
@@ -206,7 +206,7 @@ def test_element_types_fit(operator, x, attributes, dtype):
     ("kernel", "strides", "reduction"), [([3, 3], [2, 2], b"add"), ([2, 2], [2, 2], None), ([2, 2], [2, 3], None)]
 )
 def test_only_overlapping_windows_add(kernel, strides, reduction):
-    """And they add in float32: float16 would swamp."""
+    """Sums are taken in float32: float16 loses the small terms."""
     source = text("MaxPool", (2, 9, 9), f"kernel_shape = {kernel}, strides = {strides}", "float16")
     made, _ = gradient_model(onnx.parser.parse_model(source))
     (scatter,) = [node for node in made.graph.node if node.op_type == "ScatterElements"]

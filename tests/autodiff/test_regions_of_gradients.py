@@ -1,4 +1,4 @@
-"""Gradients are in the regions of the nodes that they are the gradients of, in every scope."""
+"""Backward nodes are in the regions of their forward nodes, in every scope."""
 
 import numpy as np
 import pytest

@@ -88,7 +88,7 @@ def swish(g: Expr, x: Expr, *, alpha: float = 1.0) -> Expr:
 
 @gradient("QuickGelu", domain=_CONTRIB)
 def quick_gelu(g: Expr, x: Expr, *, alpha: float = 1.702) -> Expr:
-    return _swish(shaped(g, x), x, alpha)
+    return _swish(_shaped(g, x), x, alpha)
 
 
 def _swish(g: Expr, x: Expr, alpha: float) -> Expr:
@@ -106,24 +106,24 @@ def gelu(g: Expr, x: Expr, *, approximate: str = "none") -> Expr:
 
 @gradient("Gelu", domain=_CONTRIB)
 def contrib_gelu(g: Expr, x: Expr) -> Expr:
-    return _erf_gelu(shaped(g, x), x)
+    return _erf_gelu(_shaped(g, x), x)
 
 
 @gradient("BiasGelu", domain=_CONTRIB)
 def bias_gelu(g: Expr, x: Expr, bias: Expr) -> Gradients:
-    both = _erf_gelu(shaped(g, x), x + bias)
+    both = _erf_gelu(_shaped(g, x), x + bias)
     return both, both
 
 
 @gradient("FastGelu", domain=_CONTRIB)
 def fast_gelu(g: Expr, x: Expr, bias: Expr | None = None) -> Gradients:
-    both = _tanh_gelu(shaped(g, x), x if bias is None else x + bias)
+    both = _tanh_gelu(_shaped(g, x), x if bias is None else x + bias)
     return both, both
 
 
-def shaped(g: Expr, x: Expr) -> Expr:
-    """Return `g`, declared to have the shape of `x` where inference does not know the operator's output."""
-    return g.with_shape_of(x) if g.shape is None else g
+def _shaped(g: Expr, x: Expr) -> Expr:
+    """`g` with the shape of `x`, since ONNX infers no shape of the outputs of `com.microsoft`."""
+    return g.with_shape_of(x, only_if_unknown=True)
 
 
 def _erf_gelu(g: Expr, x: Expr) -> Expr:

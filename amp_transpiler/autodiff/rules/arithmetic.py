@@ -31,7 +31,7 @@ def div(g: Expr, _a: Expr, b: Expr, *, y: Expr) -> Gradients:
 
 @gradient("Mod")
 def mod(g: Expr, a: Expr, b: Expr, *, y: Expr) -> Gradients:
-    """Of floats, `y = a - b trunc(a / b)`. Round repairs the quotient, which is whole but for rounding."""
+    """`g`, `-g trunc(a / b)`: of floats, `y = a - b trunc(a / b)`. The whole quotient `(a - y) / b` is rounded."""
     return g, lambda: -(g.wide() * ((a.wide() - y.wide()) / b.wide()).round())
 
 

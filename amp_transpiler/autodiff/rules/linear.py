@@ -60,7 +60,7 @@ def gemm(g: Expr, a: Expr, b: Expr, c: Expr | None = None, *, node: NodeGradient
 
     def to_c() -> Expr:
         assert c is not None
-        dc = g.sum_to(c, low=node.sums_low(2))  # before it is scaled: the product could overflow
+        dc = g.sum_to(c, low=node.sums_low(2))  # before it is scaled: scaling would widen it first
         return dc if beta == 1.0 else dc.wide() * beta
 
     return (

@@ -49,7 +49,7 @@ def _wide(g: Expr, x: Expr) -> tuple[Expr, Expr]:
 
 
 def _incoming(g: Expr, x: Expr) -> Expr:
-    return (g.with_shape_of(x) if g.shape is None else g).wide()
+    return g.with_shape_of(x, only_if_unknown=True).wide()
 
 
 @gradient("BatchNormalization")
@@ -60,11 +60,11 @@ def batch_normalization(
     if gs[0] is None:
         return None
     x, g = _wide(gs[0], x)
-    gs_x = g * _by_channel(scale, x)
+    scaled = g * _by_channel(scale, x)
     if _trains(node):
         xhat, inverse = _standardize(x, _other_axes(x), epsilon)
         return (
-            lambda: _through(gs_x, xhat, inverse, _other_axes(x)),
+            lambda: _through(scaled, xhat, inverse, _other_axes(x)),
             lambda: _sum_by_channel(g * xhat),
             lambda: _sum_by_channel(g),
         )
@@ -74,7 +74,7 @@ def batch_normalization(
         )
     inverse = _by_channel(_inverse_root(node.input(4).cast(x.dtype), epsilon), x)
     xhat = (x - _by_channel(node.input(3), x)) * inverse
-    return lambda: gs_x * inverse, lambda: _sum_by_channel(g * xhat), lambda: _sum_by_channel(g)
+    return lambda: scaled * inverse, lambda: _sum_by_channel(g * xhat), lambda: _sum_by_channel(g)
 
 
 def _trains(node: NodeGradient) -> bool:

@@ -32,7 +32,7 @@ def slice_(g: Expr, x: Expr, *, node: NodeGradient) -> Expr:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _SliceIndex:
-    """What a Slice takes; None for numbers that are not constant.
+    """The index of a Slice; None for numbers that are not constant.
 
     Attributes:
         starts, ends, axes, steps: the numbers.
