@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import signature, type_string
 
@@ -20,7 +21,6 @@ UNTYPED = "?"  # the type string of a value that is there but has no type
 
 _PLAIN = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
 _LISTS = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS)
-_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 class Kind(NamedTuple):  # built for every node: a tuple is made and hashed several times faster than a frozen dataclass
@@ -58,24 +58,20 @@ def kind_of(node: ir.Node, opset: int, *, outputs: bool = True) -> Kind:
         outputs: include the outputs' types. Without them the kind is what determines these types.
     """
     domain = "" if is_standard(node) else node.domain
-    formal = signature(domain, node.op_type, opset)
+    formal, attributes = signature(domain, node.op_type, opset), node.attributes.data
     return Kind(
         domain,
         node.op_type,
         None if formal is None else formal.since_version,
         tuple([_type(value) for value in node.inputs]),
         tuple([_type(value) for value in node.outputs]) if outputs else (),
-        _attributes(node) if node.attributes else (),
-        any(attribute.type in _BODIES for attribute in node.attributes.values()) if node.attributes else False,
+        tuple(sorted([(name, _content(attribute)) for name, attribute in attributes.items()], key=_name)),
+        has_bodies(node),
     )
 
 
 def _type(value: ir.Value | None) -> str | None:
     return None if value is None else type_string(value.type) or UNTYPED
-
-
-def _attributes(node: ir.Node) -> tuple[tuple[str, Hashable], ...]:
-    return tuple(sorted(((name, _content(attribute)) for name, attribute in node.attributes.items()), key=_name))
 
 
 def _name(item: tuple[str, Hashable]) -> str:

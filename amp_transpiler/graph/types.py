@@ -10,16 +10,28 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.kind import UNTYPED, Kind, kind_of
 from amp_transpiler.graph.proto import holds_map, to_proto_without_weights
-from amp_transpiler.graph.walk import all_nodes, bodies, control_ports
-from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute
+from amp_transpiler.graph.walk import ControlPort, all_nodes, bodies, control_ports, has_bodies, scopes
+from amp_transpiler.ops.dtype_attributes import DTYPE_ATTRIBUTES, DtypeAttribute
 from amp_transpiler.ops.schema import Signature, Slot, opset_of, signature, type_string
 
-__all__ = ["binding", "clear_type", "node_signature", "parse_type", "propagate_types", "set_dtype"]
+__all__ = ["binding", "clear_type", "node_signature", "output_types", "parse_type", "propagate_types", "set_dtype"]
 
 logger = logging.getLogger(__name__)
 
 _DTYPES = {type_string(ir.TensorType(dtype)): dtype for dtype in ir.DataType if dtype}
+
+_CONTAINER = re.compile(r"(seq|optional)\((.+)\)")
+
+_CONSTANT_FORMS = {
+    "value_float": "tensor(float)",
+    "value_floats": "tensor(float)",
+    "value_int": "tensor(int64)",
+    "value_ints": "tensor(int64)",
+    "value_string": "tensor(string)",
+    "value_strings": "tensor(string)",
+}
 
 # Parameters that a schema leaves unbound because one type contains the other: output parameter -> how to get it.
 _CONTAINERS: dict[tuple[str, int], tuple[int, str]] = {
@@ -36,7 +48,7 @@ def parse_type(text: str) -> ir.TypeProtocol | None:
     """Read a type as ONNX's schemas write it; None for types that hold no tensors this package works on (maps)."""
     if (dtype := _DTYPES.get(text)) is not None:
         return ir.TensorType(dtype)
-    match = re.fullmatch(r"(seq|optional)\((.+)\)", text)
+    match = _CONTAINER.fullmatch(text)
     inner = parse_type(match[2]) if match else None
     if match is None or inner is None:
         return None
@@ -88,83 +100,138 @@ def propagate_types(model: ir.Model) -> None:
     Raises:
         ModelError: ONNX has to be asked for a type, and refuses a node.
     """
-    for graph in (model.graph, *(g for node in all_nodes(model) for _, g in bodies(node))):
-        for value in graph.initializers.values():
+    for scope in scopes(model):
+        for value in scope.graph.initializers.values():
             if value.const_value is not None and value.dtype != value.const_value.dtype:
                 set_dtype(value, value.const_value.dtype)
-    _propagate_graph(model, model.graph)
-    if any(value.type is None for node in all_nodes(model) for value in node.outputs if value.name):
+    typing = _Typing(model)
+    typing.run(model.graph)
+    if any(value.type is None and value.name for node in all_nodes(model) for value in node.outputs):
         _infer_missing(model)
-        _propagate_graph(model, model.graph)
+        typing.run(model.graph)
         _infer_from_readers(model)
 
 
-def _propagate_graph(model: ir.Model, graph: ir.Graph) -> None:
-    for node in graph:
-        for port in control_ports(node):
-            types = [use.value.type for use in port.uses if use.value is not None and isinstance(use.user, ir.Node)]
-            for value in port.definitions:
-                if value.producer() is None and types and types[0] is not None:
-                    _set_type(value, types[0])
-        for _, body in bodies(node):
-            _propagate_graph(model, body)
-        _type_outputs(model, node)
+class _Typing:
+    """Types the outputs of nodes in the order of execution. What a kind of node gives is worked out once."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._known: dict[tuple[Kind, int], tuple[str | None, ...]] = {}
+
+    def run(self, graph: ir.Graph) -> None:
+        """Type the values of `graph` and of the bodies in it."""
+        for node in graph:
+            if not has_bodies(node):
+                self._outputs(node)
+                continue
+            ports = control_ports(node)
+            for port in ports:
+                _pass_on(port, [v for v in port.definitions if v.producer() is None], ir.Node)
+            for _, body in bodies(node):
+                self.run(body)
+            for port in ports:
+                if port.kind != "opaque":
+                    _pass_on(port, [v for v in port.definitions if v.producer() is node], ir.Graph)
+            if node.op_type not in ("If", "Loop", "Scan"):
+                self._outputs(node)
+
+    def _outputs(self, node: ir.Node) -> None:
+        kind = kind_of(node, opset_of(self._model, node.domain), outputs=False)
+        if kind.version is None:
+            return
+        found = self._known.get((kind, len(node.outputs)))
+        if found is None:
+            found = self._known[kind, len(node.outputs)] = output_types(kind, len(node.outputs))
+        for value, text in zip(node.outputs, found, strict=True):
+            if text is not None:
+                _set_type(value, text)
 
 
-def _type_outputs(model: ir.Model, node: ir.Node) -> None:
-    for port in control_ports(node):
-        types = [use.value.type for use in port.uses if use.value is not None and isinstance(use.user, ir.Graph)]
-        for value in port.definitions:
-            if value.producer() is node and types and types[0] is not None and port.kind != "opaque":
-                _set_type(value, types[0])
-    sig = node_signature(model, node)
-    if sig is None or node.op_type in ("If", "Loop", "Scan"):
-        return
-    rule, bound = dtype_attribute(node), binding(node, sig, outputs=False)
-    for index, value in enumerate(node.outputs):
-        slot = sig.output(index)
-        if slot is None:
-            continue
-        if rule is not None and index in rule.outputs:
-            dtype = attribute_dtype(node, rule)
-            if dtype is not None:
-                set_dtype(value, dtype)
-        elif (found := _output_type(node, index, slot, sig, bound)) is not None:
-            _set_type(value, found)
+def _pass_on(port: ControlPort, values: list[ir.Value], user: type[ir.Node | ir.Graph]) -> None:
+    """Give `values` the type of what the port's first use by a node, or by a graph, passes on."""
+    types = [use.value.type for use in port.uses if use.value is not None and isinstance(use.user, user)]
+    text = type_string(types[0]) if types else None
+    if text is not None:
+        for value in values:
+            _set_type(value, text)
 
 
-def _output_type(
-    node: ir.Node, index: int, slot: Slot, sig: Signature, bound: dict[str, str]
-) -> ir.TypeProtocol | None:
-    if node.op_type == "Constant":
-        tensor = node.attributes.get("value")
-        if tensor is not None and not tensor.is_ref():
-            return ir.TensorType(tensor.as_tensor().dtype)
-    if (container := _CONTAINERS.get((node.op_type, index))) is not None and not node.domain:
-        source = node.inputs[container[0]] if node.inputs else None
-        return None if source is None or source.type is None else _contain(source.type, container[1])
+def _set_type(value: ir.Value, text: str) -> None:
+    """Give `value` a type unless it has it, or the type is one that cannot be expressed (a map)."""
+    if type_string(value.type) != text and (type_ := parse_type(text)) is not None:
+        value.type = type_
+
+
+def output_types(kind: Kind, count: int) -> tuple[str | None, ...]:
+    """Return the types of the first `count` outputs of a node as far as its schema says; None where it does not.
+
+    Args:
+        kind: what the node is, its outputs aside.
+        count: how many outputs it has.
+    """
+    sig = signature(kind.domain, kind.op_type, kind.version) if kind.version is not None else None
+    if sig is None:
+        return (None,) * count
+    bound = _bound_inputs(kind, sig)
+    return tuple(_output_type(kind, index, sig, bound) for index in range(count))
+
+
+def _bound_inputs(kind: Kind, sig: Signature) -> dict[str, str]:
+    bound: dict[str, str] = {}
+    for index, text in enumerate(kind.inputs):
+        slot = sig.input(index)
+        if text is not None and text != UNTYPED and slot is not None and slot.homogeneous:
+            bound.setdefault(slot.type, text)
+    return bound
+
+
+def _output_type(kind: Kind, index: int, sig: Signature, bound: dict[str, str]) -> str | None:
+    slot = sig.output(index)
+    if slot is None:
+        return None
+    rule = DTYPE_ATTRIBUTES.get(kind.op_type) if not kind.domain else None
+    if rule is not None and index in rule.outputs:
+        return _attribute_type(kind, rule)
+    if kind.op_type == "Constant" and (found := _constant_type(kind)) is not None:
+        return found
+    if (container := _CONTAINERS.get((kind.op_type, index))) is not None and not kind.domain:
+        source = kind.inputs[container[0]] if kind.inputs else None
+        return None if source is None or source == UNTYPED else _contain(source, container[1])
     if not slot.homogeneous:
         return None
     if slot.type in bound:
-        return parse_type(bound[slot.type])
+        return bound[slot.type]
     if slot.type not in sig.allowed:
-        return parse_type(slot.type)
+        return slot.type
     only = sig.allowed[slot.type]
-    return parse_type(next(iter(only))) if len(only) == 1 else None
+    return next(iter(only)) if len(only) == 1 else None
 
 
-def _contain(type_: ir.TypeProtocol, how: str) -> ir.TypeProtocol | None:
-    if how == "seq":
-        return ir.SequenceType(type_)
-    if how == "optional":
-        return ir.OptionalType(type_)
-    inner = getattr(type_, "elem_type", None)
-    return inner if isinstance(inner, (ir.TensorType, ir.SequenceType, ir.OptionalType)) else type_
+def _attribute_type(kind: Kind, rule: DtypeAttribute) -> str | None:
+    """Return the type that an attribute gives outputs; None if it is that of an untyped input."""
+    given = dict(kind.attributes).get(rule.attribute)
+    if isinstance(given, int) and given:  # DequantizeLinear's 0 means: as the scale
+        return type_string(ir.TensorType(ir.DataType(given)))
+    if isinstance(rule.default, ir.DataType):
+        return type_string(ir.TensorType(rule.default))
+    source = kind.inputs[rule.default] if rule.default < len(kind.inputs) else None
+    return None if source == UNTYPED else source
 
 
-def _set_type(value: ir.Value, type_: ir.TypeProtocol) -> None:
-    if type_string(value.type) != type_string(type_):
-        value.type = type_
+def _constant_type(kind: Kind) -> str | None:
+    """Return the type of a Constant by its attribute; ONNX's inference need not be asked about those of numbers."""
+    name, given = next(iter(kind.attributes), ("", None))
+    if isinstance(given, ir.DataType):
+        return type_string(ir.TensorType(given))
+    return _CONSTANT_FORMS.get(name)
+
+
+def _contain(text: str, how: str) -> str:
+    if how != "element":
+        return f"{how}({text})"
+    match = _CONTAINER.fullmatch(text)
+    return match[2] if match else text
 
 
 def _infer_missing(model: ir.Model) -> None:

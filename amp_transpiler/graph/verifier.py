@@ -11,10 +11,11 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from amp_transpiler.errors import VerificationError
+from amp_transpiler.graph.kind import Kind, kind_of
 from amp_transpiler.graph.types import node_signature
 from amp_transpiler.graph.walk import Scope, control_ports, scopes
 from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute
-from amp_transpiler.ops.schema import Signature, Slot, type_string
+from amp_transpiler.ops.schema import Signature, Slot, opset_of, type_string
 
 __all__ = ["faults", "verify"]
 
@@ -38,12 +39,19 @@ def verify(model: ir.Model, after: str) -> None:
 
 def faults(model: ir.Model) -> Iterator[str]:
     """Yield a description of every typing fault of the model."""
+    sound: set[Kind] = set()  # kinds of nodes that were found without fault
     for scope in scopes(model):
         yield from _tensor_faults(scope)
         for node in scope.graph:
-            for fault in _node_faults(model, node):
+            kind = kind_of(node, opset_of(model, node.domain))
+            if kind in sound:
+                continue
+            found = list(_node_faults(model, node))
+            for fault in found:
                 where = f" in {scope.path}" if scope.path else ""
                 yield f"{node.op_type} '{node.name}'{where}: {fault}\n{_window(scope.graph, node)}"
+            if not found and not kind.has_body:
+                sound.add(kind)
 
 
 def _tensor_faults(scope: Scope) -> Iterator[str]:

@@ -150,7 +150,9 @@ _TENSOR_NAMES: dict[ir.DataType, str] = {
     ir.DataType.FLOAT: "float",
     ir.DataType.DOUBLE: "double",
 }
-_TENSORS = {dtype: f"tensor({name})" for dtype, name in _TENSOR_NAMES.items()}
+_TENSORS: dict[ir.DataType, str] = {
+    dtype: f"tensor({name})" for dtype, name in _TENSOR_NAMES.items() if dtype != ir.DataType.UNDEFINED
+}
 
 
 def type_string(type_: ir.TypeProtocol | None) -> str | None:
@@ -158,7 +160,7 @@ def type_string(type_: ir.TypeProtocol | None) -> str | None:
     if type_ is None:
         return None
     if isinstance(type_, ir.TensorType):
-        return None if type_.dtype == ir.DataType.UNDEFINED else _TENSORS[type_.dtype]
+        return _TENSORS.get(type_.dtype)
     inner = type_string(type_.elem_type) if isinstance(type_, (ir.SequenceType, ir.OptionalType)) else None
     if isinstance(type_, ir.SparseTensorType):
         return f"sparse_tensor({_TENSOR_NAMES[type_.dtype]})"
