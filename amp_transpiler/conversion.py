@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.types import propagate_types
@@ -97,6 +98,7 @@ def fitted(policy: Policy, program: Program) -> Policy:
     return dataclasses.replace(policy, rules=rules, parameters=parameters, training=program.is_training)
 
 
+@collection_paused()
 def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     """Bring a program into the form that decisions are made about, in place; it computes the same as before.
 
@@ -143,6 +145,7 @@ def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[
     ]
 
 
+@collection_paused()
 def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion:
     """Decide about a prepared program and carry the decision out, in place.
 

@@ -6,7 +6,7 @@ fit) is worked out once a kind and looked up for every further node.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -63,15 +63,19 @@ def kind_of(node: ir.Node, opset: int, *, outputs: bool = True) -> Kind:
         domain,
         node.op_type,
         None if formal is None else formal.since_version,
-        tuple([_type(value) for value in node.inputs]),
-        tuple([_type(value) for value in node.outputs]) if outputs else (),
-        tuple(sorted([(name, _content(attribute)) for name, attribute in attributes.items()], key=_name)),
+        tuple(map(_type, node.inputs)),
+        tuple(map(_type, node.outputs)) if outputs else (),
+        _contents(attributes) if attributes else (),
         has_bodies(node),
     )
 
 
 def _type(value: ir.Value | None) -> str | None:
     return None if value is None else type_string(value.type) or UNTYPED
+
+
+def _contents(attributes: Mapping[str, ir.Attr]) -> tuple[tuple[str, Hashable], ...]:
+    return tuple(sorted(((name, _content(attribute)) for name, attribute in attributes.items()), key=_name))
 
 
 def _name(item: tuple[str, Hashable]) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.walk import scopes
 
 __all__ = [
@@ -25,6 +26,7 @@ _KEPT_WEIGHT_BYTES = 1024  # shape inference reads shapes, axes and the like, wh
 _OPAQUE = "amp_transpiler.opaque_type"  # key in `Value.meta`: the message of a type that `onnx_ir` does not know
 
 
+@collection_paused()
 def from_proto(proto: onnx.ModelProto) -> ir.Model:
     """Return the model that `proto` describes. Maps, the outputs of ai.onnx.ml's classifiers, are kept as they are."""
     opaque = {v.name: v.type for v in (*proto.graph.input, *proto.graph.output) if holds_map(v.type)}

@@ -48,7 +48,10 @@ def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
 
 def has_bodies(node: ir.Node) -> bool:
     """Whether `node` has a body."""
-    return any(attribute.type in _GRAPHS for attribute in node.attributes.data.values())
+    for attribute in node.attributes.data.values():  # noqa: SIM110  every walk asks this of every node: no generator
+        if attribute.type in _GRAPHS:
+            return True
+    return False
 
 
 def scopes(model: ir.Model) -> Iterator[Scope]:

@@ -43,10 +43,11 @@ class FoldBatchNorm(Pass[PassResult]):
         self._wanted = wanted
 
     def call(self, model: ir.Model) -> PassResult:
-        names, opset, folded = NameAllocator(model), opset_of(model, ""), 0
-        for node in list(all_nodes(model)):
-            if node.op_type != "BatchNormalization" or not is_standard(node) or opset < _FIRST_OPSET:
-                continue
+        found = [node for node in all_nodes(model) if node.op_type == "BatchNormalization" and is_standard(node)]
+        if not found or opset_of(model, "") < _FIRST_OPSET:
+            return PassResult(model, modified=False)
+        names, folded = NameAllocator(model), 0
+        for node in found:
             producer = _producer(node)
             fold = None if producer is None else _plan(node, producer)
             if producer is None or fold is None or not self._wanted(node):

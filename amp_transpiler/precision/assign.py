@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, region_of
 from amp_transpiler.graph.roles import role_of
-from amp_transpiler.graph.walk import bodies, control_ports
+from amp_transpiler.graph.walk import bodies, control_ports, has_bodies
 from amp_transpiler.ops.kinds import CAPPED
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.assignment import Assignment, Decision
@@ -75,7 +75,7 @@ class _Assigner:
 
     def _decide_graph(self, graph: ir.Graph) -> None:
         for node in graph:
-            if any(True for _ in bodies(node)):
+            if has_bodies(node):
                 self._decide_bodies(node)
             else:
                 self._note(node, self._decide(node))

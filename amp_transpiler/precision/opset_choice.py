@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import BFLOAT16, LowFormat
 from amp_transpiler.graph.kind import Kind, kind_of
-from amp_transpiler.graph.walk import all_nodes, bodies
+from amp_transpiler.graph.walk import all_nodes, has_bodies
 from amp_transpiler.ops.kinds import COMPUTE
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
@@ -111,7 +111,7 @@ def _groups(model: ir.Model, opset: int, can_lower: Callable[[ir.Node], bool]) -
     """Group the nodes of ONNX's own domain with a float32 tensor and no body by their kinds."""
     groups: dict[Kind, _Group] = {}
     for node in all_nodes(model):
-        if is_standard(node) and touches_float32(node) and not any(bodies(node)):
+        if is_standard(node) and touches_float32(node) and not has_bodies(node):
             group = groups.setdefault(kind_of(node, opset), _Group([], _Count()))
             group.nodes.append(node)
             if can_lower(node):
