@@ -84,9 +84,25 @@ def test_the_examples_of_the_readme_run():
         languages.append(language)
         if language == "python":
             run_python(code, line, ROOT / "README.md", namespace)
-        else:
+        elif language == "sh":
             run_commands("".join(row for row in code.splitlines(keepends=True) if row.startswith("amp-transpile")))
     assert (languages.count("python"), languages.count("sh")) == (3, 4)
+
+
+def decided(report):
+    """The lines of a printed report from the nodes to the files; those before and after depend on the machine."""
+    lines = [line.rstrip() for line in report.splitlines()]
+    labels = [line.split(maxsplit=1)[0] if line else "" for line in lines]
+    return lines[labels.index("nodes") : labels.index("checks")]
+
+
+def test_the_report_in_the_readme_is_the_one_of_the_demo(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    model = ROOT / "models" / "bert_1layer.onnx"
+    inputs = model.with_suffix(".inputs.npz")
+    assert main([str(model), "--inputs", str(inputs), "-o", str(tmp_path / "demo.onnx")]) == 0
+    shown = next(code for language, _, code in blocks(ROOT / "README.md") if not language)
+    assert decided(shown) == decided(capsys.readouterr().out)
 
 
 def rows(page):
