@@ -102,7 +102,8 @@ def test_the_report_in_the_readme_is_the_one_of_the_demo(tmp_path, capsys, monke
     inputs = model.with_suffix(".inputs.npz")
     assert main([str(model), "--inputs", str(inputs), "-o", str(tmp_path / "demo.onnx")]) == 0
     shown = next(code for language, _, code in blocks(ROOT / "README.md") if not language)
-    assert decided(shown) == decided(capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    assert decided(shown) == decided(printed), f"the README should show this:\n{printed}"
 
 
 def rows(page):
