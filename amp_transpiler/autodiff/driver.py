@@ -86,7 +86,7 @@ class Driver:
                 grads = [settle(value) for value in node.outputs]
                 if all(grad is None for grad in grads):
                     continue
-                for value, grad in self._node(node, grads, active):
+                for value, grad in self._gradients_of(node, grads, active):
                     parts.setdefault(value, []).append(grad)
         for value in list(parts):
             makers = [maker for part in parts[value] if (maker := part.producer()) is not None]
@@ -102,14 +102,15 @@ class Driver:
                 active.update(v for v in node.outputs if is_float_tensor(v) and v not in self._stop)
         return active
 
-    def _node(
+    def _gradients_of(
         self, node: ir.Node, grads: Sequence[ir.Value | None], active: set[ir.Value]
     ) -> list[tuple[ir.Value, ir.Value]]:
+        """Pairs of a value that the node reads and its gradient, by the node's rule."""
         rule = find_rule(node.domain, node.op_type)
         context = NodeGradient(node, self.builder, grads, lambda value: value in active, self)
         if rule is None:
             raise context.error(
-                "there is no gradient rule for this operator; add one to a table in amp_transpiler/autodiff/rules/, or "
+                "there is no gradient rule for this operator; add one to amp_transpiler/autodiff/rules/, or "
                 "keep gradients from passing (stop_gradient, no_grad_set)"
             )
         reads = (*node.inputs, *captured(node))

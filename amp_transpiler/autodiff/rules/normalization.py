@@ -54,7 +54,15 @@ def _incoming(g: Expr, x: Expr) -> Expr:
 
 @gradient("BatchNormalization")
 def batch_normalization(
-    gs: Sequence[Expr | None], x: Expr, scale: Expr, _bias: Expr, *, node: NodeGradient, epsilon: float = 1e-5
+    gs: Sequence[Expr | None],
+    x: Expr,
+    scale: Expr,
+    _bias: Expr,
+    mean: Expr,
+    variance: Expr,
+    *,
+    node: NodeGradient,
+    epsilon: float = 1e-5,
 ) -> Gradients:
     """By the statistics of the batch in training, else by those given; the running ones have no gradient."""
     if gs[0] is None:
@@ -72,8 +80,8 @@ def batch_normalization(
         raise NotDifferentiable(
             "its frozen mean and variance have no gradient; make them constants or stop_gradient values"
         )
-    inverse = _by_channel(_inverse_root(node.input(4).cast(x.dtype), epsilon), x)
-    xhat = (x - _by_channel(node.input(3), x)) * inverse
+    inverse = _by_channel(_inverse_root(variance.cast(x.dtype), epsilon), x)
+    xhat = (x - _by_channel(mean, x)) * inverse
     return lambda: scaled * inverse, lambda: _sum_by_channel(g * xhat), lambda: _sum_by_channel(g)
 
 
