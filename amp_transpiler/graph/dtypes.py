@@ -20,6 +20,7 @@ __all__ = [
     "LOW_NUMPY_DTYPES",
     "LowFormat",
     "cast_is_lossless",
+    "dtype_name",
     "low_format",
     "parse_dtype",
 ]
@@ -80,6 +81,13 @@ def low_format(dtype: object) -> LowFormat:
     if found is None:
         raise OptionError(f"unknown low-precision dtype {dtype!r}: expected 'float16' or 'bfloat16'")
     return found
+
+
+def dtype_name(dtype: ir.DataType | None) -> str:
+    """Return numpy's name of an element type: `float32`, `bfloat16`, `int64`, `bool`, ...; `unknown` for None."""
+    if dtype is None:
+        return "unknown"
+    return {ir.DataType.FLOAT: "float32", ir.DataType.DOUBLE: "float64"}.get(dtype, dtype.name.lower())
 
 
 # Significand bits (the implicit one included), smallest and largest exponent.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.constness import initial_tensor
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES
-from amp_transpiler.graph.walk import constant_of
 from amp_transpiler.ops.names import is_standard, operator_name
 
 __all__ = ["operator_class"]
@@ -36,9 +36,8 @@ def _gather(node: ir.Node) -> str | None:
     axis = node.attributes.get("axis")
     if axis is not None and axis.as_int() != 0:
         return None
-    table = _origin(_input(node, 0))
-    tensor = _tensor(table) if table is not None else None
-    return "embedding" if tensor is not None and tensor.dtype in FLOAT_DTYPES and len(tensor.shape) == 2 else None
+    table = initial_tensor(_origin(_input(node, 0)))
+    return "embedding" if table is not None and table.dtype in FLOAT_DTYPES and len(table.shape) == 2 else None
 
 
 def _max_pool(node: ir.Node) -> str | None:
@@ -46,11 +45,8 @@ def _max_pool(node: ir.Node) -> str | None:
 
 
 def _pow(node: ir.Node) -> str | None:
-    exponent = _origin(_input(node, 1))
-    if exponent is None or not _is_constant(exponent):
-        return None
-    shape = _shape(exponent)
-    return "scalar" if all(size == 1 for size in shape) else None
+    exponent = initial_tensor(_origin(_input(node, 1)))
+    return "scalar" if exponent is not None and exponent.size == 1 else None
 
 
 _REFINEMENTS = {"Conv": _conv, "Gather": _gather, "MaxPool": _max_pool, "Pow": _pow}
@@ -61,7 +57,7 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
 
 
 def _origin(value: ir.Value | None) -> ir.Value | None:
-    """Follow a value back through operators that do not change it but for its type."""
+    """Follow a value back through operators that change nothing but its type."""
     while value is not None:
         node = value.producer()
         if node is None or not is_standard(node) or node.op_type not in ("Cast", "CastLike", "Identity"):
@@ -70,26 +66,9 @@ def _origin(value: ir.Value | None) -> ir.Value | None:
     return value
 
 
-def _is_constant(value: ir.Value) -> bool:
-    if value.is_initializer():  # one that is also a graph input has a value to start from: older files list them all
-        return True
-    node = value.producer()
-    return node is not None and is_standard(node) and node.op_type == "Constant"
-
-
-def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    return value.const_value if value.is_initializer() else constant_of(value)
-
-
 def _shape(value: ir.Value | None) -> tuple[object, ...]:
-    """The shape of a value as far as it is known; that of a constant always is. Empty for a scalar or if unknown."""
-    if value is None:
-        return ()
-    tensor = _tensor(value)
+    """Return the shape of a value as far as it is known; empty for a scalar, or if nothing is known."""
+    tensor = initial_tensor(value)
     if tensor is not None:
         return tuple(tensor.shape)
-    node = value.producer()
-    if node is not None and is_standard(node) and node.op_type == "Constant":
-        lists = (node.attributes.get(name) for name in ("value_floats", "value_ints"))
-        return next(((len(attribute.value),) for attribute in lists if attribute is not None), ())
-    return () if value.shape is None else tuple(value.shape)
+    return () if value is None or value.shape is None else tuple(value.shape)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from amp_transpiler.conversion import prepare_and_convert
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.dtypes import LowFormat, low_format, parse_dtype
+from amp_transpiler.graph.dtypes import LowFormat, dtype_name, low_format, parse_dtype
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.graph.program import Program
@@ -294,9 +294,7 @@ def _low_inputs(program: Program, dtypes: Mapping[str, Any] | None, low: LowForm
 
 
 def _name(dtype: ir.DataType | None) -> str:
-    if dtype is None:
-        return "no tensor"
-    return {ir.DataType.FLOAT: "float32", ir.DataType.DOUBLE: "float64"}.get(dtype, dtype.name.lower())
+    return "no tensor" if dtype is None else dtype_name(dtype)
 
 
 # ---- the program ----

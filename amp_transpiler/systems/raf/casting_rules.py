@@ -24,7 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.dtypes import LowFormat, parse_dtype
+from amp_transpiler.graph.dtypes import LowFormat, dtype_name, parse_dtype
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.vocabulary import known_operator, paddle_names, unknown_operators
 from amp_transpiler.precision.constraints import is_float32
@@ -35,7 +35,6 @@ __all__ = [
     "Hint",
     "RuleInput",
     "casting_rule",
-    "dtype_name",
     "find_rule",
     "low_inputs",
 ]
@@ -169,14 +168,6 @@ def low_inputs(node: ir.Node, rule: CastingRule, inputs: Sequence[RuleInput | No
             "return len(inputs) hints, None for inputs to leave alone",
         )
     return frozenset(i for i, hint in enumerate(hints) if _wants_low(node, i, hint, low))
-
-
-def dtype_name(dtype: ir.DataType | None) -> str:
-    """Return numpy's name of an element type: `float32`, `bfloat16`, `int64`, `bool`, ...; `unknown` for None."""
-    return "unknown" if dtype is None else _NAMES.get(dtype, dtype.name.lower())
-
-
-_NAMES = {ir.DataType.FLOAT: "float32", ir.DataType.DOUBLE: "float64"}
 
 
 def _wants_low(node: ir.Node, index: int, hint: Hint, low: LowFormat) -> bool:

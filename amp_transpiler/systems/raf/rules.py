@@ -10,16 +10,17 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.dtypes import LowFormat, dtype_name
 from amp_transpiler.graph.regions import DISABLE_AMP, region_of
-from amp_transpiler.graph.walk import all_nodes, bodies, constant_of
+from amp_transpiler.graph.walk import all_nodes, bodies
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import signature, type_string
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm, is_float32, touches_float32
 from amp_transpiler.precision.rules import Rules, State, listed
 from amp_transpiler.precision.user_lists import UserLists
-from amp_transpiler.systems.raf.casting_rules import CastingRule, RuleInput, dtype_name, find_rule, low_inputs
+from amp_transpiler.systems.raf.casting_rules import CastingRule, RuleInput, find_rule, low_inputs
 from amp_transpiler.systems.raf.families import FAMILIES, Family
 
 __all__ = ["RafRules"]

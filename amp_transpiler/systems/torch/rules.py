@@ -7,9 +7,10 @@ import dataclasses
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.regions import DISABLE_AMP, FUNCTION_KEY, region_of
-from amp_transpiler.graph.walk import all_nodes, constant_of
+from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
