@@ -150,6 +150,12 @@ def test_relative_links_lead_somewhere(path):
     assert [target for target in targets if "://" not in target and not (path.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda path: path.name)
+def test_files_that_a_page_names_exist(path):
+    names = re.findall(r"`((?:amp_transpiler|scripts|tests|docs|models)/[\w./]+)`", path.read_text(encoding="utf-8"))
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("name", ["raf", "mxnet", "sambanova", "pytorch", "behaviours", "paddle_behaviours"])
 def test_the_readme_leads_to_every_page(name):
     assert f"(docs/{name}.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
