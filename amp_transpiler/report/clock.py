@@ -1,4 +1,4 @@
-"""Timing the phases of a conversion, and telling the caller about them."""
+"""Timing the phases of a conversion, and reporting progress to the caller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Clock:
         phases: phase -> seconds.
 
     Args:
-        progress: called whenever a phase starts, ends or moves on; None for nobody.
+        progress: called when a phase starts, progresses or ends; None for no calls.
     """
 
     def __init__(self, progress: Progress | None) -> None:
@@ -29,7 +29,7 @@ class Clock:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time the block; a phase that is entered again adds up."""
+        """Time the block. The seconds of a phase that is entered again are added."""
         start = time.perf_counter()
         self.tell(name, 0.0)
         try:

@@ -28,7 +28,7 @@ def describe_source(
 
     Args:
         source: the program before the conversion.
-        destination: where the result is to be written, or None.
+        destination: the path of the result, or None.
         policy: how the conversion decides.
         level: the level's name; None where the system has no levels.
         asked: the request in words.
@@ -78,7 +78,7 @@ def _rows(model: ir.Model, assignment: Assignment) -> Iterator[DecisionRow]:
 
 
 def describe_copy(report: Report, source: Program, written: int | None) -> None:
-    """Add to `report` that the source was copied as it is.
+    """Describe a copy of the source in `report`.
 
     Args:
         report: the report of the conversion.

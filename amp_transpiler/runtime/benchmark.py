@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from amp_transpiler.graph import io
@@ -204,8 +205,6 @@ def measure_peak_here(folder: str | os.PathLike[str]) -> None:
 
 def _read_feeds(file: pathlib.Path, order: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Read feeds back. numpy's files do not store the element types of `ml_dtypes`, so their names are in the order."""
-    import ml_dtypes
-
     with np.load(file, allow_pickle=False) as arrays:
         found = [arrays[f"feed{i}"] for i in range(len(order["names"]))]
     extensions = [getattr(ml_dtypes, name, None) for name in order["dtypes"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import pathlib
 import sys
 
@@ -58,8 +59,6 @@ def _system_memory() -> int | None:
     available = _kilobytes(_PROC / "meminfo", "MemAvailable")
     if available is not None:
         return available
-    import os
-
     if "SC_AVPHYS_PAGES" not in getattr(os, "sysconf_names", {}):
         return None
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
