@@ -94,6 +94,7 @@ class MxnetRules(Rules):
         if completes_linear(node, state):
             return Decision("low", "the bias of a matrix product is part of FullyConnected, on the target list", form)
         values = [v for i in sorted(form.inputs) if (v := node.inputs[i]) is not None and not _is_attribute(v)]
+        # With numbers alone an operator of the widest list has no tensor whose type could win: it counts as neutral.
         if key in self.tables.widest and values:
             return _widest(values, form, state)
         available = next((value for value in values if state.has_low(value)), None)

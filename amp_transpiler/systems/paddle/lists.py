@@ -91,6 +91,7 @@ class AutoMixedPrecisionLists(UserLists):
         return f"AutoMixedPrecisionLists({white}, {black}, {sorted(self.black_varnames)}, {self.dtype!r})"
 
     def _move(self) -> None:
+        """Move the custom operators as Paddle does: white ones first, each out of the one list that it is on."""
         for key in self.custom_white_list:
             if key in self.black_list:
                 self.black_list.discard(key)

@@ -206,7 +206,7 @@ def _verdict(node: ir.Node, family: Family, form: LowForm, state: State) -> tupl
         return low > high and not many, why
     if len([value for value in node.outputs if value.name]) > 1:
         return False, "is left alone: it has several outputs"
-    return low >= high, f"follows most of its inputs: {count}"
+    return low >= high, f"follows most of its inputs: {count}"  # a tie goes to lower precision, as in RAF
 
 
 def _data_alone(node: ir.Node, family: Family, form: LowForm, state: State) -> Decision:
