@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import inspect
 
 import onnx
 import onnx_ir as ir
 import pytest
 
+from amp_transpiler.autodiff import registered
 from amp_transpiler.autodiff.context import NodeGradient
-from amp_transpiler.autodiff.registry import Rule
+from amp_transpiler.autodiff.registry import RULES, Rule
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.types import propagate_types
@@ -100,3 +102,39 @@ def test_gradients_come_as_one_or_several(rule, count):
 def test_more_gradients_than_inputs_are_an_error():
     with pytest.raises(TypeError, match="3 gradients for 2 inputs"):
         Rule.of(lambda g: (g, g, g))(node("y = Mul(x, a)"))
+
+
+def schemas(op_type: str) -> list[onnx.defs.OpSchema]:
+    return [
+        schema for schema in onnx.defs.get_all_schemas_with_history() if (schema.domain, schema.name) == ("", op_type)
+    ]
+
+
+STANDARD = [op_type for domain, op_type in registered() if not domain]
+
+
+@pytest.mark.parametrize("op_type", STANDARD)
+def test_a_rule_names_no_more_inputs_than_its_operator_has(op_type):
+    rule = RULES["", op_type]
+    assert len(rule.required) <= max(schema.max_input for schema in schemas(op_type))
+    required = max(schema.min_input for schema in schemas(op_type))
+    assert sum(rule.required) <= required, "an input that may be left out needs the default None"
+
+
+@pytest.mark.parametrize("op_type", [op_type for op_type in STANDARD if {*RULES["", op_type].keywords} - {"y", "node"}])
+def test_the_attributes_of_a_rule_have_the_defaults_of_its_operators(op_type):
+    rule = RULES["", op_type]
+    sharing = [other for other in STANDARD if RULES["", other].function is rule.function]  # Scatter has no reduction
+    known = sorted((s for other in sharing for s in schemas(other)), key=lambda schema: schema.since_version)
+    for name, default in rule.keywords.items():
+        if name in ("y", "node"):
+            continue
+        newest = [schema.attributes[name] for schema in known if name in schema.attributes][-1]
+        if newest.required:
+            assert default is inspect.Parameter.empty, name
+        elif newest.default_value.name:
+            value = onnx.helper.get_attribute_value(newest.default_value)
+            value = value.decode() if isinstance(value, bytes) else value
+            assert list(default) == value if isinstance(value, list) else default == pytest.approx(value), name
+        else:
+            assert default is None, name
