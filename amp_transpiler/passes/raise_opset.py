@@ -40,12 +40,13 @@ class RaiseOpset(Pass[PassResult]):
         # By name: the conversion may replace the nodes by copies.
         names = {str(node.name) for node in choice.rewrite}
         try:
-            ConvertOpset(choice.opset)(model)
+            converted = ConvertOpset(choice.opset)(model)
         except OpsetConversionError as error:
             if self._required:
                 raise
             note = f"opset kept at {opset_of(model, '')}: {error}"
             return PassResult(model, modified=False, notes=(note,))
         rewritten = RewriteEquivalents(lambda node: node.name in names)(model)
-        NameNodes()(model)
-        return PassResult(model, modified=True, count=rewritten.count, notes=(choice.reason,))
+        named = NameNodes()(model)
+        modified = converted.modified or rewritten.modified or named.modified
+        return PassResult(model, modified=modified, count=rewritten.count, notes=(choice.reason,))
