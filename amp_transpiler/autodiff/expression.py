@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, is_static, rank_of, shape_of
-from amp_transpiler.graph.walk import constant_of
+from amp_transpiler.graph.constness import constant_of
 
 __all__ = ["Expr", "Number", "concat"]
 

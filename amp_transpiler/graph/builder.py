@@ -11,9 +11,10 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.walk import bodies, constant_of
+from amp_transpiler.graph.walk import bodies
 from amp_transpiler.ops.schema import opset_of
 
 __all__ = ["GraphBuilder", "Operand", "infer_outputs", "is_float_tensor", "is_static", "rank_of", "shape_of"]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.ops.names import is_standard
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "Use",
     "all_nodes",
     "bodies",
-    "constant_of",
     "control_ports",
     "has_bodies",
     "scopes",

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import AMP_DTYPES, LowFormat
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.walk import bodies, constant_of
+from amp_transpiler.graph.walk import bodies
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import is_float32

@@ -1,10 +1,10 @@
-"""Walking a model: scopes, bodies, constants, and the ports of control flow."""
+"""Walking a model: scopes, bodies, and the ports of control flow."""
 
 import onnx_ir as ir
 import pytest
 
-from amp_transpiler.graph.walk import all_nodes, bodies, constant_of, control_ports, scopes
-from tests.support import array, parse
+from amp_transpiler.graph.walk import all_nodes, bodies, control_ports, scopes
+from tests.support import parse
 
 NESTED = parse(
     """(float[2,4] x, bool c, int64 n) => (float[2,4] y) {
@@ -46,28 +46,6 @@ def test_bodies_are_named_by_their_attributes():
     outer = next(node for node in all_nodes(model()) if node.name == "outer")
     assert [name for name, _ in bodies(outer)] == ["then_branch", "else_branch"]
     assert list(bodies(next(node for node in all_nodes(model()) if node.name == "after"))) == []
-
-
-CONSTANTS = parse(
-    """(float[2] x, float[2] given) => (float[2] y) {
-        made = Constant <value = float[2] {1, 2}> () copied = Identity (w) a = Add (x, made) y = Add (a, copied)
-    }""",
-    w=array(2),
-    given=array(2),
-)
-IS_CONSTANT = {"w": True, "made": True, "given": False, "copied": False, "x": False, "a": False}
-
-
-@pytest.mark.parametrize("name", IS_CONSTANT)
-def test_what_never_changes(name):
-    graph = ir.from_proto(CONSTANTS).graph
-    values = {value.name: value for node in graph for value in (*node.inputs, *node.outputs) if value is not None}
-    values |= {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
-    assert (constant_of(values[name]) is not None) == IS_CONSTANT[name]
-
-
-def test_nothing_is_no_constant():
-    assert constant_of(None) is None
 
 
 LOOP = """(float[2] x, int64 n, bool c) => (float[2] y, float[N,2] s) {
@@ -129,4 +107,4 @@ def test_an_operator_of_unknown_meaning_has_opaque_ports():
 
 
 def test_a_node_without_bodies_has_no_ports():
-    assert control_ports(ir.from_proto(CONSTANTS).graph[0]) == []
+    assert control_ports(next(node for node in all_nodes(model()) if node.name == "after")) == []

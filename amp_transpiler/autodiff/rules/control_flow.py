@@ -10,7 +10,8 @@ from amp_transpiler.autodiff.bodies import captured
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
-from amp_transpiler.graph.walk import bodies, constant_of
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.walk import bodies
 
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 

@@ -13,13 +13,14 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, ModelError, OptionError
 from amp_transpiler.graph.checker import mend_declared_shapes
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.io import load
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import TRAINING_IR, TRAINING_OPSET, Persistable, Program
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
-from amp_transpiler.graph.walk import all_nodes, constant_of, scopes
+from amp_transpiler.graph.walk import all_nodes, scopes
 from amp_transpiler.ops.limits import NEWEST_OPSET
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of

@@ -11,8 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constants import read
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES
-from amp_transpiler.graph.walk import constant_of, scopes
+from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import is_standard
 
 __all__ = ["STATISTIC_SLOTS", "THROUGH", "TRAINABLE_SLOTS", "float_constants", "weight_slot"]

@@ -7,7 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.constness import constant_tensor
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.regions import DISABLE_AMP, FUNCTION_KEY, region_of
 from amp_transpiler.graph.walk import all_nodes
@@ -115,24 +115,11 @@ _TENSOR, _ZERO_DIM, _NUMBER = range(3)
 
 def _rank(value: ir.Value | None) -> int:
     """Return the rank of an input in torch's promotion. A Python number is a constant of one element in ONNX."""
-    constant = constant_of(value)
+    constant = constant_tensor(value)
     if constant is not None and constant.size == 1:
-        return _NUMBER
-    if _is_listed_number(value):
         return _NUMBER
     shape = None if value is None else value.shape
     return _ZERO_DIM if shape is not None and len(shape) == 0 else _TENSOR
-
-
-def _is_listed_number(value: ir.Value | None) -> bool:
-    """Whether the value is one number of a Constant, in an attribute other than `value`."""
-    node = None if value is None else value.producer()
-    if node is None or node.op_type != "Constant":
-        return False
-    attributes = node.attributes
-    return "value_float" in attributes or (
-        "value_floats" in attributes and len(attributes["value_floats"].as_floats()) == 1
-    )
 
 
 def _promoted(node: ir.Node, form: LowForm, inputs: frozenset[int], state: State, why: str) -> Decision:
