@@ -87,13 +87,13 @@ OPTIONS = (
         metavar="LEVEL",
         parameter="level",
         default="auto",
-        text="How much becomes lower precision.",
+        text="How much runs in lower precision.",
         values={
             "auto": "all that the target can run and that is numerically safe, except nodes that go back to "
             "float32 until the result is accurate",
             "O0": "nothing (the files are copied)",
             "OD": "the white list only",
-            "O1": "Paddle's lists: white operators, and gray ones that follow them",
+            "O1": "the white operators of Paddle's lists, and gray ones that follow them",
             "O2": "all that the target can run, even operators on the default black list",
         },
     ),
@@ -161,8 +161,8 @@ OPTIONS = (
         metavar="REGEX",
         repeated=True,
         parameter="guard",
-        text="Only nodes whose name contains a match may become lower precision.",
-        python="Patterns of node names. If any is given, only nodes whose name contains a match may become lower "
+        text="Only nodes whose name contains a match may run in lower precision.",
+        python="Patterns of node names. If any is given, only nodes whose name contains a match may run in lower "
         "precision.",
     ),
     Option(
@@ -181,7 +181,7 @@ OPTIONS = (
         flags=("--promote",),
         parameter="use_promote",
         text="Paddle's promotion: an operator that the lists leave open stays float32 if one of its inputs is float32, "
-        "else it becomes lower precision. Constants do not count at levels auto and O2.",
+        "and runs in lower precision otherwise. Constants do not count at levels auto and O2.",
     ),
     Option(
         name="policy",

@@ -54,18 +54,18 @@ def transpile(
         src: The model: a path, `onnx.ModelProto`, `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. It is never
             changed.
         dst: The file to write; None keeps the result in memory, as `Report.program`.
-        level: How much becomes lower precision. `auto` (default): all that the target can run and that is numerically
+        level: How much runs in lower precision. `auto` (default): all that the target can run and that is numerically
             safe, except nodes that go back to float32 until the result is accurate; `O0`: nothing (the files are
-            copied); `OD`: the white list only; `O1`: Paddle's lists: white operators, and gray ones that follow them;
-            `O2`: all that the target can run, even operators on the default black list.
+            copied); `OD`: the white list only; `O1`: the white operators of Paddle's lists, and gray ones that follow
+            them; `O2`: all that the target can run, even operators on the default black list.
         dtype: The lower precision. Default: `float16`, or `bfloat16` with a preset or mixed operators.
         target: Whose kernels count. `cuda` (default): ONNX Runtime's CUDA provider; `cpu`: ONNX Runtime's CPU provider;
-            `any`: both providers; `tensorrt`: TensorRT: what ONNX's schemas allow, since there is no kernel table.
+            `any`: both providers; `tensorrt`: TensorRT (ONNX's schemas decide, since there is no kernel table).
         keep_io_types: Which inputs and outputs of the graph stay float32: all (True), none (False), or those named.
         amp_lists: Your own white and black operators and black variables; None for the default lists.
         use_promote: Paddle's promotion: an operator that the lists leave open stays float32 if one of its inputs is
-            float32, else it becomes lower precision. Constants do not count at levels auto and O2.
-        guard: Patterns of node names. If any is given, only nodes whose name contains a match may become lower
+            float32, and runs in lower precision otherwise. Constants do not count at levels auto and O2.
+        guard: Patterns of node names. If any is given, only nodes whose name contains a match may run in lower
             precision.
         disable_amp: Patterns of node names. Nodes whose name contains a match stay as they are written.
         inputs: Samples to compare on: an .npz file, a folder, a dict, or several dicts. None: inputs made up from the

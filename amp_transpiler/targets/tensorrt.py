@@ -16,7 +16,7 @@ class TensorRT(Target):
     """TensorRT's parser. The schemas alone say which types an operator takes; nothing falls back to another target."""
 
     name = "tensorrt"
-    description = "TensorRT: what ONNX's schemas allow, since there is no kernel table"
+    description = "TensorRT (ONNX's schemas decide, since there is no kernel table)"
 
     def has_kernel(self, operator: Operator) -> bool:
         """Whether the operator is of ONNX's own domain."""
