@@ -1,8 +1,8 @@
-"""The use case of Paddle's pull request 29544 as it is written there: only imports and the place are changed."""
+"""The use case of Paddle's pull request 29544 as written there; only the imports and the place are changed."""
 # ruff: noqa: ANN001, ANN201, I001, ICN001, N812, NPY002, PLR0402, SIM108, SIM117  # not our style, kept as written
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, assignment, attr-defined"
 
-import amp_transpiler as paddle
+from amp_transpiler import paddle
 import numpy
 import amp_transpiler.paddle.nn.functional as F
 import amp_transpiler.paddle.utils as utils

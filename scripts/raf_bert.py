@@ -5,22 +5,22 @@
     python scripts/raf_bert.py --dtype bfloat16
     python scripts/raf_bert.py --tiny                        # sizes that take seconds anywhere
 
-What is taken over: bert-base-uncased as transformers builds it, which is with its masked-language-model head (dense,
-gelu, LayerNorm, and a decoder that shares the table of words), with one layer: 31547706 parameters, the document's
-120.34 MB. Batch 8, sequence 128, tokens below 10000 and a label for every place at random; the negative logarithm of
-the labels' probabilities, averaged; SGD with rate 0.1. No attention mask and no dropout: RAF traces the model in
-evaluation form. Everything, optimizer included, is one program, and `amp.autocast` gives the other one. Warm-up 5
-steps, then 10 that are timed.
+As in the document: bert-base-uncased as transformers builds it, with its masked-language-model head (dense, gelu,
+LayerNorm, and a decoder that shares the word embeddings) and one layer: 31547706 parameters, the document's 120.34 MB.
+Batch 8, sequence 128, random tokens below 10000 and a random label for every position; the mean negative log likelihood
+of the labels; SGD with rate 0.1. No attention mask and no dropout: RAF traces the model in
+evaluation form. Everything, optimizer included, is one program, and `amp.autocast` makes the other one from it. 5
+warm-up steps, then 10 timed ones.
 
-What differs: the gradient of the loss is 1, where the document feeds a random number. The velocity that RAF's
-`append_loss_n_optimizer` keeps (momentum 0.01, which the document does not mention) is there with --momentum 0.01.
+Different: the gradient of the loss is 1, where the document feeds a random number. The velocity that RAF's
+`append_loss_n_optimizer` keeps (momentum 0.01, which the document does not mention) is added by --momentum 0.01.
 
 "ms": the mean of a step, the executor's work included. "MBs", of 2**20 bytes: parameters and everything else that a
-step needs, measured. Each half has a process of its own. On CUDA it is what the device has in use after the steps
-beyond that before the parameters were made; ONNX Runtime's arena grows in large pieces and keeps what it once took, so
-differences are coarse. On a CPU: the highest resident memory beyond that before, compiling included. RAF's document
-estimates instead, from the program, how much is alive at the same time; "alive" is this: parameters, and all results
-from their node to their last reader (`amp_transpiler.runtime.liveness`). It is the same number at every place.
+step needs, measured. Each half runs in its own process. On CUDA it is the increase of the device's memory in use since
+before the parameters were created; ONNX Runtime's arena grows in large pieces and does not give memory back, so
+differences are coarse. On a CPU it is the increase of the peak resident memory, compiling included. RAF's document
+estimates from the program how much is alive at the same time. "alive" is this number: parameters, and all results from
+their node to their last reader (`amp_transpiler.runtime.liveness`). It does not depend on the place.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one half gave.
+    """The measurements of one half.
 
     Attributes:
         milliseconds: of a step.
-        peak: bytes measured; None where that is not known.
-        alive: bytes that the program keeps alive at most.
+        peak: measured bytes; None if unknown.
+        alive: the most bytes that the program keeps alive at the same time.
         loss: of the last step.
     """
 

@@ -8,9 +8,9 @@
     python scripts/train.py --epochs 6 --checkpoint digits.safetensors --resume
     python scripts/train.py --onnx model.onnx             # images [batch, 1, 8, 8] or [batch, 64] -> ten logits
 
-While it trains: loss, loss scale, skipped steps and throughput. A checkpoint is written after every epoch, whole or not
-at all; a resumed run goes on as if it had not stopped. Needs scikit-learn (the extra `examples`), and matplotlib (the
-extra `plot`) for --plot. On a CPU low precision is emulated: right in its numbers, no measure of a GPU's speed.
+It prints loss, loss scale, skipped steps and throughput. A checkpoint is written after every epoch, whole or not at
+all; a resumed run continues as if it had not stopped. Needs scikit-learn (the extra `examples`), and matplotlib (the
+extra `plot`) for --plot. On a CPU lower precision is emulated: the numbers are right, the speed is not a GPU's.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Arrays = tuple[np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """An optimizer, and the learning rate it has unless told otherwise."""
+    """An optimizer and its default learning rate."""
 
     make: Callable[..., optimizers.Optimizer]
     rate: float
@@ -62,13 +62,13 @@ OPTIMIZERS = {
 # ---- data ----
 @dataclasses.dataclass(frozen=True)
 class Digits:
-    """Images, float32 [n, 1, 8, 8] from 0 to 1, and labels, int64 [n, 1], to train on and held back."""
+    """Images, float32 [n, 1, 8, 8] from 0 to 1, and labels, int64 [n, 1], for training and for testing."""
 
     train: Arrays
     test: Arrays
 
     def batches(self, size: int, seed: int, start: int) -> Iterator[Arrays]:
-        """Yield batches for ever, from the step `start` on: every epoch in an order of its own, the rest left out."""
+        """Yield batches for ever, from step `start` on. Each epoch has its own order and drops an incomplete batch."""
         images, labels = self.train
         step = start
         while True:
@@ -79,7 +79,7 @@ class Digits:
             step += 1
 
     def steps(self, size: int) -> int:
-        """Return the steps of an epoch."""
+        """Return the number of steps in an epoch."""
         return len(self.train[0]) // size
 
 
@@ -99,7 +99,7 @@ def digits() -> Digits:
 # ---- the programs ----
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A program under construction: what is fed and fetched."""
+    """A program under construction, with its inputs and outputs."""
 
     main: static.Program
     startup: static.Program
@@ -128,7 +128,7 @@ MODELS = {"lenet": lenet, "mlp": mlp}
 
 
 def build(model: str, onnx: pathlib.Path | None, seed: int) -> Network:
-    """Build the network and its loss, and a counter of steps that checkpoints carry."""
+    """Build the network and its loss, and a counter of steps that is saved in checkpoints."""
     startup = static.Program()
     main = static.Program() if onnx is None else static.from_onnx(onnx, startup_program=startup)
     main.random_seed = startup.random_seed = seed
@@ -148,7 +148,7 @@ def ends(main: static.Program, onnx: pathlib.Path) -> tuple[static.Variable, sta
     """Return the one input and the first output of a loaded model.
 
     Raises:
-        InputError: it does not take the digits.
+        InputError: the model does not take the digits.
     """
     inputs = [str(value.name) for value in main.model.graph.inputs if value.name not in main.persistables]
     if len(inputs) != 1 or not main.outputs:
@@ -160,7 +160,7 @@ def ends(main: static.Program, onnx: pathlib.Path) -> tuple[static.Variable, sta
 
 
 def minimize(network: Network, options: argparse.Namespace) -> Any:
-    """Append the training step; return the optimizer, decorated unless it is to be plain float32."""
+    """Append the training step; return the optimizer, decorated unless the level is fp32."""
     kind = OPTIMIZERS[options.optimizer]
     made = kind.make(learning_rate=kind.rate if options.lr is None else options.lr)
     if options.level != "fp32":
@@ -194,7 +194,7 @@ class Run:
         self.taken = steps
 
     def train(self) -> None:
-        """Take the steps that are left, with a progress bar, a line now and then, and a checkpoint every epoch."""
+        """Run the remaining steps, with a progress bar, regular log lines, and a checkpoint every epoch."""
         options = self._options
         per_epoch = self.data.steps(options.batch_size)
         total = per_epoch * options.epochs
@@ -214,7 +214,7 @@ class Run:
                     break
 
     def accuracy(self) -> float:
-        """Return the share of the digits held back that the test program names rightly."""
+        """Return the accuracy of the test program on the digits held back."""
         feed = self.network.feed(self.data.test)
         del feed["label"]
         (logits,) = self._exe.run(self._test, feed, [self.network.logits.name])
@@ -251,7 +251,7 @@ class Run:
 
 
 def summary(step: TrainingStep) -> str:
-    """Return loss, scale and skipped steps in a few words."""
+    """Return loss, scale and skipped steps as a short text."""
     scale = "" if step.loss_scale is None else f"  scale {step.loss_scale:g}  skipped {step.skipped}"
     return f"loss {step.loss:.4f}{scale}"
 
@@ -267,17 +267,17 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="adam", help="default: adam")
     rates = ", ".join(f"{name} {kind.rate:g}" for name, kind in OPTIMIZERS.items())
     parser.add_argument("--lr", type=float, help=f"learning rate; default: {rates}")
-    parser.add_argument("--epochs", type=positive, default=5, help="in all, resumed ones included; default: 5")
+    parser.add_argument("--epochs", type=positive, default=5, help="total, including those before --resume; default: 5")
     parser.add_argument("--batch-size", type=positive, default=64, help="default: 64")
     parser.add_argument("--seed", type=positive, default=1, help="of initial values and order; default: 1")
     parser.add_argument("--place", choices=("cpu", "cuda"), help="default: cuda where a device answers")
     parser.add_argument("--log-every", type=int, default=20, metavar="STEPS", help="0 for no lines; default: 20")
     parser.add_argument("--checkpoint", type=pathlib.Path, metavar="FILE", help="write the state here every epoch")
-    parser.add_argument("--resume", action="store_true", help="go on from --checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from --checkpoint")
     parser.add_argument("--plot", type=pathlib.Path, metavar="PNG", help="draw the loss curve of this run")
     options = parser.parse_args(argv)
     if options.resume and options.checkpoint is None:
-        parser.error("--resume needs --checkpoint FILE to go on from")
+        parser.error("--resume needs --checkpoint FILE to continue from")
     return options
 
 

@@ -6,13 +6,14 @@
     python scripts/train_convnet.py --inference         # forward passes of the inference programs instead of training
 
 A network of 1x1 convolutions, BatchNormalization and ReLU learns a quantised cosine over the coordinates of a picture:
-MSE, Adam with rate 0.001, 512 steps, the same initial values both times. Printed: time, final loss and peak memory of
-each, and what mixed precision saves; drawn: target, fp32 and AMP side by side (needs matplotlib: the extra `plot`).
+MSE, Adam with rate 0.001, 512 steps, the same initial values both times. The script prints time, final loss and peak
+memory of each, and the savings of mixed precision. With --out it draws target, fp32 and AMP side by side (needs
+matplotlib: the extra `plot`).
 
-Each training has a process of its own. Memory on CUDA: what the device has in use after the steps beyond that before
-(ONNX Runtime's arena keeps what it once took); on a CPU: the highest resident memory beyond that before, compiling
-included. Beside it stand two numbers that `amp_transpiler.runtime.liveness` counts from the program, the same at every
-place: what the forward pass keeps for the backward pass, and the most that is alive at the same time.
+Each training runs in its own process. Memory on CUDA: the increase of the memory in use on the device (ONNX Runtime's
+arena does not give memory back). Memory on a CPU: the increase of the peak resident memory, compiling included. Two
+more numbers are counted from the program by `amp_transpiler.runtime.liveness` and do not depend on the place: the bytes
+that the forward pass keeps for the backward pass, and the most bytes that are alive at the same time.
 """
 
 from __future__ import annotations
@@ -77,13 +78,13 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one half of the experiment gave.
+    """The measurements of one half of the experiment.
 
     Attributes:
         first_seconds: of the first step, which compiles.
         seconds: of the other steps.
-        peak: bytes measured; None where that is not known.
-        alive: bytes that the program keeps alive at most.
+        peak: measured bytes; None if unknown.
+        alive: the most bytes that the program keeps alive at the same time.
         kept: bytes that its forward pass keeps for the backward pass; 0 without one.
         loss: of the last step; None in inference.
     """

@@ -1,4 +1,4 @@
-"""`ParamAttr`: what a layer is told of a parameter it makes."""
+"""`ParamAttr`: name, initial value and treatment of a parameter that a layer creates."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class ParamAttr:
     """Name, initial value and treatment of a parameter.
 
     Attributes:
-        name: its name; layers that give the same name share the parameter. None for a name made from the layer's.
-        initializer: makes the initial value; the layer's own unless given.
+        name: its name; layers that give the same name share the parameter. None for a name derived from the layer's.
+        initializer: computes the initial value; the layer's default unless given.
         learning_rate: factor on the optimizer's learning rate.
-        regularizer: weight decay of its own, instead of the optimizer's.
+        regularizer: weight decay of this parameter, instead of the optimizer's.
         trainable: whether an optimizer updates it.
-        need_clip: whether gradient clipping touches it.
+        need_clip: whether its gradient is clipped.
     """
 
     name: str | None = None
@@ -34,7 +34,7 @@ class ParamAttr:
 
     @classmethod
     def parse(cls, attr: Attr) -> ParamAttr | None:
-        """Return what a layer's argument means; None for False: the layer goes without the parameter.
+        """Return the `ParamAttr` that a layer's argument stands for; None for False, which leaves the parameter out.
 
         Args:
             attr: None or True for the defaults, False, a name, an initializer, a regularizer, or a `ParamAttr`.

@@ -12,10 +12,10 @@ __all__ = ["L1Decay", "L2Decay", "WeightDecayRegularizer"]
 
 
 class WeightDecayRegularizer(abc.ABC):
-    """What is added to a gradient for its parameter's sake.
+    """A term that is added to the gradient of a parameter.
 
     Args:
-        coeff: how much of it.
+        coeff: the term's factor.
     """
 
     def __init__(self, coeff: float = 0.0) -> None:
@@ -26,10 +26,10 @@ class WeightDecayRegularizer(abc.ABC):
 
     @abc.abstractmethod
     def term(self, builder: GraphBuilder, weight: ir.Value) -> ir.Value:
-        """Append and return what is added to the gradient of `weight`, in the type of `weight`."""
+        """Append and return the term for `weight`, in the type of `weight`."""
 
     def add_to(self, builder: GraphBuilder, gradient: ir.Value, weight: ir.Value) -> ir.Value:
-        """Return the gradient with the term added; as it is if the coefficient is 0."""
+        """Return the gradient plus the term; the gradient itself if the factor is 0."""
         return builder.add(gradient, self.term(builder, weight)) if self.coeff else gradient
 
 

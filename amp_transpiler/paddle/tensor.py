@@ -1,4 +1,4 @@
-"""Paddle's functions on tensors that a program needs; each appends standard ONNX operators."""
+"""Paddle's functions on tensors; each appends standard ONNX operators to the program of its operands."""
 # ruff: noqa: A001, A002  # Paddle's names
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def pow(x: Variable, y: Variable | float) -> Variable:
 
 
 def equal(x: Variable, y: Variable | float) -> Variable:
-    """Whether `x` and `y` are the same, a bool."""
+    """`x == y`, element by element, as bool."""
     return _binary("Equal", x, y)
 
 
@@ -174,14 +174,14 @@ def scale(
 
 
 def clip(x: Variable, min: float | None = None, max: float | None = None) -> Variable:
-    """`x` with what is below `min` or above `max` moved there."""
+    """`x` with every element moved into [min, max]."""
     b = builder_of(x)
     bounds = [None if bound is None else b.constant(bound, x.value.dtype) for bound in (min, max)]
     return wrap(x, b.op("Clip", [x.value, *bounds]))
 
 
 def where(condition: Variable, x: Variable | float, y: Variable | float) -> Variable:
-    """`x` where `condition`, a bool, holds, else `y`."""
+    """`x` where the bool `condition` is true, `y` elsewhere."""
     b = builder_of(condition, *(item for item in (x, y) if isinstance(item, Variable)))
     return wrap(condition, b.where(condition.value, number_or_value(x), number_or_value(y)))
 
@@ -190,24 +190,24 @@ def where(condition: Variable, x: Variable | float, y: Variable | float) -> Vari
 
 
 def mean(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The mean over `axis`, or over all."""
+    """The mean over `axis`, or over all elements."""
     return _reduce("ReduceMean", x, axis, keepdim)
 
 
 def sum(x: Variable, axis: Axes = None, dtype: Any = None, keepdim: bool = False) -> Variable:
-    """The sum over `axis`, or over all; `x` is cast to `dtype` first if that is given, and to int64 if it is bool."""
+    """The sum over `axis`, or over all elements; `x` is cast to `dtype` first, or from bool to int64."""
     if dtype is None and x.value.dtype == ir.DataType.BOOL:
         dtype = "int64"
     return _reduce("ReduceSum", x if dtype is None else cast(x, dtype), axis, keepdim)
 
 
 def max(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The largest along `axis`, or of all."""
+    """The largest element along `axis`, or of all."""
     return _reduce("ReduceMax", x, axis, keepdim)
 
 
 def min(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The smallest along `axis`, or of all."""
+    """The smallest element along `axis`, or of all."""
     return _reduce("ReduceMin", x, axis, keepdim)
 
 
@@ -218,7 +218,7 @@ def _reduce(op_type: str, x: Variable, axis: Axes, keepdim: bool) -> Variable:
 
 
 def argmax(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: Any = "int64") -> Variable:
-    """Where the largest along `axis` is, or the largest of all as if `x` were flat."""
+    """The index of the largest element along `axis`, or of the largest of all in `x` flattened."""
     b = builder_of(x)
     value = b.reshape(x.value, [-1]) if axis is None else x.value
     attributes = {"axis": 0 if axis is None else axis_of(x, axis), "keepdims": int(keepdim and axis is not None)}
@@ -233,7 +233,7 @@ def matmul(x: Variable, y: Variable, transpose_x: bool = False, transpose_y: boo
     b = builder_of(x, y)
     if (transpose_x or transpose_y) and x.ndim == y.ndim == 2:
         flips = {"transA": int(transpose_x), "transB": int(transpose_y)}
-        return wrap(x, b.op("Gemm", [x.value, y.value], flips))  # which transposes as it reads, without a copy
+        return wrap(x, b.op("Gemm", [x.value, y.value], flips))  # Gemm transposes while it reads, without a copy
     sides = [
         b.swap_last(side.value) if flip and side.ndim > 1 else side.value
         for side, flip in ((x, transpose_x), (y, transpose_y))
@@ -245,7 +245,7 @@ def matmul(x: Variable, y: Variable, transpose_x: bool = False, transpose_y: boo
 
 
 def reshape(x: Variable, shape: Sequence[int]) -> Variable:
-    """`x` in another shape; one size may be -1, to be worked out, and 0 keeps the size there."""
+    """`x` in another shape; one size may be -1, to be computed, and 0 keeps the size of that axis."""
     return wrap(x, builder_of(x).reshape(x.value, [int(size) for size in shape]))
 
 
@@ -255,13 +255,13 @@ def transpose(x: Variable, perm: Sequence[int]) -> Variable:
 
 
 def concat(x: Sequence[Variable], axis: int = 0) -> Variable:
-    """The parts one behind the other along `axis`."""
+    """The parts joined along `axis`."""
     program_of(*x)
     return emit("Concat", list(x), {"axis": axis_of(x[0], axis)})
 
 
 def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
-    """The parts side by side along a new axis."""
+    """The parts joined along a new axis."""
     b = builder_of(*x)
     place = axis_of(x[0], axis, beyond=1)
     return wrap(x[0], b.op("Concat", [b.unsqueeze(part.value, [place]) for part in x], {"axis": place}))
@@ -271,7 +271,7 @@ def split(x: Variable, num_or_sections: int | Sequence[int], axis: int = 0) -> l
     """Return equal parts, or parts of given sizes, of which one may be -1.
 
     Raises:
-        InputError: the axis cannot be split so.
+        InputError: the axis cannot be split into these parts.
     """
     b, place = builder_of(x), axis_of(x, axis)
     size = x.shape[place]
@@ -291,14 +291,14 @@ def split(x: Variable, num_or_sections: int | Sequence[int], axis: int = 0) -> l
 
 
 def squeeze(x: Variable, axis: Axes = None) -> Variable:
-    """`x` without the axes given that are of size 1, or without any such axis; other axes stay."""
+    """`x` without those of the given axes that have size 1; without all axes of size 1 if none are given."""
     wanted = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
     axes = sorted({axis_of(x, a) for a in wanted})
     return wrap(x, builder_of(x).squeeze(x.value, [a for a in axes if x.shape[a] == 1]))
 
 
 def unsqueeze(x: Variable, axis: int | Sequence[int]) -> Variable:
-    """`x` with new axes of size 1, at these places one after the other."""
+    """`x` with new axes of size 1, inserted one after the other."""
     value, b = x.value, builder_of(x)
     for extra, place in enumerate([axis] if isinstance(axis, int) else axis):
         value = b.unsqueeze(value, [axis_of(x, place, beyond=extra + 1)])
@@ -306,10 +306,10 @@ def unsqueeze(x: Variable, axis: int | Sequence[int]) -> Variable:
 
 
 def flatten(x: Variable, start_axis: int = 0, stop_axis: int = -1) -> Variable:
-    """`x` with the axes from `start_axis` to `stop_axis`, both included, made one.
+    """`x` with the axes from `start_axis` to `stop_axis`, both included, flattened into one.
 
     Raises:
-        OptionError: the first is behind the last.
+        OptionError: `start_axis` comes after `stop_axis`.
     """
     first, last = axis_of(x, start_axis), axis_of(x, stop_axis)
     if first > last:

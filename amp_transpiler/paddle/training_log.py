@@ -1,4 +1,4 @@
-"""`TrainingLog`: what happened in each step of a training run, for callbacks, tables and a picture."""
+"""`TrainingLog`: a record of every step of a training run, for callbacks, tables and a plot."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Callback = Callable[["TrainingStep"], object]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """What is known of one step of a training run.
+    """The record of one step of a training run.
 
     Attributes:
         step: its number, from 1.
         loss: the loss, unscaled.
-        loss_scale: the scale after the step; None where the loss is not scaled.
+        loss_scale: the scale after the step; None if the loss is not scaled.
         overflowed: whether a gradient was infinite or NaN, so that no gradient was used.
-        skipped: how many steps overflowed so far, this one included.
-        samples_per_second: samples of the step over the time since the step before it (since the log was made, for the
-            first, which so pays for compiling).
+        skipped: the number of steps that overflowed so far, this one included.
+        samples_per_second: samples of the step over the time since the previous step; for the first step, since the log
+            was created, which includes compiling.
     """
 
     step: int
@@ -52,16 +52,16 @@ class TrainingLog:
         log.record(loss_value, rest, samples=len(batch))
 
     Args:
-        optimizer: what `decorate` returned, after `minimize`; another optimizer or None for a run without loss scaling.
-        callbacks: each is called with every new `TrainingStep`, in this order; what it raises is not caught.
-        start: steps that were taken before, in the run that this one resumes.
-        skipped: steps that had overflowed before.
-        clock: seconds, growing.
+        optimizer: the result of `decorate`, after `minimize`; another optimizer or None for a run without loss scaling.
+        callbacks: called with every new `TrainingStep`, in this order; their exceptions are not caught.
+        start: the number of steps taken before, in the run that this one resumes.
+        skipped: the number of steps that overflowed before.
+        clock: returns the time in seconds.
 
     Attributes:
         steps: the steps recorded so far.
         callbacks: may be changed at any time.
-        fetch_list: what to fetch with the loss and to give to `record`, in this order.
+        fetch_list: variables to fetch with the loss and to pass to `record`, in this order.
 
     Raises:
         RuntimeError: a decorated optimizer's `minimize` was not called yet.
@@ -84,7 +84,7 @@ class TrainingLog:
         self._scale: Variable | None = None
         self._found_inf: str | None = None
         if hasattr(optimizer, "get_loss_scaling"):
-            found_inf = getattr(optimizer, "found_inf", None)  # a value of the program; None where nothing is scaled
+            found_inf = getattr(optimizer, "found_inf", None)  # a value of the program; None if nothing is scaled
             scale = optimizer.get_loss_scaling()
             if found_inf is not None:
                 self._scale, self._found_inf = scale, str(found_inf.name)
@@ -97,26 +97,26 @@ class TrainingLog:
 
     @property
     def fetch_list(self) -> list[Variable | str]:
-        """What to fetch with the loss: the loss scale and whether the step overflowed; empty without loss scaling."""
+        """Variables to fetch with the loss: the loss scale, and whether the step overflowed; empty without scaling."""
         if self._scale is None or self._found_inf is None:
             return []
         return [self._scale, self._found_inf]
 
     @property
     def skipped(self) -> int:
-        """Steps that overflowed so far, those before the resumed ones included."""
+        """The number of steps that overflowed so far, including those before the run was resumed."""
         return self.steps[-1].skipped if self.steps else self._skipped
 
     def record(self, loss: Any, fetched: Sequence[Any] = (), *, samples: int = 1) -> TrainingStep:
-        """Add a step that was just run, and call the callbacks with it.
+        """Record the step that was just run, and call the callbacks with it.
 
         Args:
-            loss: the loss fetched, one number.
-            fetched: what was fetched for `fetch_list`.
-            samples: how many samples the step was fed.
+            loss: the fetched loss, one number.
+            fetched: the fetched values of `fetch_list`.
+            samples: the number of samples that the step was fed.
 
         Raises:
-            InputError: `loss` is no single number, or `fetched` does not fit `fetch_list`.
+            InputError: `loss` is not one number, or `fetched` does not fit `fetch_list`.
         """
         wanted = len(self.fetch_list)
         if len(fetched) != wanted:
@@ -146,12 +146,11 @@ class TrainingLog:
         return [dataclasses.asdict(step) for step in self.steps]
 
     def plot(self, path: str | os.PathLike[str], title: str = "") -> None:
-        """Draw the loss curve, with the loss scale and the skipped steps below it, as a picture.
+        """Draw the loss curve, with the loss scale below it and the skipped steps marked, to a file.
 
         Args:
-            path: the file; its suffix says which format, such as `.png` or `.svg`. Its folder is made where there is
-                none.
-            title: stands above the picture.
+            path: the file; its suffix decides the format, such as `.png` or `.svg`. A missing folder is created.
+            title: the title of the plot.
 
         Raises:
             EnvironmentProblem: matplotlib is not installed.
@@ -173,7 +172,7 @@ def _number(value: Any, what: str) -> float:
 
 
 def draw_loss_curve(steps: Sequence[TrainingStep], path: pathlib.Path, title: str = "") -> None:
-    """Draw what `TrainingLog.plot` draws."""
+    """Draw the plot of `TrainingLog.plot`."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # needs no display
         from matplotlib.figure import Figure

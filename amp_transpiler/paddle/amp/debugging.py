@@ -1,4 +1,4 @@
-"""Looking at the precision of a program."""
+"""The precision of a program, counted by operator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLUMNS = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16", ir.DataTy
 
 @dataclasses.dataclass(slots=True)
 class OperatorStats:
-    """How many nodes of one operator work in which element type."""
+    """The number of nodes of one operator by the element type they compute in."""
 
     fp16: int = 0
     bf16: int = 0
@@ -31,13 +31,13 @@ class OperatorStats:
 
 
 def collect_operator_stats(program: Program | None = None, print_subblocks: bool = False) -> dict[str, OperatorStats]:
-    """Count the nodes of each operator by the element type they work in, and log the table.
+    """Count the nodes of each operator by the element type they compute in, and log the table.
 
-    A node works in the type of its first floating-point input or, without one, of its first output.
+    A node computes in the type of its first floating-point input or, without one, of its first output.
 
     Args:
         program: the program; the default main program unless given.
-        print_subblocks: also count what is in the bodies of control flow.
+        print_subblocks: also count nodes inside the bodies of control flow.
 
     Returns:
         operator -> counts, sorted by operator.

@@ -25,14 +25,14 @@ def append_backward(
 
     Args:
         loss: a float variable with one element.
-        parameter_list: parameters to differentiate by; every trainable one unless given.
+        parameter_list: parameters to differentiate with respect to; all trainable ones unless given.
         no_grad_set: variables that no gradient passes through.
 
     Returns:
         (parameter, gradient) for every parameter that the loss depends on; the gradient is named `PARAMETER@GRAD`.
 
     Raises:
-        InputError: the loss is no single float, or depends on no parameter.
+        InputError: the loss is not a single float, or depends on no parameter.
         ModelError: an operator in between cannot be differentiated.
     """
     program, value = loss.program, loss.value
@@ -57,16 +57,16 @@ def gradients(
     target_gradients: Variable | Sequence[Variable | None] | None = None,
     no_grad_set: Collection[Variable | str] | None = None,
 ) -> list[Variable | None]:
-    """Append what computes the gradients of `targets` by `inputs`.
+    """Append the computation of the gradients of `targets` with respect to `inputs`.
 
     Args:
-        targets: variables of one program; several are summed.
+        targets: variables of one program; the gradients of several are summed.
         inputs: variables of the same program, whether or not gradients stop at them.
-        target_gradients: what the gradients of `targets` start from; ones unless given.
+        target_gradients: the gradients to start from, one for each target; ones unless given.
         no_grad_set: variables that no gradient passes through.
 
     Returns:
-        One gradient an input, None where the targets do not depend on it.
+        A gradient for each input, None where the targets do not depend on it.
     """
     targets = [targets] if isinstance(targets, Variable) else list(targets)
     inputs = [inputs] if isinstance(inputs, Variable) else list(inputs)

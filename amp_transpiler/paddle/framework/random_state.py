@@ -1,4 +1,4 @@
-"""The persistable values that the masks of Dropout depend on."""
+"""The persistable values that Dropout masks are computed from: a seed and a step number."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["ensure_random_state"]
 
 
 def ensure_random_state(main: Program, startup: Program) -> None:
-    """Give a program a random seed and a step number that grows by one with every run, unless it has them.
+    """Add a random seed, and a step number that grows by one with every run, to a program that has none.
 
-    Both are int64 scalars, saved with the rest. The startup program makes the seed from the `random_seed` of
-    the program or its own, or `amp_transpiler.seed`'s, and sets the step to zero.
+    Both are int64 scalars that checkpoints hold too. The startup program derives the seed from the program's
+    `random_seed`, its own or that of `amp_transpiler.seed`, and sets the step to zero.
 
     Args:
-        main: the program that draws.
-        startup: the program that makes its initial values.
+        main: the program that draws random numbers.
+        startup: the program that computes its initial values.
     """
 
     def draw(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

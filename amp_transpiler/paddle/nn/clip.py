@@ -14,11 +14,11 @@ __all__ = ["ClipGradBase", "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradBy
 
 
 class ClipGradBase(abc.ABC):
-    """What an optimizer's `grad_clip` does to the gradients, before weight decay is added to them."""
+    """A way to clip gradients (an optimizer's `grad_clip`), applied before weight decay is added to them."""
 
     @abc.abstractmethod
     def clip(self, builder: GraphBuilder, gradients: Sequence[ir.Value]) -> list[ir.Value]:
-        """Append the clipping of float32 gradients and return them clipped, in the same order."""
+        """Append the clipping of float32 gradients; return the clipped ones in the same order."""
 
 
 class ClipGradByValue(ClipGradBase):
@@ -29,7 +29,7 @@ class ClipGradByValue(ClipGradBase):
         min: the lower bound; `-max` unless given, and then `max` must be positive.
 
     Raises:
-        OptionError: there is nothing between the bounds.
+        OptionError: no number lies between the bounds.
     """
 
     def __init__(self, max: float, min: float | None = None) -> None:  # noqa: A002  # Paddle's names
@@ -41,7 +41,7 @@ class ClipGradByValue(ClipGradBase):
             raise OptionError(f"ClipGradByValue: min must not be above max, got min={min}, max={max}")
 
     def clip(self, builder: GraphBuilder, gradients: Sequence[ir.Value]) -> list[ir.Value]:
-        """Return every gradient with its elements moved into the bounds."""
+        """Return the gradients with every element inside the bounds."""
         return [builder.minimum(builder.maximum(gradient, self.min), self.max) for gradient in gradients]
 
 
@@ -94,5 +94,5 @@ class ClipGradByGlobalNorm(_ClipByNorm):
 
 
 def _sum_of_squares(builder: GraphBuilder, gradient: ir.Value) -> ir.Value:
-    """Return a scalar, of a float32 gradient: in 16 bits the squares would overflow or vanish."""
+    """Return a scalar. The gradient is float32: in 16 bits, squares would overflow or vanish."""
     return builder.sum(builder.mul(gradient, gradient), keepdims=False)

@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Initializer(abc.ABC):
-    """Makes the initial value of a parameter."""
+    """Computes the initial value of a parameter."""
 
     @abc.abstractmethod
     def __call__(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -44,7 +44,7 @@ class Constant(Initializer):
     value: float = 0.0
 
     def __call__(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:  # noqa: ARG002
-        """Return `value` in every place."""
+        """Return an array full of `value`."""
         return np.full(shape, self.value)
 
 
@@ -86,7 +86,7 @@ class TruncatedNormal(Initializer):
 
     def __post_init__(self) -> None:
         _check_spread("TruncatedNormal", "std", self.std)
-        # Draws outside are drawn again: with less of the distribution inside, that would take for ever.
+        # Values outside the bounds are drawn again. With less of the distribution inside, that would take too long.
         if 0.5 * (math.erf(self.b / math.sqrt(2)) - math.erf(self.a / math.sqrt(2))) < 1e-3:
             raise OptionError(
                 f"TruncatedNormal: a={self.a} and b={self.b} leave less than a thousandth of the distribution: "
@@ -94,7 +94,7 @@ class TruncatedNormal(Initializer):
             )
 
     def __call__(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Return independent draws; those beyond the bounds are drawn again."""
+        """Return independent draws; values outside the bounds are drawn again."""
         flat = np.atleast_1d(random.standard_normal(shape)).reshape(-1)
         while (outside := np.flatnonzero((flat < self.a) | (flat > self.b))).size:
             flat[outside] = random.standard_normal(outside.size)
@@ -107,7 +107,7 @@ class Uniform(Initializer):
 
     Attributes:
         low: the lowest value.
-        high: what all values are below.
+        high: the bound that all values are below.
     """
 
     low: float = -1.0
@@ -124,12 +124,12 @@ class Uniform(Initializer):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Xavier(Initializer):
-    """Glorot and Bengio's: the variance is `gain² * 2 / (fan_in + fan_out)`.
+    """Glorot and Bengio's initial values: the variance is `gain² * 2 / (fan_in + fan_out)`.
 
     Attributes:
-        fan_in: how many values a result is made of; from the shape unless given.
-        fan_out: how many results a value goes into; likewise.
-        gain: factor on the deviation.
+        fan_in: the number of inputs of an output; from the shape unless given.
+        fan_out: the number of outputs of an input; from the shape unless given.
+        gain: factor on the standard deviation.
     """
 
     fan_in: float | None = None
@@ -143,7 +143,7 @@ class _Xavier(Initializer):
 
 
 class XavierNormal(_Xavier):
-    """Normal, of deviation `gain * sqrt(2 / (fan_in + fan_out))`."""
+    """Normal, of standard deviation `gain * sqrt(2 / (fan_in + fan_out))`."""
 
     def __call__(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Return independent draws."""
@@ -160,12 +160,13 @@ class XavierUniform(_Xavier):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Kaiming(Initializer):
-    """He's: the variance is `gain² / fan_in`.
+    """He's initial values: the variance is `gain² / fan_in`.
 
     Attributes:
-        fan_in: how many values a result is made of; from the shape unless given.
+        fan_in: the number of inputs of an output; from the shape unless given.
         negative_slope: slope of `leaky_relu` below 0.
-        nonlinearity: what follows: `relu`, `leaky_relu`, `tanh`, `selu`, `sigmoid` or `linear`; decides the gain.
+        nonlinearity: the activation that follows, which decides the gain: `relu`, `leaky_relu`, `tanh`, `selu`,
+            `sigmoid` or `linear`.
     """
 
     fan_in: float | None = None
@@ -181,7 +182,7 @@ class _Kaiming(Initializer):
 
 
 class KaimingNormal(_Kaiming):
-    """Normal, of deviation `gain / sqrt(fan_in)`."""
+    """Normal, of standard deviation `gain / sqrt(fan_in)`."""
 
     def __call__(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Return independent draws."""
@@ -197,7 +198,7 @@ class KaimingUniform(_Kaiming):
 
 
 class Assign(Initializer):
-    """A given value.
+    """A given array.
 
     Args:
         value: an array or a list, with as many elements as the parameter.
@@ -213,7 +214,7 @@ class Assign(Initializer):
         """Return the value.
 
         Raises:
-            InputError: it has not as many elements as the shape.
+            InputError: it does not have as many elements as the shape.
         """
         if self.value.size != math.prod(shape):
             raise InputError(
@@ -223,7 +224,7 @@ class Assign(Initializer):
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return fan-in and fan-out: rows and columns of a matrix; for a filter [out, in, ...] those of a window."""
+    """Return fan-in and fan-out: rows and columns of a matrix; of a filter [out, in, ...] times its window."""
     if len(shape) < 2:
         size = math.prod(shape)
         return size, size
@@ -234,7 +235,7 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _uniform(random: np.random.Generator, deviation: float, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw from the uniform distribution around 0 of a standard deviation."""
+    """Draw from the uniform distribution around 0 that has this standard deviation."""
     limit = math.sqrt(3.0) * deviation
     return random.uniform(-limit, limit, shape)
 

@@ -60,12 +60,11 @@ class Optimizer(abc.ABC):
         lazy_mode: must be False: gradients are dense.
         amsgrad: must be False.
         use_multi_tensor: Paddle's choice of kernel, no effect.
-        found_inf: a bool scalar of the program that says that this step's gradients are not finite. Set before
-            `apply_gradients` by mixed precision; optimizers whose `skips_on_overflow` is True then leave everything
-            as it was in such a step.
+        found_inf: a bool scalar of the program: whether this step's gradients are not all finite. Mixed precision sets
+            it before `apply_gradients`; optimizers whose `skips_on_overflow` is True then skip such a step.
         skips_on_overflow: whether a step without finite gradients is skipped.
-        always_skips: makes `found_inf` skip a step whatever `skips_on_overflow` says. Set along with it, for the
-            scalers of PyTorch and MXNet.
+        always_skips: skip such a step whatever `skips_on_overflow` is. Set along with `found_inf` for the scalers of
+            PyTorch and MXNet.
         master_weights: parameter name -> name of its float32 master.
         startup_program: the startup program that state was, or will be, added to; None for the default one.
 
@@ -110,7 +109,7 @@ class Optimizer(abc.ABC):
         decay = self.weight_decay
         return L2Decay(decay) if isinstance(decay, (int, float)) else decay
 
-    # What a training script calls.
+    # Called by training scripts.
 
     def backward(
         self,
@@ -123,9 +122,9 @@ class Optimizer(abc.ABC):
 
         Args:
             loss: a float variable with one element.
-            startup_program: where initial values of state go; the default one unless given.
-            parameters: what to differentiate by; the optimizer's own `parameters` unless given.
-            no_grad_set: variables that no gradient passes through.
+            startup_program: gets the initial values of accumulators; the default one unless given.
+            parameters: what to differentiate with respect to; the optimizer's own `parameters` unless given.
+            no_grad_set: variables that gradients stop at.
 
         Returns:
             (parameter, gradient) pairs.
@@ -140,7 +139,7 @@ class Optimizer(abc.ABC):
             Names of the nodes appended.
 
         Raises:
-            InputError: a parameter is of a type that is not trained, is updated by the program already, or needs a
+            InputError: a parameter has a type that cannot be trained, is updated by the program already, or needs a
                 master weight and has no initial value.
         """
         pairs = list(params_grads)
@@ -165,7 +164,7 @@ class Optimizer(abc.ABC):
         return [str(node.name) for node in itertools.islice(program.model.graph, before, None)]
 
     def apply_optimize(self, loss: Variable, startup_program: Program | None, params_grads: Pairs) -> list[str]:  # noqa: ARG002  # Paddle's
-        """Append the update of every parameter given; `apply_gradients` with a startup program.
+        """Append the update of every parameter given: `apply_gradients` with a startup program.
 
         Returns:
             Names of the nodes appended.
@@ -185,9 +184,9 @@ class Optimizer(abc.ABC):
 
         Args:
             loss: a float variable with one element.
-            startup_program: where initial values of state go; the default one unless given.
+            startup_program: gets the initial values of accumulators; the default one unless given.
             parameters: what to train; the optimizer's own `parameters` unless given.
-            no_grad_set: variables that no gradient passes through.
+            no_grad_set: variables that gradients stop at.
 
         Returns:
             Names of the optimizer's nodes, and (parameter, gradient) pairs.
@@ -201,7 +200,7 @@ class Optimizer(abc.ABC):
         return rate.get_lr() if isinstance(rate, LRScheduler) else float(rate)
 
     def set_lr(self, value: float, scope: Scope | None = None) -> None:
-        """Change the learning rate: of programs still to be minimized, and in the scope.
+        """Change the learning rate, of programs minimized later and in the scope.
 
         Args:
             value: the new learning rate.
@@ -220,18 +219,18 @@ class Optimizer(abc.ABC):
             else:
                 logger.info("set_lr: '%s' is not in the scope; run the startup program before set_lr", name)
 
-    # What an optimizer gives.
+    # Defined by each optimizer.
 
     @abc.abstractmethod
     def _update(self, update: ParameterUpdate) -> None:
         """Append the update of one parameter and of its accumulators."""
 
     def _rescaled(self, builder: GraphBuilder, gradient: ir.Value) -> ir.Value:  # noqa: ARG002  # for Momentum
-        """Return the gradient as it is regularised."""
+        """Return the gradient that weight decay is added to."""
         return gradient
 
     def _rate_factor(self, parameter: Variable) -> float:
-        """Return what the learning rate is multiplied with for a parameter."""
+        """Return the factor on the learning rate for a parameter."""
         about = parameter.info
         return 1.0 if about is None else float(about.learning_rate)
 
@@ -331,9 +330,9 @@ def _checked(label: str, parameters: Sequence[Variable | str] | None) -> list[Va
 
 
 def _generated(key: str, program: Program) -> str:
-    """Return `key_0`, `key_1`, ...: the next one of `unique_name` that the program does not have.
+    """Return the next `key_0`, `key_1`, ... of `unique_name` that the program does not have.
 
-    Not the first that the program does not have: two programs that share a scope must not share a learning rate.
+    It is not simply the first that the program lacks: two programs that share a scope must not share a learning rate.
     """
     name = unique_name.generate(key)
     while program.find(name) is not None:

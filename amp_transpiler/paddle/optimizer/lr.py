@@ -1,8 +1,8 @@
 """Learning-rate schedules, computed inside the program from a counter of the steps that it has taken.
 
-A schedule is one formula, `rate(epoch)`, which serves the program (`emit`) and Python (`lr_at`) alike. The program
-counts for itself, so `scheduler.step()` is not needed; Paddle's scripts call it once an epoch, and say with
-`steps_per_epoch=` how many steps of the program that is.
+A schedule is one formula, `rate(epoch)`, for the program (`emit`) and for Python (`lr_at`). The program counts its
+steps itself, so `scheduler.step()` is not needed. Paddle's scripts call it once an epoch; they give the schedule the
+number of steps in an epoch as `steps_per_epoch=`.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ logger = logging.getLogger(__name__)
 class LRScheduler(abc.ABC):
     """A learning rate that depends on how many steps the program has taken.
 
-    A subclass gives `rate`, written with plain arithmetic and the functions of
+    A subclass defines `rate`, written with plain arithmetic and the functions of
     `amp_transpiler.paddle.optimizer.scalars`.
 
     Args:
-        learning_rate: what the formula starts from.
+        learning_rate: the base of the formula.
         last_epoch: the epoch before the one to start in; -1 to start in epoch 0.
-        verbose: Paddle's; the log says where to read the rate instead, since Python does not know it.
+        verbose: Paddle's; a warning says which variable to fetch instead, since Python does not know the rate.
         steps_per_epoch: steps of the program that make one epoch of the formula.
 
     Raises:
@@ -81,7 +81,7 @@ class LRScheduler(abc.ABC):
         """Return the learning rate in an epoch (a whole number, from 0)."""
 
     def at(self, steps: Scalar) -> Scalar:
-        """Return the learning rate after so many steps, as a number or as a scalar of a program."""
+        """Return the learning rate after this many steps, as a number or as a scalar of a program."""
         return self.rate(floor(steps / self.steps_per_epoch) if self.steps_per_epoch > 1 else steps)
 
     def emit(self, builder: GraphBuilder, step_value: ir.Value) -> ir.Value:
@@ -89,7 +89,7 @@ class LRScheduler(abc.ABC):
 
         Args:
             builder: appends to the program.
-            step_value: how many steps it has taken, an int64 or float32 scalar.
+            step_value: the number of steps that it has taken, an int64 or float32 scalar.
 
         Returns:
             A float32 scalar.
@@ -108,7 +108,7 @@ class LRScheduler(abc.ABC):
         return self.lr_at(self.initial_step)
 
     def step(self, epoch: int | None = None) -> None:  # noqa: ARG002  # Paddle's
-        """Do nothing but say, once, that the program counts its steps itself."""
+        """Warn, once, that this does nothing: the program counts its steps itself."""
         if not self._warned:
             self._warned = True
             logger.warning(
@@ -209,7 +209,7 @@ class ExponentialDecay(NaturalExpDecay):
 class PolynomialDecay(LRScheduler):
     """From `learning_rate` to `end_lr` in `decay_steps` epochs, along `(1 - epoch / decay_steps)^power`.
 
-    With `cycle`, `decay_steps` is multiplied, once it is reached, to the next multiple that is not.
+    With `cycle`, `decay_steps` is replaced, each time it is reached, by its next multiple.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class PolynomialDecay(LRScheduler):
             left = 1.0 - epoch / (maximum(ceil(epoch / self.decay_steps), 1.0) * self.decay_steps)
         else:
             left = 1.0 - minimum(epoch, float(self.decay_steps)) / self.decay_steps
-        # Rounding may leave a negative trifle at the end, which has no fractional power.
+        # Rounding may leave a tiny negative number at the end, which has no fractional power.
         return (self.base_lr - self.end_lr) * maximum(left, 0.0) ** self.power + self.end_lr
 
 
@@ -409,7 +409,7 @@ class OneCycleLR(LRScheduler):
 
 
 class LambdaDecay(LRScheduler):
-    """Refused: a function of Python's cannot be part of a program.
+    """Refused: a Python function cannot be part of a program.
 
     Raises:
         OptionError: always.

@@ -1,4 +1,7 @@
-"""Arithmetic that is written once and works on numbers of Python as well as on float32 scalars of a program."""
+"""Arithmetic that works on Python numbers and on float32 scalars of a program alike.
+
+A schedule written with it gives the same numbers in both. Unlike `autodiff.expression`, it keeps operands in order.
+"""
 
 from __future__ import annotations
 
@@ -72,12 +75,12 @@ def cos(x: Scalar) -> Scalar:
 
 
 def floor(x: Scalar) -> Scalar:
-    """Return the largest whole number that is not above `x`."""
+    """Return the largest whole number up to `x`."""
     return x.call("Floor", x) if isinstance(x, Symbol) else float(math.floor(x))
 
 
 def ceil(x: Scalar) -> Scalar:
-    """Return the smallest whole number that is not below `x`."""
+    """Return the smallest whole number from `x` on."""
     return x.call("Ceil", x) if isinstance(x, Symbol) else float(math.ceil(x))
 
 

@@ -1,4 +1,4 @@
-"""Programs as ONNX files: to predict with, or a whole training step to train with on plain ONNX Runtime."""
+"""Programs as ONNX files: for prediction, or a whole training step for plain ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ def save_inference_model(
 ) -> None:
     """Write the part of a program that predicts `fetch_vars`, weights inside, as an ONNX file, and check it.
 
-    Parameters that are only read through a cast are stored as it makes them. A BatchNormalization of low data with
-    float32 parameters, which no kernel takes, is folded into the layer before it where that can be done.
+    Parameters that are only read through a cast are stored cast. A BatchNormalization of float16 or bfloat16 data with
+    float32 parameters has no kernel, so it is folded into the layer before it where that is possible.
 
     Args:
-        path_prefix: the file; `.onnx` is added unless it ends so. Its folder is made where there is none.
+        path_prefix: the file; `.onnx` is added unless it ends so. A missing folder is created.
         feed_vars: the inputs, in the file's order.
         fetch_vars: the outputs, in the file's order.
-        executor: Paddle's; not used.
+        executor: Paddle's, no effect.
         program: the program; that of `fetch_vars` unless given.
         scope: where values live; the global scope unless given.
 
     Raises:
         InputError: a fetch needs an input that is not in `feed_vars`, is not part of the inference program, or a
             value is not in the scope.
-        OutputError: the place is unusable.
-        VerificationError: ONNX's checker or ONNX Runtime refuses the result. Nothing is written.
+        OutputError: the file cannot be written.
+        VerificationError: ONNX's checker or ONNX Runtime rejects the result. Nothing is written.
     """
     feeds, fetches = _variables(feed_vars), _variables(fetch_vars)
     if not fetches:
@@ -92,10 +92,10 @@ def load_inference_model(
 
     Args:
         path_prefix: the file; `.onnx` is added unless it ends so.
-        executor: Paddle's; not used.
+        executor: Paddle's, no effect.
 
     Raises:
-        ModelError: there is no such file, or it is no ONNX model.
+        ModelError: there is no such file, or it is not an ONNX model.
     """
     program = load_model(_onnx_path(path_prefix))
     propagate_types(program.model)
@@ -111,24 +111,24 @@ def save_training_program(
     fetch_list: Sequence[Variable | str] | None = None,
     scope: Scope | None = None,
 ) -> None:
-    """Write a whole training step as one ONNX file, and the state that it starts from beside it.
+    """Write a whole training step as one ONNX file, and the initial state in a file beside it.
 
-    The file has plain operators only. Its inputs are the feeds and the persistable values, its outputs what is fetched
-    and the values that replace persistable ones; JSON in its metadata says which (`amp_transpiler.updates`: input ->
+    The file has plain operators only. Its inputs are the feeds and the persistable values. Its outputs are the fetched
+    values and the updates of persistable ones. JSON in its metadata names them (`amp_transpiler.updates`: input ->
     output; `amp_transpiler.fetches`: name -> output). `STEM.state.safetensors` holds the inputs' values as the scope
     has them.
 
     Args:
         program: the program, its backward pass and optimizer in it.
-        path: the file; `.onnx` is added unless it ends so. Its folder is made where there is none.
+        path: the file; `.onnx` is added unless it ends so. A missing folder is created.
         feed: input name -> array or shape that the step is specialised to; sizes stay free otherwise.
-        fetch_list: what to put out beside; the losses and outputs that the program lists unless given.
+        fetch_list: values to fetch; the program's losses and outputs unless given.
         scope: where values live; the global scope unless given.
 
     Raises:
         InputError: something fetched does not exist, a value is not in the scope, or a shape does not fit.
-        OutputError: the place is unusable.
-        VerificationError: ONNX's checker or ONNX Runtime refuses the result. Nothing is written.
+        OutputError: the file cannot be written.
+        VerificationError: ONNX's checker or ONNX Runtime rejects the result. Nothing is written.
     """
     if not program.updates:
         raise InputError(f"{program!r} updates nothing: minimize a loss first, or use save_inference_model")
@@ -152,7 +152,7 @@ def save_training_program(
 
 
 def _as_declared(assembled: Assembled, scope: Scope) -> dict[str, np.ndarray]:
-    """Return the state in the element types that the model's inputs have."""
+    """Return the state in the element types of the model's inputs."""
     inputs = {str(value.name): value for value in assembled.model.graph.inputs}
     dtypes = {name: inputs[name].dtype or ir.DataType.FLOAT for name in assembled.state}
     return {name: scope[name].astype(dtype.numpy(), copy=False) for name, dtype in dtypes.items()}
@@ -194,7 +194,7 @@ def _shape(given: Any) -> tuple[int, ...]:
 
 
 def _specialise(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Give inputs their shapes, and every named dimension that they settle its size throughout the model."""
+    """Set the shapes of inputs, and replace the named dimensions that they determine throughout the model."""
     inputs = {str(value.name): value for value in model.graph.inputs}
     sizes: dict[str, int] = {}
     for name, shape in shapes.items():
@@ -224,7 +224,7 @@ def _size(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | str | No
 
 @contextlib.contextmanager
 def _checked(model: ir.Model, target: pathlib.Path) -> Iterator[Staged]:
-    """Write a model beside its destination and check it there, as the command does with its result."""
+    """Write a model beside its destination and check it there; the caller moves it into place."""
     propagate_types(model)
     verify(model, f"exporting {target.name}")
     if fault := checker_fault(model):

@@ -1,4 +1,4 @@
-"""State that lasts: `save` and `load` of a program's persistable values."""
+"""Checkpoints: `save` and `load` of a program's persistable values."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ FORMAT, VERSION = "amp_transpiler.state", "1"
 def save(program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
     """Write every persistable value of a program to one safetensors file, in the element type that the scope holds.
 
-    After a failure at any moment the file that was there before is there still.
+    If it fails at any moment, the file that was there before is unchanged.
 
     Args:
-        program: says which values.
-        path: the file; `.safetensors` is added unless it ends so. Its folder is made where there is none.
+        program: its persistable values are written.
+        path: the file; `.safetensors` is added unless it ends so. A missing folder is created.
         scope: where the values live; the global scope unless given.
 
     Raises:
         InputError: the scope lacks a value.
-        OutputError: the place is unusable, or the disk is full.
+        OutputError: the file cannot be written, or the disk is full.
     """
     scope = global_scope() if scope is None else scope
     names = list(program.persistables)
@@ -47,13 +47,13 @@ def save(program: Program, path: str | os.PathLike[str], scope: Scope | None = N
 
 
 def load(program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
-    """Set every persistable value of a program from a file that `save` wrote; all of them or, on an error, none.
+    """Set all persistable values of a program from a file that `save` wrote, or none if there is an error.
 
-    Floats of another width than the program declares are converted, and the log says so. What the file has beside the
-    program's values is left out.
+    Floats of another width than the program declares are converted, which is logged. Other values of the file are
+    ignored.
 
     Args:
-        program: says which values, and of what shape and element type.
+        program: its persistable values are set.
         path: the file; `.safetensors` is added unless it ends so.
         scope: where the values go; the global scope unless given.
 

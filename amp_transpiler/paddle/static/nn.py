@@ -1,4 +1,4 @@
-"""Layers that make their parameters, with Paddle's signatures and defaults."""
+"""Layers that create their parameters, with Paddle's signatures and defaults."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def fc(
     """A fully connected layer: `activation(x @ weight + bias)`.
 
     Args:
-        x: one variable, or several, whose products are added; axes from `num_flatten_dims` on are one to it.
-        size: how many results there are, the last axis.
-        num_flatten_dims: how many axes stay in front; negative if counted from the back.
-        weight_attr: of the weight `fc_0.w_0`, [in, size]; Xavier's uniform initial value.
-        bias_attr: of the bias `fc_0.b_0`, [size]; 0 at first; False for none.
+        x: one variable, or several whose products are added. Axes from `num_flatten_dims` on are flattened into one.
+        size: the number of outputs, which is the size of the last axis.
+        num_flatten_dims: the number of leading axes that stay; a negative number counts from the last axis.
+        weight_attr: of the weight `fc_0.w_0`, [in, size]; starts with Xavier's uniform values.
+        bias_attr: of the bias `fc_0.b_0`, [size]; starts at 0; False for no bias.
         activation: `relu`, `softmax`, ...
         name: the layer's name instead of `fc_0`.
         input: older name of `x`.
@@ -60,7 +60,7 @@ def fc(
         act: older name of `activation`.
 
     Raises:
-        InputError: the sizes behind `num_flatten_dims` are not known.
+        InputError: the sizes of the axes to flatten are not known.
         OptionError: there is no input, or `size` is not positive.
     """
     given = input if x is None else x
@@ -81,7 +81,7 @@ def fc(
 
 
 def _flattened(x: Variable, keep: int) -> Variable:
-    """Return `x` with all axes from `keep` on made one."""
+    """Return `x` with all axes from `keep` on flattened into one."""
     front = axis_of(x, keep)
     if front == 0:
         raise InputError(f"fc: num_flatten_dims must leave an axis in front, got {keep} for {x!r}")
@@ -102,22 +102,22 @@ def embedding(
     param_attr: Attr = None,
     dtype: Any = "float32",
 ) -> Variable:
-    """The rows of a table, by their numbers.
+    """Look up rows of a table by their numbers.
 
     Args:
-        input: numbers of rows, int64 or int32, of any shape.
+        input: row numbers, int64 or int32, of any shape.
         size: rows and columns of the table `embedding_0.w_0`, which starts with Xavier's uniform values.
-        is_sparse: of no effect: gradients are dense.
+        is_sparse: no effect: gradients are dense.
         is_distributed: must be False.
-        padding_idx: a row that reads as zeros and gets no gradient; negative if counted from the back.
+        padding_idx: a row that reads as zeros and gets no gradient; a negative number counts from the last row.
         param_attr: of the table.
         dtype: its element type.
 
     Raises:
-        OptionError: `is_distributed` is set, or `size` has not two numbers.
+        OptionError: `is_distributed` is set, or `size` does not have two numbers.
     """
     if is_distributed:
-        raise OptionError("embedding: is_distributed=True is not to be had: a program runs on one device")
+        raise OptionError("embedding: is_distributed=True is not available: a program runs on one device")
     layer = Layer("embedding", None, program_of(input))
     shape = numbers(size, 2, "embedding: size")
     table = _needed(layer.weight(param_attr, shape, parse_dtype(dtype), XavierUniform()), "embedding")
@@ -139,21 +139,21 @@ def conv2d(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """A convolution with filters of its own; see `nn.functional.conv2d`.
+    """A convolution that creates its filters; see `nn.functional.conv2d`.
 
     Args:
         input: [batch, channels, height, width], or with the channels last.
-        num_filters: how many filters.
+        num_filters: the number of filters.
         filter_size: their height and width.
         stride: step of the window.
         padding: zeros around the image.
-        dilation: distance between the window's elements.
+        dilation: distance between the elements of the window.
         groups: 1 unless given.
-        param_attr: of the filters `conv2d_0.w_0`, [filters, channels / groups, height, width]; normal initial values of
-            deviation `sqrt(2 / (height * width * channels))`.
-        bias_attr: of the bias `conv2d_0.b_0`, [filters]; 0 at first; False for none.
-        use_cudnn: of no effect.
-        act: an activation, `relu` for one.
+        param_attr: of the filters `conv2d_0.w_0`, [filters, channels / groups, height, width]; normal initial values
+            of standard deviation `sqrt(2 / (height * width * channels))`.
+        bias_attr: of the bias `conv2d_0.b_0`, [filters]; starts at 0; False for no bias.
+        use_cudnn: no effect.
+        act: an activation, such as `relu`.
         name: the layer's name instead of `conv2d_0`.
         data_format: `NCHW` or `NHWC`.
 
@@ -187,22 +187,22 @@ def conv2d_transpose(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """A transposed convolution with filters of its own; see `nn.functional.conv2d_transpose`.
+    """A transposed convolution that creates its filters; see `nn.functional.conv2d_transpose`.
 
     Args:
         input: [batch, channels, height, width], or with the channels last.
-        num_filters: how many channels the result has.
-        output_size: height and width of the result; as the filters make it unless given.
+        num_filters: the number of channels of the result.
+        output_size: height and width of the result; computed from the filters unless given.
         filter_size: height and width of the filters; must be given.
-        padding: what is cut off around the result.
+        padding: how much is cut off around the result.
         stride: step of the window in the result.
-        dilation: distance between the window's elements.
+        dilation: distance between the elements of the window.
         groups: 1 unless given.
         param_attr: of the filters `conv2d_transpose_0.w_0`, [channels, filters / groups, height, width]; Xavier's
             uniform initial values.
-        bias_attr: of the bias `conv2d_transpose_0.b_0`, [filters]; 0 at first; False for none.
-        use_cudnn: of no effect.
-        act: an activation, `relu` for one.
+        bias_attr: of the bias `conv2d_transpose_0.b_0`, [filters]; starts at 0; False for no bias.
+        use_cudnn: no effect.
+        act: an activation, such as `relu`.
         name: the layer's name instead of `conv2d_transpose_0`.
         data_format: `NCHW` or `NHWC`.
 
@@ -241,25 +241,25 @@ def batch_norm(
     do_model_average_for_mean_and_var: bool = True,
     use_global_stats: bool = False,
 ) -> Variable:
-    """Batch normalisation, its statistics kept from run to run; see `nn.functional.batch_norm`.
+    """Batch normalisation with running statistics; see `nn.functional.batch_norm`.
 
     Scale `batch_norm_0.w_0` starts at 1, bias `.b_0` at 0, mean `.w_1` at 0 and variance `.w_2` at 1; all are float32.
 
     Args:
         input: [batch, channels, ...], or with the channels last.
-        act: an activation, `relu` for one.
-        is_test: normalise by the statistics kept, and leave them as they are.
-        momentum: how much of the old statistics stays.
-        epsilon: added to the variance.
+        act: an activation, such as `relu`.
+        is_test: normalise by the running statistics, and do not update them.
+        momentum: how much of the old running statistics stays.
+        epsilon: added to the variance, so that nothing is divided by 0.
         param_attr: of the scale; False for none.
         bias_attr: of the bias; False for none.
         data_layout: `NCHW` or `NHWC`.
-        in_place: of no effect.
+        in_place: no effect.
         name: the layer's name instead of `batch_norm_0`.
         moving_mean_name: the mean's name.
         moving_variance_name: the variance's name.
-        do_model_average_for_mean_and_var: of no effect.
-        use_global_stats: normalise by the statistics kept in training too.
+        do_model_average_for_mean_and_var: no effect.
+        use_global_stats: normalise by the running statistics in training too.
 
     Raises:
         InputError: the channels are not known, or another layer updates the same statistics.
@@ -291,14 +291,14 @@ def layer_norm(
 ) -> Variable:
     """Layer normalisation over all axes from `begin_norm_axis` on.
 
-    Scale `layer_norm_0.w_0` starts at 1 and bias `.b_0` at 0; both are vectors with an element for each normalised.
+    Scale `layer_norm_0.w_0` starts at 1 and bias `.b_0` at 0; both are flat vectors of the normalised size.
 
     Args:
-        input: what to normalise; the sizes of those axes must be known.
+        input: the tensor to normalise; the sizes of those axes must be known.
         scale: whether there is a scale.
         shift: whether there is a bias.
         begin_norm_axis: the first axis normalised over.
-        epsilon: added to the variance.
+        epsilon: added to the variance, so that nothing is divided by 0.
         param_attr: of the scale; False for none.
         bias_attr: of the bias; False for none.
         act: an activation.
@@ -331,8 +331,8 @@ def group_norm(
 
     Args:
         input: [batch, channels, ...], or with the channels last.
-        groups: how many groups; divides the channels.
-        epsilon: added to the variance.
+        groups: the number of groups; divides the number of channels.
+        epsilon: added to the variance, so that nothing is divided by 0.
         param_attr: of the scale; False for none.
         bias_attr: of the bias; False for none.
         act: an activation.
@@ -360,7 +360,7 @@ def instance_norm(
 
     Args:
         input: [batch, channels, ...].
-        epsilon: added to the variance.
+        epsilon: added to the variance, so that nothing is divided by 0.
         param_attr: of the scale; False for none.
         bias_attr: of the bias; False for none.
         name: the layer's name instead of `instance_norm_0`.
@@ -383,12 +383,12 @@ def prelu(
     Args:
         x: [batch, channels, ...], or with the channels last.
         mode: one slope for `all`, for each `channel`, or for each `element` of a sample.
-        param_attr: of the slope: [1], or in the shape of a sample with 1 where it is the same.
+        param_attr: of the slope: [1], or the shape of a sample with 1 along axes that share the slope.
         data_format: `NCHW` or `NHWC`.
         name: the layer's name instead of `prelu_0`.
 
     Raises:
-        InputError: the sizes that the slope is of are not known.
+        InputError: a size of the slope is not known.
         OptionError: there is no such mode.
     """
     choice("prelu: mode", mode, ("all", "channel", "element"))
@@ -417,5 +417,5 @@ def _channel_axis(x: Variable, data_format: str) -> int:
 
 def _needed(weight: Variable | None, what: str) -> Variable:
     if weight is None:
-        raise OptionError(f"{what}: there is no layer without its weight: give None or a ParamAttr, not False")
+        raise OptionError(f"{what}: the layer needs its weight: give None or a ParamAttr, not False")
     return weight

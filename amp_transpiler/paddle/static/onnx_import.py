@@ -1,4 +1,4 @@
-"""`from_onnx`: an inference model becomes a program that can be trained."""
+"""`from_onnx`: makes a trainable program of an inference model."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def from_onnx(
 ) -> Program:
     """Return a trainable program made from an ONNX model.
 
-    Float constants at slots where operators take weights become parameters: of Conv, ConvTranspose, Gemm, MatMul,
+    Float constants that operators read as weights become parameters: those of Conv, ConvTranspose, Gemm, MatMul,
     Einsum, the normalisations, PRelu, embedding tables of Gather, biases of Add; also behind Transpose, Reshape, Cast,
     Identity, Squeeze and Unsqueeze. Everything else stays a constant. Running statistics of BatchNormalization are
     persistable. BatchNormalization and Dropout get their training form, which `clone(for_test=True)` undoes. The
     model's outputs can be looked up with `program.var` and are listed in `program.outputs`. Names stay.
 
     Args:
-        model: what `amp_transpiler.load` takes; it is not changed.
+        model: anything that `amp_transpiler.load` takes; it is not changed.
         startup_program: gets the initial values, which stay on disk until it runs; the current one unless given.
         trainable: regular expressions, found anywhere in the names of constants to be parameters whatever reads them.
             They win over `frozen`, so `frozen=".*", trainable="head"` trains the head alone.
-        frozen: likewise of parameters not to be trained. Where both running statistics of a BatchNormalization match,
-            it keeps its inference form.
+        frozen: regular expressions for parameters that are not trained. Where both running statistics of a
+            BatchNormalization match, it keeps its inference form.
 
     Raises:
         ModelError: the model is unreadable or invalid, or needs an opset in which its operators cannot be expressed.
@@ -97,11 +97,11 @@ def from_onnx(
 
 
 def _prepare(program: Program) -> None:
-    """Bring the model into the form that a training program has: plain operators, typed, at a fitting opset."""
+    """Bring the model into the form of a training program: plain operators, typed, at an opset that can be trained."""
     model, what = program.model, str(program.source or "the model")
     InlineFunctions()(model)
     for value in [value for value in model.graph.inputs if value.is_initializer()]:
-        model.graph.inputs.remove(value)  # it has a value: as old models and some exporters list them
+        model.graph.inputs.remove(value)  # old models and some exporters list initializers as inputs
     _settle(model)
     if fault := next(faults(model), None):
         raise ModelError(f"{what}: the model is invalid as it is: {fault}")
@@ -120,7 +120,7 @@ def _settle(model: ir.Model) -> None:
 
 
 def _settle_opset(model: ir.Model, what: str) -> None:
-    """Bring the model to the opset that programs built here have; where that fails, as near as it can be."""
+    """Bring the model to the opset of programs built here, or as close to it as conversion allows."""
     try:
         limited = LimitOpset(NEWEST_OPSET, otherwise=TRAINING_OPSET)(model)
     except OpsetConversionError as error:
@@ -152,12 +152,12 @@ def _settle_opset(model: ir.Model, what: str) -> None:
 
 
 class _Choice:
-    """What is chosen by table and patterns."""
+    """The parameters chosen by the table of slots and by the patterns."""
 
     def __init__(self, program: Program, trainable: list[re.Pattern[str]], frozen: list[re.Pattern[str]]) -> None:
         self._trainable = trainable
         self._frozen = frozen
-        self.slots: dict[str, str] = {}  # parameter -> where it is read
+        self.slots: dict[str, str] = {}  # parameter -> the slot where it is read
         names = [str(value.name) for value, _ in float_constants(program.model)]
         for option, patterns in (("trainable", trainable), ("frozen", frozen)):
             for pattern in patterns:
@@ -168,11 +168,11 @@ class _Choice:
                     )
 
     def asked_for(self, name: str) -> bool:
-        """Whether `trainable` names it."""
+        """Whether a `trainable` pattern matches the name."""
         return any(pattern.search(name) for pattern in self._trainable)
 
     def is_frozen(self, name: str) -> bool:
-        """Whether `frozen` names it, and `trainable` does not."""
+        """Whether a `frozen` pattern matches the name, and no `trainable` one does."""
         return not self.asked_for(name) and any(pattern.search(name) for pattern in self._frozen)
 
 
@@ -199,7 +199,7 @@ def _claim_parameters(program: Program, startup: Program, choice: _Choice) -> No
 
 
 def _promote(program: Program, startup: Program, value: ir.Value, about: Persistable, names: NameAllocator) -> str:
-    """Make a constant an input of the main graph that lives in the scope; return its name."""
+    """Turn a constant into a persistable input of the main graph; return its name."""
     graph, tensor, node = program.model.graph, constant_of(value), value.producer()
     assert tensor is not None
     home = value.graph
@@ -221,7 +221,7 @@ def _promote(program: Program, startup: Program, value: ir.Value, about: Persist
 
 
 def _is_ambiguous(model: ir.Model, value: ir.Value) -> bool:
-    """Whether another scope uses the name for something else."""
+    """Whether another graph uses the name for another value."""
     for scope in scopes(model):
         made = (made for node in scope.graph for made in node.outputs)
         for other in (*scope.graph.inputs, *scope.graph.initializers.values(), *made):
@@ -234,7 +234,7 @@ def _is_ambiguous(model: ir.Model, value: ir.Value) -> bool:
 
 
 def _claim_statistics(program: Program, startup: Program, choice: _Choice) -> None:
-    """Switch BatchNormalization to its training form, its running statistics in the scope."""
+    """Switch BatchNormalization to its training form, with persistable running statistics."""
     names = NameAllocator(program.model)
     for node in [n for n in program.model.graph if n.op_type == "BatchNormalization" and is_standard(n)]:
         slots = STATISTIC_SLOTS[node.op_type]
@@ -261,7 +261,7 @@ def _update_statistics(program: Program, startup: Program, node: ir.Node, names:
 
 
 def _own_statistic(program: Program, node: ir.Node, slot: int, names: NameAllocator) -> ir.Value:
-    """Return the constant that the node alone reads at this slot: a copy where others read it, too."""
+    """Return a constant for this slot that only this node reads: a copy if others read it, too."""
     value = node.inputs[slot]
     tensor = constant_of(value)
     if value is None or tensor is None:

@@ -1,4 +1,4 @@
-"""Making the parameters of layers: names, initial values and what `ParamAttr` asks for."""
+"""Creating the parameters of layers: names, initial values, and the treatment that `ParamAttr` asks for."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def create_parameter(
         shape: its dimensions.
         dtype: its element type.
         name: its name; `create_parameter_0.w_0` and so on unless given here or in `attr`.
-        attr: what else is wanted of it.
+        attr: its treatment.
         is_bias: whether it starts at 0 and is named `.b_0`.
         default_initializer: its initial value where `attr` gives none; Xavier's uniform one unless given.
 
     Raises:
         InputError: a program has the name already, with another shape or element type.
-        OptionError: `attr` is False or means nothing.
+        OptionError: `attr` is False, or of a type that describes no parameter.
     """
     layer = Layer("create_parameter")
     initial = default_initializer or (Constant(0.0) if is_bias else XavierUniform())
@@ -52,8 +52,8 @@ class Layer:
     """A layer under construction: names its parameters.
 
     Args:
-        kind: what it is; `fc` gives `fc_0`, `fc_1` and so on.
-        name: its name instead.
+        kind: the kind of layer; `fc` gives the names `fc_0`, `fc_1` and so on.
+        name: a name instead of these.
         program: the program it is in; the current one unless given.
     """
 
@@ -99,7 +99,7 @@ class Layer:
             dtype: its element type; None for float32.
             initial: its initial value where `attr` gives none.
             name: its name where `attr` gives none.
-            kind: what it is.
+            kind: a parameter, or a statistic that the forward pass keeps.
 
         Raises:
             InputError: the shape is not known, or a program has the name with another shape or element type.

@@ -1,4 +1,4 @@
-"""Named arrays in one safetensors file, bfloat16 included, written whole or not at all."""
+"""Named arrays in one safetensors file, bfloat16 included. The file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -48,19 +48,21 @@ def with_suffix(path: str | os.PathLike[str]) -> pathlib.Path:
 def write_tensors(
     path: pathlib.Path, arrays: Mapping[str, np.ndarray], names: Iterable[str], metadata: Mapping[str, str]
 ) -> None:
-    """Write arrays to a safetensors file, looking each up when it is its turn; after a failure the old file is there.
+    """Write arrays to a safetensors file, one after the other. If it fails, the old file is unchanged.
 
     Args:
-        path: the file; its folder is made where there is none.
-        arrays: what gives the arrays; asked twice for each.
-        names: which of them.
-        metadata: texts for the header.
+        path: the file; a missing folder is created.
+        arrays: name -> array; each is read twice, so that only one is in memory at a time.
+        names: which arrays to write.
+        metadata: strings for the header.
 
     Raises:
-        OutputError: the place is unusable, or an element type has no place in the format.
+        OutputError: the file cannot be written, or the format lacks an element type.
     """
     described = {name: (array.dtype, array.shape) for name, array in ((name, arrays[name]) for name in names)}
-    order = sorted(described, key=lambda name: (-described[name][0].itemsize, name))  # so everything is aligned
+    order = sorted(
+        described, key=lambda name: (-described[name][0].itemsize, name)
+    )  # largest items first: so every tensor is aligned
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     at = 0
     for name in order:
@@ -82,10 +84,10 @@ def write_tensors(
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """Open a file beside `path` that takes its place once all of it is on the disk, and goes if anything fails.
+    """Open a file beside `path`. It replaces `path` once all of it is on the disk, and is deleted if anything fails.
 
     Raises:
-        OutputError: the place is unusable, or the disk is full.
+        OutputError: the file cannot be written, or the disk is full.
     """
     staged: pathlib.Path | None = None
     try:
@@ -115,7 +117,7 @@ def _umask() -> int:
 
 
 def _sync_folder(folder: pathlib.Path) -> None:
-    """See that the new name survives a power failure, where the system can say so of a folder."""
+    """Make the new name survive a power failure, on systems that can flush a folder."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -129,7 +131,7 @@ def read_header(path: pathlib.Path) -> tuple[dict[str, tuple[np.dtype, tuple[int
     """Return element type and shape of everything in a safetensors file, and its metadata.
 
     Raises:
-        InputError: there is no such file, or it is damaged or of another format.
+        InputError: there is no such file, or it is damaged or has another format.
     """
     entries, metadata, _ = _parse(path)
     return {name: (dtype, shape) for name, (dtype, shape, _) in entries.items()}, metadata
@@ -139,7 +141,7 @@ def read_tensors(path: pathlib.Path, names: Iterable[str]) -> Iterator[tuple[str
     """Yield the arrays of these names, memory-mapped.
 
     Raises:
-        InputError: there is no such file, or it is damaged or of another format.
+        InputError: there is no such file, or it is damaged or has another format.
     """
     entries, _, start = _parse(path)
     data = np.memmap(path, np.uint8, mode="r")

@@ -1,6 +1,6 @@
-"""Which constants of an inference model are weights: those read at slots where operators take their parameters.
+"""Which constants of an inference model are weights: those that reach a slot where operators take parameters.
 
-A table of operators says which slots those are. A weight may reach its slot through operators that move or retype it.
+A table of operators lists these slots. A weight may reach its slot through operators that move or retype it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from amp_transpiler.ops.names import is_standard
 
 __all__ = ["STATISTIC_SLOTS", "THROUGH", "TRAINABLE_SLOTS", "float_constants", "weight_slot"]
 
-# Whether a slot takes `value`, read there from the constant `tensor`, as a weight.
+# Whether a node takes `value` at this input, computed from the constant `tensor`, as a weight.
 Test = Callable[[ir.Node, int, ir.Value, ir.TensorProtocol], bool]
 
-_MASKED = 1e4  # nothing that was learnt, and added, is as large; masks are
+_MASKED = 1e4  # learnt biases are smaller; attention masks are larger
 
 
 def _tensor(_node: ir.Node, _index: int, _value: ir.Value, tensor: ir.TensorProtocol) -> bool:
-    """Anything but a bare number: a bias of one channel is a weight."""
+    """Anything but a scalar. A vector of one element counts: it is the bias of one channel."""
     return len(tensor.shape) > 0
 
 
@@ -39,7 +39,7 @@ def _embedding(node: ir.Node, _index: int, value: ir.Value, tensor: ir.TensorPro
 
 
 def _bias(node: ir.Node, index: int, value: ir.Value, tensor: ir.TensorProtocol) -> bool:
-    """A vector along one axis, or a table such as learnt positions; neither masks nor grids of coordinates."""
+    """A vector along one axis, or a table such as learnt positions; not a mask, nor a grid of coordinates."""
     other = node.inputs[1 - index]
     if tensor.size < 2 or constant_of(other) is not None or value.shape is None:
         return False
@@ -53,13 +53,13 @@ def _is_unmasked(array: np.ndarray) -> bool:
 
 
 def _has_fractions(array: np.ndarray) -> bool:
-    """Whether numbers are not all multiples of one half: masks and the centres of a grid's cells are."""
+    """Whether not all numbers are multiples of one half, as those of masks and of the centres of grid cells are."""
     doubled = array.astype(np.float64) * 2.0
     return bool(np.isfinite(doubled).all()) and bool((doubled != np.round(doubled)).any())
 
 
 def _norm_scale(node: ir.Node, index: int, value: ir.Value, tensor: ir.TensorProtocol) -> bool:
-    """A vector that scales what was divided by a square root: a normalisation written out."""
+    """A vector that scales a quotient by a square root: a normalisation written out."""
     if tensor.size < 2 or value.shape is None or sum(size != 1 for size in value.shape) != 1:
         return False
     return _is_normalised(node.inputs[1 - index])
@@ -87,7 +87,7 @@ def _is_inverse_root(value: ir.Value | None) -> bool:
 
 
 def _maker(value: ir.Value | None) -> ir.Node | None:
-    """Return the node of ONNX's own domain that makes a value, casts left out."""
+    """Return the node of ONNX's own domain that computes a value, looking through casts."""
     node = None if value is None else value.producer()
     while node is not None and node.op_type == "Cast" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
@@ -128,7 +128,7 @@ def float_constants(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoc
 
 
 def weight_slot(value: ir.Value, tensor: ir.TensorProtocol) -> str:
-    """Return where a float constant is read as a weight, such as `Conv 'stem' input 1`; empty if it is nowhere."""
+    """Return where a float constant is read as a weight, such as `Conv 'stem' input 1`; empty if it is not."""
     for node, index, read_there in _reads(value):
         slots = TRAINABLE_SLOTS.get(node.op_type) if is_standard(node) else None
         test = None if slots is None else slots.get(index, slots.get(_EVERY))
@@ -138,7 +138,7 @@ def weight_slot(value: ir.Value, tensor: ir.TensorProtocol) -> str:
 
 
 def _reads(value: ir.Value) -> Iterator[tuple[ir.Node, int, ir.Value]]:
-    """Yield where a value is read in the end: node, input, and what arrives there."""
+    """Yield the final reads of a value, past operators that move or retype it: node, input, and the value there."""
     for use in value.uses():
         if is_standard(use.node) and use.node.op_type in THROUGH and use.idx == 0:
             yield from _reads(use.node.outputs[0])

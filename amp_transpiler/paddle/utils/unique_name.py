@@ -1,4 +1,4 @@
-"""Names for what a program's builder leaves unnamed: `conv2d_0.w_0`, counted from zero inside a guard."""
+"""Names for layers and parameters that have none: `conv2d_0.w_0`, counted from zero inside a guard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _current: contextvars.ContextVar[_Generator | None] = contextvars.ContextVar("am
 
 
 def generate(key: str) -> str:
-    """Return `key_0`, `key_1`, ...: a name not handed out before inside this guard."""
+    """Return `key_0`, `key_1`, ...: a name not generated before inside this guard."""
     generator = _current.get() or _process_wide
     count = generator.counts[key]
     generator.counts[key] += 1
@@ -31,10 +31,10 @@ def generate(key: str) -> str:
 
 @contextlib.contextmanager
 def guard(new_generator: str | None = None) -> Iterator[None]:
-    """Count from zero inside: two programs built the same way, each in a guard, name their parameters the same.
+    """Count from zero inside, so that two programs built alike, each in a guard, name their parameters alike.
 
     Args:
-        new_generator: how every name made inside begins.
+        new_generator: a prefix of all names generated inside.
     """
     token = _current.set(_Generator(new_generator or ""))
     try:

@@ -1,4 +1,4 @@
-"""Activation functions, element by element or along an axis."""
+"""Activation functions: element by element, or along an axis."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def softplus(x: Variable, beta: float = 1, threshold: float = 20) -> Variable:
     scaled = x.value if beta == 1 else b.mul(x.value, beta)
     soft = b.op("Softplus", [scaled])
     soft = soft if beta == 1 else b.div(soft, beta)
-    if threshold < 20:  # above, both are the same number in float32
+    if threshold < 20:  # above 20, softplus(x) and x are the same number in float32
         soft = b.where(b.compare("Greater", scaled, threshold), x.value, soft)
     return wrap(x, soft)
 
@@ -149,10 +149,10 @@ def prelu(x: Variable, weight: Variable, data_format: str = "NCHW") -> Variable:
 
 
 def activate(x: Variable, name: str | None) -> Variable:
-    """Apply the activation that a layer's `act` names, or none.
+    """Apply the activation named by a layer's `act`; None leaves `x` as it is.
 
     Raises:
-        OptionError: there is none of this name.
+        OptionError: there is no activation of this name.
     """
     if name is None:
         return x

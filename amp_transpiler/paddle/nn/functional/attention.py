@@ -1,4 +1,4 @@
-"""Attention, of separate operators: each is decided on and differentiated by itself."""
+"""Attention, written as separate operators, so that each gets its own precision and gradient."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def scaled_dot_product_attention(
     Args:
         query: [batch, length, heads, size].
         key: [batch, other length, heads, size].
-        value: as `key`.
-        attn_mask: broadcasts to [batch, heads, length, other length]: added to the scores or, if it is bool, says
-            which ones count.
-        dropout_p: the probability of each share to be dropped in training.
-        is_causal: whether a place sees only places up to its own.
+        value: in the shape of `key`.
+        attn_mask: broadcasts to [batch, heads, length, other length]. A bool mask says which scores count, any other is
+            added to the scores.
+        dropout_p: the probability of each attention weight to be dropped in training.
+        is_causal: whether a position attends only to positions up to its own.
         training: False to drop nothing.
 
     Returns:
         [batch, length, heads, size].
 
     Raises:
-        InputError: an operand has not four dimensions, or the size is not known.
+        InputError: an operand does not have four dimensions, or the size is not known.
     """
     b = builder_of(query, key, value, attn_mask)
     for operand in (query, key, value):
@@ -51,7 +51,7 @@ def scaled_dot_product_attention(
         raise InputError(f"attention: the size of a head, axis 3, must be known, got {query!r}")
     q, v = (b.transpose(operand.value, [0, 2, 1, 3]) for operand in (query, value))
     k = b.transpose(key.value, [0, 2, 3, 1])
-    # Scaling the query, not the scores: these overflow float16 sooner, and are more.
+    # The query is scaled, not the scores: scores overflow float16 sooner, and there are more of them.
     scores = b.matmul(b.mul(q, 1.0 / math.sqrt(size)), k)
     if attn_mask is not None and attn_mask.value.dtype == ir.DataType.BOOL:
         scores = b.where(attn_mask.value, scores, -math.inf)
@@ -65,7 +65,7 @@ def scaled_dot_product_attention(
 
 
 def _past(query: Variable, key: Variable) -> ir.Value:
-    """Whether place i of the query sees place j of the key: j <= i."""
+    """Whether position i of the query attends to position j of the key: j <= i."""
     rows, columns = query.shape[1], key.shape[1]
     b = builder_of(query)
     if rows > 0 and columns > 0:

@@ -1,4 +1,4 @@
-"""What all layers' functions share: from variables to the builder of their program, and back."""
+"""Helpers of all layer functions: from variables to the builder of their program and back, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def program_of(*variables: Variable | None) -> Program:
     """Return the program that these variables are in.
 
     Raises:
-        InputError: one of them is no variable, or they are of two programs.
+        InputError: one of them is not a variable, or they belong to two programs.
     """
     found: Program | None = None
     for variable in variables:
@@ -48,10 +48,10 @@ def program_of(*variables: Variable | None) -> Program:
 
 
 def builder_of(*variables: Variable | None) -> GraphBuilder:
-    """Return what appends to the forward pass of the program that these variables are in.
+    """Return the builder that appends to the forward pass of the program that these variables are in.
 
     Raises:
-        InputError: one of them is no variable, or they are of two programs.
+        InputError: one of them is not a variable, or they belong to two programs.
     """
     return program_of(*variables).builder()
 
@@ -74,12 +74,12 @@ def number_or_value(item: Variable | float) -> ir.Value | float:
 
 
 def axis_of(x: Variable, axis: int, *, beyond: int = 0) -> int:
-    """Return an axis counted from the front.
+    """Return a non-negative axis.
 
     Args:
-        x: what it is an axis of.
-        axis: the axis, negative if counted from the back.
-        beyond: how many more axes than `x` there are.
+        x: the tensor it is an axis of.
+        axis: the axis; a negative number counts from the last.
+        beyond: the number of axes that the result has more than `x`.
 
     Raises:
         InputError: there is no such axis.
@@ -105,7 +105,7 @@ def size_at(x: Variable, axis: int, what: str) -> int:
 
 
 def static_sizes(x: Variable, what: str) -> tuple[int, ...]:
-    """Return the sizes behind batch and channels, which must be known.
+    """Return the sizes after batch and channels, which must be known.
 
     Raises:
         InputError: they are not.
@@ -117,7 +117,7 @@ def static_sizes(x: Variable, what: str) -> tuple[int, ...]:
 
 
 def numbers(value: int | Sequence[int], count: int, what: str) -> list[int]:
-    """Return `count` numbers, given as such or as one that stands for all.
+    """Return `count` numbers, given as a list or as one number that stands for all.
 
     Raises:
         OptionError: it is another count.

@@ -28,13 +28,13 @@ def cross_entropy(
     """The negative logarithm of the probability of the labels.
 
     Args:
-        input: scores of the classes along `axis`, of which softmax makes probabilities, whatever they are.
-        label: the number of each sample's class, int64 or int32, in the shape of `input` without `axis` or with 1
-            there; or with `soft_label` the probabilities of the classes, in the shape of `input`.
+        input: scores of the classes along `axis`, any numbers; softmax turns them into probabilities.
+        label: each sample's class, int64 or int32, in the shape of `input` without `axis`, or with size 1 there; with
+            `soft_label` the probabilities of the classes, in the shape of `input`.
         weight: [classes], factor on the samples of a class; the mean is then the weighted one.
-        ignore_index: samples with this label do not count. Where none does, the mean is not a number.
-        reduction: `mean` over the samples that count, `sum`, or `none`: in the shape of the label, 1 along `axis`
-            where that has the axis.
+        ignore_index: samples with this label do not count. If no sample counts, the mean is NaN.
+        reduction: `mean` over the samples that count, `sum`, or `none` for the loss of each sample, in the shape of the
+            label.
         soft_label: whether labels are probabilities.
         axis: where the classes are.
         use_softmax: False if `input` holds probabilities already.
@@ -64,14 +64,14 @@ def softmax_with_cross_entropy(
     return_softmax: bool = False,
     axis: int = -1,
 ) -> Variable | tuple[Variable, Variable]:
-    """The loss of each sample, with 1 along `axis`, and the probabilities if asked for.
+    """The loss of each sample, with size 1 along `axis`, and the probabilities with `return_softmax`.
 
     Args:
         logits: scores of the classes along `axis`.
         label: as `cross_entropy` takes it.
         soft_label: whether labels are probabilities.
         ignore_index: samples with this label have a loss of 0.
-        numeric_stable_mode: of no effect: it is always stable.
+        numeric_stable_mode: no effect: the computation is always stable.
         return_softmax: whether to return (loss, probabilities).
         axis: where the classes are.
 
@@ -93,11 +93,11 @@ def nll_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Variable:
-    """The negative of what `input` has at the labels.
+    """The negative log likelihood: minus the value of `input` at each label.
 
     Args:
         input: logarithms of probabilities, [batch, classes, ...].
-        label: the number of each sample's class, int64 or int32, [batch, ...].
+        label: each sample's class, int64 or int32, [batch, ...].
         weight: [classes], factor on the samples of a class; the mean is then the weighted one.
         ignore_index: samples with this label do not count.
         reduction: `mean` over the samples that count, `sum` or `none`.
@@ -120,7 +120,7 @@ def _hard(
     axis: int,
     attributes: dict[str, object],
 ) -> Variable:
-    """A loss by numbers of classes, which the operators want at axis 1 of two or more."""
+    """A loss by class numbers. ONNX's operators want the classes at axis 1 of two or more axes."""
     _check_labels(scores, label, axis)
     b = builder_of(scores)
     x, y = scores.value, label.value
@@ -158,7 +158,7 @@ def _check_labels(scores: Variable, label: Variable, axis: int) -> None:
 
 
 def _soft(log: Variable, label: Variable, weight: Variable | None, axis: int, reduction: str) -> Variable:
-    """A loss by probabilities of classes; `log` holds the logarithms of those predicted."""
+    """A loss by class probabilities; `log` holds the logarithms of the predicted ones."""
     if label.ndim != log.ndim or label.value.dtype != log.value.dtype:
         raise InputError(f"soft labels must be of the shape and element type of the scores {log!r}, got {label!r}")
     b = builder_of(log)
@@ -166,7 +166,7 @@ def _soft(log: Variable, label: Variable, weight: Variable | None, axis: int, re
     loss = b.neg(b.cast(b.sum(b.mul(y, log.value), [axis]), y.dtype))
     if weight is None:
         return reduced(log, loss, reduction)
-    # The weight of a sample is the mean over its label of the weights of classes.
+    # As in Paddle, the weight of a sample is the mean of the class weights under its label.
     by_class = b.reshape(weight.value, [-1, *[1] * (log.ndim - 1 - axis)])
     share = b.cast(b.sum(b.mul(y, by_class), [axis]), y.dtype)
     loss = b.mul(loss, share)

@@ -1,4 +1,4 @@
-"""Products with weights, look-ups, and changes of shape."""
+"""Linear layers, look-ups, padding and resizing."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def linear(x: Variable, weight: Variable, bias: Variable | None = None) -> Varia
 
 
 def embedding(x: Variable, weight: Variable, padding_idx: int | None = None, sparse: bool = False) -> Variable:
-    """Return the rows of a table.
+    """Look up rows of a table.
 
     Args:
-        x: numbers of rows, int64 or int32, of any shape.
+        x: row numbers, int64 or int32, of any shape.
         weight: [rows, size].
-        padding_idx: a row that reads as zeros and gets no gradient; negative if counted from the back.
-        sparse: of no effect: gradients are dense.
+        padding_idx: a row that reads as zeros and gets no gradient; a negative number counts from the last row.
+        sparse: no effect: gradients are dense.
 
     Raises:
         InputError: `x` is of another element type, or there is no row `padding_idx`.
@@ -75,14 +75,14 @@ def one_hot(x: Variable, num_classes: int) -> Variable:
 def pad(
     x: Variable, pad: Sequence[int], mode: str = "constant", value: float = 0.0, data_format: str = "NCHW"
 ) -> Variable:
-    """Return `x` with more around it.
+    """Return `x` with padding around it.
 
     Args:
         x: what to pad.
-        pad: (before, after) for every axis from the first; or for the spatial axes from the last: left, right, top,
-            bottom, front, back.
+        pad: (before, after) for every axis, the first axis first; or for the spatial axes only, the last axis first:
+            left, right, top, bottom, front, back.
         mode: `constant`, `reflect`, `replicate` or `circular`.
-        value: what the constant is.
+        value: the constant.
         data_format: where the channels are, for padding of spatial axes.
 
     Raises:
@@ -113,15 +113,15 @@ def interpolate(
     align_mode: int = 0,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Return images in another size.
+    """Resize images.
 
     Args:
         x: [batch, channels, ...], or with the channels last.
         size: the sizes of the spatial axes.
         scale_factor: factors on them instead.
         mode: `nearest`, `linear`, `bilinear`, `trilinear` or `bicubic`.
-        align_corners: whether the outermost pixels' centres stay where they are.
-        align_mode: 0 if a pixel is where its centre is, 1 if where its corner is; for the linear modes.
+        align_corners: whether the centres of the corner pixels stay where they are.
+        align_mode: 0 if a pixel's position is its centre, 1 if it is its corner; for the linear modes.
         data_format: where the channels are.
 
     Raises:
@@ -147,7 +147,7 @@ def interpolate(
 
 
 def _coordinates(mode: str, align_corners: bool, align_mode: int) -> dict[str, Any]:
-    """Return the attributes of Resize that say which input pixels an output pixel is made of."""
+    """Return the attributes of Resize that say which input pixels an output pixel is computed from."""
     if mode == "nearest":
         place, rounding = ("align_corners", "round_prefer_ceil") if align_corners else ("asymmetric", "floor")
         return {"coordinate_transformation_mode": place, "nearest_mode": rounding}

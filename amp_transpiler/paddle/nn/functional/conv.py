@@ -31,8 +31,8 @@ def conv2d(
         bias: [filters].
         stride: step of the window, for both axes or each.
         padding: zeros around the image: `SAME`, `VALID`, or numbers (see `layout.padding_attributes`).
-        dilation: distance between the window's elements.
-        groups: channels and filters are split into this many groups, which do not see each other.
+        dilation: distance between the elements of the window.
+        groups: channels and filters are split into this many groups; filters of a group see only its channels.
         data_format: `NCHW` or `NHWC`.
 
     Raises:
@@ -86,7 +86,7 @@ def _window_attributes(what: str, windows: _Windows, groups: int, data_format: s
     pads = padding_attributes(padding, spatial, data_format, what)
     dilations = numbers(dilation, spatial, f"{what}: dilation")
     if "auto_pad" in pads:
-        dilations = [1] * spatial  # as Paddle does; ONNX Runtime pads a dilated window wrongly
+        dilations = [1] * spatial  # as Paddle does; ONNX Runtime computes wrong padding for a dilated window
     strides = numbers(stride, spatial, f"{what}: stride")
     if min(*strides, *dilations) < 1:
         raise OptionError(f"{what}: stride and dilation must be positive, got {stride!r} and {dilation!r}")
@@ -110,22 +110,22 @@ def conv2d_transpose(
     output_size: int | Sequence[int] | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Do what the gradient of a convolution does: spread each value by a filter.
+    """Spread each value by a filter, as the gradient of a convolution does.
 
     Args:
         x: [batch, channels, height, width], or with the channels last.
         weight: [channels, filters / groups, height, width].
         bias: [filters].
         stride: step of the window in the result.
-        padding: what is cut off around the result.
-        output_padding: what is added behind it, less than the stride.
-        dilation: distance between the window's elements.
+        padding: how much is cut off around the result.
+        output_padding: how much is added at the end of each axis of the result; less than the stride.
+        dilation: distance between the elements of the window.
         groups: channels and filters are split into this many groups.
         output_size: height and width of the result, instead of `output_padding`.
         data_format: `NCHW` or `NHWC`.
 
     Raises:
-        InputError: channels and weight do not fit each other, or the result cannot be of that size.
+        InputError: channels and weight do not fit each other, or no result has that size.
         OptionError: stride, padding, dilation or format mean nothing.
     """
     what = "conv2d_transpose"
@@ -149,7 +149,7 @@ def conv2d_transpose(
 
 
 def _extra(x: Variable, weight: Variable, wanted: Sequence[int], attributes: dict[str, Any]) -> list[int]:
-    """Return the output padding that gives the size wanted."""
+    """Return the output padding that gives this size."""
     strides, dilations = attributes["strides"], attributes["dilations"]
     if "auto_pad" in attributes:
         raise OptionError("conv2d_transpose: padding 'SAME' settles the size of the result: leave out output_size")
@@ -161,9 +161,8 @@ def _extra(x: Variable, weight: Variable, wanted: Sequence[int], attributes: dic
         least = (size - 1) * strides[axis] + window - pads[axis] - pads[axis + 2]
         if not least <= wanted[axis] < least + strides[axis]:
             raise InputError(
-                f"conv2d_transpose: output_size {list(wanted)} cannot be had from {x!r}: along axis {2 + axis} "
-                "expected "
-                f"{least} to {least + strides[axis] - 1}"
+                f"conv2d_transpose: output_size {list(wanted)} cannot result from {x!r}: along axis {2 + axis} "
+                f"expected {least} to {least + strides[axis] - 1}"
             )
         extra.append(wanted[axis] - least)
     return extra

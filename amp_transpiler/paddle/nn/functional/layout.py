@@ -1,4 +1,4 @@
-"""Where the channels are, and padding in the forms that Paddle takes it."""
+"""The position of the channel axis, and padding in all forms that Paddle accepts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LAST = ("NLC", "NHWC", "NDHWC")
 
 
 def channels_first(x: Variable, data_format: str) -> Variable:
-    """Return `x` with its channels at axis 1, where ONNX wants them.
+    """Return `x` with its channels at axis 1, where ONNX expects them.
 
     Raises:
         OptionError: there is no such format.
@@ -29,7 +29,7 @@ def channels_first(x: Variable, data_format: str) -> Variable:
 
 
 def as_given(y: Variable, data_format: str) -> Variable:
-    """Return `y`, whose channels are at axis 1, in the format asked for."""
+    """Return `y`, whose channels are at axis 1, in the requested format."""
     if not _is_last(data_format):
         return y
     return wrap(y, builder_of(y).transpose(y.value, [0, *range(2, y.ndim), 1]))
@@ -45,11 +45,11 @@ def padding_attributes(padding: Padding, spatial: int, data_format: str, what: s
     """Return the ONNX attributes that pad a window's operator.
 
     Args:
-        padding: `SAME` or `VALID`; a number; a number each spatial axis; (before, after) for each spatial axis, flat or
-            as pairs; or such pairs for all axes, of which those of batch and channels are (0, 0).
+        padding: `SAME` or `VALID`; a number; a number for each spatial axis; (before, after) for each spatial axis,
+            flat or as pairs; or pairs for all axes, (0, 0) for batch and channels.
         spatial: how many spatial axes there are.
         data_format: where the channels are among the pairs for all axes.
-        what: the function's name, for errors.
+        what: the function's name, for error messages.
 
     Raises:
         OptionError: it has none of these forms.

@@ -26,7 +26,7 @@ __all__ = [
 
 REDUCTIONS = ("mean", "sum", "none")
 _TINY = float(np.finfo(np.float32).tiny)
-_LEAST_LOG = -100.0  # what the logarithm of 0 counts as, in Paddle as in torch
+_LEAST_LOG = -100.0  # stands for the logarithm of 0, in Paddle as in torch
 
 
 def mse_loss(input: Variable, label: Variable, reduction: str = "mean") -> Variable:
@@ -59,9 +59,9 @@ def smooth_l1_loss(input: Variable, label: Variable, reduction: str = "mean", de
 def binary_cross_entropy(
     input: Variable, label: Variable, weight: Variable | None = None, reduction: str = "mean"
 ) -> Variable:
-    """`-label * log(input) - (1 - label) * log(1 - input)`, a logarithm being no less than -100.
+    """`-label * log(input) - (1 - label) * log(1 - input)`; a logarithm is at least -100.
 
-    Its nodes are marked as its own, in their metadata: policy `torch` refuses them outside of `disable_amp`.
+    Its nodes carry the function's name in their metadata: policy `torch` refuses them outside of `disable_amp`.
 
     Args:
         input: probabilities.
@@ -79,7 +79,7 @@ def binary_cross_entropy(
 
 @contextmanager
 def _marked(b: GraphBuilder, function: str) -> Iterator[None]:
-    """Let what is built inside say which function built it: ONNX has no operator for it that rules could go by."""
+    """Mark nodes built inside with the function's name: ONNX has no operator for it that rules could name."""
     saved, b.metadata = b.metadata, {**b.metadata, FUNCTION_KEY: function}
     try:
         yield
@@ -88,9 +88,9 @@ def _marked(b: GraphBuilder, function: str) -> Iterator[None]:
 
 
 def _log(like: Variable, x: ir.Value) -> ir.Value:
-    """The logarithm of a number that may be 0, with a gradient of 0 there."""
+    """The logarithm of a number that may be 0, where its gradient is 0."""
     b = builder_of(like)
-    wide = b.high(x)  # the bound is no number of float16
+    wide = b.high(x)  # the bound is too small for float16
     log = b.op("Log", [b.maximum(wide, _TINY)])
     return b.cast(b.where(b.compare("Greater", wide, 0.0), log, _LEAST_LOG), x.dtype)
 
@@ -109,7 +109,7 @@ def binary_cross_entropy_with_logits(
         label: probabilities, of the same shape and element type.
         weight: factor on each element's loss; broadcasts.
         reduction: `mean`, `sum` or `none`.
-        pos_weight: factor on the part that comes from positive labels; broadcasts.
+        pos_weight: factor on the loss of positive labels; broadcasts.
     """
     b = builder_of(logit, label, weight, pos_weight)
     x, y = logit.value, label.value

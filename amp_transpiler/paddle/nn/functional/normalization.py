@@ -35,9 +35,9 @@ def batch_norm(
         running_var: [channels]; likewise, of the population variance.
         weight: [channels], factor on the result; 1 unless given.
         bias: [channels], added to it; 0 unless given.
-        training: whether to normalise by the batch's statistics, not by the running ones.
+        training: whether to normalise by the statistics of the batch instead of the running ones.
         momentum: how much of the old running statistics stays.
-        epsilon: added to the variance.
+        epsilon: added to the variance, so that nothing is divided by 0.
         data_format: `NCHW`, `NCL`, `NC`, or with the channels last.
         use_global_stats: True to normalise by the running statistics in training too; False not to.
 
@@ -72,7 +72,7 @@ def batch_norm(
 
 
 def _vector(x: Variable, given: Variable | None, size: int, fill: float, dtype: ir.DataType | None) -> ir.Value:
-    """Return what is given, or a constant vector."""
+    """Return the given vector, or a constant one."""
     if given is not None:
         return given.value
     return builder_of(x).constant(np.full(size, fill), dtype)
@@ -88,11 +88,11 @@ def layer_norm(
     """Normalise over the last axes.
 
     Args:
-        x: what to normalise.
+        x: the tensor to normalise.
         normalized_shape: the sizes of those axes.
         weight: factor on the result, of `normalized_shape` or flat; 1 unless given.
         bias: added to it, likewise; 0 unless given.
-        epsilon: added to the variance.
+        epsilon: added to the variance, so that nothing is divided by 0.
 
     Raises:
         InputError: the last sizes of `x` are not `normalized_shape`.
@@ -128,12 +128,12 @@ def instance_norm(
 
     Args:
         x: [batch, channels, ...], or with the channels last.
-        running_mean: must be None: the statistics are those of the input.
+        running_mean: must be None: the statistics are always those of the input.
         running_var: likewise.
         weight: [channels], factor on the result; 1 unless given.
         bias: [channels], added to it; 0 unless given.
         use_input_stats: must be True.
-        momentum: of no effect without running statistics.
+        momentum: no effect without running statistics.
         eps: added to the variance.
         data_format: `NCHW`, `NCL`, or with the channels last.
 
@@ -143,7 +143,7 @@ def instance_norm(
     del momentum
     if running_mean is not None or running_var is not None or not use_input_stats:
         raise OptionError(
-            "instance_norm: running statistics are not to be had: leave them out, with use_input_stats=True"
+            "instance_norm: running statistics are not available: leave them out, with use_input_stats=True"
         )
     x = channels_first(x, data_format)
     builder_of(x, weight, bias)
@@ -165,8 +165,8 @@ def group_norm(
 
     Args:
         x: [batch, channels, ...], or with the channels last.
-        num_groups: how many groups; divides the channels.
-        epsilon: added to the variance.
+        num_groups: the number of groups; divides the number of channels.
+        epsilon: added to the variance, so that nothing is divided by 0.
         weight: [channels], factor on the result; 1 unless given.
         bias: [channels], added to it; 0 unless given.
         data_format: `NCHW`, `NCL`, or with the channels last.
@@ -182,7 +182,10 @@ def group_norm(
     scale, shift = (_vector(x, v, channels, fill, x.value.dtype) for v, fill in ((weight, 1.0), (bias, 0.0)))
     attributes = {"num_groups": num_groups, "epsilon": float(epsilon)}
     y = b.op("GroupNormalization", [x.value, scale, shift], attributes)
-    y.type, y.shape = x.value.type, x.value.shape  # ONNX infers neither: its schema has only a body
+    y.type, y.shape = (
+        x.value.type,
+        x.value.shape,
+    )  # ONNX infers neither: the operator is defined by a function body only
     return as_given(wrap(x, y), data_format)
 
 

@@ -31,14 +31,14 @@ def max_pool2d(
     Args:
         x: [batch, channels, height, width], or with the channels last.
         kernel_size: size of the window, for both axes or each.
-        stride: step of the window; its size unless given.
-        padding: what is around the image, below every value.
+        stride: step of the window; the window's size unless given.
+        padding: padding around the image, which is below every value.
         return_mask: must be False.
-        ceil_mode: whether a window that is only partly inside counts.
+        ceil_mode: whether a window that is only partly inside the image counts.
         data_format: `NCHW` or `NHWC`.
 
     Raises:
-        InputError: `x` has not four dimensions.
+        InputError: `x` does not have four dimensions.
         OptionError: an argument means nothing, or `return_mask` is set.
     """
     _no_mask(return_mask)
@@ -73,15 +73,15 @@ def avg_pool2d(
     Args:
         x: [batch, channels, height, width], or with the channels last.
         kernel_size: size of the window, for both axes or each.
-        stride: step of the window; its size unless given.
+        stride: step of the window; the window's size unless given.
         padding: zeros around the image.
-        ceil_mode: whether a window that is only partly inside counts.
-        exclusive: whether to divide by the elements of the image that are in the window, and not count padding.
-        divisor_override: what to divide by instead.
+        ceil_mode: whether a window that is only partly inside the image counts.
+        exclusive: whether to divide by the number of image elements in the window, padding left out.
+        divisor_override: a divisor to use instead.
         data_format: `NCHW` or `NHWC`.
 
     Raises:
-        InputError: `x` has not four dimensions.
+        InputError: `x` does not have four dimensions.
         OptionError: an argument means nothing.
     """
     counted = {"ceil_mode": int(ceil_mode), "count_include_pad": int(not exclusive or divisor_override is not None)}
@@ -89,7 +89,7 @@ def avg_pool2d(
     if divisor_override is None:
         return made
     if ceil_mode:
-        raise OptionError("avg_pool2d: divisor_override with ceil_mode=True is not to be had: pad the image instead")
+        raise OptionError("avg_pool2d: divisor_override with ceil_mode=True is not available: pad the image instead")
     if divisor_override == 0:
         raise OptionError("avg_pool2d: divisor_override must not be 0")
     size = int(np.prod(numbers(kernel_size, 2, "avg_pool2d: kernel_size")))
@@ -112,7 +112,7 @@ def avg_pool1d(
 def adaptive_avg_pool2d(
     x: Variable, output_size: int | Sequence[int | None] | None, data_format: str = "NCHW"
 ) -> Variable:
-    """Return the means of windows that are laid so that the result is of a given size.
+    """Return the means of windows placed so that the result has a given size.
 
     Args:
         x: [batch, channels, height, width], or with the channels last; the sizes must be known unless
@@ -121,7 +121,7 @@ def adaptive_avg_pool2d(
         data_format: `NCHW` or `NHWC`.
 
     Raises:
-        InputError: `x` has not four dimensions, or its sizes are not known.
+        InputError: `x` does not have four dimensions, or its sizes are not known.
         OptionError: an argument means nothing.
     """
     what = "adaptive_avg_pool2d"
@@ -139,14 +139,16 @@ def adaptive_avg_pool2d(
         window = [h // w for h, w in zip(have, want, strict=True)]
         made = emit("AveragePool", [x], {"kernel_shape": window, "strides": window})
         return as_given(made, data_format)
-    b = builder_of(x)  # windows of different sizes: means as products with matrices
+    b = builder_of(
+        x
+    )  # the windows have different sizes, which no ONNX operator offers: multiply with averaging matrices
     rows, columns = (_means(h, w) for h, w in zip(have, want, strict=True))
     mixed = b.matmul(b.matmul(b.constant(rows, x.value.dtype), x.value), b.constant(columns.T, x.value.dtype))
     return as_given(wrap(x, mixed), data_format)
 
 
 def _means(size: int, windows: int) -> np.ndarray:
-    """Return the matrix [windows, size] that takes means: window i is from floor(i s / w) to ceil((i + 1) s / w)."""
+    """Return the averaging matrix [windows, size]; window i runs from floor(i s / w) to ceil((i + 1) s / w)."""
     matrix = np.zeros((windows, size), np.float32)
     for window in range(windows):
         begin, end = window * size // windows, -(-(window + 1) * size // windows)
@@ -157,7 +159,7 @@ def _means(size: int, windows: int) -> np.ndarray:
 def _no_mask(return_mask: bool) -> None:
     if return_mask:
         raise OptionError(
-            "max_pool: return_mask=True is not to be had: ONNX counts its indices over batch and channels"
+            "max_pool: return_mask=True is not available: ONNX counts its indices over batch and channels"
         )
 
 

@@ -1,4 +1,4 @@
-"""Dropout."""
+"""Functions that draw random numbers: dropout."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def dropout(
 ) -> Variable:
     """Set elements to 0 at random.
 
-    The program keeps a random seed and the number of the step as persistable values: a run draws other elements than
-    the one before, and the same as in another process from the same state. `clone(for_test=True)` drops nothing.
+    The program keeps a random seed and the step's number as persistable values. So each run draws anew, and draws the
+    same in every process that starts from the same state. `clone(for_test=True)` removes it.
 
     Args:
-        x: what to drop from.
+        x: the tensor to drop elements of.
         p: the probability of each element to be dropped.
-        axis: draw once for all that is along the other axes; None to draw for each element.
+        axis: draw for each index along these axes, and share the draw along the others; None to draw for each element.
         training: False to drop nothing.
-        mode: `upscale_in_train`: divide by `1 - p` in training; `downscale_in_infer`: multiply by it otherwise.
+        mode: `upscale_in_train` divides by `1 - p` in training; `downscale_in_infer` multiplies by it in inference.
 
     Raises:
         OptionError: `p` is no probability, or there is no such mode.
@@ -50,7 +50,9 @@ def dropout(
     elif training:
         axes = [axis_of(x, number) for number in ([axis] if isinstance(axis, int) else axis or ())]
         y = builder.mul(y, _dropped(x, _ones(x, axes), p))
-    if mode == "downscale_in_infer":  # the operator scales up in training: this takes it back, and scales otherwise
+    if (
+        mode == "downscale_in_infer"
+    ):  # ONNX's operator scales up in training: this undoes it, and scales down in inference
         y = builder.mul(y, 1.0 - p)
     return wrap(x, y)
 

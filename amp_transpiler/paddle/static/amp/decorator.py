@@ -1,4 +1,4 @@
-"""`decorate`: wrap an optimizer for mixed precision. Two overloads, told apart by their keywords as in Paddle."""
+"""`decorate`: wrap an optimizer for mixed precision. As in Paddle, the keywords decide between two overloads."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _WEIGHT_SUMS = ("fp32", "low")
 def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
     """Wrap an optimizer so that what it minimizes is computed in low precision.
 
-    There are two overloads. One is left out when a keyword is given that it lacks; of two that remain, the first is
-    taken when three or more positional arguments are given and the third is a float, else the second:
+    There are two overloads. A keyword that only one of them has chooses that one. Otherwise the first is chosen if
+    there are three or more positional arguments and the third is a float, else the second:
 
     1. `decorate(optimizer, amp_lists=None, init_loss_scaling=2**15, incr_every_n_steps=1000, decr_every_n_nan_or_inf=2,
        incr_ratio=2.0, decr_ratio=0.8, use_dynamic_loss_scaling=True, use_pure_fp16=False, use_fp16_guard=None,
@@ -38,27 +38,28 @@ def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
     2. `decorate(optimizer, amp_lists=None, level="O1", dtype="float16", master_weight=None, master_grad=False,
        init_loss_scaling=2**16, incr_every_n_steps=2000, decr_every_n_nan_or_inf=1, incr_ratio=2.0, decr_ratio=0.5,
        use_dynamic_loss_scaling=None, use_amp_guard=False, use_promote=False)`: master weights unless `master_weight` is
-       False; the scale is dynamic in float16 unless told otherwise.
+       False; in float16 the scale is dynamic unless `use_dynamic_loss_scaling` is False.
 
     In bfloat16 the loss is not scaled dynamically.
 
-    Both take four keywords more, which Paddle does not have:
+    Both take four more keywords, which Paddle does not have:
 
-    - `policy="paddle"`: whose rules decide about operators: `"torch"`, `"raf"` and `"mxnet"` go by their own lists, as
-      `transpile`'s do; they have no levels (O1 stands for them) and no promotion.
-    - `scaler="paddle"`: whose loss scaling. The defaults above are Paddle's (`paddle.static.amp.decorate`).
-      `"torch"` is `torch.amp.GradScaler`: from 2**16, doubled after 2000 good steps in a row as long as that is finite,
-      halved on every bad step, without a floor. `"mxnet"` is MXNet's `LossScaler`: the same up to 2**24, each new scale
-      in force one finite check later than it was decided. With these two, a bad step is skipped whatever the optimizer:
-      parameters, moments, powers of beta, velocity and weight decay stay, as does a schedule; with Paddle's, SGD and
-      Momentum take the step with zero gradients. `init_loss_scaling`, `incr_every_n_steps`, `incr_ratio` (growth
-      factor) and `decr_ratio` (backoff factor) go before the system's own numbers.
+    - `policy="paddle"`: the system whose rules choose each operator's precision. `"torch"`, `"raf"` and `"mxnet"` use
+      their own lists, as in `transpile`. They have no levels (leave O1) and no promotion.
+    - `scaler="paddle"`: the system whose loss scaling is used. The defaults above are those of Paddle's
+      `paddle.static.amp.decorate`. `"torch"` is `torch.amp.GradScaler`: from 2**16, doubled after 2000 good steps in a
+      row as long as that is finite, halved on every bad step, without a lower bound. `"mxnet"` is MXNet's `LossScaler`:
+      the same up to 2**24, each new scale used one finite check after it was decided. With these two, every optimizer
+      skips a bad step: parameters, moments, powers of beta, velocity and schedule stay as they were, and weight
+      decay does not act. With Paddle's, SGD and Momentum take the step with zero gradients. `init_loss_scaling`,
+      `incr_every_n_steps`, `incr_ratio` (growth factor) and `decr_ratio` (backoff factor) override the system's own
+      numbers.
     - `fp32_params=False`: SambaNova's `--fp32-params`: the optimizer keeps float32 master weights (`multi_precision`
       is switched on), which start from the rounded parameters: `amp_init` works as with `rewrite_master_weight=True`.
       Without low parameters, as at O1, it has no effect.
     - `weight_grad_reduce="fp32"`: SambaNova's `--weight-grad-reduce`: the format in which gradients of linear weights
-      (of MatMul and Gemm) and of their biases are summed over batch dimensions. `"low"` is the low format where the
-      gradient is low, rounded to nearest where SambaNova's `bf16sr` rounds stochastically.
+      (of MatMul and Gemm) and of their biases are summed over batch dimensions. `"low"` sums in the gradient's
+      format. It rounds to nearest, where SambaNova's `bf16sr` rounds stochastically.
 
     Raises:
         TypeError: keywords of both overloads, or unknown ones.
@@ -67,7 +68,7 @@ def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
             is no whole number from 1 to 2**31 - 1; one that the scaler has no meaning for: `decr_every_n_nan_or_inf`
             other than 1, an `incr_ratio` of 1 or less or a `decr_ratio` of 1 or more with `"torch"` or `"mxnet"`;
             `fp32_params` with `master_weight=False`.
-        RuntimeError: what is given is no optimizer.
+        RuntimeError: `optimizer` is not an optimizer.
     """
     fits = [o for o in (_Fp16Only, _Common) if set(kwargs) <= set(inspect.signature(o).parameters)]
     overload: type[_Fp16Only | _Common] = _Common

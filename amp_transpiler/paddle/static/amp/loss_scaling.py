@@ -1,8 +1,8 @@
-"""Loss scaling as operators: unscaling with a check for what is not finite, and the update of the scale.
+"""Loss scaling as operators: unscaling with a check for infinity and NaN, and the update of the scale.
 
-The operators are Paddle's `check_finite_and_unscale` and `update_loss_scaling`; a `ScalingRule` also makes the update
-that of PyTorch's GradScaler or of MXNet's LossScaler. No `If` is needed, so that CUDA can capture the step as one
-graph.
+The operators are Paddle's `check_finite_and_unscale` and `update_loss_scaling`; a `ScalingRule` can
+also make the update that of PyTorch's GradScaler or of MXNet's LossScaler. There is no `If`, so that CUDA can capture
+the step as one graph.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _SMALLEST, _LARGEST = float(np.finfo(np.float32).smallest_subnormal), float(np.f
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScalingRule:
-    """How the loss scale moves.
+    """How the loss scale changes.
 
     Attributes:
         incr_every_n_steps: good steps in a row before it grows.
         decr_every_n_nan_or_inf: bad steps in a row before it shrinks.
-        incr_ratio: what it is multiplied with to grow.
-        decr_ratio: what it is multiplied with to shrink.
-        floor: it never shrinks below this; None for none.
-        ceiling: it never grows beyond this; None for none but that it must stay finite.
-        counts_bad_steps: whether bad steps are counted; else each one shrinks the scale.
-        skips_all: whether a bad step is skipped whatever the optimizer; else only by those that do so of themselves.
-        delayed: whether a new scale waits for the next finite check before it counts.
+        incr_ratio: its factor when it grows.
+        decr_ratio: its factor when it shrinks.
+        floor: its lower bound; None for none.
+        ceiling: its upper bound; None to grow as long as it is finite.
+        counts_bad_steps: whether bad steps are counted; if not, each one shrinks the scale.
+        skips_all: whether every optimizer skips a bad step; if not, only those with `skips_on_overflow` do.
+        delayed: whether a new scale is used only after the next finite check.
     """
 
     incr_every_n_steps: int
@@ -57,14 +57,14 @@ class ScalingRule:
 
 
 def is_positive(value: object) -> bool:
-    """Whether `value` is a number above 0 that float32, in which programs hold scales and ratios, can hold."""
+    """Whether `value` is a positive number that float32, the type of scales and ratios in a program, can hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         return False
     return bool(_SMALLEST <= (value if isinstance(value, int) else float(value)) <= _LARGEST)  # False for NaN
 
 
 def is_count(value: object, least: int) -> bool:
-    """Whether `value` is a whole number of steps, `least` or more, that an int32 counter can reach."""
+    """Whether `value` is an integer from `least` to the largest value of an int32 counter."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         return False
     return bool(least <= value <= LARGEST_COUNT)
@@ -73,16 +73,16 @@ def is_count(value: object, least: int) -> bool:
 def check_finite_and_unscale(
     builder: GraphBuilder, grads: Sequence[ir.Value], scale: ir.Value
 ) -> tuple[list[ir.Value], ir.Value]:
-    """Divide gradients by the loss scale, in float32, and tell whether any is not finite.
+    """Divide gradients by the loss scale, in float32, and check that all are finite.
 
     Args:
         builder: appends to the program.
-        grads: gradients of any float type; without any, all of them are finite.
+        grads: gradients of any float type; an empty list counts as finite.
         scale: the loss scale, a float32 scalar.
 
     Returns:
-        The gradients, each narrowed to the type it had, and a bool scalar: whether any element is infinite or NaN
-        after narrowing.
+        The gradients, each cast back to its type, and a bool scalar: whether any element is infinite or NaN after
+        that cast.
     """
     if not grads:
         return [], builder.constant(False)
@@ -92,13 +92,13 @@ def check_finite_and_unscale(
         narrow = builder.cast(builder.mul(builder.high(grad), inverse), grad.dtype)
         unscaled.append(narrow)
         wide = builder.high(narrow)
-        # What is finite minus itself is zero; infinity and NaN minus themselves are NaN. No overflow, two passes.
+        # x - x is 0 for a finite x, NaN for infinity and NaN. A sum of zeros cannot overflow, a sum of gradients can.
         bad.append(builder.sum(builder.sub(wide, wide), keepdims=False))
     return unscaled, builder.op("IsNaN", [builder.op("Sum", bad) if len(bad) > 1 else bad[0]])
 
 
 def zero_if(builder: GraphBuilder, found_inf: ir.Value, grads: Sequence[ir.Value]) -> list[ir.Value]:
-    """Return the gradients, or zeros in their place where `found_inf` holds."""
+    """Return the gradients, or zeros in their place if `found_inf` is true."""
     return [builder.where(found_inf, 0.0, grad) for grad in grads]
 
 
@@ -112,7 +112,7 @@ def update_loss_scaling(
 ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
     """Return the scale and the counters of good and of bad steps for the next step.
 
-    Where the rule is delayed, `scale` is the one that this check brings into force, and the result the one after it.
+    If the rule is delayed, `scale` is the one that is used from this check on, and the result the one after it.
 
     Args:
         builder: appends to the program.
@@ -120,7 +120,7 @@ def update_loss_scaling(
         scale: the loss scale, float32.
         good: good steps in a row so far, int32.
         bad: bad steps in a row so far, int32; None where the rule does not count them.
-        rule: when and how the scale moves.
+        rule: when and how the scale changes.
     """
     b = builder
     shrunk = b.mul(scale, rule.decr_ratio)
@@ -139,7 +139,7 @@ def update_loss_scaling(
 
 
 def _grown(b: GraphBuilder, scale: ir.Value, rule: ScalingRule) -> ir.Value:
-    """The scale after enough good steps: no higher than the ceiling, and as it was if it would be infinite."""
+    """Return the scale after enough good steps: at most the ceiling, and unchanged if it would be infinite."""
     grown = b.mul(scale, rule.incr_ratio)
     if rule.ceiling is not None:
         return b.minimum(grown, rule.ceiling)

@@ -39,16 +39,16 @@ Pairs = list[tuple[Variable, Variable]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AmpOptions:
-    """What `decorate` was asked for.
+    """The arguments of `decorate`, resolved.
 
     Attributes:
         request: whose rules decide, at which level, with which lists, in which format.
-        use_guard: at O2, only what is built inside `fp16_guard` becomes low.
+        use_guard: at O2, only nodes built inside `fp16_guard` run in lower precision.
         master_grad: at O2, gradients are cast to float32 before clipping, regularising and updating.
         init_loss_scaling: the scale to start from.
-        dynamic: whether it moves.
-        rule: how it moves.
-        fp32_params: master weights start from the rounded parameters.
+        dynamic: whether the scale changes.
+        rule: how the scale changes.
+        fp32_params: whether master weights start from the rounded parameters.
         weight_grad_reduce: `fp32` or `low`: the format in which gradients of linear weights and biases are summed.
     """
 
@@ -78,7 +78,7 @@ class AmpOptions:
 
     @property
     def lists(self) -> AutoMixedPrecisionLists | None:
-        """What the user listed, or None."""
+        """The caller's lists, or None."""
         return self.request.lists
 
     @property
@@ -94,9 +94,9 @@ class OptimizerWithMixedPrecision:
     gradients, and appends the wrapped optimizer's update and that of the loss scale.
 
     Attributes:
-        options: what `decorate` was asked for.
-        found_inf: a bool scalar of the program that says that this step's gradients are not finite; None before
-            `minimize`, and where the loss is not scaled.
+        options: the arguments of `decorate`, resolved.
+        found_inf: a bool scalar of the program: whether this step's gradients are not all finite. None before
+            `minimize`, and if the loss is not scaled.
     """
 
     def __init__(self, optimizer: Optimizer, options: AmpOptions) -> None:
@@ -135,8 +135,8 @@ class OptimizerWithMixedPrecision:
 
         The keys are PyTorch's: `scale`, `growth_factor`, `backoff_factor`, `growth_interval` and `_growth_tracker`
         (good steps in a row). With `scaler="paddle"` there are also `decr_every_n_nan_or_inf` and `_bad_step_tracker`
-        (bad steps in a row), with `scaler="mxnet"` `_next_scale` (LossScaler's `_next_loss_scale`). A scale that does
-        not move has only `scale`; a program whose loss is not scaled has nothing.
+        (bad steps in a row), with `scaler="mxnet"` `_next_scale` (LossScaler's `_next_loss_scale`). A static
+        scale has only `scale`; a program whose loss is not scaled has an empty state.
 
         Args:
             scope: where the values live; the global scope unless given.
@@ -145,7 +145,7 @@ class OptimizerWithMixedPrecision:
             Python floats and ints, which can be pickled.
 
         Raises:
-            InputError: the scope has no such values: the startup program has not run there.
+            InputError: the scope has no such values, since the startup program has not run there.
             RuntimeError: `minimize` was not called yet.
         """
         state = self._made_state()
@@ -162,9 +162,9 @@ class OptimizerWithMixedPrecision:
             scope: where the values live; the global scope unless given.
 
         Raises:
-            InputError: keys are missing or unknown, a value is no number that the state can have, or the scope has no
-                such values: the startup program has not run there; nothing changed.
-            OptionError: a factor or an interval is not that of the program; nothing changed.
+            InputError: keys are missing or unknown, a value is not one that the state can have, or the startup program
+                has not run in the scope; nothing changed.
+            OptionError: a factor or an interval differs from the program's; nothing changed.
             RuntimeError: `minimize` was not called yet.
         """
         state = self._made_state()
@@ -179,15 +179,15 @@ class OptimizerWithMixedPrecision:
     def update_scale(self, new_scale: float, scope: Scope | None = None) -> None:
         """Set the loss scale, as `torch.amp.GradScaler.update(new_scale)` does; the counters stay.
 
-        With `scaler="mxnet"` the scale waiting for the next check is set too, which would otherwise undo this.
+        With `scaler="mxnet"` the scale decided for the next check is set too; it would undo this otherwise.
 
         Args:
             new_scale: positive and finite.
             scope: where the values live; the global scope unless given.
 
         Raises:
-            InputError: it is no such number, the program does not scale its loss, or the scope has no scale: the
-                startup program has not run there.
+            InputError: `new_scale` is not such a number, the program does not scale its loss, or the startup program
+                has not run in the scope.
             RuntimeError: `minimize` was not called yet.
         """
         state = self._made_state()
@@ -259,7 +259,7 @@ class OptimizerWithMixedPrecision:
         return self._apply_guarded(pairs)
 
     def _apply_guarded(self, pairs: Pairs) -> list[str]:
-        """Let the wrapped optimizer skip bad steps of this program; what it does elsewhere stays its own."""
+        """Let the wrapped optimizer skip bad steps of this program only: its own settings are restored."""
         wrapped = self._optimizer
         before = wrapped.found_inf, wrapped.always_skips
         wrapped.found_inf, wrapped.always_skips = self.found_inf, self.options.rule.skips_all
@@ -269,7 +269,7 @@ class OptimizerWithMixedPrecision:
             wrapped.found_inf, wrapped.always_skips = before
 
     def apply_optimize(self, loss: Variable, startup_program: Program | None, params_grads: Pairs) -> list[str]:  # noqa: ARG002  # Paddle's
-        """Append what `apply_gradients` does."""
+        """Call `apply_gradients`."""
         return self.apply_gradients(params_grads)
 
     def minimize(
@@ -295,18 +295,17 @@ class OptimizerWithMixedPrecision:
         use_fp16_test: bool = False,
         rewrite_master_weight: bool = False,
     ) -> None:
-        """Round the parameters in the scope that the training program has low, and rewrite a test program like it.
+        """Round the parameters that the training program reads in lower precision, and rewrite a test program.
 
         Call it after `minimize` and after the startup program has run. At O2 the test program is always rewritten,
-        since its parameters are low; at O1 only with `use_fp16_test`.
+        since its parameters are rounded; at O1 only with `use_fp16_test`.
 
         Args:
             place: where the program runs.
             scope: where the values live; the global scope unless given.
             test_program: a program that shares the parameters.
             use_fp16_test: at O1, rewrite the test program too.
-            rewrite_master_weight: give master weights the rounded values instead of the unrounded ones; always so
-                with `fp32_params`.
+            rewrite_master_weight: whether master weights get the rounded values; always so with `fp32_params`.
 
         Raises:
             RuntimeError: `minimize` was not called yet.
@@ -368,7 +367,7 @@ class OptimizerWithMixedPrecision:
         scale, good, bad = update_loss_scaling(
             builder, found_inf, moving.value, held.good.value, bad, self.options.rule
         )
-        if held.next_scale is not None:  # what was decided at the check before this one counts from now on
+        if held.next_scale is not None:  # the scale decided at the previous check is used from now on
             updates[held.scale.name] = str(builder.op("Identity", [held.next_scale.value]).name)
         updates[moving.name] = str(scale.name)
         updates[held.good.name] = str(good.name)

@@ -1,4 +1,4 @@
-"""What a loss scaler holds in a scope, and its way into a dictionary and back."""
+"""The state of a loss scaler in a scope; reading it as a dictionary, and writing it from one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ScalerState"]
 
 logger = logging.getLogger(__name__)
 
-# Constants of the program: key -> what decorate calls it. The first three are torch.amp.GradScaler's keys.
+# Constants of the program: key -> the argument of decorate. The first three are torch.amp.GradScaler's keys.
 _FACTORS = {"growth_factor": "incr_ratio", "backoff_factor": "decr_ratio", "growth_interval": "incr_every_n_steps"}
 _BAD_STEPS = "decr_every_n_nan_or_inf"
 
@@ -29,10 +29,10 @@ class ScalerState:
 
     Attributes:
         scale: the scale of the next step, float32 of shape [1].
-        good: good steps in a row, int32; None for a scale that stays.
-        bad: bad steps in a row, int32, where the rule counts them.
-        next_scale: the scale after the next finite check, float32, where the rule is delayed.
-        rule: how the scale moves.
+        good: good steps in a row, int32; None if the scale is static.
+        bad: bad steps in a row, int32; None if the rule does not count them.
+        next_scale: the scale after the next finite check, float32; None if the rule is not delayed.
+        rule: how the scale changes.
     """
 
     scale: Variable
@@ -52,10 +52,10 @@ class ScalerState:
         return found | {key: self._read(scope, variable) for key, variable in self._moving().items()}
 
     def load(self, scope: Scope, given: Mapping[str, Any]) -> None:
-        """Put the numbers of `to_dict` into a scope: all of them, or on an error none.
+        """Write the numbers of `to_dict` to a scope: all of them, or none if there is an error.
 
         Raises:
-            InputError: keys are missing or unknown, a value is no number that the state can have, or the startup
+            InputError: keys are missing or unknown, a value is not one that the state can have, or the startup
                 program has not run in this scope.
             OptionError: a factor is not that of the program.
         """
@@ -68,7 +68,7 @@ class ScalerState:
                     f"constant of it: decorate with {argument}={given[key]!r}, or set state_dict[{key!r}] = {own!r}"
                 )
         variables = {"scale": self.scale, **self._moving()}
-        # Without a floor, enough bad steps in a row halve the scale to nothing: that is a state like any other.
+        # Without a lower bound, enough bad steps in a row halve the scale to 0, so 0 is a valid state then.
         vanishes = self.good is not None and self.rule.floor is None
         arrays = {variable.name: _array(key, given[key], vanishes) for key, variable in variables.items()}
         self._require_values(scope, "load_state_dict")
@@ -81,7 +81,7 @@ class ScalerState:
         """Make `value` the scale of the next step, and of the one after it.
 
         Raises:
-            InputError: it is no positive, finite number, or the startup program has not run in this scope.
+            InputError: it is not a positive, finite number, or the startup program has not run in this scope.
         """
         array = _array("scale", value)
         self._require_values(scope, "update_scale")
@@ -100,7 +100,7 @@ class ScalerState:
         return {key: variable for key, variable in held.items() if variable is not None}
 
     def _require_values(self, scope: Scope, caller: str) -> None:
-        """Raise InputError where a later run of the startup program would overwrite what is put into the scope."""
+        """Raise InputError if the startup program has not run: its run would overwrite what is written now."""
         for variable in (self.scale, *self._moving().values()):
             if variable.name not in scope:
                 raise InputError(
@@ -130,7 +130,7 @@ class ScalerState:
 
 
 def _array(key: str, value: Any, vanishes: bool = False) -> np.ndarray:
-    """Return a value of the state as the program holds it; with `vanishes`, a scale may be 0."""
+    """Return a value of the state as the array that the program holds; with `vanishes`, a scale may be 0."""
     if key.endswith("scale"):
         nothing = vanishes and isinstance(value, (float, np.floating)) and value == 0
         if not nothing and not is_positive(value):

@@ -1,4 +1,4 @@
-"""How each system scales the loss: a table of defaults, and what a caller's own numbers make of them."""
+"""How each system scales the loss: a row for each, and the caller's own numbers in place of its defaults."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _COUNTS = ("incr_every_n_steps", "decr_every_n_nan_or_inf")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scaler:
-    """What a system starts from, unless it is told otherwise.
+    """A system's loss scaling.
 
     Attributes:
         init_loss_scaling: the first scale.
-        rule: how the scale moves, and whether a step that overflows is skipped.
+        rule: how the scale changes, and whether a step that overflows is skipped.
     """
 
     init_loss_scaling: float
@@ -32,9 +32,9 @@ PADDLE = Scaler(2.0**16, ScalingRule(2000, 1, 2.0, 0.5))
 
 SCALERS = {
     "paddle": PADDLE,
-    # torch.amp.GradScaler: backs off on every bad step, without a floor; grows while that is finite.
+    # torch.amp.GradScaler: shrinks on every bad step without a lower bound; grows as long as the result is finite.
     "torch": Scaler(2.0**16, ScalingRule(2000, 1, 2.0, 0.5, floor=None, counts_bad_steps=False, skips_all=True)),
-    # mxnet.amp.loss_scaler.LossScaler: the same up to 2**24; what it decides counts one check later.
+    # mxnet.amp.loss_scaler.LossScaler: the same up to 2**24; a new scale is used one check later.
     "mxnet": Scaler(
         2.0**16,
         ScalingRule(
@@ -58,16 +58,16 @@ def choose_scaler(
 
     Args:
         system: `paddle`, `torch` or `mxnet`.
-        paddle: Paddle's defaults where the caller is.
+        paddle: the defaults of Paddle's overload that was called.
         init_loss_scaling: the first scale.
         incr_every_n_steps: good steps in a row before it grows.
         decr_every_n_nan_or_inf: bad steps in a row before it shrinks.
-        incr_ratio: what it is multiplied with to grow.
-        decr_ratio: what it is multiplied with to shrink.
+        incr_ratio: its factor when it grows.
+        decr_ratio: its factor when it shrinks.
 
     Raises:
-        OptionError: there is no such system, a number has no meaning in it, or no scale can start from it or move by
-            it.
+        OptionError: there is no such system, it does not have one of the numbers, or a number cannot be a scale, a
+            ratio or a count.
     """
     name = str(system).lower()
     if name not in SCALERS:
@@ -89,10 +89,10 @@ def choose_scaler(
 
 
 def _number(key: str, value: Any) -> float | int:
-    """Return a caller's number as Python's.
+    """Return a caller's number as a Python number.
 
     Raises:
-        OptionError: a program cannot count to it, start from it or multiply with it.
+        OptionError: it cannot be a count, a scale or a ratio of a program.
     """
     if key in _COUNTS:
         if not is_count(value, 1):
@@ -104,7 +104,7 @@ def _number(key: str, value: Any) -> float | int:
 
 
 def _check(name: str, rule: ScalingRule) -> None:
-    """Raise OptionError for what PyTorch asserts, and for a count of bad steps that is Paddle's alone."""
+    """Raise OptionError for ratios that PyTorch rejects, and for a count of bad steps, which only Paddle has."""
     if rule.decr_every_n_nan_or_inf != 1:
         raise OptionError(
             f"scaler={name!r} shrinks the scale on every bad step, got decr_every_n_nan_or_inf="
