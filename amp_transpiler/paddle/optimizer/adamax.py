@@ -30,10 +30,7 @@ class Adamax(Optimizer):
     def _update(self, update: ParameterUpdate) -> None:
         moment, inf_norm = update.accumulator("moment"), update.accumulator("inf_norm")
         power = update.accumulator("beta1_pow_acc", self.beta1, ())
-        b, gradient = update.builder, update.gradient
-        moment = update.replace(moment, "Add", b.mul(moment, self.beta1), b.mul(gradient, 1.0 - self.beta1))
-        decayed = b.add(b.mul(inf_norm, self.beta2), self.epsilon)
-        inf_norm = update.replace(inf_norm, "Max", decayed, b.op("Abs", [gradient]))
+        moment = update.replace(moment, "Add", moment * self.beta1, update.gradient * (1.0 - self.beta1))
+        inf_norm = update.replace(inf_norm, "Max", inf_norm * self.beta2 + self.epsilon, update.gradient.abs())
         update.replace(power, "Mul", power, self.beta1)
-        rate = b.div(update.rate, b.sub(1.0, power))
-        update.replace_weight("Sub", update.weight, b.mul(rate, b.div(moment, inf_norm)))
+        update.replace_weight("Sub", update.weight, update.rate / (1.0 - power) * (moment / inf_norm))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-import onnx_ir as ir
-
+from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.optimizer.adaptive import AdamRule
@@ -57,9 +56,8 @@ class AdamW(AdamRule):
         ratio = 1.0 if self.lr_ratio is None else float(self.lr_ratio(parameter))
         return super()._rate_factor(parameter) * ratio
 
-    def _decayed(self, update: ParameterUpdate) -> ir.Value:
+    def _decayed(self, update: ParameterUpdate) -> Expr:
         decays = self.apply_decay_param_fun
         if not self.weight_decay or (decays is not None and not decays(update.parameter.name)):
             return update.weight
-        b = update.builder
-        return b.mul(update.weight, b.sub(1.0, b.mul(update.rate, self.weight_decay)))
+        return update.weight * (1.0 - update.rate * self.weight_decay)

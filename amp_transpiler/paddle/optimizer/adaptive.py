@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-import onnx_ir as ir
-
+from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.paddle.optimizer.base import Optimizer
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
 
@@ -23,10 +22,10 @@ class Moments:
         bias_correction2: `1 - beta2**t`, the same for `second`.
     """
 
-    first: ir.Value
-    second: ir.Value
-    bias_correction1: ir.Value
-    bias_correction2: ir.Value
+    first: Expr
+    second: Expr
+    bias_correction1: Expr
+    bias_correction2: Expr
 
 
 class AdaptiveOptimizer(Optimizer):
@@ -43,13 +42,13 @@ class AdaptiveOptimizer(Optimizer):
         first, second = update.accumulator("moment1"), update.accumulator("moment2")
         power1 = update.accumulator("beta1_pow_acc", self.beta1, ())
         power2 = update.accumulator("beta2_pow_acc", self.beta2, ())
-        b, gradient = update.builder, update.gradient
-        new_first = update.replace(first, "Add", b.mul(first, self.beta1), b.mul(gradient, 1.0 - self.beta1))
-        square = b.mul(gradient, gradient)
-        new_second = update.replace(second, "Add", b.mul(second, self.beta2), b.mul(square, 1.0 - self.beta2))
+        gradient = update.gradient
+        new_first = update.replace(first, "Add", first * self.beta1, gradient * (1.0 - self.beta1))
+        square = gradient * gradient
+        new_second = update.replace(second, "Add", second * self.beta2, square * (1.0 - self.beta2))
         update.replace(power1, "Mul", power1, self.beta1)
         update.replace(power2, "Mul", power2, self.beta2)
-        return Moments(new_first, new_second, b.sub(1.0, power1), b.sub(1.0, power2))
+        return Moments(new_first, new_second, 1.0 - power1, 1.0 - power2)
 
 
 class AdamRule(AdaptiveOptimizer):
@@ -57,13 +56,11 @@ class AdamRule(AdaptiveOptimizer):
 
     def _update(self, update: ParameterUpdate) -> None:
         moments = self._moments(update)
-        b = update.builder
-        root = b.op("Sqrt", [moments.bias_correction2])
-        rate = b.div(b.mul(update.rate, root), moments.bias_correction1)
-        divisor = b.add(b.op("Sqrt", [moments.second]), b.mul(root, self.epsilon))
-        change = b.mul(rate, b.div(moments.first, divisor))
+        root = moments.bias_correction2.sqrt()
+        rate = update.rate * root / moments.bias_correction1
+        change = rate * (moments.first / (moments.second.sqrt() + root * self.epsilon))
         update.replace_weight("Sub", self._decayed(update), change)
 
-    def _decayed(self, update: ParameterUpdate) -> ir.Value:
+    def _decayed(self, update: ParameterUpdate) -> Expr:
         """Return the weight that the change is subtracted from."""
         return update.weight

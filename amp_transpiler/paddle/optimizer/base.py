@@ -12,6 +12,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import AMP_DTYPES, LOW_DTYPES
@@ -273,7 +274,7 @@ class Optimizer(abc.ABC):
         counter = _generated("@lr_step@", step.program)
         taken = step.state(counter, schedule.initial_step, dtype=ir.DataType.INT64)
         rate = schedule.emit(step.builder, taken)
-        step.replace(taken, "Add", [taken, 1])
+        step.replace(taken, "Add", [Expr(taken, step.builder), 1])
         return step.builder.op("Identity", [rate], name=step.builder.names.fresh(name))
 
     def _clipped(self, builder: GraphBuilder, pairs: Pairs) -> list[ir.Value]:
@@ -297,7 +298,8 @@ class Optimizer(abc.ABC):
         regularizer = own if own is not None else self.regularization
         if regularizer is not None:
             gradient = regularizer.add_to(step.builder, gradient, weight)
-        return ParameterUpdate(step, parameter, key, weight, gradient, rate)
+        values = (Expr(value, step.builder) for value in (weight, gradient, rate))
+        return ParameterUpdate(step, parameter, key, *values)
 
 
 def _check_numbers(label: str, optimizer: Optimizer) -> None:

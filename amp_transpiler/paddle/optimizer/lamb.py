@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-import onnx_ir as ir
-
-from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.optimizer.adaptive import AdaptiveOptimizer
 from amp_transpiler.paddle.optimizer.base import Clip, Parameters, Rate
@@ -46,19 +44,19 @@ class Lamb(AdaptiveOptimizer):
         excluded = self.exclude_from_weight_decay_fn
         decay = 0.0 if excluded is not None and excluded(update.parameter) else float(self.lamb_weight_decay)
         moments = self._moments(update)
-        b, weight, rate = update.builder, update.weight, update.rate
-        divisor = b.add(b.op("Sqrt", [b.div(moments.second, moments.bias_correction2)]), self.epsilon)
-        direction = b.div(b.div(moments.first, moments.bias_correction1), divisor)
+        weight, rate = update.weight, update.rate
+        divisor = (moments.second / moments.bias_correction2).sqrt() + self.epsilon
+        direction = moments.first / moments.bias_correction1 / divisor
         if decay:
-            direction = b.add(direction, b.mul(weight, decay))
+            direction = direction + weight * decay
         if decay or self.always_adapt:
-            rate = b.mul(rate, _trust_ratio(b, weight, direction))
-        update.replace_weight("Sub", weight, b.mul(rate, direction))
+            rate = rate * _trust_ratio(weight, direction)
+        update.replace_weight("Sub", weight, rate * direction)
 
 
-def _trust_ratio(b: GraphBuilder, weight: ir.Value, direction: ir.Value) -> ir.Value:
+def _trust_ratio(weight: Expr, direction: Expr) -> Expr:
     """Return `|weight| / |direction|`, or 1 where either is 0: a scalar."""
-    of_weight, of_direction = (b.op("Sqrt", [b.sum(b.mul(x, x), keepdims=False)]) for x in (weight, direction))
-    both = b.op("And", [b.compare("Greater", of_weight, 0.0), b.compare("Greater", of_direction, 0.0)])
+    of_weight, of_direction = ((x * x).sum(keepdims=False).sqrt() for x in (weight, direction))
+    both = (of_weight > 0.0) & (of_direction > 0.0)
     # The division is made safe as well: Where computes both branches, and 0 / 0 would show up as NaN in a debugger.
-    return b.where(both, b.div(of_weight, b.where(both, of_direction, 1.0)), 1.0)
+    return both.where(of_weight / both.where(of_direction, 1.0), 1.0)

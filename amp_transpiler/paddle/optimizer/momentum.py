@@ -43,8 +43,7 @@ class Momentum(Optimizer):
 
     def _update(self, update: ParameterUpdate) -> None:
         velocity = update.accumulator("velocity")
-        b = update.builder
-        direction = update.replace(velocity, "Add", b.mul(velocity, self.momentum), update.gradient)
+        direction = update.replace(velocity, "Add", velocity * self.momentum, update.gradient)
         if self.use_nesterov:
-            direction = b.add(update.gradient, b.mul(direction, self.momentum))
-        update.replace_weight("Sub", update.weight, b.mul(update.rate, direction))
+            direction = update.gradient + direction * self.momentum
+        update.replace_weight("Sub", update.weight, update.rate * direction)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.autodiff.expression import Expr, Number
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Persistable, Program, Variable
@@ -31,7 +32,7 @@ class UpdateStep:
 
     @property
     def builder(self) -> GraphBuilder:
-        """Appends to the program. Ask for it again after `state`, which sets its role back to forward."""
+        """Appends to the program."""
         return self.program.builder("optimize")
 
     def state(
@@ -41,14 +42,21 @@ class UpdateStep:
         about = Persistable(name, "state")
         return create_persistable(about, shape, initial, dtype, main=self.program, startup=self.startup).value
 
-    def replace(self, old: ir.Value, op_type: str, inputs: Sequence[ir.Value | float]) -> ir.Value:
+    def append(self, op_type: str, inputs: Sequence[Number], like: ir.Value) -> ir.Value:
+        """Append an operator; numbers among its inputs get the element type of `like`."""
+        return self.builder.op(op_type, self._values(inputs, like))
+
+    def replace(self, old: ir.Value, op_type: str, inputs: Sequence[Number]) -> ir.Value:
         """Append an operator whose result replaces the persistable value `old` after the run, unless it is skipped.
 
         Returns:
             The value that replaces it.
         """
+        return self._replace(old, op_type, self._values(inputs, old))
+
+    def _values(self, inputs: Sequence[Number], like: ir.Value) -> list[ir.Value]:
         builder = self.builder
-        return self._replace(old, op_type, [builder.operand(value, old) for value in inputs])
+        return [one.value if isinstance(one, Expr) else builder.operand(one, like) for one in inputs]
 
     def round_into(self, parameter: ir.Value, new: ir.Value) -> None:
         """Replace a float16 or bfloat16 parameter by a float32 value, rounded."""
@@ -100,16 +108,11 @@ class ParameterUpdate:
     step: UpdateStep
     parameter: Variable
     key: str
-    weight: ir.Value
-    gradient: ir.Value
-    rate: ir.Value
+    weight: Expr
+    gradient: Expr
+    rate: Expr
 
-    @property
-    def builder(self) -> GraphBuilder:
-        """Appends to the program. Ask for it again after `accumulator`, which sets its role back to forward."""
-        return self.step.builder
-
-    def accumulator(self, kind: str, initial: float = 0.0, shape: Sequence[int] | None = None) -> ir.Value:
+    def accumulator(self, kind: str, initial: float = 0.0, shape: Sequence[int] | None = None) -> Expr:
         """Return a new float32 accumulator named `KEY_KIND_0`.
 
         Args:
@@ -118,26 +121,27 @@ class ParameterUpdate:
             shape: its shape; the parameter's unless given.
         """
         name = _free_name(f"{self.key}_{kind}", self.step)
-        return self.step.state(name, initial, self.parameter.shape if shape is None else shape)
+        value = self.step.state(name, initial, self.parameter.shape if shape is None else shape)
+        return Expr(value, self.step.builder)
 
-    def replace(self, accumulator: ir.Value, op_type: str, *inputs: ir.Value | float) -> ir.Value:
+    def replace(self, accumulator: Expr, op_type: str, *inputs: Number) -> Expr:
         """Append an operator whose result replaces an accumulator after the run, unless the step is skipped.
 
         Returns:
             The value that replaces it.
         """
-        return self.step.replace(accumulator, op_type, inputs)
+        return Expr(self.step.replace(accumulator.value, op_type, inputs), self.step.builder)
 
-    def replace_weight(self, op_type: str, *inputs: ir.Value | float) -> None:
+    def replace_weight(self, op_type: str, *inputs: Number) -> None:
         """Append an operator whose float32 result replaces the parameter, and its master weight if it has one."""
         parameter = self.parameter.value
         if parameter.dtype == ir.DataType.FLOAT:
             self.step.replace(parameter, op_type, inputs)
             return
         if self.key != parameter.name:  # there is a master weight
-            new = self.step.replace(self.weight, op_type, inputs)
+            new = self.step.replace(self.weight.value, op_type, inputs)
         else:
-            new = self.builder.op(op_type, [self.builder.operand(value, self.weight) for value in inputs])
+            new = self.step.append(op_type, inputs, self.weight.value)
         self.step.round_into(parameter, new)
 
 
