@@ -359,7 +359,7 @@ REFUSED = {
     "output size": (
         lambda x: F.conv2d_transpose(x, data("w", [3, 2, 3, 3]), stride=2, output_size=[30, 30]),
         InputError,
-        "cannot be had",
+        "cannot result",
     ),
 }
 

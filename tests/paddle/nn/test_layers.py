@@ -316,7 +316,7 @@ def test_dropout_of_everything(run):
 # ---- errors ----
 
 REFUSED = {
-    "no weight": (lambda x: nn.fc(x, 3, weight_attr=False), OptionError, "without its weight"),
+    "no weight": (lambda x: nn.fc(x, 3, weight_attr=False), OptionError, "needs its weight"),
     "activation": (lambda x: nn.fc(x, 3, activation="step"), OptionError, "unknown activation 'step'"),
     "attribute": (lambda x: nn.fc(x, 3, weight_attr=7), OptionError, "got 7"),
     "nothing in front": (lambda x: nn.fc(x, 3, num_flatten_dims=0), InputError, "num_flatten_dims"),
