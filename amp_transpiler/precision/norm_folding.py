@@ -1,4 +1,4 @@
-"""Which BatchNormalization nodes to fold into the operator before them."""
+"""The choice of BatchNormalization nodes to fold into the operator before them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["folds_norm"]
 
 
 def folds_norm(constraints: Constraints, rules: Rules, ranges: RangeFaults) -> Callable[[ir.Node], bool]:
-    """Return whether to fold a BatchNormalization: it must stay float32, and its producer need not.
+    """Return a test for BatchNormalization nodes: fold one if it must stay float32 and its producer need not.
 
-    Nodes that the user has marked are not rewritten, nor is one folded across the border of a region.
+    Nodes in a `disable_amp` region are not rewritten, and no node is folded across the border of a region.
     """
 
     def can_be_low(node: ir.Node) -> bool:
@@ -25,10 +25,10 @@ def folds_norm(constraints: Constraints, rules: Rules, ranges: RangeFaults) -> C
         form = constraints.of(node, inputs=inputs).form
         return form is not None and not any(ranges.of(node.inputs[index]) for index in form.inputs)
 
-    def wanted(node: ir.Node) -> bool:
+    def folds(node: ir.Node) -> bool:
         producer = node.inputs[0].producer() if node.inputs[0] is not None else None
         if producer is None or DISABLE_AMP in region_of(node) or region_of(node) != region_of(producer):
             return False
         return rules.may_fold(node, producer) and can_be_low(producer) and not can_be_low(node)
 
-    return wanted
+    return folds

@@ -66,20 +66,21 @@ def _holds_graphs(operator: Operator) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _body(operator: Operator) -> tuple[Operator, ...] | None:
     model = _written_out(operator)
+    if isinstance(model, Exception):
+        logger.debug("the body of %s cannot be written out: %s", operator.op_type, model)
+        return None
+    if any((node.domain, node.op_type) == (operator.domain, operator.op_type) for node in model.graph.node):
+        return None  # the body depends on something that is not known here
+    if _is_outdated(model.graph, _written_for(operator), operator.imports):
+        return None
     try:
-        if isinstance(model, Exception):
-            raise model
-        if any((node.domain, node.op_type) == (operator.domain, operator.op_type) for node in model.graph.node):
-            return None  # the body depends on something that is not known here
-        if _is_outdated(model.graph, _written_for(operator), operator.imports):
-            return None
         return tuple(_float_operators(model.graph, {}, operator.imports))
-    except (RuntimeError, onnx.shape_inference.InferenceError, _UnknownType) as error:
-        logger.debug("%s cannot be judged by its body: %s", operator.op_type, error)
+    except _UnknownType as error:
+        logger.debug("the body of %s cannot be typed: %s", operator.op_type, error)
         return None
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=256)
 def _written_out(operator: Operator) -> onnx.ModelProto | Exception:
     """Return a typed model of the operator's body, or the error of the inliner or of type inference."""
     name = (operator.domain, operator.op_type)
