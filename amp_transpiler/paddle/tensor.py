@@ -278,16 +278,16 @@ def split(x: Variable, num_or_sections: int | Sequence[int], axis: int = 0) -> l
     if isinstance(num_or_sections, int):
         if size >= 0 and size % num_or_sections:
             raise InputError(f"split: axis {axis} of {x!r} cannot be split into {num_or_sections} equal parts")
-        made = b.nodes("Split", [x.value], {"axis": place, "num_outputs": num_or_sections}, outputs=num_or_sections)
-        return [wrap(x, part) for part in made]
+        parts = b.nodes("Split", [x.value], {"axis": place, "num_outputs": num_or_sections}, outputs=num_or_sections)
+        return [wrap(x, part) for part in parts]
     sections = [int(part) for part in num_or_sections]
     if sections.count(-1) == 1 and size >= 0:
         sections[sections.index(-1)] = size - (int(np.sum(sections)) + 1)
     if -1 in sections or (size >= 0 and int(np.sum(sections)) != size):
         raise InputError(f"split: axis {axis} of {x!r} cannot be split into {list(num_or_sections)}")
     lengths = b.constant(np.array(sections, np.int64))
-    made = b.nodes("Split", [x.value, lengths], {"axis": place}, outputs=len(sections))
-    return [wrap(x, part) for part in made]
+    parts = b.nodes("Split", [x.value, lengths], {"axis": place}, outputs=len(sections))
+    return [wrap(x, part) for part in parts]
 
 
 def squeeze(x: Variable, axis: Axes = None) -> Variable:

@@ -126,7 +126,7 @@ class TrainingLog:
         now = self._clock()
         seconds, self._last_time = now - self._last_time, now
         overflowed = bool(_number(fetched[1], "found_inf")) if wanted else False
-        made = TrainingStep(
+        record = TrainingStep(
             step=self._start + len(self.steps) + 1,
             loss=_number(loss, "the loss"),
             loss_scale=_number(fetched[0], "the loss scale") if wanted else None,
@@ -134,12 +134,12 @@ class TrainingLog:
             skipped=self.skipped + overflowed,
             samples_per_second=samples / seconds if seconds > 0 else float("inf"),
         )
-        self.steps.append(made)
+        self.steps.append(record)
         if overflowed:
-            logger.info("step %d was skipped: a gradient is not finite; loss scale %g", made.step, made.loss_scale)
+            logger.info("step %d was skipped: a gradient is not finite; loss scale %g", record.step, record.loss_scale)
         for callback in self.callbacks:
-            callback(made)
-        return made
+            callback(record)
+        return record
 
     def as_rows(self) -> list[dict[str, Any]]:
         """Return one dictionary a step, with the attributes of `TrainingStep` as keys, for csv or JSON."""

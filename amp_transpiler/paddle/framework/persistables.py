@@ -18,7 +18,7 @@ Initial = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 
 def create_persistable(
-    about: Persistable,
+    persistable: Persistable,
     shape: Sequence[int],
     initial: Initial | float,
     dtype: ir.DataType = ir.DataType.FLOAT,
@@ -31,7 +31,7 @@ def create_persistable(
     A startup program that initialises the name already keeps its initial value. So two programs can share a value.
 
     Args:
-        about: name and kind.
+        persistable: name and kind.
         shape: dimensions.
         initial: a number, or a function of a random generator and the shape.
         dtype: element type.
@@ -43,33 +43,33 @@ def create_persistable(
     """
     main = main if main is not None else default_main_program()
     startup = startup if startup is not None else default_startup_program()
-    main.add_persistable(about, dtype, shape)
-    initialise(startup, about, tuple(shape), initial, dtype)
-    return Variable(main, about.name)
+    main.add_persistable(persistable, dtype, shape)
+    initialise(startup, persistable, tuple(shape), initial, dtype)
+    return Variable(main, persistable.name)
 
 
 def initialise(
-    startup: Program, about: Persistable, shape: tuple[int, ...], initial: Initial | float, dtype: ir.DataType
+    startup: Program, persistable: Persistable, shape: tuple[int, ...], initial: Initial | float, dtype: ir.DataType
 ) -> None:
-    """Make the startup program set `about.name`, unless it does so already.
+    """Make the startup program set `persistable.name`, unless it does so already.
 
     Raises:
         InputError: it does, with another shape or element type.
     """
-    if _is_initialised(startup, about.name, dtype, shape, "another layer asks for"):
+    if _is_initialised(startup, persistable.name, dtype, shape, "another layer asks for"):
         return
     builder = startup.builder()
     if callable(initial):
-        value = _random_initial(startup, about.name, shape, initial, dtype)
+        value = _random_initial(startup, persistable.name, shape, initial, dtype)
     else:
         fill = ir.tensor(np.full(1, initial, dtype.numpy()))
         value = builder.op("ConstantOfShape", [builder.constant(np.array(shape, np.int64))], {"value": fill})
         value.shape = ir.Shape(shape)
-    _set_initial(startup, about, value)
+    _set_initial(startup, persistable, value)
 
 
-def initialise_with(startup: Program, about: Persistable, tensor: ir.TensorProtocol) -> None:
-    """Make the startup program set `about.name` to `tensor`, which is not read before that program runs.
+def initialise_with(startup: Program, persistable: Persistable, tensor: ir.TensorProtocol) -> None:
+    """Make the startup program set `persistable.name` to `tensor`, which is not read before that program runs.
 
     A startup program that sets the name already keeps what it has. So two programs can share a value.
 
@@ -77,19 +77,21 @@ def initialise_with(startup: Program, about: Persistable, tensor: ir.TensorProto
         InputError: it sets the name with another shape or element type.
     """
     shape = tuple(int(size) for size in tensor.shape.numpy())
-    if not _is_initialised(startup, about.name, tensor.dtype, shape, "the model has"):
-        _set_initial(startup, about, _lazy_initial(startup, about.name, shape, tensor.dtype, lambda: tensor))
+    if not _is_initialised(startup, persistable.name, tensor.dtype, shape, "the model has"):
+        _set_initial(
+            startup, persistable, _lazy_initial(startup, persistable.name, shape, tensor.dtype, lambda: tensor)
+        )
 
 
-def initialise_from(startup: Program, about: Persistable, parameter: Variable) -> None:
-    """Make the startup program set `about.name` to the initial value of `parameter`, in float32."""
+def initialise_from(startup: Program, persistable: Persistable, parameter: Variable) -> None:
+    """Make the startup program set `persistable.name` to the initial value of `parameter`, in float32."""
     builder = startup.builder()
     source = startup.value(startup.updates[parameter.name])
-    label = builder.names.fresh(f"{about.name}__initial")
+    label = builder.names.fresh(f"{persistable.name}__initial")
     result = builder.op("Cast", [source], {"to": int(ir.DataType.FLOAT)}, name=label)
     result.shape = ir.Shape(parameter.shape)
-    startup.updates[about.name] = label
-    startup.persistables.setdefault(about.name, about)
+    startup.updates[persistable.name] = label
+    startup.persistables.setdefault(persistable.name, persistable)
 
 
 def _is_initialised(startup: Program, name: str, dtype: ir.DataType, shape: tuple[int, ...], who_differs: str) -> bool:
@@ -109,11 +111,11 @@ def _is_initialised(startup: Program, name: str, dtype: ir.DataType, shape: tupl
     return True
 
 
-def _set_initial(startup: Program, about: Persistable, value: ir.Value) -> None:
+def _set_initial(startup: Program, persistable: Persistable, value: ir.Value) -> None:
     builder = startup.builder()
-    result = builder.op("Identity", [value], name=builder.names.fresh(f"{about.name}__initial"))
-    startup.updates[about.name] = str(result.name)
-    startup.persistables.setdefault(about.name, about)
+    result = builder.op("Identity", [value], name=builder.names.fresh(f"{persistable.name}__initial"))
+    startup.updates[persistable.name] = str(result.name)
+    startup.persistables.setdefault(persistable.name, persistable)
 
 
 def _random_initial(

@@ -30,8 +30,8 @@ def ensure_random_state(main: Program, startup: Program) -> None:
         return random.integers(0, 2**63 - 1, shape, np.int64)
 
     for name, initial in ((RANDOM_SEED, draw), (RANDOM_STEP, 0)):
-        about = Persistable(name, "state", trainable=False)
-        create_persistable(about, (), initial, ir.DataType.INT64, main=main, startup=startup)
+        persistable = Persistable(name, "state", trainable=False)
+        create_persistable(persistable, (), initial, ir.DataType.INT64, main=main, startup=startup)
     if RANDOM_STEP not in main.updates:
         after = main.builder("optimize").add(main.value(RANDOM_STEP), 1)
         main.updates[RANDOM_STEP] = str(after.name)

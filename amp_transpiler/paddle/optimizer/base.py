@@ -232,8 +232,8 @@ class Optimizer(abc.ABC):
 
     def _rate_factor(self, parameter: Variable) -> float:
         """Return the factor on the learning rate for a parameter."""
-        about = parameter.info
-        return 1.0 if about is None else float(about.learning_rate)
+        info = parameter.info
+        return 1.0 if info is None else float(info.learning_rate)
 
     # Steps of `apply_gradients`.
 
@@ -282,8 +282,8 @@ class Optimizer(abc.ABC):
         if self.grad_clip is None:
             return gradients
         chosen = [i for i, (parameter, _) in enumerate(pairs) if parameter.info is None or parameter.info.need_clip]
-        for index, made in zip(chosen, self.grad_clip.clip(builder, [gradients[i] for i in chosen]), strict=True):
-            gradients[index] = made
+        for index, clipped in zip(chosen, self.grad_clip.clip(builder, [gradients[i] for i in chosen]), strict=True):
+            gradients[index] = clipped
         return gradients
 
     def _parameter_update(

@@ -39,8 +39,8 @@ class UpdateStep:
         self, name: str, initial: float, shape: Sequence[int] = (), dtype: ir.DataType = ir.DataType.FLOAT
     ) -> ir.Value:
         """Return a new persistable value, which the startup program fills with `initial`."""
-        about = Persistable(name, "state")
-        return create_persistable(about, shape, initial, dtype, main=self.program, startup=self.startup).value
+        persistable = Persistable(name, "state")
+        return create_persistable(persistable, shape, initial, dtype, main=self.program, startup=self.startup).value
 
     def append(self, op_type: str, inputs: Sequence[Number], like: ir.Value) -> ir.Value:
         """Append an operator; numbers among its inputs get the element type of `like`."""
@@ -86,10 +86,10 @@ class UpdateStep:
                 f"the master weight of '{parameter.name}' needs the parameter's initial value, and the startup program "
                 "has none: give minimize the startup program that was current when the parameter was made"
             )
-        about = Persistable(name, "state")
+        persistable = Persistable(name, "state")
         if name not in startup.updates:  # if it is: another program trains the parameter too, and they share the master
-            initialise_from(startup, about, parameter)
-        return self.program.add_persistable(about, ir.DataType.FLOAT, parameter.shape)
+            initialise_from(startup, persistable, parameter)
+        return self.program.add_persistable(persistable, ir.DataType.FLOAT, parameter.shape)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def save(program: Program, path: str | os.PathLike[str], scope: Scope | None = N
     names = list(program.persistables)
     if missing := [name for name in names if name not in scope]:
         raise InputError(f"the scope has no value for {_listed(missing)}: run the startup program before saving")
-    kinds = {name: about.kind for name, about in program.persistables.items()}
+    kinds = {name: persistable.kind for name, persistable in program.persistables.items()}
     metadata = {"format": FORMAT, "format_version": VERSION, "persistables": json.dumps(kinds)}
     write_tensors(with_suffix(path), scope, names, metadata)
 
@@ -94,12 +94,16 @@ def _converted(program: Program, name: str, array: np.ndarray) -> tuple[str, np.
     if array.dtype == dtype.numpy():
         return name, array
     with np.errstate(over="ignore", under="ignore"):
-        made = array.astype(dtype.numpy())
-    logger.info("'%s' is %s in the file and is converted to %s, as the program has it", name, array.dtype, made.dtype)
-    overflown = int(np.isinf(made.astype(np.float32)).sum() - np.isinf(array.astype(np.float64)).sum())
+        converted = array.astype(dtype.numpy())
+    logger.info(
+        "'%s' is %s in the file and is converted to %s, as the program has it", name, array.dtype, converted.dtype
+    )
+    overflown = int(np.isinf(converted.astype(np.float32)).sum() - np.isinf(array.astype(np.float64)).sum())
     if overflown:
-        logger.warning("'%s': %d numbers are beyond the range of %s and became infinite", name, overflown, made.dtype)
-    return name, made
+        logger.warning(
+            "'%s': %d numbers are beyond the range of %s and became infinite", name, overflown, converted.dtype
+        )
+    return name, converted
 
 
 def _listed(names: Iterable[str], limit: int = 20) -> str:

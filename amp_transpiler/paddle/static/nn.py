@@ -219,10 +219,10 @@ def conv2d_transpose(
     shape = [channels, num_filters // groups, *numbers(filter_size, 2, f"{what}: filter_size")]
     weight = _needed(layer.weight(param_attr, shape, input.value.dtype, XavierUniform()), what)
     bias = layer.bias(bias_attr, [num_filters], input.value.dtype)
-    made = conv.conv2d_transpose(
+    result = conv.conv2d_transpose(
         input, weight, bias, stride, padding, 0, dilation, groups, output_size, data_format=data_format
     )
-    return activate(made, act)
+    return activate(result, act)
 
 
 def batch_norm(
@@ -272,10 +272,10 @@ def batch_norm(
     mean = layer.statistic(moving_mean_name, channels, 0.0)
     variance = layer.statistic(moving_variance_name, channels, 1.0)
     training = not (is_test or use_global_stats)
-    made = normalization.batch_norm(
+    result = normalization.batch_norm(
         input, mean, variance, scale, bias, training, momentum, epsilon, data_format=data_layout
     )
-    return activate(made, act)
+    return activate(result, act)
 
 
 def layer_norm(

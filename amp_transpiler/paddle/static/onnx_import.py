@@ -194,37 +194,39 @@ def _claim_parameters(program: Program, startup: Program, choice: _Choice) -> No
             continue
         slot = "trainable=" if choice.asked_for(name) else weight_slot(value, tensor)
         if slot:
-            about = Persistable(name, "parameter", trainable=not choice.is_frozen(name))
-            choice.slots[_promote(program, startup, value, about, names)] = slot
+            persistable = Persistable(name, "parameter", trainable=not choice.is_frozen(name))
+            choice.slots[_promote(program, startup, value, persistable, names)] = slot
 
 
-def _promote(program: Program, startup: Program, value: ir.Value, about: Persistable, names: NameAllocator) -> str:
+def _promote(
+    program: Program, startup: Program, value: ir.Value, persistable: Persistable, names: NameAllocator
+) -> str:
     """Turn a constant into a persistable input of the main graph; return its name."""
     graph, tensor, node = program.model.graph, constant_of(value), value.producer()
     assert tensor is not None
     home = value.graph
     if home is not graph and _is_ambiguous(program.model, value):
-        about.name = names.fresh(about.name)
-    made = ir.Value(name=about.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
-    made.doc_string = value.doc_string
-    initialise_with(startup, about, tensor)
-    value.replace_all_uses_with(made, replace_graph_outputs=True)
+        persistable.name = names.fresh(persistable.name)
+    parameter = ir.Value(name=persistable.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
+    parameter.doc_string = value.doc_string
+    initialise_with(startup, persistable, tensor)
+    value.replace_all_uses_with(parameter, replace_graph_outputs=True)
     if node is not None and home is not None:
         home.remove(node, safe=True)
     elif home is not None:
         del home.initializers[str(value.name)]
-    graph.inputs.append(made)
-    program.persistables[about.name] = about
-    if not about.trainable:
-        program.no_gradient.add(about.name)
-    return about.name
+    graph.inputs.append(parameter)
+    program.persistables[persistable.name] = persistable
+    if not persistable.trainable:
+        program.no_gradient.add(persistable.name)
+    return persistable.name
 
 
 def _is_ambiguous(model: ir.Model, value: ir.Value) -> bool:
     """Whether another graph uses the name for another value."""
     for scope in scopes(model):
-        made = (made for node in scope.graph for made in node.outputs)
-        for other in (*scope.graph.inputs, *scope.graph.initializers.values(), *made):
+        outputs = (output for node in scope.graph for output in node.outputs)
+        for other in (*scope.graph.inputs, *scope.graph.initializers.values(), *outputs):
             if other is not value and other.name == value.name:
                 return True
     return False
@@ -252,8 +254,8 @@ def _update_statistics(program: Program, startup: Program, node: ir.Node, names:
     node.resize_outputs(3)
     for output, slot in enumerate(STATISTIC_SLOTS[node.op_type], 1):
         value = _own_statistic(program, node, slot, names)
-        about = Persistable(str(value.name), "statistic", trainable=False)
-        name = _promote(program, startup, value, about, names)
+        persistable = Persistable(str(value.name), "statistic", trainable=False)
+        name = _promote(program, startup, value, persistable, names)
         replaced = node.outputs[output]
         replaced.name = names.fresh(f"{name}__next")
         replaced.type, replaced.shape = ir.TensorType(value.dtype or ir.DataType.FLOAT), value.shape
@@ -301,8 +303,8 @@ def _train_dropouts(program: Program, startup: Program) -> None:
 
 def _tell(program: Program, choice: _Choice) -> None:
     of_kind: dict[str, list[str]] = {"trained": [], "frozen": [], "statistic": []}
-    for name, about in program.persistables.items():
-        kind = about.kind if about.kind != "parameter" else "trained" if about.trainable else "frozen"
+    for name, persistable in program.persistables.items():
+        kind = persistable.kind if persistable.kind != "parameter" else "trained" if persistable.trainable else "frozen"
         of_kind.setdefault(kind, []).append(name)
     logger.info("%s: parameters that are trained: %s", program, _listed(of_kind["trained"], choice.slots))
     logger.info("%s: parameters that are frozen: %s", program, _listed(of_kind["frozen"], choice.slots))

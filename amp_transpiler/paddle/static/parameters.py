@@ -110,7 +110,7 @@ class Layer:
                 f"parameter '{label}' would be of shape {list(shape)}: the layer's input must have known sizes there, "
                 "so give the data it comes from a full shape (only the batch may be None), or reshape it"
             )
-        about = Persistable(
+        persistable = Persistable(
             label,
             kind,
             trainable=attr.trainable,
@@ -120,4 +120,4 @@ class Layer:
         )
         chosen = attr.initializer or initial
         start = chosen.value if isinstance(chosen, Constant) else chosen
-        return create_persistable(about, list(shape), start, dtype or ir.DataType.FLOAT, main=self._program)
+        return create_persistable(persistable, list(shape), start, dtype or ir.DataType.FLOAT, main=self._program)

@@ -119,8 +119,8 @@ THROUGH = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Uns
 def float_constants(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
     """Yield every float constant of every scope, initializers and Constant nodes alike, with its tensor."""
     for scope in scopes(model):
-        made = (value for node in scope.graph if node.op_type == "Constant" for value in node.outputs)
-        for value in (*scope.graph.initializers.values(), *made):
+        outputs = (value for node in scope.graph if node.op_type == "Constant" for value in node.outputs)
+        for value in (*scope.graph.initializers.values(), *outputs):
             tensor = constant_of(value)
             leaves_a_body = scope.owner is not None and value.is_graph_output()
             if tensor is not None and tensor.dtype in FLOAT_DTYPES and not leaves_a_body:

@@ -33,8 +33,8 @@ def linear(x: Variable, weight: Variable, bias: Variable | None = None) -> Varia
         weight: [in, out].
         bias: [out].
     """
-    made = emit("MatMul", [x, weight])
-    return made if bias is None else emit("Add", [made, bias])
+    product = emit("MatMul", [x, weight])
+    return product if bias is None else emit("Add", [product, bias])
 
 
 def embedding(x: Variable, weight: Variable, padding_idx: int | None = None, sparse: bool = False) -> Variable:
@@ -136,14 +136,14 @@ def interpolate(
     attributes["axes"] = list(range(2, x.ndim))
     if size is not None:
         sizes = b.constant(np.array(numbers(size, spatial, "interpolate: size"), np.int64))
-        made = b.op("Resize", [x.value, None, None, sizes], attributes)
+        resized = b.op("Resize", [x.value, None, None, sizes], attributes)
     else:
         assert scale_factor is not None
         given = [scale_factor] * spatial if isinstance(scale_factor, (int, float)) else list(scale_factor)
         if len(given) != spatial or min(given) <= 0:
             raise OptionError(f"interpolate: expected a positive factor or {spatial} of them, got {scale_factor!r}")
-        made = b.op("Resize", [x.value, None, b.constant(np.array(given, np.float32))], attributes)
-    return as_given(wrap(x, made), data_format)
+        resized = b.op("Resize", [x.value, None, b.constant(np.array(given, np.float32))], attributes)
+    return as_given(wrap(x, resized), data_format)
 
 
 def _coordinates(mode: str, align_corners: bool, align_mode: int) -> dict[str, Any]:

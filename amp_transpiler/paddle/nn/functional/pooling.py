@@ -85,15 +85,15 @@ def avg_pool2d(
         OptionError: an argument means nothing.
     """
     counted = {"ceil_mode": int(ceil_mode), "count_include_pad": int(not exclusive or divisor_override is not None)}
-    made = _pool("AveragePool", "avg_pool2d", x, (kernel_size, stride, padding), counted, data_format)
+    pooled = _pool("AveragePool", "avg_pool2d", x, (kernel_size, stride, padding), counted, data_format)
     if divisor_override is None:
-        return made
+        return pooled
     if ceil_mode:
         raise OptionError("avg_pool2d: divisor_override with ceil_mode=True is not available: pad the image instead")
     if divisor_override == 0:
         raise OptionError("avg_pool2d: divisor_override must not be 0")
     size = int(np.prod(numbers(kernel_size, 2, "avg_pool2d: kernel_size")))
-    return wrap(made, builder_of(made).mul(made.value, size / divisor_override))
+    return wrap(pooled, builder_of(pooled).mul(pooled.value, size / divisor_override))
 
 
 def avg_pool1d(
@@ -137,8 +137,8 @@ def adaptive_avg_pool2d(
     want = [h if size is None else size for h, size in zip(have, given, strict=True)]
     if all(h % w == 0 for h, w in zip(have, want, strict=True)):
         window = [h // w for h, w in zip(have, want, strict=True)]
-        made = emit("AveragePool", [x], {"kernel_shape": window, "strides": window})
-        return as_given(made, data_format)
+        pooled = emit("AveragePool", [x], {"kernel_shape": window, "strides": window})
+        return as_given(pooled, data_format)
     b = builder_of(
         x
     )  # the windows have different sizes, which no ONNX operator offers: multiply with averaging matrices
@@ -181,5 +181,5 @@ def _pool(
     if min(*kernel, *strides) < 1:
         raise OptionError(f"{what}: kernel_size and stride must be positive, got {size!r} and {stride!r}")
     pads = padding_attributes(padding, spatial, data_format, what)
-    made = emit(op_type, [x], {"kernel_shape": kernel, "strides": strides, **pads, **attributes})
-    return as_given(made, data_format)
+    pooled = emit(op_type, [x], {"kernel_shape": kernel, "strides": strides, **pads, **attributes})
+    return as_given(pooled, data_format)
