@@ -15,9 +15,10 @@ from amp_transpiler.version import __version__ as __version__
 
 # Modules of Paddle's namespace that have a short path too: `import amp_transpiler.nn.functional`.
 _ALIASES = {
-    "debugging": "paddle.amp.debugging",
+    "debugging": "paddle.static.amp.debugging",
     "nn": "paddle.nn",
     "optimizer": "paddle.optimizer",
+    "paddle.amp.debugging": "paddle.static.amp.debugging",
     "regularizer": "paddle.regularizer",
     "static": "paddle.static",
     "tensor": "paddle.tensor",
