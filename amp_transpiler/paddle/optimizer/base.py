@@ -44,8 +44,9 @@ class Optimizer(abc.ABC):
 
     Gradients are clipped, then regularised, then used, all in float32 whatever the parameter's type.
 
-    Each optimizer is a dataclass. Its fields are Paddle's arguments in Paddle's order, which is different for each; the
-    arguments that most of them share are described and checked here.
+    Each optimizer is a dataclass in a file of its own. Its fields are Paddle's arguments in Paddle's order, which is
+    different for each; the arguments that most of them share are described and checked here. Its `_update` appends the
+    update of one parameter; its name goes into this package's `__init__`.
 
     Attributes:
         learning_rate: a number, or a schedule.
@@ -149,7 +150,7 @@ class Optimizer(abc.ABC):
         program = pairs[0][0].program
         for parameter, _ in pairs:
             self._check_parameter(program, parameter)
-        self._warn_of_low([parameter for parameter, _ in pairs])
+        self._warn_without_masters([parameter for parameter, _ in pairs])
         startup = self.startup_program if self.startup_program is not None else default_startup_program()
         before = len(program.model.graph)
         skips = self.skips_on_overflow or self.always_skips
@@ -252,7 +253,7 @@ class Optimizer(abc.ABC):
                 "minimize a loss once, and give each of several optimizers parameters of its own"
             )
 
-    def _warn_of_low(self, parameters: Sequence[Variable]) -> None:
+    def _warn_without_masters(self, parameters: Sequence[Variable]) -> None:
         low = [parameter for parameter in parameters if parameter.value.dtype in LOW_DTYPES]
         if low and not self.multi_precision:
             logger.warning(

@@ -35,7 +35,7 @@ __all__ = ["FETCHES_KEY", "UPDATES_KEY", "load_inference_model", "save_inference
 logger = logging.getLogger(__name__)
 
 UPDATES_KEY = "amp_transpiler.updates"  # JSON in a training program's metadata: state input -> output replacing it
-FETCHES_KEY = "amp_transpiler.fetches"  # JSON likewise: fetched name -> output that carries it
+FETCHES_KEY = "amp_transpiler.fetches"  # JSON in the metadata, too: fetched name -> output that carries it
 
 
 def save_inference_model(

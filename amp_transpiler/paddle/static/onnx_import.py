@@ -63,8 +63,9 @@ def from_onnx(
     Args:
         model: anything that `amp_transpiler.load` takes; it is not changed.
         startup_program: gets the initial values, which stay on disk until it runs; the current one unless given.
-        trainable: regular expressions, found anywhere in the names of constants to be parameters whatever reads them.
-            They win over `frozen`, so `frozen=".*", trainable="head"` trains the head alone.
+        trainable: regular expressions, searched in the names of constants; those that match become parameters,
+            whatever operator reads them. They win over `frozen`, so `frozen=".*", trainable="head"` trains the head
+            alone.
         frozen: regular expressions for parameters that are not trained. Where both running statistics of a
             BatchNormalization match, it keeps its inference form.
 

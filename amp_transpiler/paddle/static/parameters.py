@@ -93,7 +93,7 @@ class Layer:
         """Return a persistable value of this layer.
 
         Args:
-            attr: its name, if it has one of its own, and treatment.
+            attr: its name, unless that is None, and treatment.
             suffix: `w` or `b`, for the name otherwise.
             shape: its dimensions.
             dtype: its element type; None for float32.

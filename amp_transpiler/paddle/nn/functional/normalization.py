@@ -32,7 +32,7 @@ def batch_norm(
     Args:
         x: [batch, channels, ...], or with the channels last.
         running_mean: [channels]; in training it becomes `momentum * old + (1 - momentum) * mean of the batch`.
-        running_var: [channels]; likewise, of the population variance.
+        running_var: [channels]; updated in the same way with the population variance.
         weight: [channels], factor on the result; 1 unless given.
         bias: [channels], added to it; 0 unless given.
         training: whether to normalise by the statistics of the batch instead of the running ones.
@@ -91,7 +91,7 @@ def layer_norm(
         x: the tensor to normalise.
         normalized_shape: the sizes of those axes.
         weight: factor on the result, of `normalized_shape` or flat; 1 unless given.
-        bias: added to it, likewise; 0 unless given.
+        bias: added to it, of `normalized_shape` or flat; 0 unless given.
         epsilon: added to the variance, so that nothing is divided by 0.
 
     Raises:
@@ -129,7 +129,7 @@ def instance_norm(
     Args:
         x: [batch, channels, ...], or with the channels last.
         running_mean: must be None: the statistics are always those of the input.
-        running_var: likewise.
+        running_var: must be None.
         weight: [channels], factor on the result; 1 unless given.
         bias: [channels], added to it; 0 unless given.
         use_input_stats: must be True.

@@ -56,7 +56,7 @@ def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
       numbers.
     - `fp32_params=False`: SambaNova's `--fp32-params`: the optimizer keeps float32 master weights (`multi_precision`
       is switched on), which start from the rounded parameters: `amp_init` works as with `rewrite_master_weight=True`.
-      Without low parameters, as at O1, it has no effect.
+      Without float16 or bfloat16 parameters, as at O1, it has no effect.
     - `weight_grad_reduce="fp32"`: SambaNova's `--weight-grad-reduce`: the format in which gradients of linear weights
       (of MatMul and Gemm) and of their biases are summed over batch dimensions. `"low"` sums in the gradient's
       format. It rounds to nearest, where SambaNova's `bf16sr` rounds stochastically.
