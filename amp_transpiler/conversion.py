@@ -120,7 +120,7 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
 
 
 def _source_passes(program: Program) -> list[Pass[Any]]:
-    """What a file holds becomes plain operators and constants; its types are not known to be right yet."""
+    """Turn what was loaded into plain operators and constants. Its own types may still be wrong."""
     return [
         InlineFunctions(),
         ReleaseInitializers(),
@@ -131,7 +131,7 @@ def _source_passes(program: Program) -> list[Pass[Any]]:
 
 
 def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[Pass[Any]]:
-    """The opset first, since it decides which kernels there are, and these decide what to fold."""
+    """Choose the opset before folding: it decides which kernels exist, and a missing kernel is the reason to fold."""
     constraints = Constraints(model, policy.target, policy.low, training=policy.training)
 
     def best_opset(model: ir.Model) -> OpsetChoice:

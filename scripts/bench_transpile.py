@@ -8,11 +8,14 @@
 Peers: onnxconverter-common (`pip install 'amp-transpiler[bench]'`) and onnxruntime.transformers.float16, each given a
 loaded model and given a path. One that is not installed is named as skipped, one that fails as failed.
 
-Cases: chains of 500, 2000 and 4000 nodes (elementwise operators, every tenth a MatMul), and models of 520 MB and 3 GB
-with external data (31 and 45 MatMul weights of random values), all made here and deleted afterwards.
+Cases, all made here and deleted afterwards:
+- chains of 500, 2000 and 4000 nodes: elementwise operators, every tenth a MatMul, each with a weight of its own;
+- chains of 500, 4000 and 16000 nodes of eight operators that share two constants (`chain_shared_...`): time spent on
+  nodes alone. It is linear if the time per node stays the same;
+- models of 520 MB and 3 GB with external data: 31 and 45 MatMul weights of random values.
 
-What is measured: from a file to a file (read, convert, write), each conversion in a process of its own, after imports
-and after a conversion of a three-node model, which loads what is loaded late; the best of three runs for chains. Ours
+Measured is the way from a file to a file (read, convert, write), each conversion in a process of its own, after imports
+and after the conversion of a three-node model, which loads what is loaded late; for chains the best of three runs. Ours
 is `transpile(src, dst, level="O2", verify=False)`. Peak memory is the highest resident size of the process, pages of
 mapped files included.
 """
@@ -47,12 +50,16 @@ Record = dict[str, Any]
 # ---- the models ----
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model to convert: a chain of `nodes`, or `weights` MatMuls of `width` x `width` in external data."""
+    """A model to convert: a chain of `nodes`, or `weights` MatMuls of `width` x `width` in external data.
+
+    With `shared`, the chain's operators share two constants.
+    """
 
     name: str
     nodes: int = 0
     weights: int = 0
     width: int = 64
+    shared: bool = False
     repeats: int = 1
 
     @property
@@ -64,7 +71,7 @@ class Case:
         folder.mkdir()
         path = folder / "model.onnx"
         if self.nodes:
-            onnx.save(chain(self.nodes, self.width), path)
+            onnx.save((chain_shared if self.shared else chain)(self.nodes, self.width), path)
         else:
             write_large(path, self.weights, self.width)
         return path
@@ -74,6 +81,7 @@ CASES = (
     Case("chain_500", nodes=500, repeats=3),
     Case("chain_2000", nodes=2000, repeats=3),
     Case("chain_4000", nodes=4000, repeats=3),
+    *(Case(f"chain_shared_{nodes}", nodes=nodes, shared=True, repeats=3) for nodes in (500, 4000, 16000)),
     Case("external_520MB", weights=31, width=2048),
     Case("external_3GB", weights=45, width=4096),
 )
@@ -100,6 +108,20 @@ def chain(length: int, width: int) -> onnx.ModelProto:
             inputs.append(f"w{index}")
         nodes.append(helper.make_node(kind, inputs, [names[index + 1]], name=f"{kind}_{index}"))
     return _model("chain", nodes, tensors, width)
+
+
+def chain_shared(length: int, width: int) -> onnx.ModelProto:
+    """Return a chain of `length` nodes of eight elementwise operators whose second operands are two initializers."""
+    rng = np.random.default_rng(0)
+    kinds = ("Add", "Mul", "Relu", "Sub", "Tanh", "Sigmoid", "Neg", "Abs")
+    tensors = [numpy_helper.from_array(rng.uniform(0.5, 1, width).astype(np.float32), name) for name in ("c0", "c1")]
+    names = ["x", *(f"v{index}" for index in range(length - 1)), "y"]
+    nodes = []
+    for index in range(length):
+        kind = kinds[index % len(kinds)]
+        inputs = [names[index], *([f"c{index % 2}"] if kind in ("Add", "Mul", "Sub") else [])]
+        nodes.append(helper.make_node(kind, inputs, [names[index + 1]], name=f"{kind}_{index}"))
+    return _model("chain_shared", nodes, tensors, width)
 
 
 def write_large(path: pathlib.Path, weights: int, width: int) -> None:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, OutputError
 from amp_transpiler.graph.external_data import check_external_data, external_files
+from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import from_proto, has_opaque_types, proto_graphs, to_proto
 from amp_transpiler.graph.tensors import initializer_tensors, stored_tensors
@@ -217,6 +218,7 @@ def save(
         staged.commit()
 
 
+@collection_paused()
 def _write(model: ir.Model, path: pathlib.Path, external: bool, progress: Callable[[int, int], None] | None) -> None:
     def report(_: Any, info: Any) -> None:
         if progress is not None:

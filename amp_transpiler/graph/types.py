@@ -1,4 +1,4 @@
-"""Giving every value of a model its type, from the operators' signatures."""
+"""Types of all values of a model, from the operators' signatures."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def set_dtype(value: ir.Value, dtype: ir.DataType) -> None:
 
 
 def clear_type(value: ir.Value) -> None:
-    """Forget what is declared of `value`: type and shape together, since one without the other is noise in a file."""
+    """Remove the declared type and shape of `value`, both together: one alone is of no use in a file."""
     value.type = None
     value.shape = None
 
@@ -72,7 +72,7 @@ def node_signature(model: ir.Model, node: ir.Node) -> Signature | None:
 
 
 def binding(node: ir.Node, sig: Signature, *, outputs: bool = True) -> dict[str, str]:
-    """Return what the type parameters of `sig` are bound to by the actual inputs (and outputs) of `node`."""
+    """Return the types that the inputs (and outputs) of `node` bind the type parameters of `sig` to."""
     bound: dict[str, str] = {}
     for slot, value in _actual(node, sig, outputs=outputs):
         text = type_string(value.type)
@@ -149,7 +149,7 @@ class _Typing:
 
 
 def _pass_on(port: ControlPort, values: list[ir.Value], user: type[ir.Node | ir.Graph]) -> None:
-    """Give `values` the type of what the port's first use by a node, or by a graph, passes on."""
+    """Give `values` the type of the value that the port's first use by a node, or by a graph, reads."""
     types = [use.value.type for use in port.uses if use.value is not None and isinstance(use.user, user)]
     text = type_string(types[0]) if types else None
     if text is not None:
@@ -167,7 +167,7 @@ def output_types(kind: Kind, count: int) -> tuple[str | None, ...]:
     """Return the types of the first `count` outputs of a node as far as its schema says; None where it does not.
 
     Args:
-        kind: what the node is, its outputs aside.
+        kind: the node's kind, without outputs.
         count: how many outputs it has.
     """
     sig = signature(kind.domain, kind.op_type, kind.version) if kind.version is not None else None
@@ -259,7 +259,7 @@ def _infer_missing(model: ir.Model) -> None:
 
 
 def _infer_from_readers(model: ir.Model) -> None:
-    """Type a value of an unknown operator by what its readers bind their parameter to elsewhere."""
+    """Give the result of an unknown operator the type that its readers' other inputs and outputs call for."""
     for node in all_nodes(model):
         sig = node_signature(model, node)
         if sig is None or not any(value is not None and value.type is None for value in node.inputs):

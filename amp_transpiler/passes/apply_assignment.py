@@ -1,4 +1,4 @@
-"""Types, casts and constants as a decision about precision wants them."""
+"""Types, casts and constants changed as a decision about precision says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Applied", "ApplyAssignment"]
 
 @dataclasses.dataclass
 class Applied(PassResult):
-    """What an assignment came to.
+    """An assignment carried out.
 
     Attributes:
         converted: names of the constants that are in lower precision now.
@@ -104,9 +104,9 @@ class _Edit:
             self._cast_for(value, low_uses, self._low.dtype, self._low.short)
 
     def _constant(self, value: ir.Value, low_uses: list[Use], high_uses: list[Use]) -> None:
-        """Convert a constant that all readers want low; give the low ones a copy, or a cast, where only some do.
+        """Convert a constant that all readers want low; where only some do, give those a copy or a cast.
 
-        A single element is no parameter but what other systems have as an attribute: it is never cast at run time.
+        A constant of one element is never cast at run time: other systems have an attribute in its place.
         """
         tensor = constant_of(value)
         if not low_uses:
@@ -125,7 +125,7 @@ class _Edit:
         self._converted.add(str(copy.name))
 
     def _store_low(self, value: ir.Value, low_uses: list[Use], high_uses: list[Use]) -> None:
-        """Round a high node's result: low readers take it as it is stored, high ones cast it back."""
+        """Round the result of a float32 node: low readers take the rounded value, float32 readers cast it back."""
         self._edits += 1
         stored = add_cast(value, self._low.dtype, self._low.short, self._names)
         redirect(low_uses, stored)
@@ -157,9 +157,9 @@ def _float_uses(model: ir.Model) -> dict[ir.Value, list[Use]]:
 
 
 def _sees_rounding(use: Use, assignment: Assignment) -> bool:
-    """Whether a reader that takes any precision would tell a rounded constant from the exact one.
+    """Whether the result of a reader that takes any precision depends on rounding.
 
-    Shape and Size would not, nor a cast of the user's to the very format.
+    That of Shape and Size does not, nor that of the user's own cast to the same format.
     """
     if isinstance(use.user, ir.Graph) or use.user.op_type != "Cast":
         return isinstance(use.user, ir.Graph)

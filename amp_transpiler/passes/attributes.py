@@ -1,4 +1,4 @@
-"""Attributes that hold an element type, or a tensor of it, changed along with the outputs they type."""
+"""Attributes that set the element type of outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["retype_attributes"]
 
 
 def retype_attributes(node: ir.Node, outputs: Collection[int], low: LowFormat) -> bool:
-    """Make the attribute of `node` that types one of `outputs` say `low`; return whether it did not before."""
+    """Change the attribute that sets the type of one of `outputs` to `low`; return whether it was another type."""
     rule = dtype_attribute(node)
     if rule is None or not set(rule.outputs) & set(outputs) or attribute_dtype(node, rule) == low.dtype:
         return False

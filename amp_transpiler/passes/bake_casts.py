@@ -21,10 +21,10 @@ _FORMATS = {low.dtype: low for low in (FLOAT16, BFLOAT16)}
 class BakeCasts(Pass[PassResult]):
     """Replaces casts of float32 initializers to a 16-bit format by initializers in that format; counts the casts.
 
-    1. An initializer that only such casts read, beside what asks for its shape, is converted and keeps its name.
-    2. One with other readers stays, with a converted copy beside it.
-    3. A cast that would not give what the file's conversion gives is left: that one saturates, and keeps a single
-       number from becoming zero.
+    1. An initializer that is read by such casts only (and by Shape and Size) is converted and keeps its name.
+    2. An initializer with other readers stays, with a converted copy beside it.
+    3. A cast stays if its result differs from the conversion in the file, which saturates and keeps a single number
+       from becoming zero.
     """
 
     def call(self, model: ir.Model) -> PassResult:

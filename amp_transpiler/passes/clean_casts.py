@@ -17,7 +17,7 @@ __all__ = ["CleanCasts", "Cleaned"]
 
 @dataclasses.dataclass
 class Cleaned(PassResult):
-    """What a cleaning came to.
+    """Casts cleaned.
 
     Attributes:
         removed: casts removed that no pass had inserted: the source's own.
@@ -46,7 +46,7 @@ class CleanCasts(Pass[Cleaned]):
             for node in [node for node in graph if _is_cast(node)]:
                 edits += _skip_inner_cast(node)
                 edits += _remove_if_needless(node, first)
-        for graph in reversed(graphs):  # inner graphs first, and readers before what they read
+        for graph in reversed(graphs):  # inner graphs first, and readers before the values they read
             for node in reversed([node for node in graph if _is_cast(node)]):
                 if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
                     edits += 1

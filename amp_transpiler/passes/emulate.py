@@ -48,7 +48,7 @@ def emulate(program: Program | ir.Model | onnx.ModelProto | str | os.PathLike[st
 
 
 class EmulateLow(Pass[PassResult]):
-    """Computes in float32 what is float16 or bfloat16, and rounds every result to its format; counts the edits.
+    """Computes float16 and bfloat16 nodes in float32 and rounds every result to its format; counts the edits.
 
     1. Every 16-bit value inside the program becomes float32; constants are widened in the file.
     2. A result that was 16-bit goes through a pair of casts, to its format and back, which ONNX Runtime keeps at every

@@ -59,7 +59,7 @@ class FoldBatchNorm(Pass[PassResult]):
         return PassResult(model, modified=bool(folded), count=folded, notes=notes)
 
 
-# ---- what can be folded ----
+# ---- planning ----
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Fold:
 
     Attributes:
         weight: the old weights.
-        factor: what to multiply them with, in float64, of a shape that broadcasts to theirs.
+        factor: the factor of the weights, in float64, in a shape that broadcasts to theirs.
         bias: the new bias, of the weights' element type.
     """
 
@@ -100,7 +100,7 @@ def _plan(node: ir.Node, producer: ir.Node) -> _Fold | None:
         return None
     scale, shift, mean, variance = (np.asarray(array, np.float64) for array in parameters)
     epsilon = node.attributes.get("epsilon")
-    with np.errstate(all="ignore"):  # what is not finite is not folded
+    with np.errstate(all="ignore"):  # an infinite or undefined result is not folded
         factor = scale / np.sqrt(variance + (1e-5 if epsilon is None else epsilon.as_float()))
         if old_bias.size not in (1, channels):
             return None
@@ -113,7 +113,7 @@ def _plan(node: ir.Node, producer: ir.Node) -> _Fold | None:
 
 
 def _stays_finite(weight: ir.TensorProtocol, factor: np.ndarray) -> bool:
-    """Whether low weights bear the factor; float32 ones are only read when they are written, so they are not asked."""
+    """Whether 16-bit weights stay finite. float32 weights are not read before they are written, so they pass."""
     if weight.dtype.itemsize >= ir.DataType.FLOAT.itemsize:
         return True
     with np.errstate(over="ignore", invalid="ignore"):
@@ -122,7 +122,7 @@ def _stays_finite(weight: ir.TensorProtocol, factor: np.ndarray) -> bool:
 
 
 def _infers(node: ir.Node) -> bool:
-    """Whether the node normalizes by given statistics, one for each channel, and yields nothing else."""
+    """Whether the node is in inference mode, with one statistic for each channel and one output."""
     training, spatial = node.attributes.get("training_mode"), node.attributes.get("spatial")
     return (
         (training is None or not training.as_int())

@@ -47,7 +47,7 @@ def _is_mixed(square: ir.Node) -> bool:
 
 
 def _scales(value: ir.Value) -> Iterator[ir.DataType]:
-    """Yield the types of the constants by which what is made of `value` is multiplied in the end."""
+    """Yield the types of the constants that the normalised `value` is multiplied by in the end."""
     for use in value.uses():
         if use.node.op_type not in ("Mul", "Div"):
             continue

@@ -95,7 +95,7 @@ def _calls(model: ir.Model) -> int:
 
 
 def _align_opsets(model: ir.Model) -> None:
-    """Let all functions import what the model does, where that changes no operator that they use."""
+    """Let all functions import the versions of the model, if that changes no operator they use."""
     imports, missing = model.graph.opset_imports, dict[str, int]()
     for function in model.functions.values():
         for domain, version in function.opset_imports.items():

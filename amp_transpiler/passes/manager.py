@@ -1,4 +1,4 @@
-"""Running passes: each keeps its contract, and the model is typed anew and verified after each one that changed it.
+"""A manager that runs passes, and types and verifies the model after each one that changed it.
 
 The base classes are those of `onnx_ir.passes`. Its own manager is not used: it checks unmodified models too, which
 would cost a walk for every pass that has nothing to do, and it wraps errors in `PassError`, which would hide from a
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class PassResult(ir.passes.PassResult):
-    """What a pass did.
+    """The result of a pass.
 
     Attributes:
         model: the model, edited in place.
-        modified: whether the model's file would be another one now; exact, since it decides about verification.
+        modified: whether the model would be written to other bytes now. It is exact: only modified models are verified.
         count: how many nodes or values were edited; each pass says which it counts.
         notes: sentences for the report.
     """
@@ -45,8 +45,8 @@ Result = TypeVar("Result", bound=PassResult)
 class Pass(ir.passes.InPlacePass, Generic[Result]):
     """An in-place edit of a model.
 
-    A pass carries out what it was told when it was made; it decides nothing. `requires` and `ensures` state what it
-    relies on and what holds after it. Errors reach the caller as they are.
+    A pass decides nothing: decisions are its arguments. `requires` checks what it relies on, `ensures` what it
+    promises. Errors reach the caller as they are.
     """
 
     def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> Result:
@@ -63,7 +63,7 @@ class Pass(ir.passes.InPlacePass, Generic[Result]):
 
     @property
     def name(self) -> str:
-        """How errors and logs call the pass."""
+        """The name of the pass in errors and logs."""
         return type(self).__name__
 
 
@@ -82,7 +82,7 @@ def run_pass(pass_: Pass[Result], model: ir.Model) -> Result:
 
 
 def _retype(model: ir.Model, after: str) -> None:
-    """Type the model anew; an output's type is what the pass declared, so typing must not give it another one."""
+    """Type the model anew. Outputs must keep the types that the pass declared: callers rely on them."""
     declared = [(value, type_string(value.type)) for value in model.graph.outputs]
     propagate_types(model)
     for value, text in declared:
@@ -96,8 +96,8 @@ class PassManager:
 
     Args:
         passes: the passes.
-        typed: the models are typed and valid. Passes over what a file holds, whose types are not known to be right
-            yet, are run without typing and verification.
+        typed: the models are typed and valid. Set it to False for passes over a model as it was loaded: its types may
+            be wrong, and that is no fault of a pass.
     """
 
     def __init__(self, passes: Iterable[Pass[Any]], *, typed: bool = True) -> None:

@@ -1,8 +1,8 @@
-"""What to do to a node when its operator changes meaning with the opset: one row an operator and version.
+"""Adapters of nodes whose operator changes with the opset: one row an operator and version.
 
 An adapter edits the node in place and may put nodes in front of it, but only such as mean the same at every opset from
 its version on (Constant, Reshape, Flatten, Shape, Expand, Concat, Div). The node's outputs stay the values they were.
-Whatever an adapter cannot carry over it refuses with `Unadaptable`. ONNX's own C++ converter is not used: it drops
+An adapter raises `Unadaptable` for a node that it cannot carry over. ONNX's own C++ converter is not used: it drops
 model-local functions and metadata, and gets Resize 10 -> 11, PRelu 6 -> 7, Hardmax 12 -> 13 and the `axis` of
 broadcasts 6 -> 7 wrong (onnx 1.23).
 """
@@ -27,7 +27,7 @@ class Unadaptable(Exception):
 
 
 class Facts(Protocol):
-    """What adapters may ask about values."""
+    """Facts about values that adapters may ask for."""
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """The element type, or None if unknown."""
@@ -38,7 +38,7 @@ class Facts(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Site:
-    """A node to adapt, and what it takes: a builder of nodes in front of it, and facts about values."""
+    """A node to adapt, with a builder of nodes in front of it and facts about values."""
 
     node: ir.Node
     build: NodeBuilder

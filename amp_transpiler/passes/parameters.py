@@ -1,4 +1,4 @@
-"""Constants of a program in the low format: initializers and Constant nodes, converted when they are written."""
+"""Conversion of initializers and Constant nodes to the low format, computed when the model is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["convert_constant", "copy_constant"]
 
 
 def convert_constant(value: ir.Value, low: LowFormat) -> None:
-    """Turn a float32 constant into a low one of the same name."""
+    """Convert a float32 constant to the low format; it keeps its name."""
     tensor = _low_version(value, low, str(value.name))
     set_dtype(value, low.dtype)
     producer = value.producer()
@@ -25,7 +25,7 @@ def convert_constant(value: ir.Value, low: LowFormat) -> None:
 
 
 def copy_constant(value: ir.Value, low: LowFormat, names: NameAllocator) -> ir.Value:
-    """Return a low copy of a float32 constant, made beside it; the original is left exact."""
+    """Put a low copy of a float32 constant beside it and return the copy; the original stays exact."""
     name = names.fresh(f"{value.name}__amp_{low.short}")
     shape = None if value.shape is None else ir.Shape(value.shape)
     copy = ir.Value(name=name, type=ir.TensorType(low.dtype), shape=shape)

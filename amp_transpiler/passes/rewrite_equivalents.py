@@ -1,7 +1,7 @@
 """Operators that lose their CUDA kernel at opset 22, written with operators that keep theirs.
 
-ONNX Runtime matches a kernel only to the schema version it was registered for, and for these nobody registered a newer
-one. Each rewriting gives the same values; those of one rounding may differ in the last bits.
+ONNX Runtime matches a kernel only to the schema version it was registered for, and these operators have no kernel for
+their newer version. A rewriting gives the same values, up to the last bits where the order of rounding differs.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _EYE_ELEMENTS = 1 << 20  # a larger identity matrix is not written into the mode
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Equivalent:
-    """How to write an operator with others.
+    """A way to write an operator with others.
 
     Attributes:
         applies: node -> None if it can be rewritten, else the reason why not (a clause: "its mask is used").
         rewrite: edits the node, for which `applies` gave None.
-        opset: the lowest opset at which what it writes is valid.
+        opset: the lowest opset at which the operators it writes are valid.
     """
 
     applies: Callable[[ir.Node], str | None]

@@ -1,4 +1,4 @@
-"""What changes in an operator from one opset to the next."""
+"""Changes of an operator's schema from one opset to the next."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def only_widens(domain: str, op_type: str, old: int, new: int) -> bool:
 
 
 def keeps_meaning(before: onnx.defs.OpSchema, after: onnx.defs.OpSchema) -> bool:
-    """Whether `after`, the next version, adds nothing but what may be left out (types aside)."""
+    """Whether `after`, the next version, only adds inputs, outputs and attributes that are optional (types aside)."""
     return (
         not after.deprecated
         and (after.name, after.since_version) not in SEMANTICS_CHANGED

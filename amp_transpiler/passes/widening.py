@@ -1,4 +1,4 @@
-"""16-bit values made float32: what the emulation and the legalization share."""
+"""16-bit values made float32, for the emulation and the legalization."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Legalize(Pass[PassResult]):
        the model's opset, and float32 helps: the target has a kernel for that, or the schema admits only that, or ONNX
        Runtime's CPU provider can run the node in float32 and not as it is.
     2. Its 16-bit inputs are cast to float32 (of constants it gets a float32 copy) and its 16-bit outputs back, so every
-       other node reads what it read before.
+       other node reads the same values as before.
     3. Casts that this leaves without meaning are removed.
 
     The values of the model must be typed.
