@@ -4,6 +4,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from amp_transpiler.graph import types
+from amp_transpiler.graph.kind import kind_of
 from amp_transpiler.graph.types import clear_type, parse_type, propagate_types, set_dtype
 from amp_transpiler.ops.dtype_attributes import DTYPE_ATTRIBUTES
 from amp_transpiler.ops.schema import signature, type_string
@@ -248,3 +250,56 @@ def test_slots_of_a_signature():
     assert concat.input(17).variadic
     assert concat.input(17).homogeneous
     assert not signature("", "Loop", 13).input(5).homogeneous
+
+
+FORMS = {
+    "value = float16[1] {1}": ir.DataType.FLOAT16,
+    "value_float = 1.0": ir.DataType.FLOAT,
+    "value_floats = [1.0]": ir.DataType.FLOAT,
+    "value_int = 1": ir.DataType.INT64,
+    "value_ints = [1]": ir.DataType.INT64,
+    'value_string = "a"': ir.DataType.STRING,
+    'value_strings = ["a"]': ir.DataType.STRING,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_constant_is_typed_by_its_attribute_without_asking_onnx(form, monkeypatch):
+    monkeypatch.setattr(types, "_infer_missing", lambda _: pytest.fail("ONNX was asked"))
+    model = ir.from_proto(parse(f"(float[2] x) => (float[2] y) {{ c = Constant <{form}> () y = Neg (x) }}"))
+    propagate_types(model)
+    assert model.graph[0].outputs[0].dtype == FORMS[form]
+
+
+def test_nodes_of_one_kind_are_typed_alike_and_others_apart():
+    text = """(float[2] x, float16[2] z) => (float[2] a, float[2] b, float16[2] c) {
+        a = Relu (x) b = Relu (a) c = Relu (z)
+    }"""
+    model = ir.from_proto(parse(text))
+    for node in model.graph:
+        node.outputs[0].type = None
+    propagate_types(model)
+    found = [node.outputs[0].dtype for node in model.graph]
+    assert found == [ir.DataType.FLOAT, ir.DataType.FLOAT, ir.DataType.FLOAT16]
+    assert model.graph[0].outputs[0].type is not model.graph[1].outputs[0].type  # each value's type can be changed
+
+
+OUTPUT_TYPES = {
+    # call: types of its outputs, from a float16 x, an int64 n and a sequence s of float16
+    "Relu (x)": ("tensor(float16)",),
+    "Shape (x)": ("tensor(int64)",),
+    "Cast <to = 1> (x)": ("tensor(float)",),
+    "RandomNormalLike (x)": ("tensor(float16)",),
+    "ConstantOfShape (n)": ("tensor(float)",),
+    "ConstantOfShape <value = int64[1] {1}> (n)": ("tensor(int64)",),
+    "SequenceConstruct (x)": ("seq(tensor(float16))",),
+    "SequenceAt (s, n)": ("tensor(float16)",),
+    "my.domain.Any (x)": (None,),
+}
+
+
+@pytest.mark.parametrize("call", OUTPUT_TYPES)
+def test_output_types_follow_from_the_kind(call):
+    text = f"(float16[2] x, int64[1] n, seq(float16[2]) s) => (float[2] y) {{ y = {call} }}"
+    (node,) = ir.from_proto(parse(text, imports=', "my.domain": 1')).graph
+    assert types.output_types(kind_of(node, 18, outputs=False), 1) == OUTPUT_TYPES[call]

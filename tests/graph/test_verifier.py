@@ -193,3 +193,12 @@ def test_unknown_operators_are_not_judged():
         parse("(float[2] x, float16[2] w) => (float[2] y) { y = my.domain.Any (x, w) }", imports=', "my.domain": 1')
     )
     assert list(faults(model)) == []
+
+
+def test_a_sound_node_does_not_hide_a_faulty_one_of_the_same_operator():
+    text = """(float[2] x, float16[2] z) => (float[2] y) {
+        [good] a = Add (x, x) [bad] b = Add (x, z) [also_good] c = Add (x, x) [also_bad] y = Add (x, z)
+    }"""
+    model = ir.from_proto(parse(text))
+    propagate_types(model)
+    assert [fault.split(": ")[0] for fault in faults(model)] == ["Add 'bad'", "Add 'also_bad'"]
