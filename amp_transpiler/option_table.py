@@ -37,6 +37,7 @@ class Option:
         values: the values with a name -> their meaning. If there is a default, no other values are accepted.
         default: the value used if none is given, where it is one of `values`.
         repeated: may be given several times.
+        copying: the value with which the files are copied as they are; None if no value does that.
         parameter: the parameter of `transpile` that it sets; None if only the command has it.
         text: one or more sentences, for `--help` and the README.
         python: the same for `transpile`, where the Python value is of another kind; empty to use `text`.
@@ -49,6 +50,7 @@ class Option:
     values: Mapping[str, str] = dataclasses.field(default_factory=dict)
     default: str | None = None
     repeated: bool = False
+    copying: str | None = None
     parameter: str | None = None
     text: str = ""
     python: str = ""
@@ -82,6 +84,7 @@ OPTIONS = (
     ),
     Option(
         name="level",
+        copying="O0",
         group="decide",
         flags=("--level",),
         metavar="LEVEL",
@@ -195,6 +198,7 @@ OPTIONS = (
     ),
     Option(
         name="preset",
+        copying="mp0",
         group="decide",
         flags=("--preset",),
         metavar="PRESET",

@@ -64,6 +64,14 @@ def test_the_values_are_those_that_transpile_knows(name, values):
     assert list(ROWS[name].values) == list(values)
 
 
+def test_the_copying_values_are_those_that_change_nothing():
+    copying = {option.name: [option.copying] for option in OPTIONS if option.copying is not None}
+    assert copying == {
+        "level": [level.name for level in LEVELS.values() if level.changes_nothing],
+        "preset": [preset.name for preset in PRESETS.values() if preset.changes_nothing],
+    }
+
+
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_rows_are_complete(option):
     assert option.group in GROUPS

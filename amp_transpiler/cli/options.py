@@ -9,10 +9,12 @@ from typing import Any
 
 from amp_transpiler.cli.parser import build_parser
 from amp_transpiler.errors import OptionError
+from amp_transpiler.option_table import OPTIONS
 
 __all__ = ["Options", "parse"]
 
 # A copy changes nothing and compares nothing, so these would be ignored.
+_COPYING = {option.name: option.copying.lower() for option in OPTIONS if option.copying is not None}
 _NO_EFFECT_ON_COPIES = (
     "io_types",
     "promote",
@@ -86,10 +88,11 @@ class Options:
         return self.dtype or ("bfloat16" if self.preset is not None or self.mixed_ops else "float16")
 
     @property
-    def copies(self) -> bool:
-        """Whether the files are copied: level O0, or preset mp0 without mixed operators."""
-        by_preset = self.preset is not None and self.preset.lower() == "mp0" and self.mixed_ops is None
-        return by_preset or self.level == "O0"
+    def copied_by(self) -> str | None:
+        """The option by which the files are copied as they are, as in `--preset mp0`; None if they are converted."""
+        given = {name: getattr(self, name) for name in _COPYING} if self.mixed_ops is None else {}
+        copying = (f"--{name} {value}" for name, value in given.items() if str(value).lower() == _COPYING[name])
+        return next(copying, None)
 
     @property
     def silent(self) -> bool:
@@ -107,7 +110,7 @@ def parse(argv: Sequence[str] | None) -> Options:
     parser = build_parser()
     options = Options(**vars(parser.parse_args(argv)))
     _check_contradictions(options)
-    if options.copies:
+    if options.copied_by is not None:
         ignored = [name for name in _NO_EFFECT_ON_COPIES if getattr(options, name) != parser.get_default(name)]
         _check_copy(options, [f"--{name.replace('_', '-')}" for name in ignored])
     return options
@@ -123,8 +126,7 @@ def _check_contradictions(options: Options) -> None:
 
 def _check_copy(options: Options, ignored: Sequence[str]) -> None:
     if ignored:
-        asked = "--level O0" if options.level == "O0" else f"--preset {options.preset}"
         raise OptionError(
-            f"{asked} copies the files as they are, so {', '.join(ignored)} would have no effect; "
+            f"{options.copied_by} copies the files as they are, so {', '.join(ignored)} would have no effect; "
             "drop one of the two, or choose another level or preset"
         )
