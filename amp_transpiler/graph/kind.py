@@ -12,7 +12,6 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from amp_transpiler.graph.walk import has_bodies
-from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import signature, type_string
 
 __all__ = ["UNTYPED", "Kind", "kind_of"]
@@ -57,21 +56,26 @@ def kind_of(node: ir.Node, opset: int, *, outputs: bool = True) -> Kind:
         opset: the version of the node's domain that the model imports, or another one to judge it at.
         outputs: include the outputs' types. Without them the kind is what determines these types.
     """
-    domain = "" if is_standard(node) else node.domain
-    formal, attributes = signature(domain, node.op_type, opset), node.attributes.data
+    domain, op_type, attributes = node.domain, node.op_type, node.attributes.data
+    if domain == "ai.onnx":
+        domain = ""
+    formal = signature(domain, op_type, opset)
     return Kind(
         domain,
-        node.op_type,
+        op_type,
         None if formal is None else formal.since_version,
-        tuple(map(_type, node.inputs)),
-        tuple(map(_type, node.outputs)) if outputs else (),
+        tuple([_type(value) for value in node.inputs]),
+        tuple([_type(value) for value in node.outputs]) if outputs else (),
         _contents(attributes) if attributes else (),
-        has_bodies(node),
+        bool(attributes) and has_bodies(node),
     )
 
 
 def _type(value: ir.Value | None) -> str | None:
-    return None if value is None else type_string(value.type) or UNTYPED
+    if value is None:
+        return None
+    type_ = value.type
+    return UNTYPED if type_ is None else type_string(type_) or UNTYPED
 
 
 def _contents(attributes: Mapping[str, ir.Attr]) -> tuple[tuple[str, Hashable], ...]:

@@ -46,7 +46,10 @@ def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
 
 def has_bodies(node: ir.Node) -> bool:
     """Whether `node` has a body."""
-    for attribute in node.attributes.data.values():  # noqa: SIM110  every walk asks this of every node: no generator
+    attributes = node.attributes.data
+    if not attributes:
+        return False
+    for attribute in attributes.values():  # noqa: SIM110  every walk asks this of every node: no generator
         if attribute.type in _GRAPHS:
             return True
     return False
