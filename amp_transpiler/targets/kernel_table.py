@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 __all__ = ["KernelTable", "kernel_type", "load_table"]
 
@@ -69,13 +68,21 @@ def load_table(name: str) -> KernelTable:
     import json
 
     data = importlib.resources.files(__package__).joinpath("data", f"{name}.json")
-    text = data.read_text(encoding="utf-8")
-    return KernelTable({key: [_row(row) for row in rows] for key, rows in json.loads(text).items()})
+    table = json.loads(data.read_text(encoding="utf-8"))
+    types = {name: frozenset(members.split()) for name, members in table["types"].items()}
+    return KernelTable({key: [_row(row, types) for row in rows] for key, rows in table["kernels"].items()})
 
 
-def _row(row: dict[str, Any]) -> KernelRow:
-    first, last = row["since"]
-    return KernelRow(first, last, {name: frozenset(types) for name, types in row["constraints"].items()})
+def _row(text: str, types: Mapping[str, frozenset[str]]) -> KernelRow:
+    """Read a row, such as `14- T=12a T1=int64`: the versions, then the types of each type parameter."""
+    versions, *constraints = text.split()
+    first, dash, last = versions.partition("-")
+    bound = dict(constraint.split("=") for constraint in constraints)
+    return KernelRow(
+        int(first),
+        int(last or first) if last or not dash else None,
+        {name: types.get(set_name, frozenset((set_name,))) for name, set_name in bound.items()},
+    )
 
 
 @functools.cache
