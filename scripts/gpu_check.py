@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a GPU alone can tell, in one command of under eight minutes.
+"""Checks that need a GPU, in one command of under eight minutes.
 
     python scripts/gpu_check.py --json gpu.json
     python scripts/gpu_check.py --models paddle_lenet bert_1layer

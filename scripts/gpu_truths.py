@@ -1,4 +1,4 @@
-"""What only a GPU can tell: in which precision its float16 and bfloat16 kernels accumulate.
+"""Measures in which precision a GPU's float16 and bfloat16 kernels accumulate.
 
 Each truth is a graph of one operator whose result tells the two apart. Inputs are rounded to the low format first, so
 that an exact computation is known; a kernel that accumulates in float32 is wrong by the final rounding alone, half a
@@ -41,7 +41,7 @@ class Truth:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What a kernel does.
+    """The measured behaviour of a kernel.
 
     Attributes:
         accumulates_in: `float32` (or wider), the low format's name, or `unknown: REASON`.

@@ -1,4 +1,4 @@
-"""What tests share: models from ONNX text, runs that do not go through the package, questions asked of a program."""
+"""Helpers of tests: models from ONNX text, runs that do not go through the package, queries on a program."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""What a row of the tables of traps is."""
+"""A row of the tables of traps."""
 
 import dataclasses
 

@@ -28,7 +28,7 @@ _SAFE_MAGNITUDE = 2.0**-10  # a tensor reaching this cannot lose a noticeable pa
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConstantRange:
-    """What rounding a float32 constant to a low format would do.
+    """The effect of rounding a float32 constant to a low format.
 
     Attributes:
         largest: the largest finite magnitude.

@@ -23,7 +23,7 @@ _LISTS = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRIN
 
 
 class Kind(NamedTuple):  # built for every node: a tuple is made and hashed several times faster than a frozen dataclass
-    """What nodes must share to be treated alike.
+    """The facts that two nodes share if they are treated alike.
 
     Two nodes of one kind may differ in names, shapes, metadata, the values of their constants and the contents of their
     tensor attributes. They may also differ in the contents of their bodies, so results about a node with `has_body`

@@ -7,6 +7,7 @@ user that it is the model or an option that is wrong.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import logging
 from collections.abc import Iterable
@@ -57,9 +58,9 @@ class Pass(ir.passes.InPlacePass, Generic[Result]):
         self.ensures(model)
         return result
 
+    @abc.abstractmethod
     def call(self, model: ir.Model) -> Result:
         """Edit `model` in place."""
-        raise NotImplementedError
 
     @property
     def name(self) -> str:

@@ -47,7 +47,7 @@ def opset_for_io(model: ir.Model, low: LowFormat) -> OpsetChoice:
     opset = opset_of(model, "")
     if low is not BFLOAT16 or opset >= _FIRST_OPSET_WITH_BFLOAT16:
         return OpsetChoice(opset)
-    reason = f"opset raised to {_FIRST_OPSET_WITH_BFLOAT16}: inputs and outputs are to be bfloat16"
+    reason = f"opset raised to {_FIRST_OPSET_WITH_BFLOAT16}: inputs and outputs become bfloat16"
     return OpsetChoice(_FIRST_OPSET_WITH_BFLOAT16, reason)
 
 

@@ -45,7 +45,7 @@ BACKEND_DATA = re.compile(r"onnx/backend/test/data/((?:node|simple|light|pytorch
 
 
 class DownloadError(Exception):
-    """The package could not be had; the message says why."""
+    """The package could not be downloaded; the message says why."""
 
 
 def download(package: Package, folder: pathlib.Path) -> pathlib.Path:

@@ -182,7 +182,7 @@ def _value(value: onnx.ValueInfoProto) -> Record:
 
 
 def _judged_by_onnx(model: onnx.ModelProto, path: str, *, external: bool, size: int) -> Record:
-    """What shape inference leaves untyped (a converter must cope with it), and the checker's verdict."""
+    """Values that shape inference leaves untyped (a converter must cope with them), and the checker's verdict."""
     record: Record = {}
     if size < INFERENCE_LIMIT:
         try:

@@ -29,7 +29,7 @@ NUMPY_TYPES: dict[str, type[Any]] = {
 
 
 class ModelInput(Protocol):
-    """What ONNX Runtime says of an input (its NodeArg)."""
+    """An input as ONNX Runtime describes it (its NodeArg)."""
 
     @property
     def name(self) -> str: ...
@@ -62,7 +62,7 @@ class InputRule:
 
 @dataclasses.dataclass(frozen=True)
 class ModelRule:
-    """What is known of one model's inputs: the plan that fits, pages of text, single inputs."""
+    """The known facts about one model's inputs: the plan that fits, pages of text, single inputs."""
 
     pattern: str
     plan: Plan = Plan()

@@ -1,4 +1,4 @@
-"""What exporting from PyTorch takes: seeded sample inputs, norm layers off their trivial state, module wrappers."""
+"""Helpers for exporting from PyTorch: seeded sample inputs, norm layers off their trivial state, module wrappers."""
 
 from __future__ import annotations
 

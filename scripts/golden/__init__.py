@@ -1,1 +1,1 @@
-"""What a conversion does, recorded for comparing two versions of the code."""
+"""Records of conversions, for comparing two versions of the code."""

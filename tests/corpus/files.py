@@ -1,4 +1,4 @@
-"""What lies in a corpus folder, and what should."""
+"""The contents of a corpus folder, and those it should have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounding does to a constant, and its conversion."""
+"""The effect of rounding on a constant, and its conversion."""
 
 import ml_dtypes
 import numpy as np

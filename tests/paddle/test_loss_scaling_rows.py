@@ -285,7 +285,7 @@ SMALL_GRADIENTS = {
 
 @pytest.mark.parametrize("name", SMALL_GRADIENTS)
 def test_a_gradient_too_small_for_float16_is_learnt_from_when_it_is_scaled(name):
-    """What scaling is for: 2**-27 is nothing in float16; times 2**12 it is something."""
+    """The purpose of scaling: 2**-27 is zero in float16, 2**-27 * 2**12 is not."""
     rate, tiny = 2.0**10, 2.0**-26
     moved = {}
     for scale in (1.0, 2.0**12):

@@ -15,7 +15,7 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "paddle_pure_fp16.py"
 
 @pytest.fixture(scope="module")
 def ran():
-    """What the script leaves behind, and the scope that it ran in."""
+    """The result of the script, and the scope that it ran in."""
     scope = static.Scope()
     with scope_guard(scope):
         return runpy.run_path(str(SCRIPT)), scope

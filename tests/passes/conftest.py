@@ -1,4 +1,4 @@
-"""What tests of rewriting passes share: a run of a model on ONNX Runtime's CPU provider, unoptimized."""
+"""A helper of tests of passes: a run of a model on ONNX Runtime's CPU provider, unoptimized."""
 
 from collections.abc import Callable
 

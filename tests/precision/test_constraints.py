@@ -1,4 +1,4 @@
-"""What a node may be: by its schema, by the target's kernels, by the range of its constants."""
+"""The constraints on a node: its schema, the target's kernels, the range of its constants."""
 
 import numpy as np
 import onnx_ir as ir

@@ -1,4 +1,4 @@
-"""What is unsafe in a low format by what is known without data."""
+"""Operators that are unsafe in a low format, judged without data."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""What float16 matrix products accumulate in: one choice a process, on CUDA only.
+"""The format in which float16 matrix products accumulate: one choice a process, on CUDA only.
 
 No GPU takes part: sessions are opened on the CPU in its place.
 """

@@ -1,4 +1,4 @@
-"""What MXNet 2's AMP does, a test a cell of the feature table's column "MXNet 2"."""
+"""MXNet 2's AMP: a test a cell of the feature table's column "MXNet 2"."""
 
 import numpy as np
 import onnx
@@ -40,7 +40,7 @@ def converted(body, head=PRODUCT, *, opset=20, weights=None, **options):
 
 
 def down(program):
-    """What is cast to float16, sorted."""
+    """The names of the values that are cast to float16, sorted."""
     return sorted(name for name, _, to in casts(program) if to == "FLOAT16")
 
 

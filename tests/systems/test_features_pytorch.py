@@ -1,4 +1,4 @@
-"""What PyTorch's autocast and GradScaler do, a test a cell of the feature table's column "PyTorch"."""
+"""PyTorch's autocast and GradScaler: a test a cell of the feature table's column "PyTorch"."""
 
 import collections
 
@@ -39,7 +39,7 @@ def converted(body, head=PRODUCT, *, opset=20, weights=None, **options):
 
 
 def down(program):
-    """What is cast to float16, sorted."""
+    """The names of the values that are cast to float16, sorted."""
     return sorted(name for name, _, to in casts(program) if to == "FLOAT16")
 
 
@@ -104,7 +104,7 @@ def test_an_operator_on_no_list_follows_or_promotes(call, expected):
 
 @cell("gray/promotion rule", "PyTorch")
 def test_promotion_is_to_the_widest_type():
-    """What was float32 keeps its exact value beside a low input."""
+    """A float32 value stays exact beside a low input."""
     program = converted("h = MatMul (x, w) y = Max (h, z)", PRODUCT.replace(") =>", ", float[4,4] z) =>"))
     z = np.full((4, 4), 70001.25, np.float32)
     np.testing.assert_array_equal(run_emulated(program, {"x": X, "w": W, "z": z})["y"], z)

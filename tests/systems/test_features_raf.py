@@ -1,4 +1,4 @@
-"""What RAF's autocast does, a test a cell of the feature table's column "RAF"."""
+"""RAF's autocast: a test a cell of the feature table's column "RAF"."""
 
 import pathlib
 
@@ -37,7 +37,7 @@ def converted(body, head=PRODUCT, *, opset=20, imports="", weights=None, **optio
 
 
 def down(program):
-    """What is cast to float16, sorted."""
+    """The names of the values that are cast to float16, sorted."""
     return sorted(name for name, _, to in casts(program) if to == "FLOAT16")
 
 

@@ -176,7 +176,7 @@ def test_inputs_keep_their_type(preset):
 
 @cell("device capability", SAMBANOVA)
 def test_the_target_decides_what_can_be_low():
-    """What SambaNova's compiler knows of its device, the kernel tables know of a target."""
+    """The kernel tables take the place of the SambaNova compiler's knowledge of its device."""
     model = chain("MatMul({}, w)", "Asinh({})", "MatMul({}, w)", opset=22, w=SQUARE)
     reports = {t: amp.transpile(model, preset="mp4", target=t, verify=False) for t in ("cuda", "tensorrt", "cpu")}
     found = {target: support.decisions(report) for target, report in reports.items()}

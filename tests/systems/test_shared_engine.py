@@ -1,4 +1,4 @@
-"""What every system shares, and what each may say about it: folding, constants behind Identity, biases, the opset."""
+"""The parts that all systems share, and may configure: folding, constants behind Identity, biases, the opset."""
 
 import numpy as np
 import onnx

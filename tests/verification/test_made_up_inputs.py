@@ -1,4 +1,4 @@
-"""What the verdict rests on where no inputs are given: other pictures for detectors, and outputs that say nothing."""
+"""The basis of a verdict without given inputs: other pictures for detectors, and outputs that say nothing."""
 
 import numpy as np
 import onnx

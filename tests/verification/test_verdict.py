@@ -1,4 +1,4 @@
-"""What the report claims: a verdict only where something was compared, and plain words where nothing became low."""
+"""The claims of a report: a verdict only where something was compared, plain words where nothing became low."""
 
 import json
 import re

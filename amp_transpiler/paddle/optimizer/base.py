@@ -107,7 +107,7 @@ class Optimizer(abc.ABC):
 
     @property
     def regularization(self) -> WeightDecayRegularizer | None:
-        """What `weight_decay` adds to the gradient of a parameter without a regularizer of its own."""
+        """The term that `weight_decay` adds to the gradient of a parameter without a regularizer of its own."""
         decay = self.weight_decay
         return L2Decay(decay) if isinstance(decay, (int, float)) else decay
 

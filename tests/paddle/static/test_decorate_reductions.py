@@ -168,7 +168,7 @@ def test_other_sums_stay_fp32():
 
 
 def test_a_low_sum_can_overflow_where_an_fp32_one_does_not():
-    """What the option trades: 64 gradients of 2048 sum to 2**17, which float16 lacks; beta makes it 2**13."""
+    """The trade of the option: 64 gradients of 2048 sum to 2**17, beyond float16; beta makes it 2**13."""
     text = "(float[n,6] x) => (float[n,6] y) { y = Gemm <beta = 0.0625> (x, w, b) }"
     moved = {}
     for reduce in ("fp32", "low"):

@@ -1,4 +1,4 @@
-"""What training leaves behind, saved to predict with."""
+"""A trained program, saved to predict with."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ def test_casts_of_weights_are_done_in_the_file(body, baked, initializers):
 
 
 def saved(tmp_path, graph, feed, dtype="float16", **weights):
-    """What the test program and the saved file of a model cast at O1 give, and the file."""
+    """The results of the test program and of the saved file of a model cast at O1, and the file."""
     startup, scope = static.Program(), static.Scope()
     with unique_name.guard():
         main = static.from_onnx(parse(graph, **weights), startup_program=startup)
