@@ -248,4 +248,4 @@ def _form(slots: list[_FloatSlot], params: frozenset[str]) -> LowForm:
 
 
 def _no_such_form(op_type: str) -> str:
-    return f"{op_type} cannot have just these inputs low"
+    return f"{op_type} has no form with just these inputs in lower precision"

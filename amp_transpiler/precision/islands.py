@@ -34,7 +34,8 @@ def islands(decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, st
         if work <= casts:
             reason = "it only moves values" if not work else f"{casts} casts for {work} cheap operators"
             yield from (
-                (node, f"an island: {reason}, and nothing connected to it computes in low precision") for node in group
+                (node, f"an island: {reason}, and nothing connected to it computes in lower precision")
+                for node in group
             )
 
 

@@ -117,8 +117,8 @@ def _bind_low(
         run = Session(low, place, emulate=False).bind(feeds)
         run()  # some kernels refuse float16 only when they run
     except ORT_ERRORS as error:
-        _logger.info("the CPU provider does not run the low program: %s", error_text(error))
-        notes.append("the low program ran emulated, which is slower: the CPU provider has no kernels for it")
+        _logger.info("the CPU provider does not run the converted program: %s", error_text(error))
+        notes.append("the converted program ran emulated, which is slower: the CPU provider has no kernels for it")
         return Session(low, place).bind(feeds), True
     return run, False
 

@@ -371,7 +371,7 @@ def test_operators_without_a_rule_are_all_named():
 def test_what_becomes_low_must_have_a_type():
     body = "[n] a = my.domain.Mix (x) y = my.domain.Mix (a)"
     with CustomTypeHint({"my.domain::Mix": always}):
-        with pytest.raises(OptionError, match=r"'n', would become low.*'a' is not known.*value_info"):
+        with pytest.raises(OptionError, match=r"'n', would run in lower precision.*'a' is not known.*value_info"):
             decided(body)
         assert decided(body, f"{HEAD} <float[N,4] a>")["n"].precision == "low"
     with CustomTypeHint({"my.domain::Mix": hinting(None)}):

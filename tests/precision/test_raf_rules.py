@@ -173,7 +173,7 @@ def test_batch_norm_takes_low_data_and_float32_statistics(name):
     found = decided("[n] y = BatchNormalization (x, s, b, m, v)", BATCH, target=target, training=training)["n"]
     if expected is None:
         assert (found.precision, found.form) == ("high", None)
-        assert "no form with low data and float32 statistics" in found.reason
+        assert "no form with data in lower precision and float32 statistics" in found.reason
     else:
         assert (found.form.inputs, found.form.outputs) == (expected, {0})
 

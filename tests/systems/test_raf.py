@@ -439,7 +439,7 @@ def test_transpile_keeps_the_types_of_inputs_and_outputs(dtype):
     assert (dtype_of(report.program, "x"), output_types(report.program)) == ("FLOAT", ["FLOAT"])
     assert [dtypes(report.program, op)[0] for op in ("MatMul", "Add", "Softmax")] == [LOW_NAMES[dtype]] * 2 + ["FLOAT"]
     assert len(casts(report.program)) == report.casts == 2
-    assert "RAF: MatMul is always low (matmul, batch_matmul)" in reasons(report)["product"]
+    assert "RAF: MatMul always runs in lower precision (matmul, batch_matmul)" in reasons(report)["product"]
     relu = parse("(float[2,4] x, float[4,3] w) => (float[2,3] y) { m = MatMul (x, w) y = Relu (m) }")
     kept = amp.transpile(relu, policy="raf", dtype=dtype).program
     assert (dtypes(kept, "Relu"), output_types(kept)) == ([LOW_NAMES[dtype]], ["FLOAT"])
@@ -457,7 +457,7 @@ def test_the_command(dtype, tmp_path, capsys):
     assert [dtypes(program, op)[0] for op in ("MatMul", "Add", "Softmax")] == [LOW_NAMES[dtype]] * 2 + ["FLOAT"]
     assert output_types(program) == ["FLOAT"]
     assert json.loads(told.read_text())["low_nodes"] == 2
-    assert "RAF: Softmax is never low" in " ".join(capsys.readouterr().out.split())
+    assert "RAF: Softmax never runs in lower precision" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_command_refuses_what_has_no_rule(tmp_path, capsys):

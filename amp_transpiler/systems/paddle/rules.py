@@ -47,7 +47,7 @@ class PaddleRules(Rules):
         if self.use_promote:
             return self._promoted(node, form, state)
         if self.level.is_pure:
-            return Decision("low", f"level {self.level.name}: everything that can be low", form)
+            return Decision("low", f"level {self.level.name}: lower precision wherever possible", form)
         if found is Colour.GRAY and self.level.lists == "all":
             return _gray(node, form, state)
         return Decision("high", reason)
@@ -60,7 +60,7 @@ class PaddleRules(Rules):
                 continue
             if state.leaning(value) != "low":
                 return Decision("high", f"promoted: input '{value.name}' is float32")
-        return Decision("low", "promotion: every float input is low", form)
+        return Decision("low", "promotion: every float input is in lower precision", form)
 
 
 def _gray(node: ir.Node, form: LowForm, state: State) -> Decision:

@@ -99,7 +99,7 @@ class RafRules(Rules):
             return self._by_family(node, form, state)
         if found.precision == "low" and (untyped := [v.name for v in node.outputs if v.name and v.type is None]):
             raise OptionError(
-                f"{operator_name(node)}, node '{node.name}', would become low, but the type of its result "
+                f"{operator_name(node)}, node '{node.name}', would run in lower precision, but the type of its result "
                 f"'{untyped[0]}' is not known: expected the model to declare it; add it to value_info"
             )
         return found
@@ -138,9 +138,9 @@ class RafRules(Rules):
         wanted = low_inputs(node, rule, [self._shown(v, state) for v in node.inputs], self.low) & form.inputs
         name = operator_name(node)
         if not wanted:
-            return Decision("high", f"the user's casting rule for {name} wants no input low")
+            return Decision("high", f"the user's casting rule for {name} wants no input in lower precision")
         if wanted == form.inputs:
-            return Decision("low", f"the user's casting rule for {name} wants its inputs low", form)
+            return Decision("low", f"the user's casting rule for {name} wants its inputs in lower precision", form)
         chosen = self._form_of(node, form, wanted, state)
         inputs = ", ".join(map(str, sorted(wanted)))
         if chosen is None:
@@ -150,7 +150,7 @@ class RafRules(Rules):
                 f"and the others float32: expected hints that some form of the operator has, such as {self.low.name} "
                 f"for inputs {possible}; return the same dtype for inputs that share a type"
             )
-        return Decision("low", f"the user's casting rule for {name} wants inputs {inputs} low", chosen)
+        return Decision("low", f"the user's casting rule for {name} wants inputs {inputs} in lower precision", chosen)
 
     def _form_of(self, node: ir.Node, form: LowForm, wanted: frozenset[int], state: State) -> LowForm | None:
         """Return the form in which just these inputs are low. Without a schema the rule alone decides."""
@@ -187,22 +187,23 @@ def _arrives_low(value: ir.Value, state: State) -> bool:
 def _verdict(node: ir.Node, family: Family, form: LowForm, state: State) -> tuple[bool, str]:
     """Return whether the node is low, and why, as the end of a sentence that begins with the operator."""
     if family.kind in ("always", "never"):
-        return family.kind == "always", f"is {family.kind} low"
+        return family.kind == "always", f"{family.kind} runs in lower precision"
     if family.kind == "none":
         return False, "is left alone"
     voters = sorted(form.inputs)[: family.votes]
     low = sum(_arrives_low(value, state) for i in voters if (value := node.inputs[i]) is not None)
     high = len(voters) - low
-    count = f"{low} of {len(voters)} inputs low"
+    count = f"{low} of {len(voters)} inputs in lower precision"
     if not voters:
         return False, "is left alone: it has no float input that counts"
     if family.kind == "either":
-        return low > 0, f"is low if an input is: {count}"
+        return low > 0, f"runs in lower precision if an input is: {count}"
     if family.kind == "follow":
-        return low > 0, f"follows its first input, which is {'low' if low else 'float32'}"
+        return low > 0, f"follows its first input, which is {'in lower precision' if low else 'float32'}"
     if family.kind == "concat":
         many = len(node.inputs) > _MOST_CONCATENATED
-        why = f"is float32 beyond {_MOST_CONCATENATED} inputs" if many else f"is low if most of its inputs are: {count}"
+        limit = f"is float32 beyond {_MOST_CONCATENATED} inputs"
+        why = limit if many else f"runs in lower precision if most of its inputs are: {count}"
         return low > high and not many, why
     if len([value for value in node.outputs if value.name]) > 1:
         return False, "is left alone: it has several outputs"
@@ -215,7 +216,11 @@ def _data_alone(node: ir.Node, family: Family, form: LowForm, state: State) -> D
     data = frozenset((0,))
     chosen = form if form.inputs == data else state.form_with(node, data)
     if chosen is None:
-        return Decision("high", f"RAF: {name} has no form with low data and float32 statistics ({family.reason})")
+        return Decision(
+            "high", f"RAF: {name} has no form with data in lower precision and float32 statistics ({family.reason})"
+        )
     return Decision(
-        "low", f"RAF: the data of {name} are always low, its parameters as they are ({family.reason})", chosen
+        "low",
+        f"RAF: the data of {name} are always in lower precision, its parameters keep their type ({family.reason})",
+        chosen,
     )

@@ -54,9 +54,9 @@ PRESETS = {
     preset.name: preset
     for preset in (
         Preset("mp0", "nothing is changed"),
-        Preset("mp1", "only GEMM-like operators take low inputs", gemm=True),
-        Preset("mp4", "everything that can be low is", gemm=True, others=True),
-        Preset("default", "everything is low up to a conversion to float32", gemm=True, others=True, heeds_casts=True),
+        Preset("mp1", "only GEMM-like operators take inputs in lower precision", gemm=True),
+        Preset("mp4", "lower precision wherever possible", gemm=True, others=True),
+        Preset("default", "lower precision up to a conversion to float32", gemm=True, others=True, heeds_casts=True),
     )
 }
 _RESERVED = ("mp2", "mp3")  # the document's, for a later release
@@ -68,7 +68,7 @@ MIXED_OPS = {
 """Group of `--mixed-ops` -> operators. gemm: low in, float32 out (matmul, linear). softmax: float32 in, low out."""
 
 
-_MIXED_SOFTMAX = "mixed operator softmax: float32 in, low out"
+_MIXED_SOFTMAX = "mixed operator softmax: input in float32, result in lower precision"
 
 
 def find_preset(name: str) -> Preset:
@@ -151,7 +151,7 @@ class SambanovaRules(Rules):
         if "softmax" in self.mixed_ops and name in MIXED_OPS["softmax"]:
             return Decision("high", _MIXED_SOFTMAX, rounded=form.outputs)
         if "gemm" in self.mixed_ops and name in MIXED_OPS["gemm"]:
-            return Decision("low", "mixed operator gemm: low in, its result cast to float32", form)
+            return Decision("low", "mixed operator gemm: inputs in lower precision, result cast to float32", form)
         preset = self.preset
         if (cast := self.converted.get(node)) is not None:
             return Decision("high", f"preset default: behind the conversion to float32 '{cast}', kept as written")

@@ -129,5 +129,5 @@ def _promoted(node: ir.Node, form: LowForm, inputs: frozenset[int], state: State
         if value is not None and not state.is_low(value):
             return Decision("high", f"{why}: promoted, input '{value.name}' is float32")
     if not inputs:
-        return Decision("high", f"{why}: no float input could be low")
-    return Decision("low", f"{why}: every float input is low", form)
+        return Decision("high", f"{why}: no float input can be in lower precision")
+    return Decision("low", f"{why}: every float input is in lower precision", form)
