@@ -177,3 +177,17 @@ def folder_hash(folder):
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def doubling_matmul(dtype: type) -> onnx.ModelProto:
+    """Return a model that multiplies rows of 64 elements by twice the identity, in `dtype`."""
+    weight = onnx.numpy_helper.from_array(np.eye(64, dtype=dtype) * 2, "w")
+    kind = weight.data_type
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", kind, ["N", 64])],
+        [onnx.helper.make_tensor_value_info("y", kind, ["N", 64])],
+        [weight],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)

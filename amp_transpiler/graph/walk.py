@@ -17,6 +17,7 @@ __all__ = [
     "bodies",
     "control_ports",
     "has_bodies",
+    "is_used",
     "scopes",
 ]
 
@@ -42,6 +43,11 @@ def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
         elif kind is ir.AttributeType.GRAPHS and not attribute.is_ref():
             for index, graph in enumerate(attribute.as_graphs()):
                 yield f"{name}[{index}]", graph
+
+
+def is_used(value: ir.Value) -> bool:
+    """Whether anything reads `value`, or it is an output of its graph."""
+    return bool(value.uses()) or value.is_graph_output()
 
 
 def has_bodies(node: ir.Node) -> bool:

@@ -9,13 +9,22 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-__all__ = ["Signature", "Slot", "newest_opset", "opset_of", "signature", "type_string"]
+__all__ = [
+    "Signature",
+    "Slot",
+    "newest_opset",
+    "opset_of",
+    "runtime_schema",
+    "runtime_schemas",
+    "signature",
+    "type_string",
+]
 
 _ONNX_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 
@@ -85,9 +94,8 @@ def signature(domain: str, op_type: str, opset: int) -> Signature | None:
         except onnx.defs.SchemaError:
             return None
         return _from_onnx(schema)
-    versions = _runtime_schemas().get((domain, op_type), [])
-    newest = max((s for s in versions if s.since_version <= opset), key=lambda s: s.since_version, default=None)
-    return None if newest is None else _from_runtime(newest)
+    schema = runtime_schema(domain, op_type, opset)
+    return None if schema is None else _from_runtime(schema)
 
 
 def newest_opset() -> int:
@@ -104,13 +112,20 @@ def opset_of(model: ir.Model, domain: str) -> int:
 
 
 @functools.cache
-def _runtime_schemas() -> Mapping[tuple[str, str], list[Any]]:
+def runtime_schemas() -> Mapping[tuple[str, str], list[Any]]:
+    """Return domain and operator -> the schemas of all versions that ONNX Runtime bundles."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     found: dict[tuple[str, str], list[Any]] = collections.defaultdict(list)
     for schema in state.get_all_operator_schema():
         found[schema.domain, schema.name].append(schema)
-    return found
+    return dict(found)
+
+
+def runtime_schema(domain: str, op_type: str, opset: int) -> Any:
+    """Return ONNX Runtime's schema of an operator in force at `opset`; None if it has none."""
+    versions = runtime_schemas().get((domain, op_type), [])
+    return max((s for s in versions if s.since_version <= opset), key=lambda s: s.since_version, default=None)
 
 
 def _from_onnx(schema: Any) -> Signature:  # onnx's type stubs lack some of the properties used here
@@ -119,21 +134,17 @@ def _from_onnx(schema: Any) -> Signature:  # onnx's type stubs lack some of the 
     def slots(formals: Any) -> tuple[Slot, ...]:
         return tuple(Slot(f.name, f.type_str, f.option == variadic, f.is_homogeneous) for f in formals)
 
-    return Signature(
-        schema.domain,
-        schema.name,
-        schema.since_version,
-        slots(schema.inputs),
-        slots(schema.outputs),
-        {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints},
-        schema.has_function or schema.has_context_dependent_function,
-    )
+    return _signature(schema, slots, schema.has_function or schema.has_context_dependent_function)
 
 
 def _from_runtime(schema: Any) -> Signature:
     def slots(formals: Any) -> tuple[Slot, ...]:
         return tuple(Slot(f.name, f.typeStr, "Variadic" in str(f.option), bool(f.isHomogeneous)) for f in formals)
 
+    return _signature(schema, slots, has_function=False)
+
+
+def _signature(schema: Any, slots: Callable[[Any], tuple[Slot, ...]], has_function: bool) -> Signature:
     return Signature(
         schema.domain,
         schema.name,
@@ -141,7 +152,7 @@ def _from_runtime(schema: Any) -> Signature:
         slots(schema.inputs),
         slots(schema.outputs),
         {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints},
-        False,
+        has_function,
     )
 
 

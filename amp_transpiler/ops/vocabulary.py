@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx
 
+from amp_transpiler.ops.schema import runtime_schemas
 from amp_transpiler.ops.table import column, operator_table, unmatched
 
 __all__ = ["finer_classes", "known_operator", "near_operators", "paddle_names", "unknown_operators"]
@@ -71,10 +72,8 @@ def near_operators(name: str, also: Iterable[str] = ()) -> list[str]:
 
 @functools.cache
 def _vocabulary() -> frozenset[str]:
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    schemas = (*onnx.defs.get_all_schemas_with_history(), *state.get_all_operator_schema())
-    named = ((schema.domain, schema.name) for schema in schemas if schema.domain not in _INTERNAL_DOMAINS)
+    onnx_operators = ((schema.domain, schema.name) for schema in onnx.defs.get_all_schemas_with_history())
+    named = {name for name in (*onnx_operators, *runtime_schemas()) if name[0] not in _INTERNAL_DOMAINS}
     operators = {f"{domain}::{name}" if domain else name for domain, name in named}
     finer = (key for keys in finer_classes().values() for key in keys)
     return frozenset((*operators, *finer, *paddle_names()))

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.constants import computed_tensor
 from amp_transpiler.graph.constness import constant_array, constant_tensor
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.walk import all_nodes, bodies
+from amp_transpiler.graph.walk import all_nodes, bodies, is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.manager import Pass, PassResult
@@ -238,17 +238,13 @@ def _initializer(model: ir.Model, tensor: ir.TensorProtocol) -> ir.Value:
 def _remove_unused(values: Sequence[ir.Value | None]) -> None:
     """Remove the initializers, and the nodes that computed parameters from constants, that nothing reads any more."""
     for value in values:
-        if value is None or _is_read(value) or value.is_graph_input():
+        if value is None or is_used(value) or value.is_graph_input():
             continue
         node = value.producer()
         if node is None and value.is_initializer() and isinstance(value.graph, ir.Graph):
             value.graph.initializers.pop(str(value.name), None)
-        if node is None or node.graph is None or any(bodies(node)) or any(map(_is_read, node.outputs)):
+        if node is None or node.graph is None or any(bodies(node)) or any(map(is_used, node.outputs)):
             continue
         inputs = list(node.inputs)
         node.graph.remove(node, safe=True)
         _remove_unused(inputs)
-
-
-def _is_read(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()

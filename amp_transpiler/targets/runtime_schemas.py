@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 from collections.abc import Mapping
+
+from amp_transpiler.ops.schema import runtime_schemas
 
 __all__ = ["schema_version", "schema_versions"]
 
@@ -28,9 +29,7 @@ def schema_versions(domain: str, op_type: str) -> tuple[int, ...]:
 @functools.cache
 def _schema_versions() -> Mapping[tuple[str, str], Mapping[int, bool]]:
     """Domain and operator -> version -> whether it is deprecated, of all schemas that ONNX Runtime bundles."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    found: dict[tuple[str, str], dict[int, bool]] = collections.defaultdict(dict)
-    for schema in state.get_all_operator_schema():
-        found[schema.domain, schema.name][schema.since_version] = schema.deprecated
-    return found
+    return {
+        operator: {schema.since_version: schema.deprecated for schema in schemas}
+        for operator, schemas in runtime_schemas().items()
+    }

@@ -9,25 +9,13 @@ import pytest
 from amp_transpiler.runtime import benchmark as benchmark_module
 from amp_transpiler.runtime.benchmark import SIZE_NOT_SPEED, benchmark
 from amp_transpiler.runtime.places import CPUPlace
+from tests.support import doubling_matmul
 
 BF16 = ml_dtypes.bfloat16
 
 
 def model(body, opset=18):
     return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}]> {body}')
-
-
-def _matmul(dtype):
-    weight = onnx.numpy_helper.from_array(np.eye(64, dtype=dtype) * 2, "w")
-    kind = weight.data_type
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
-        "g",
-        [onnx.helper.make_tensor_value_info("x", kind, ["N", 64])],
-        [onnx.helper.make_tensor_value_info("y", kind, ["N", 64])],
-        [weight],
-    )
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
 
 
 def test_the_two_programs_take_turns():
@@ -41,7 +29,11 @@ def test_a_benchmark_on_the_cpu_says_what_low_precision_buys(monkeypatch):
     peaks = iter([200, 100])
     monkeypatch.setattr(benchmark_module, "measure_peak", lambda *_args, **_options: next(peaks))
     result = benchmark(
-        _matmul(np.float32), _matmul(np.float16), {"x": np.ones((1, 64), np.float32)}, CPUPlace(), runs=3
+        doubling_matmul(np.float32),
+        doubling_matmul(np.float16),
+        {"x": np.ones((1, 64), np.float32)},
+        CPUPlace(),
+        runs=3,
     )
     assert (result.place, result.runs, result.memory) == ("CPU", 3, "resident")
     assert (result.reference_peak, result.low_peak) == (200, 100)

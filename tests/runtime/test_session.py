@@ -15,6 +15,7 @@ from amp_transpiler.runtime import ort, session as session_module
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.session import Session
 from amp_transpiler.runtime.values import from_ort, to_ort
+from tests.support import doubling_matmul
 
 BF16 = ml_dtypes.bfloat16
 
@@ -132,24 +133,11 @@ def test_every_form_of_a_program_runs(tmp_path):
         assert Session(program, CPUPlace()).run({"x": np.ones(1, np.float32)})[0].tolist() == [-1.0]
 
 
-def _matmul(dtype):
-    weight = onnx.numpy_helper.from_array(np.eye(64, dtype=dtype) * 2, "w")
-    kind = weight.data_type
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
-        "g",
-        [onnx.helper.make_tensor_value_info("x", kind, ["N", 64])],
-        [onnx.helper.make_tensor_value_info("y", kind, ["N", 64])],
-        [weight],
-    )
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("loaded", [False, True])
 def test_external_data_stays_where_it_is(tmp_path, dtype, loaded):
     path = tmp_path / "m.onnx"
-    onnx.save(_matmul(dtype), path, save_as_external_data=True, location="m.data", size_threshold=0)
+    onnx.save(doubling_matmul(dtype), path, save_as_external_data=True, location="m.data", size_threshold=0)
     session = Session(io.load(path) if loaded else path, CPUPlace())
     [y] = session.run({"x": np.ones((1, 64), np.float32)})
     assert (y.dtype, set(y.ravel().tolist())) == (dtype, {2.0})
@@ -158,7 +146,7 @@ def test_external_data_stays_where_it_is(tmp_path, dtype, loaded):
 def test_weights_too_large_for_a_message_go_through_a_folder_that_is_removed(monkeypatch, tmp_path):
     monkeypatch.setattr(session_module, "_INLINE_LIMIT", 100)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    session = Session(_matmul(np.float32), CPUPlace())
+    session = Session(doubling_matmul(np.float32), CPUPlace())
     assert [file.name for file in tmp_path.glob("*/*.onnx")] == ["model.onnx"]
     assert session.run({"x": np.ones((1, 64), np.float32)})[0].max() == 2.0
     del session

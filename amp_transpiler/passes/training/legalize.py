@@ -12,14 +12,13 @@ from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import FLOAT16, LowFormat, low_format
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.types import set_dtype
-from amp_transpiler.graph.walk import bodies, scopes
+from amp_transpiler.graph.walk import bodies, is_used, scopes
 from amp_transpiler.ops.kinds import EXACT
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import Signature, opset_of, signature, type_string
 from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.inserted_casts import add_cast, rename_output
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.passes.training.take_over import is_used
 from amp_transpiler.passes.widening import is_low, wide_tensor, widen_attribute
 from amp_transpiler.targets import CPU, Target
 from amp_transpiler.targets.operator import imports_of, operator_of

@@ -7,10 +7,10 @@ import onnx_ir as ir
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, rank_of
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.walk import scopes
+from amp_transpiler.graph.walk import is_used, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.passes.training.take_over import is_used, take_over
+from amp_transpiler.passes.training.take_over import take_over
 
 __all__ = ["LowerBatchNorm"]
 

@@ -23,11 +23,11 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, rank_of
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.walk import all_nodes, scopes
+from amp_transpiler.graph.walk import all_nodes, is_used, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.name_nodes import NameNodes
-from amp_transpiler.passes.training.take_over import is_used, take_over
+from amp_transpiler.passes.training.take_over import take_over
 
 __all__ = ["LowerDropout"]
 

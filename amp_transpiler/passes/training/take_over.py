@@ -6,12 +6,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.names import NameAllocator
 
-__all__ = ["is_used", "take_over"]
-
-
-def is_used(value: ir.Value) -> bool:
-    """Whether anything reads `value`, or it is an output of its graph."""
-    return bool(value.uses()) or value.is_graph_output()
+__all__ = ["take_over"]
 
 
 def take_over(old: ir.Value, new: ir.Value, names: NameAllocator) -> None:

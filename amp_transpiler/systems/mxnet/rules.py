@@ -15,6 +15,7 @@ from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard, operator_name
+from amp_transpiler.ops.schema import runtime_schema
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.rules import Rules, State, completes_linear, listed
@@ -167,8 +168,5 @@ def _default(node: ir.Node, name: str, imports: Mapping[str, int]) -> object:
 
 
 def _runtime_attributes(node: ir.Node, version: int) -> Mapping[str, Any]:
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    schemas = [s for s in state.get_all_operator_schema() if (s.domain, s.name) == (node.domain, node.op_type)]
-    newest = max((s for s in schemas if s.since_version <= version), key=lambda s: s.since_version, default=None)
-    return {} if newest is None else newest.attributes
+    schema = runtime_schema(node.domain, node.op_type, version)
+    return {} if schema is None else schema.attributes
