@@ -39,13 +39,14 @@ if TYPE_CHECKING:
         OutputError as OutputError,
         VerificationError as VerificationError,
     )
-    from amp_transpiler.graph.io import load as load, save as save
+    from amp_transpiler.graph.loading import load as load
     from amp_transpiler.graph.program import Program as Program, Variable as Variable
     from amp_transpiler.graph.regions import (
         disable_amp as disable_amp,
         fp16_guard as fp16_guard,
         mark_region as mark_region,
     )
+    from amp_transpiler.graph.saving import save as save
     from amp_transpiler.paddle import (
         ParamAttr as ParamAttr,
         enable_static as enable_static,

@@ -13,9 +13,10 @@ from typing import Any
 from amp_transpiler.conversion import convert, fitted, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.graph.copy_files import copy_model
-from amp_transpiler.graph.io import Staged, check_destination, load, stage
+from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, mark_region
+from amp_transpiler.graph.saving import Staged, check_destination, stage
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import Report

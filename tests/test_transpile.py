@@ -10,7 +10,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.errors import CheckFailed, InputError, ModelError, OptionError, OutputError
-from amp_transpiler.graph import io
+from amp_transpiler.graph import saving
 from tests import support
 from tests.support import array, chain, parse
 
@@ -181,7 +181,7 @@ SIZES = {"fits": (1_800_000_000, False), "does not fit": (2_100_000_000, True)}
 def test_weights_beyond_protobuf_s_limit_go_outside_by_themselves(tmp_path, monkeypatch, name):
     """style T2: an inline file beyond 2 GB is written without an error and can be read by nobody."""
     size, external = SIZES[name]
-    monkeypatch.setattr(io, "tensor_bytes", lambda _: iter([size]))
+    monkeypatch.setattr(saving, "tensor_bytes", lambda _: iter([size]))
     amp.save(amp.load(network()), tmp_path / "m.onnx")
     assert (tmp_path / "m.onnx.data").exists() == external
     support.assert_valid(onnx.load(tmp_path / "m.onnx"))

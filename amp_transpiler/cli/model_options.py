@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.cli.options import Options
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.io import load
+from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.vocabulary import known_operator, unknown_operators
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists

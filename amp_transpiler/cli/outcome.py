@@ -73,7 +73,7 @@ def _transpile(job: Job, options: Options) -> Report:
 
 def _benchmark(job: Job, report: Report, options: Options) -> BenchmarkResult | None:
     """Measure both models. The result is already written, so a failure is only a warning."""
-    from amp_transpiler.graph.io import load
+    from amp_transpiler.graph.loading import load
     from amp_transpiler.runtime.benchmark import benchmark
     from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
     from amp_transpiler.runtime.session import Session

@@ -10,8 +10,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 
 from amp_transpiler.errors import OutputError
-from amp_transpiler.graph import io
 from amp_transpiler.graph.external_data import external_files, is_link
+from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.saving import check_destination
 
 __all__ = ["copy_model"]
 
@@ -32,10 +33,10 @@ def copy_model(source: pathlib.Path, destination: pathlib.Path) -> int:
         OutputError: the destination is unusable, the disk is full, or an external file would replace another one. The
             destination's folder is then as it was before.
     """
-    program = io.load(source)
+    program = load(source)
     if destination.exists() and destination.samefile(source):
         return source.stat().st_size
-    io.check_destination(destination, program)
+    check_destination(destination, program)
     files = {file for file in external_files(program.model) if file.is_file()}
     if any(destination.exists() and file.samefile(destination) for file in files):
         raise OutputError(f"{destination}: is external data of {source}; choose another output")

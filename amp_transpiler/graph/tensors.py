@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.walk import all_nodes, scopes
 
-__all__ = ["initializer_tensors", "stored_tensors"]
+__all__ = ["initializer_tensors", "stored_tensors", "tensor_bytes"]
 
 
 def initializer_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
@@ -26,3 +26,9 @@ def stored_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
         for attribute in node.attributes.data.values():  # the plain dict: its walk is several times faster
             if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                 yield attribute.as_tensor()
+
+
+def tensor_bytes(model: ir.Model) -> Iterator[int]:
+    """Yield the size in bytes of every initializer and tensor attribute of the model."""
+    for tensor in stored_tensors(model):
+        yield tensor.nbytes

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
-from amp_transpiler.graph.io import load
+from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.types import propagate_types, set_dtype

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from amp_transpiler.conversion import Conversion
 from amp_transpiler.graph.external_data import external_files
-from amp_transpiler.graph.io import tensor_bytes
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import opset_of

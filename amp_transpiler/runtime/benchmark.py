@@ -18,7 +18,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from amp_transpiler.graph import io
+from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.saving import save
 from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
 from amp_transpiler.runtime.places import Place, default_place, place_named
 from amp_transpiler.runtime.session import AnyProgram, Session
@@ -150,7 +151,7 @@ def measure_peak(program: AnyProgram, feeds: Mapping[str, Any], place: Place, *,
             model = pathlib.Path(program).absolute()
         else:
             model = folder / "model.onnx"
-            io.save(io.load(program), model)
+            save(load(program), model)
         arrays = {f"feed{i}": _storable(value) for i, value in enumerate(feeds.values())}
         np.savez(folder / "feeds.npz", allow_pickle=False, **arrays)
         order = {

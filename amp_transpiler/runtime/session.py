@@ -18,11 +18,12 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph import io
+from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
-from amp_transpiler.graph.tensors import initializer_tensors
+from amp_transpiler.graph.saving import save
+from amp_transpiler.graph.tensors import initializer_tensors, tensor_bytes
 from amp_transpiler.passes.emulate import emulate as emulate_program
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
@@ -78,11 +79,11 @@ class Session:
     ) -> None:
         self.place: Place = default_place() if place is None else place
         check_tiling_accum(tiling_accum, self.place)
-        if tiling_accum == "low" and not has_low_values(io.load(program), dtypes=(ir.DataType.FLOAT16,)):
+        if tiling_accum == "low" and not has_low_values(load(program), dtypes=(ir.DataType.FLOAT16,)):
             warn_without_effect()
         self.emulated = False
         if emulate and self.place.emulates_low:
-            loaded = io.load(program)
+            loaded = load(program)
             if has_low_values(loaded):
                 program, self.emulated = emulate_program(loaded), True
         with gemm_option(tiling_accum, self.place):
@@ -193,10 +194,10 @@ class Session:
         settings = ort.SessionSettings(fuse=not self.emulated, record_assignment=not self.place.in_main_memory)
         if isinstance(program, (str, os.PathLike)):
             return self.place.open_session(program, settings)
-        program = io.load(program)
+        program = load(program)
         files = [tensor for tensor in initializer_tensors(program.model) if isinstance(tensor, ir.ExternalTensor)]
         folders = {os.fspath(tensor.base_dir) for tensor in files}
-        inline = sum(io.tensor_bytes(program.model)) - sum(tensor.nbytes for tensor in files)
+        inline = sum(tensor_bytes(program.model)) - sum(tensor.nbytes for tensor in files)
         if inline <= _INLINE_LIMIT and len(folders) <= 1:
             message = to_proto(program.model).SerializeToString()  # external data stays where it is
             folder_of_weights = folders.pop() if folders else None
@@ -204,7 +205,7 @@ class Session:
         # ONNX Runtime may keep the weights memory-mapped, so the folder must live as long as the session.
         folder = pathlib.Path(tempfile.mkdtemp(prefix="amp-transpiler-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        io.save(program, folder / "model.onnx", external=True)
+        save(program, folder / "model.onnx", external=True)
         return self.place.open_session(folder / "model.onnx", settings)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.io import tensor_bytes
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.runtime.memory import available_memory
 from amp_transpiler.runtime.ort import ORT_ERRORS, error_text

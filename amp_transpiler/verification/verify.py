@@ -10,8 +10,8 @@ from collections.abc import Callable
 from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import CheckFailed, InputError, ModelError
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
-from amp_transpiler.graph.io import Staged
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.saving import Staged
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import Report

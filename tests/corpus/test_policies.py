@@ -10,7 +10,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.graph.checker import checker_fault
-from amp_transpiler.graph.io import stage
+from amp_transpiler.graph.saving import stage
 from amp_transpiler.verification.structure import check_load
 from tests.corpus.files import name_of
 

@@ -13,8 +13,9 @@ import pytest
 from onnx import external_data_helper
 
 from amp_transpiler.errors import ModelError, OutputError
-from amp_transpiler.graph import io
 from amp_transpiler.graph.copy_files import copy_model
+from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.tensors import tensor_bytes
 
 SIZE = 600  # float32: more than what is read into memory when a model is loaded
 LARGE = np.arange(SIZE, dtype=np.float32)
@@ -65,7 +66,7 @@ def test_another_folder_gets_the_same_bytes_under_the_same_names(tmp_path, locat
     written = copy_model(source, out / "m.onnx")
     assert tree(out) == tree(source.parent)
     assert written == sum(len(data) for data in tree(out).values() if data is not None)
-    assert len(list(io.tensor_bytes(io.load(out / "m.onnx").model))) == 2
+    assert len(list(tensor_bytes(load(out / "m.onnx").model))) == 2
 
 
 @layouts
@@ -177,7 +178,7 @@ def test_missing_external_data_is_said_as_when_loading(tmp_path, lost):
     with pytest.raises(ModelError, match=f"is missing: no file .*{lost}") as copying:
         copy_model(source, out / "m.onnx")
     with pytest.raises(ModelError) as loading:
-        io.load(source)
+        load(source)
     assert str(copying.value) == str(loading.value)
     assert tree(out) == {}
 

@@ -3,7 +3,7 @@
 import onnx.parser
 import pytest
 
-from amp_transpiler.graph import io
+from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.low_values import has_low_values
 
 
@@ -32,4 +32,4 @@ def model(body, opset=18):
     ids=["float32", "integers", "cast", "initializer", "constant", "body"],
 )
 def test_low_values_are_found_anywhere(body, low):
-    assert has_low_values(io.load(model(body))) is low
+    assert has_low_values(load(model(body))) is low

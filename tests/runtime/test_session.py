@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph import io
+from amp_transpiler.graph.loading import load
 from amp_transpiler.runtime import ort, session as session_module
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.session import Session
@@ -129,7 +129,7 @@ def test_every_form_of_a_program_runs(tmp_path):
     proto = model("g (float[N] x) => (float[N] y) { y = Neg(x) }")
     path = tmp_path / "m.onnx"
     onnx.save(proto, path)
-    for program in (proto, io.load(proto), io.load(proto).model, path, str(path)):
+    for program in (proto, load(proto), load(proto).model, path, str(path)):
         assert Session(program, CPUPlace()).run({"x": np.ones(1, np.float32)})[0].tolist() == [-1.0]
 
 
@@ -138,7 +138,7 @@ def test_every_form_of_a_program_runs(tmp_path):
 def test_external_data_stays_where_it_is(tmp_path, dtype, loaded):
     path = tmp_path / "m.onnx"
     onnx.save(doubling_matmul(dtype), path, save_as_external_data=True, location="m.data", size_threshold=0)
-    session = Session(io.load(path) if loaded else path, CPUPlace())
+    session = Session(load(path) if loaded else path, CPUPlace())
     [y] = session.run({"x": np.ones((1, 64), np.float32)})
     assert (y.dtype, set(y.ravel().tolist())) == (dtype, {2.0})
 

@@ -16,8 +16,9 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OutputError, VerificationError
 from amp_transpiler.graph.assemble import Assembled, assemble, with_values
 from amp_transpiler.graph.checker import checker_fault
-from amp_transpiler.graph.io import Staged, load as load_model, stage
+from amp_transpiler.graph.loading import load as load_model
 from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.graph.saving import Staged, stage
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import scopes

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, ModelError, OptionError
 from amp_transpiler.graph.checker import mend_declared_shapes
 from amp_transpiler.graph.constness import constant_of
-from amp_transpiler.graph.io import load
+from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import TRAINING_IR, TRAINING_OPSET, Persistable, Program
 from amp_transpiler.graph.shape_inference import infer_shapes

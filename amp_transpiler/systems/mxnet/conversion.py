@@ -14,7 +14,7 @@ import onnx_ir as ir
 from amp_transpiler.conversion import prepare_and_convert
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import LowFormat, dtype_name, low_format, parse_dtype
-from amp_transpiler.graph.io import load
+from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, mark_region, region_of

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from amp_transpiler.conversion import prepare_and_convert
 from amp_transpiler.graph.dtypes import LowFormat, low_format
-from amp_transpiler.graph.io import load
+from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.program import Program, install
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import FP16_GUARD, region_of
