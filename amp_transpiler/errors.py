@@ -25,19 +25,46 @@ __all__ = [
     "OptionError",
     "OutputError",
     "VerificationError",
+    "visible",
 ]
 
 
+def visible(text: str, limit: int | None = 300) -> str:
+    """Return `text` as one line for a terminal: control, bidirectional and other hidden characters as escapes.
+
+    Args:
+        text: anything, a name from a file or the message of another library.
+        limit: characters to keep; a longer text is cut in its middle. None keeps all.
+    """
+    if limit is not None and len(text) > limit:
+        head = limit * 3 // 5
+        text = f"{text[:head]}...{text[head + 3 - limit :]}"
+    if text.isprintable():
+        return text
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown if limit is None or len(shown) <= limit else visible(shown, limit)
+
+
 class AmpError(Exception):
-    """Base of every exception raised on purpose by this package."""
+    """Base of every exception raised on purpose by this package. Hidden characters in its message are escaped."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__("\n".join(visible(line, None) for line in message.split("\n")))
 
 
 class InputError(AmpError, ValueError):
-    """The model, an option or the output place is wrong; the message says which, and the remedy."""
+    """The model, an option or the output place is wrong; one line says which, and the remedy."""
+
+    _limit: int | None = None
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(visible(message, self._limit))
 
 
 class ModelError(InputError):
-    """The model is not readable as ONNX, or was invalid before this package touched it."""
+    """The model is not readable as ONNX, or was invalid before this package touched it; at most 300 characters."""
+
+    _limit = 300
 
 
 class OptionError(InputError):

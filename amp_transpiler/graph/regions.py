@@ -10,14 +10,14 @@ import contextvars
 import difflib
 import inspect
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Protocol, TypeVar, overload
 
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.errors import OptionError
+from amp_transpiler.errors import OptionError, visible
+from amp_transpiler.graph.patterns import Pattern, compile_pattern
 from amp_transpiler.graph.proto import proto_bodies, proto_graphs
 from amp_transpiler.graph.walk import bodies
 
@@ -184,10 +184,7 @@ def mark_region(program: _HasModel | ir.Model | onnx.ModelProto, kind: str, *, n
     """
     if kind not in KINDS:
         raise OptionError(f"unknown kind of region {kind!r}: expected {' or '.join(map(repr, KINDS))}")
-    try:
-        pattern = re.compile(nodes)
-    except re.error as error:
-        raise OptionError(f"region pattern {nodes!r} is not a regular expression: {error}") from error
+    pattern = compile_pattern(nodes, "region")
     if isinstance(program, onnx.ModelProto):
         top = [*program.graph.node, *itertools.chain.from_iterable(f.node for f in program.functions)]
         marked = _mark_protos(top, pattern, kind, inside=False)
@@ -200,7 +197,7 @@ def mark_region(program: _HasModel | ir.Model | onnx.ModelProto, kind: str, *, n
     return marked
 
 
-def _mark_nodes(nodes: Iterable[ir.Node], pattern: re.Pattern[str], kind: str, *, inside: bool) -> int:
+def _mark_nodes(nodes: Iterable[ir.Node], pattern: Pattern, kind: str, *, inside: bool) -> int:
     marked = 0
     for node in nodes:
         hit = inside or any(pattern.search(name) for name in _names_of(node))
@@ -212,7 +209,7 @@ def _mark_nodes(nodes: Iterable[ir.Node], pattern: re.Pattern[str], kind: str, *
     return marked
 
 
-def _mark_protos(nodes: Iterable[onnx.NodeProto], pattern: re.Pattern[str], kind: str, *, inside: bool) -> int:
+def _mark_protos(nodes: Iterable[onnx.NodeProto], pattern: Pattern, kind: str, *, inside: bool) -> int:
     marked = 0
     for node in nodes:
         hit = inside or any(pattern.search(name) for name in _names_of(node))
@@ -249,5 +246,6 @@ def _nothing_matches(program: _HasModel | ir.Model | onnx.ModelProto, pattern: s
         every = (program if isinstance(program, ir.Model) else program.model).graph.all_nodes()
     names = sorted({name for node in every for name in _names_of(node)})
     near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5) or names[:3]
-    hint = f"; nodes are named like {', '.join(map(repr, near))}" if near else "; the model has no nodes"
-    return f"region pattern {pattern!r} matches no node{hint}"
+    shown = ", ".join(f"'{visible(name, 60)}'" for name in near)
+    hint = f"; nodes are named like {shown}" if near else "; the model has no nodes"
+    return f"region pattern '{visible(pattern, 60)}' matches no node{hint}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from amp_transpiler.graph.checker import mend_declared_shapes
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.patterns import Pattern, compile_pattern
 from amp_transpiler.graph.program import TRAINING_IR, TRAINING_OPSET, Persistable, Program
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
@@ -155,7 +155,7 @@ def _settle_opset(model: ir.Model, what: str) -> None:
 class _Choice:
     """The parameters chosen by the table of slots and by the patterns."""
 
-    def __init__(self, program: Program, trainable: list[re.Pattern[str]], frozen: list[re.Pattern[str]]) -> None:
+    def __init__(self, program: Program, trainable: list[Pattern], frozen: list[Pattern]) -> None:
         self._trainable = trainable
         self._frozen = frozen
         self.slots: dict[str, str] = {}  # parameter -> the slot where it is read
@@ -177,14 +177,8 @@ class _Choice:
         return not self.asked_for(name) and any(pattern.search(name) for pattern in self._frozen)
 
 
-def _compile(option: str, patterns: Patterns) -> list[re.Pattern[str]]:
-    found = []
-    for pattern in (patterns,) if isinstance(patterns, str) else patterns or ():
-        try:
-            found.append(re.compile(pattern))
-        except re.error as error:
-            raise OptionError(f"{option} pattern {pattern!r} is no regular expression: {error}") from error
-    return found
+def _compile(option: str, patterns: Patterns) -> list[Pattern]:
+    return [compile_pattern(text, option) for text in ((patterns,) if isinstance(patterns, str) else patterns or ())]
 
 
 def _claim_parameters(program: Program, startup: Program, choice: _Choice) -> None:

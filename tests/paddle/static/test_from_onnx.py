@@ -221,7 +221,7 @@ def test_frozen_statistics_keep_the_inference_form():
     ("options", "message"),
     [
         ({"trainable": "nothing_like_it"}, "trainable pattern 'nothing_like_it' matches no float constant"),
-        ({"frozen": "("}, "frozen pattern '\\(' is no regular expression"),
+        ({"frozen": "("}, "frozen pattern '\\(' is not a regular expression"),
     ],
 )
 def test_bad_patterns(options, message):
