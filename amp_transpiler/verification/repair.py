@@ -21,15 +21,40 @@ from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.session import Session
 from amp_transpiler.verification.accuracy import CannotCompare, Reference
 
-__all__ = ["worst_nodes"]
+__all__ = ["RepairBudget", "worst_nodes"]
 
 logger = logging.getLogger(__name__)
 
-_SHARE = 0.05  # of the low nodes, at most, become float32 in one round
+
+class RepairBudget:
+    """The share of the low nodes that one round of repair may make float32.
+
+    It starts small, so that no more becomes float32 than the tolerance needs, and doubles after every round that
+    hardly helped: where rounding is amplified everywhere (dynamically quantized models, for one), the nodes with the
+    largest errors of their own are not the cause, and only a larger step ends the search.
+    """
+
+    _START = 0.05
+    _HELPED = 0.95  # a round that leaves more than this share of the error hardly helped
+
+    def __init__(self) -> None:
+        self.share = self._START
+        self._before = math.inf
+
+    def update(self, error: float) -> None:
+        """Note the largest error of an output before the next round; infinite if a value became non-finite."""
+        if math.isfinite(self._before) and not error <= self._HELPED * self._before:
+            self.share = min(1.0, 2.0 * self.share)
+        self._before = min(error, self._before)
 
 
 def worst_nodes(
-    prepared: Program, low_program: Program, assignment: Assignment, reference: Reference, low: LowFormat
+    prepared: Program,
+    low_program: Program,
+    assignment: Assignment,
+    reference: Reference,
+    low: LowFormat,
+    share: float = RepairBudget().share,
 ) -> dict[str, str]:
     """Return the names of the nodes with the largest errors of their own, each with a reason.
 
@@ -44,6 +69,7 @@ def worst_nodes(
         assignment: the decisions, on a program with the same node names as `prepared`.
         reference: inputs to run on; the first sample is used.
         low: the low format.
+        share: of the low nodes, the part that may become float32 because of rounding errors.
 
     Raises:
         CannotCompare: one of the programs does not run with its intermediates as outputs.
@@ -56,7 +82,7 @@ def worst_nodes(
     overflowing = {name for name, values in exact.items() if _overflows(values, low)}
     ranked = sorted(_own_errors(prepared.model.graph, errors, overflowing), key=lambda item: -item[1])
     chosen: dict[str, str] = {}
-    budget = max(1, int(_SHARE * len(candidates)))
+    budget = max(1, int(share * len(candidates)))
     for node, own_error in ranked:
         names = [name for name in _names(node) if name in candidates]
         # The budget is for rounding errors: one overflow spoils a result, so all of them are repaired.

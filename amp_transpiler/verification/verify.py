@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 from collections.abc import Callable
 
 from amp_transpiler.conversion import Conversion, convert
@@ -20,7 +21,7 @@ from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.session import Session
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.inputs import Inputs
-from amp_transpiler.verification.repair import worst_nodes
+from amp_transpiler.verification.repair import RepairBudget, worst_nodes
 from amp_transpiler.verification.structure import check_load
 from amp_transpiler.verification.verdict import failing_outputs, judge
 
@@ -76,6 +77,7 @@ def convert_and_compare(
         with phase("run fp32"):
             reference = make_reference(source, prepared, inputs)
         forced: dict[str, str] = {}
+        budget = RepairBudget()
         for attempt in range(policy.repair_limit + 1):
             with phase("compare"):
                 report.outputs = reference.compare(program)
@@ -83,7 +85,8 @@ def convert_and_compare(
             if not failing or attempt == policy.repair_limit:
                 break
             with phase("repair"):
-                found = _nodes_to_repair(prepared, program, conversion, reference, policy, report)
+                budget.update(max(math.inf if row.nonfinite else row.relative for row in failing))
+                found = _nodes_to_repair(prepared, program, conversion, reference, policy, report, budget.share)
                 if not set(found) - set(forced):
                     break
                 forced |= found
@@ -98,11 +101,17 @@ def convert_and_compare(
 
 
 def _nodes_to_repair(
-    prepared: Program, program: Program, conversion: Conversion, reference: Reference, policy: Policy, report: Report
+    prepared: Program,
+    program: Program,
+    conversion: Conversion,
+    reference: Reference,
+    policy: Policy,
+    report: Report,
+    share: float,
 ) -> dict[str, str]:
     """Return the nodes to make float32, with reasons; none, and a note, if intermediate values cannot be read."""
     try:
-        return worst_nodes(prepared, program, conversion.assignment, reference, policy.low)
+        return worst_nodes(prepared, program, conversion.assignment, reference, policy.low, share)
     except CannotCompare as reason:
         report.notes = (*report.notes, f"not repaired: {reason}")
         return {}
