@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 class RepairBudget:
     """The share of the low nodes that one round of repair may make float32.
 
-    It starts small, so that no more becomes float32 than the tolerance needs, and doubles after every round that
-    hardly helped: where rounding is amplified everywhere (dynamically quantized models, for one), the nodes with the
-    largest errors of their own are not the cause, and only a larger step ends the search.
+    It starts small, so that no more becomes float32 than the tolerance needs. From the second round that hardly helped
+    it doubles each time: where rounding is amplified everywhere (dynamically quantized models, for one), the nodes
+    with the largest errors of their own are not the cause, and only a larger step ends the search.
     """
 
     _START = 0.05
@@ -39,13 +39,16 @@ class RepairBudget:
 
     def __init__(self) -> None:
         self.share = self._START
-        self._before = math.inf
+        self._best = math.inf
+        self._stalls = 0
 
     def update(self, error: float) -> None:
         """Note the largest error of an output before the next round; infinite if a value became non-finite."""
-        if math.isfinite(self._before) and not error <= self._HELPED * self._before:
-            self.share = min(1.0, 2.0 * self.share)
-        self._before = min(error, self._before)
+        if math.isfinite(self._best) and not error <= self._HELPED * self._best:
+            self._stalls += 1
+            if self._stalls > 1:
+                self.share = min(1.0, 2.0 * self.share)
+        self._best = min(error, self._best)
 
 
 def worst_nodes(

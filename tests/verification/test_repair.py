@@ -161,12 +161,13 @@ def test_a_node_that_inherits_its_error_is_not_blamed():
 BUDGETS = {
     "every round helps: small steps": ([1.0, 0.5, 0.2], 0.05),
     "the first error says nothing yet": ([0.02], 0.05),
-    "one round hardly helped": ([0.03, 0.0299], 0.1),
-    "a round made it worse": ([0.03, 0.04], 0.1),
-    "better than the round before, but not than the best": ([0.03, 0.04, 0.035], 0.2),
-    "it helped at last: the step stays": ([0.03, 0.04, 0.02], 0.1),
-    "an overflow is no step backward": ([math.inf, 0.03], 0.05),
-    "a value became non-finite": ([0.03, math.inf], 0.1),
+    "one round hardly helped": ([0.03, 0.0299], 0.05),
+    "two rounds hardly helped": ([0.03, 0.0299, 0.0299], 0.1),
+    "a round that helped lies between": ([0.03, 0.0299, 0.02, 0.021], 0.1),
+    "better than the round before, but not than the best": ([0.03, 0.04, 0.035], 0.1),
+    "it helped at last: the step stays": ([0.03, 0.04, 0.04, 0.02], 0.1),
+    "an overflow is no step backward": ([math.inf, math.inf, 0.03], 0.05),
+    "a value became non-finite": ([0.03, math.inf, math.inf], 0.1),
     "never more than all": ([0.03] * 9, 1.0),
 }
 
