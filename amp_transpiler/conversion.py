@@ -23,6 +23,7 @@ from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.convert_opset import OpsetConversionError
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.guard_fusions import GuardFusions
+from amp_transpiler.passes.import_domains import ImportDomains
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.passes.limit_opset import LimitOpset
@@ -123,6 +124,7 @@ def _source_passes(program: Program) -> list[Pass[Any]]:
     """Turn what was loaded into plain operators and constants. Its own types may still be wrong."""
     return [
         InlineFunctions(),
+        ImportDomains(),
         ReleaseInitializers(),
         UnifyConstants(),
         SkipIdentities(keep=program.is_training),  # in training anything may be fetched by name

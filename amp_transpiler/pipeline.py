@@ -118,7 +118,7 @@ def transpile(
     with clock.phase("prepare"):
         prepare(program, chosen, ranges)
     if verify:
-        check_source(program, clock.phase)
+        check_source(source, program, clock.phase)
         program, conversion, failure = convert_and_compare(source, program, chosen, ranges, inputs, report, clock.phase)
     else:
         with clock.phase("convert"):

@@ -5,24 +5,49 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.graph.proto import to_proto_without_weights
+from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
 from amp_transpiler.graph.walk import all_nodes, scopes
+from amp_transpiler.ops.names import operator_name
+from amp_transpiler.ops.schema import only_in_runtime, opset_of
 
-__all__ = ["checker_fault", "mend_declared_shapes"]
+__all__ = ["checker_fault", "mend_declared_shapes", "runtime_operators"]
+
+_APART = "amp_transpiler.runtime"  # a domain that onnx.checker leaves alone
 
 
 def checker_fault(model: ir.Model, *, full: bool = True) -> str:
     """Return the message of `onnx.checker` on the model without its weights; empty if the model is valid.
 
+    Operators that ONNX Runtime keeps in ONNX's domain are no fault: like those of its own domains, they are not checked.
+
     Args:
         model: the program.
         full: with strict shape and type inference.
     """
+    proto = to_proto_without_weights(model)
+    _set_apart(proto, opset_of(model, ""))
     try:
-        onnx.checker.check_model(to_proto_without_weights(model), full_check=full)
+        onnx.checker.check_model(proto, full_check=full)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         return " ".join(str(error).split())[:400]
     return ""
+
+
+def runtime_operators(model: ir.Model) -> list[str]:
+    """Return the operators of the model that ONNX Runtime keeps in ONNX's domain, each once, sorted."""
+    opset = opset_of(model, "")
+    return sorted({operator_name(n) for n in all_nodes(model) if only_in_runtime(n.domain, n.op_type, opset)})
+
+
+def _set_apart(proto: onnx.ModelProto, opset: int) -> None:
+    """Move nodes whose operator only ONNX Runtime knows to a domain of their own."""
+    nodes = [node for graph in proto_graphs(proto.graph) for node in graph.node]
+    nodes += [node for function in proto.functions for node in function.node]
+    found = [node for node in nodes if only_in_runtime(node.domain, node.op_type, opset)]
+    for node in found:
+        node.domain = _APART
+    for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)) if found else ():
+        imports.append(onnx.helper.make_opsetid(_APART, 1))
 
 
 def mend_declared_shapes(model: ir.Model) -> str:

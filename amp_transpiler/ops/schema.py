@@ -1,12 +1,14 @@
 """Operator signatures: the types that a schema permits for each input and output, at a given opset.
 
-ONNX's own domains come from the `onnx` package, the others (`com.microsoft`, ...) from the schemas that ONNX Runtime
-bundles.
+ONNX's own operators come from the `onnx` package, all others from the schemas that ONNX Runtime bundles: those of its
+domains (`com.microsoft`, ...), and those that it keeps in ONNX's domain (`SimplifiedLayerNormalization`,
+`LayerNormalization` below opset 17, ...).
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -19,7 +21,9 @@ __all__ = [
     "Signature",
     "Slot",
     "newest_opset",
+    "only_in_runtime",
     "opset_of",
+    "runtime_domains",
     "runtime_schema",
     "runtime_schemas",
     "signature",
@@ -55,6 +59,7 @@ class Signature:
         inputs, outputs: the formal slots. A variadic one comes last.
         allowed: type parameter -> the types it permits (`tensor(float16)`, `seq(tensor(float))`, ...).
         has_function: ONNX also defines the operator as a function of other operators.
+        in_onnx: ONNX itself has the operator; otherwise only ONNX Runtime does.
     """
 
     domain: str
@@ -64,6 +69,7 @@ class Signature:
     outputs: tuple[Slot, ...]
     allowed: Mapping[str, frozenset[str]]
     has_function: bool
+    in_onnx: bool = True
 
     def input(self, index: int) -> Slot | None:
         """Return the formal slot of input `index`, or None beyond the last."""
@@ -89,13 +95,16 @@ def signature(domain: str, op_type: str, opset: int) -> Signature | None:
     """Return the operator's signature at `opset`, or None if no schema is known."""
     domain = "" if domain == "ai.onnx" else domain
     if domain in _ONNX_DOMAINS:
-        try:
-            schema = onnx.defs.get_schema(op_type, opset, domain)
-        except onnx.defs.SchemaError:
-            return None
-        return _from_onnx(schema)
+        with contextlib.suppress(onnx.defs.SchemaError):
+            return _from_onnx(onnx.defs.get_schema(op_type, opset, domain))
     schema = runtime_schema(domain, op_type, opset)
-    return None if schema is None else _from_runtime(schema)
+    return None if schema is None or schema.deprecated else _from_runtime(schema)
+
+
+def only_in_runtime(domain: str, op_type: str, opset: int) -> bool:
+    """Whether ONNX Runtime keeps the operator in a domain of ONNX's although ONNX does not have it at `opset`."""
+    found = signature(domain, op_type, opset) if domain in _ONNX_DOMAINS or domain == "ai.onnx" else None
+    return found is not None and not found.in_onnx
 
 
 def newest_opset() -> int:
@@ -122,6 +131,12 @@ def runtime_schemas() -> Mapping[tuple[str, str], list[Any]]:
     return dict(found)
 
 
+@functools.cache
+def runtime_domains() -> frozenset[str]:
+    """Return the domains that ONNX Runtime has operators in."""
+    return frozenset(domain for domain, _ in runtime_schemas())
+
+
 def runtime_schema(domain: str, op_type: str, opset: int) -> Any:
     """Return ONNX Runtime's schema of an operator in force at `opset`; None if it has none."""
     versions = runtime_schemas().get((domain, op_type), [])
@@ -141,10 +156,12 @@ def _from_runtime(schema: Any) -> Signature:
     def slots(formals: Any) -> tuple[Slot, ...]:
         return tuple(Slot(f.name, f.typeStr, "Variadic" in str(f.option), bool(f.isHomogeneous)) for f in formals)
 
-    return _signature(schema, slots, has_function=False)
+    return _signature(schema, slots, has_function=False, in_onnx=False)
 
 
-def _signature(schema: Any, slots: Callable[[Any], tuple[Slot, ...]], has_function: bool) -> Signature:
+def _signature(
+    schema: Any, slots: Callable[[Any], tuple[Slot, ...]], has_function: bool, in_onnx: bool = True
+) -> Signature:
     return Signature(
         schema.domain,
         schema.name,
@@ -153,6 +170,7 @@ def _signature(schema: Any, slots: Callable[[Any], tuple[Slot, ...]], has_functi
         slots(schema.outputs),
         {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints},
         has_function,
+        in_onnx,
     )
 
 

@@ -13,6 +13,7 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import install
 from amp_transpiler.graph.proto import to_proto_without_weights
 from amp_transpiler.ops.limits import NEWEST_OPSET
+from amp_transpiler.ops.schema import only_in_runtime
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 from amp_transpiler.passes.opset_adapters import ADAPTERS, Site, Unadaptable
@@ -95,7 +96,7 @@ def _adapt(model: ir.Model, source: int, target: int, facts: _InferredFacts) -> 
 def _adapt_node(node: ir.Node, source: int, target: int, names: NameAllocator, facts: _InferredFacts) -> None:
     """Take the node through each version of its operator, which may become another one on the way."""
     version = source
-    if schema_in_force("", node.op_type, version) is None:
+    if schema_in_force("", node.op_type, version) is None and not only_in_runtime("", node.op_type, version):
         raise Unadaptable(f"ONNX has no such operator at opset {source}")
     while version < target:
         before = schema_in_force("", node.op_type, version)

@@ -308,6 +308,14 @@ def _group_norm(at: Site) -> None:
         at.node.attributes.add(ir.AttrInt64("stash_type", int(ir.DataType.DOUBLE)))
 
 
+def _layer_norm(at: Site) -> None:
+    """ONNX Runtime's own LayerNormalization may have data and scale of two types, ONNX's has one for both."""
+    dtypes = {at.facts.dtype(value) for value in at.node.inputs if value is not None}
+    stash = at.node.attributes.get("stash_type")
+    if len(dtypes) != 1 or None in dtypes or (stash is not None and stash.as_int() != ir.DataType.FLOAT):
+        raise Unadaptable("data, scale and statistics differ in type")
+
+
 _REDUCTIONS_18 = "L1 L2 LogSum LogSumExp Max Mean Min Prod SumSquare".split()
 
 ADAPTERS: Mapping[tuple[str, int], Adapter] = {
@@ -324,6 +332,7 @@ ADAPTERS: Mapping[tuple[str, int], Adapter] = {
     ("Upsample", 9): _upsample_scales,
     ("Dropout", 10): _dropout_mask,
     ("Slice", 10): _slice,
+    ("ThresholdedRelu", 10): _unchanged,  # before, it was one of ONNX Runtime's own
     ("TopK", 10): _ints_to_input("k", 1),
     ("Upsample", 10): _upsample_resize,
     ("Clip", 11): _each(_float_to_input("min", 1), _float_to_input("max", 2)),
@@ -342,6 +351,7 @@ ADAPTERS: Mapping[tuple[str, int], Adapter] = {
     ("Resize", 13): _resize_empty,
     ("BatchNormalization", 14): _one_output,
     ("RoiAlign", 16): _set_if_absent("coordinate_transformation_mode", "output_half_pixel"),
+    ("LayerNormalization", 17): _layer_norm,
     **{(f"Reduce{kind}", 18): _ints_to_input("axes", 1) for kind in _REDUCTIONS_18},
     ("Split", 18): _split_count,
     ("GridSample", 20): _grid_mode,

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import onnx
 
+from amp_transpiler.ops.schema import only_in_runtime, runtime_schema
+
 __all__ = [
     "SEMANTICS_CHANGED",
     "admits_types",
@@ -58,17 +60,24 @@ def only_widens(domain: str, op_type: str, old: int, new: int) -> bool:
     """Whether every node that is valid at opset `old` is valid at `new` and means the same there, unchanged.
 
     That is so where no version of the operator in between does more than admit further types, attributes, inputs and
-    outputs, all of them optional. False for an operator that ONNX does not know or that is deprecated by then.
+    outputs, all of them optional. False for an operator that ONNX does not know or that is deprecated by then, unless
+    it is one of ONNX Runtime's and the same at both opsets.
     """
     before = schema_in_force(domain, op_type, old)
     if before is None:
-        return False
+        return _same_in_runtime(domain, op_type, old, new)
     for after in schema_history(domain, op_type):
         if old < after.since_version <= new:
             if not (keeps_meaning(before, after) and admits_types(before, after)):
                 return False
             before = after
     return True
+
+
+def _same_in_runtime(domain: str, op_type: str, old: int, new: int) -> bool:
+    return all(only_in_runtime(domain, op_type, opset) for opset in (old, new)) and (
+        runtime_schema(domain, op_type, old).since_version == runtime_schema(domain, op_type, new).since_version
+    )
 
 
 def keeps_meaning(before: onnx.defs.OpSchema, after: onnx.defs.OpSchema) -> bool:

@@ -19,8 +19,9 @@ class TensorRT(Target):
     description = "TensorRT (ONNX's schemas decide, since there is no kernel table)"
 
     def has_kernel(self, operator: Operator) -> bool:
-        """Whether the operator is of ONNX's own domain."""
-        return not operator.domain
+        """Whether the operator is ONNX's own."""
+        formal = operator.signature
+        return not operator.domain and formal is not None and formal.in_onnx
 
     def runs(self, operator: Operator) -> bool:
         """Whether it has a kernel; it does not write functions out."""

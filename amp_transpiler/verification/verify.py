@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import CheckFailed, InputError, ModelError
-from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
+from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes, runtime_operators
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.saving import Staged
 from amp_transpiler.precision.policy import Policy
@@ -34,16 +34,25 @@ _LOAD_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, InputError)
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 
 
-def check_source(program: Program, phase: Phase) -> None:
-    """Check that a prepared program is valid ONNX, and drop declared shapes that are wrong.
+def check_source(source: Program, program: Program, phase: Phase) -> None:
+    """Check that a prepared program is valid ONNX, or that ONNX Runtime loads it; drop declared shapes that are wrong.
+
+    Args:
+        source: the program as the user gave it.
+        program: the same, prepared; gets the notes.
+        phase: times a block.
 
     Raises:
-        ModelError: it is invalid. No pass has touched it yet, so the fault is the source's.
+        ModelError: it is invalid, and ONNX Runtime refuses it. Nothing is decided yet, so the fault is the source's.
     """
     with phase("check source"):
+        if operators := runtime_operators(program.model):
+            program.notes.append(f"operators of ONNX Runtime in ONNX's domain, not portable: {', '.join(operators)}")
         if fault := checker_fault(program.model, full=False):
-            raise ModelError(f"{program.source or 'the model'}: invalid before any conversion: {fault}")
-        if mended := mend_declared_shapes(program.model):
+            if not _loads(source):
+                raise ModelError(f"{program.source or 'the model'}: invalid before any conversion: {fault}")
+            program.notes.append(f"fault of the source: onnx.checker refuses it, ONNX Runtime loads it: {fault}")
+        elif mended := mend_declared_shapes(program.model):
             program.notes.append(f"fault of the source: {mended}")
 
 
