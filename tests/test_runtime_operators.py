@@ -15,27 +15,27 @@ WEIGHTS = {"w": array(16, 16, scale=0.5), "s": array(16, seed=1), "k": array(4, 
 # name -> graph, opset, further imports, what the report says
 MODELS = {
     "simplified layer norm": (
-        "(float[b,8,16] x) => (float[b,8,16] y, float[b,8,16] z) { a = MatMul(x, w) "
-        "[n] n = SimplifiedLayerNormalization<axis=-1, epsilon=1e-5, stash_type=1>(a, s) "
-        "[p] p, , , q = com.microsoft.SkipSimplifiedLayerNormalization<epsilon=1e-5>(n, a, s) "
-        "y = MatMul(p, w) z = MatMul(q, w) }",
+        """(float[b,8,16] x) => (float[b,8,16] y, float[b,8,16] z) { a = MatMul(x, w)
+        [n] n = SimplifiedLayerNormalization<axis=-1, epsilon=1e-5, stash_type=1>(a, s)
+        [p] p, , , q = com.microsoft.SkipSimplifiedLayerNormalization<epsilon=1e-5>(n, a, s)
+        y = MatMul(p, w) z = MatMul(q, w) }""",
         (14, MICROSOFT, "not portable: SimplifiedLayerNormalization"),
     ),
     "layer norm before opset 17": (
-        "(float[b,8,16] x) => (float[b,8,16] y) { a = MatMul(x, w) n = LayerNormalization<axis=-1>(a, s, s) "
-        "y = MatMul(n, w) }",
+        """(float[b,8,16] x) => (float[b,8,16] y) { a = MatMul(x, w) n = LayerNormalization<axis=-1>(a, s, s)
+        y = MatMul(n, w) }""",
         (14, "", "not portable: LayerNormalization"),
     ),
     "operators that ONNX never had": (
-        "(float[1,3,8,8] x) => (float[1,4,4,4] y) { a = ImageScaler<scale=2.0, bias=[1.0, 2.0, 3.0]>(x) "
-        "b = Crop<border=[1, 1, 1, 1]>(a) c = Conv(b, k) y = ThresholdedRelu<alpha=0.5>(c) }",
+        """(float[1,3,8,8] x) => (float[1,4,4,4] y) { a = ImageScaler<scale=2.0, bias=[1.0, 2.0, 3.0]>(x)
+        b = Crop<border=[1, 1, 1, 1]>(a) c = Conv(b, k) y = ThresholdedRelu<alpha=0.5>(c) }""",
         (9, "", "not portable: Crop, ImageScaler, ThresholdedRelu"),
     ),
     "a domain that is not imported": (
         "(float[b,8,16] x) => (float[b,8,16] y) { a = MatMul(x, w) y = com.microsoft.FastGelu(a) }",
         (14, "", "uses com.microsoft without importing it"),
     ),
-    "an output without a shape": (
+    "an output without type and shape": (
         "(float[b,8,16] x) => (y) { a = MatMul(x, w) y = Relu(a) }",
         (14, "", ""),
     ),

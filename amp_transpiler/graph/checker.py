@@ -18,7 +18,7 @@ _APART = "amp_transpiler.runtime"  # a domain that onnx.checker leaves alone
 def checker_fault(model: ir.Model, *, full: bool = True) -> str:
     """Return the message of `onnx.checker` on the model without its weights; empty if the model is valid.
 
-    Operators that ONNX Runtime keeps in ONNX's domain are no fault: like those of its own domains, they are not checked.
+    Operators that ONNX Runtime keeps in ONNX's domain are no fault: like those of its other domains, they are skipped.
 
     Args:
         model: the program.
