@@ -22,6 +22,7 @@ from amp_transpiler.passes.apply_assignment import ApplyAssignment
 from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.convert_opset import OpsetConversionError
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
+from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
 from amp_transpiler.passes.import_domains import ImportDomains
 from amp_transpiler.passes.inline_functions import InlineFunctions
@@ -128,6 +129,7 @@ def _source_passes(program: Program) -> list[Pass[Any]]:
         ReleaseInitializers(),
         UnifyConstants(),
         SkipIdentities(keep=program.is_training),  # in training anything may be fetched by name
+        *(() if program.is_training else (FoldKnownSizes(),)),
         NameNodes(),
     ]
 

@@ -11,7 +11,7 @@ from amp_transpiler.graph.builder import infer_outputs
 from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
 from amp_transpiler.graph.walk import all_nodes
 
-__all__ = ["complete_shapes", "infer_shapes"]
+__all__ = ["complete_shapes", "infer_shapes", "sizes_from_inputs"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,29 @@ def complete_shapes(model: ir.Model) -> None:
     for node in model.graph:
         if any(value.shape is None for value in node.outputs):
             infer_outputs(model, node)
+
+
+def sizes_from_inputs(model: ir.Model) -> dict[str, list[int | None]]:
+    """Return the dimensions of the main graph's values, inferred from its inputs and weights alone; None for open ones.
+
+    Shapes that the model declares for other values do not count, since they may be wrong. If inference fails, the
+    result is empty.
+    """
+    proto = to_proto_without_weights(model)
+    for graph in proto_graphs(proto.graph):
+        del graph.value_info[:]
+    for info in proto.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        logger.info("sizes could not be inferred: %s", " ".join(str(error).split())[:300])
+        return {}
+    return {
+        info.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in info.type.tensor_type.shape.dim]
+        for info in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output)
+        if info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape")
+    }
 
 
 def _tensor_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:

@@ -16,6 +16,7 @@ from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.passes.emulate import EmulateLow
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
+from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.limit_opset import LimitOpset
@@ -45,6 +46,10 @@ TEXTS = {
     "unnamed": ("(float[2,4] x) => (float[2,4] y) { h = Relu (x) y = Neg (h) }", {}),
     "numbers": ("(float[2] x) => (float[2] y) { [k] c = Constant <value_float = 2.0> () [a] y = Mul (x, c) }", {}),
     "identities": ("(float[2] x) => (float[2] y) { [i] j = Identity (w) [a] y = Add (x, j) }", {"w": array(2)}),
+    "a fixed size": (
+        "(float[2] x) => (float[2] y) { [a] s = Shape (x) [b] f = Cast <to = 1> (s) [c] y = Div (x, f) }",
+        {},
+    ),
     "unread identity": ("(float[2] x) => (float[2] y) { [i] j = Identity (w) [a] y = Neg (x) }", {"w": array(2)}),
     "casts": (
         (
@@ -143,6 +148,7 @@ PASSES = {
     "InlineFunctions": lambda _: InlineFunctions(),
     "ReleaseInitializers": lambda _: ReleaseInitializers(),
     "UnifyConstants": lambda _: UnifyConstants(),
+    "FoldKnownSizes": lambda _: FoldKnownSizes(),
     "SkipIdentities": lambda _: SkipIdentities(keep=False),
     "SkipIdentities, kept": lambda _: SkipIdentities(keep=True),
     "NameNodes": lambda _: NameNodes(),
