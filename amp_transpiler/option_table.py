@@ -124,9 +124,10 @@ OPTIONS = (
         flags=("--io-types",),
         metavar="keep|low|NAME=low,...",
         parameter="keep_io_types",
-        text="Types of the graph's inputs and outputs: `keep` them (default), make all float32 ones `low`, or only "
-        "those named.",
-        python="Which inputs and outputs of the graph stay float32: all (True), none (False), or those named.",
+        text="Types of the graph's inputs and outputs: `keep` them (default), make all floats `low`, or only those "
+        "named or matched by a pattern (`past_key_values.*=low`).",
+        python="Which inputs and outputs of the graph keep their types: all (True), none (False), or those named or "
+        "matched by a pattern. A dict such as `{'past_key_values.*': 'low'}` names those that do not.",
     ),
     Option(
         name="white",
@@ -136,8 +137,9 @@ OPTIONS = (
         repeated=True,
         parameter="amp_lists",
         text="Run an operator in lower precision wherever the target has a kernel and its values fit. ONNX's name "
-        "(`Conv`, `com.microsoft::BiasGelu`) or Paddle's (`conv2d`).",
-        python="Your own white and black operators and black variables; None for the default lists.",
+        "(`Conv`, `com.microsoft::BiasGelu`), Paddle's (`conv2d`), or a pattern of a whole name.",
+        python="Your own white and black operators and black variables, names or patterns of whole names; None for the "
+        "default lists.",
     ),
     Option(
         name="black",
@@ -146,7 +148,7 @@ OPTIONS = (
         metavar="OP",
         repeated=True,
         parameter="amp_lists",
-        text="Keep an operator in float32.",
+        text="Keep an operator, or those that a pattern matches (`Reduce.*`), in float32.",
     ),
     Option(
         name="black_var",
@@ -155,7 +157,7 @@ OPTIONS = (
         metavar="NAME",
         repeated=True,
         parameter="amp_lists",
-        text="Keep the nodes that read or write this value in float32.",
+        text="Keep the nodes that read or write this value, or those that a pattern matches, in float32.",
     ),
     Option(
         name="guard",

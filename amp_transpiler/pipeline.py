@@ -19,11 +19,12 @@ from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, mark_region
 from amp_transpiler.graph.saving import Staged, check_destination, stage
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report
 from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.describe import describe_copy, describe_result, describe_source
 from amp_transpiler.systems.choice import DEFAULT_DTYPE, Request, choose_policy
-from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+from amp_transpiler.systems.program_names import IoTypes, low_inputs_and_outputs, resolved_lists
 from amp_transpiler.verification.verify import check_result, check_source, convert_and_compare
 
 __all__ = ["transpile"]
@@ -36,8 +37,8 @@ def transpile(
     level: str = "auto",
     dtype: str = DEFAULT_DTYPE,
     target: str = "cuda",
-    keep_io_types: bool | Collection[str] = True,
-    amp_lists: AutoMixedPrecisionLists | None = None,
+    keep_io_types: IoTypes = True,
+    amp_lists: UserLists | None = None,
     use_promote: bool = False,
     guard: str | Collection[str] = (),
     disable_amp: str | Collection[str] = (),
@@ -62,8 +63,10 @@ def transpile(
         dtype: The lower precision. Default: `float16`, or `bfloat16` with a preset or mixed operators.
         target: Whose kernels count. `cuda` (default): ONNX Runtime's CUDA provider; `cpu`: ONNX Runtime's CPU provider;
             `any`: both providers; `tensorrt`: TensorRT (ONNX's schemas decide, since there is no kernel table).
-        keep_io_types: Which inputs and outputs of the graph stay float32: all (True), none (False), or those named.
-        amp_lists: Your own white and black operators and black variables; None for the default lists.
+        keep_io_types: Which inputs and outputs of the graph keep their types: all (True), none (False), or those named
+            or matched by a pattern. A dict such as `{'past_key_values.*': 'low'}` names those that do not.
+        amp_lists: Your own white and black operators and black variables, names or patterns of whole names; None for
+            the default lists.
         use_promote: Paddle's promotion: an operator that the lists leave open stays float32 if one of its inputs is
             float32, and runs in lower precision otherwise. Constants do not count at levels auto and O2.
         guard: Patterns of node names. If any is given, only nodes whose name contains a match may run in lower
@@ -96,18 +99,20 @@ def transpile(
         level=level,
         dtype=dtype,
         target=target,
-        lists=amp_lists,
         use_promote=use_promote,
         preset=preset,
         mixed_ops=mixed_ops,
     )
-    chosen = _with_tolerance(choose_policy(request), tolerance)
+    chosen = _with_tolerance(choose_policy(request), tolerance)  # a wrong option is told before the model is read
     destination = None if dst is None else pathlib.Path(dst)
     clock = Clock(progress)
     with clock.phase("load"):
         source = load(src)
         if destination is not None:
             check_destination(destination, source)
+        if amp_lists is not None:
+            request = dataclasses.replace(request, lists=resolved_lists(amp_lists, source, request.low.name))
+            chosen = dataclasses.replace(choose_policy(request), tolerance=chosen.tolerance)
         # Verification compares with the source, so it needs a program of its own to work on.
         program = source.clone() if verify or not isinstance(src, (str, os.PathLike)) else source
         chosen = _with_program(chosen, program, keep_io_types, guard, disable_amp)
@@ -144,7 +149,7 @@ def _with_tolerance(policy: Policy, tolerance: float | None) -> Policy:
 def _with_program(
     policy: Policy,
     program: Program,
-    keep_io_types: bool | Collection[str],
+    keep_io_types: IoTypes,
     guard: str | Collection[str],
     disable_amp: str | Collection[str],
 ) -> Policy:
@@ -152,23 +157,10 @@ def _with_program(
     for kind, patterns in ((FP16_GUARD, guard), (DISABLE_AMP, disable_amp)):
         for pattern in (patterns,) if isinstance(patterns, str) else patterns:
             mark_region(program, kind, nodes=pattern)
-    low_io = _low_io(program, keep_io_types)
+    low_io = low_inputs_and_outputs(program, keep_io_types, policy.low.name)
     fitting = fitted(dataclasses.replace(policy, low_io=low_io), program)
     # A guard named for this conversion counts under every system's rules, not under Paddle's alone.
     return dataclasses.replace(fitting, use_guard=policy.use_guard or bool(guard))
-
-
-def _low_io(program: Program, keep_io_types: bool | Collection[str]) -> frozenset[str]:
-    """Return the names of the graph inputs and outputs that become low."""
-    graph = program.model.graph
-    names = {str(value.name) for value in (*graph.inputs, *graph.outputs)} - program.persistables.keys()
-    if isinstance(keep_io_types, bool):
-        return frozenset() if keep_io_types else frozenset(names)
-    if unknown := sorted(set(keep_io_types) - names):
-        raise OptionError(
-            f"keep_io_types names '{unknown[0]}', which is no input or output: {', '.join(sorted(names))}"
-        )
-    return frozenset(names.difference(keep_io_types))
 
 
 def _copied(source: Program, policy: Policy, report: Report, destination: pathlib.Path | None, clock: Clock) -> Report:

@@ -9,7 +9,6 @@ import pytest
 
 import amp_transpiler as amp
 import option_docs
-from amp_transpiler.cli.model_options import amp_lists, kept_io_types
 from amp_transpiler.cli.options import Options, parse
 from amp_transpiler.cli.parser import build_parser
 from amp_transpiler.option_table import GROUPS, OPTIONS
@@ -43,16 +42,12 @@ def test_every_option_of_the_synopsis_is_known():
 
 def test_each_parameter_of_transpile_has_a_row_and_is_set_by_the_command():
     assert {option.parameter for option in OPTIONS} - {None} == set(SIGNATURE)
-    positional, of_the_model, of_the_run = {"src", "dst"}, {"keep_io_types", "amp_lists"}, {"progress"}
-    assert set(parse(["m.onnx"]).conversion()) == set(SIGNATURE) - positional - of_the_model - of_the_run
+    positional, of_the_run = {"src", "dst"}, {"progress"}
+    assert set(parse(["m.onnx"]).conversion()) == set(SIGNATURE) - positional - of_the_run
 
 
 def test_the_command_and_python_have_the_same_defaults():
-    options = parse(["m.onnx"])
-    given = options.conversion() | {
-        "keep_io_types": kept_io_types(options.models[0], options),
-        "amp_lists": amp_lists(options.models[0], options),
-    }
+    given = parse(["m.onnx"]).conversion()
     assert given == {name: SIGNATURE[name].default for name in given}
 
 
@@ -130,7 +125,7 @@ def test_an_option_does_what_the_table_says(case, tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(CLAIMS_MODEL), path)
     options = parse([str(path), "--no-verify", *arguments])
-    report = amp.transpile(path, **options.conversion(), amp_lists=amp_lists(path, options))
+    report = amp.transpile(path, **options.conversion())
     assert " ".join(row.name for row in report.decisions if row.precision == "low") == expected
 
 

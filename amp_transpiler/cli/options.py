@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amp_transpiler.cli.parser import build_parser
 from amp_transpiler.errors import OptionError
 from amp_transpiler.option_table import OPTIONS
+
+if TYPE_CHECKING:
+    from amp_transpiler.precision.user_lists import UserLists
 
 __all__ = ["Options", "parse"]
 
@@ -71,6 +74,8 @@ class Options:
             "level": self.level,
             "dtype": self.low_dtype,
             "target": self.target,
+            "keep_io_types": self.kept_io_types,
+            "amp_lists": self.lists,
             "use_promote": self.promote,
             "policy": self.policy,
             "preset": self.preset,
@@ -81,6 +86,20 @@ class Options:
             "tolerance": self.tolerance,
             "verify": not self.no_verify,
         }
+
+    @property
+    def kept_io_types(self) -> bool | dict[str, str]:
+        """`keep_io_types` of `transpile`."""
+        return self.io_types if isinstance(self.io_types, bool) else dict.fromkeys(sorted(self.io_types), "low")
+
+    @property
+    def lists(self) -> UserLists | None:
+        """`amp_lists` of `transpile`: the names as given, which it looks up in the model; None without any."""
+        if not (self.white or self.black or self.black_var):
+            return None
+        from amp_transpiler.precision.user_lists import UserLists
+
+        return UserLists(frozenset(self.white), frozenset(self.black), frozenset(self.black_var))
 
     @property
     def low_dtype(self) -> str:

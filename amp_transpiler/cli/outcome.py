@@ -57,7 +57,6 @@ def convert(job: Job, options: Options) -> Outcome:
 
 
 def _transpile(job: Job, options: Options) -> Report:
-    from amp_transpiler.cli.model_options import amp_lists, kept_io_types
     from amp_transpiler.pipeline import transpile
 
     with progress_bar(job.model.name, options) as progress:
@@ -65,8 +64,6 @@ def _transpile(job: Job, options: Options) -> Report:
             job.model,
             None if options.dry_run else job.output,
             **options.conversion(),
-            keep_io_types=kept_io_types(job.model, options),
-            amp_lists=amp_lists(job.model, options),
             progress=progress,
         )
 

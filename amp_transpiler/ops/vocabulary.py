@@ -11,7 +11,7 @@ import onnx
 from amp_transpiler.ops.schema import runtime_schemas
 from amp_transpiler.ops.table import column, operator_table, unmatched
 
-__all__ = ["finer_classes", "known_operator", "near_operators", "paddle_names", "unknown_operators"]
+__all__ = ["finer_classes", "known_operator", "near_operators", "paddle_names", "unknown_operators", "vocabulary"]
 
 _INTERNAL_DOMAINS = ("com.ms.internal.nhwc", "com.microsoft.nchwc")  # ONNX Runtime's own, not for models
 
@@ -39,7 +39,7 @@ def paddle_names() -> Mapping[str, tuple[str, ...]]:
 
 def known_operator(name: str) -> bool:
     """Whether `name` is an operator of any version, a finer class of one, or one of Paddle's names."""
-    return name.removeprefix("ai.onnx::") in _vocabulary()
+    return name.removeprefix("ai.onnx::") in vocabulary()
 
 
 def unknown_operators(names: Iterable[str], model_ops: Iterable[str]) -> list[tuple[str, list[str]]]:
@@ -62,7 +62,7 @@ def near_operators(name: str, also: Iterable[str] = ()) -> list[str]:
         also: names that count as known besides.
     """
     by_folded: dict[str, list[str]] = {}
-    for known in sorted(_vocabulary().union(also)):
+    for known in sorted(vocabulary().union(also)):
         by_folded.setdefault(known.lower(), []).append(known)
         by_folded.setdefault(known.rpartition("::")[2].lower(), []).append(known)
     forms = dict.fromkeys((name.lower(), name.rpartition("::")[2].lower()))
@@ -71,7 +71,8 @@ def near_operators(name: str, also: Iterable[str] = ()) -> list[str]:
 
 
 @functools.cache
-def _vocabulary() -> frozenset[str]:
+def vocabulary() -> frozenset[str]:
+    """Return every name that is known: operators of any version, their finer classes, and Paddle's names."""
     onnx_operators = ((schema.domain, schema.name) for schema in onnx.defs.get_all_schemas_with_history())
     named = {name for name in (*onnx_operators, *runtime_schemas()) if name[0] not in _INTERNAL_DOMAINS}
     operators = {f"{domain}::{name}" if domain else name for domain, name in named}

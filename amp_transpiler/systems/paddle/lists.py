@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Set as AbstractSet
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import low_format
+from amp_transpiler.graph.name_matching import is_pattern
 from amp_transpiler.ops.schema import newest_opset, signature
 from amp_transpiler.ops.vocabulary import finer_classes, known_operator, near_operators, paddle_names
 from amp_transpiler.precision.user_lists import UserLists
@@ -34,7 +36,8 @@ class AutoMixedPrecisionLists(UserLists):
     Names are ONNX's (`Conv`, `com.microsoft::BiasGelu`) or Paddle's (`conv2d`, `pool2d`), which stand for one or more
     ONNX operators. A few operators have finer classes (`Conv[depthwise]`, `Conv[3d]`, `Gather[embedding]`,
     `MaxPool[indices]`, `Pow[scalar]`). A plain ONNX name covers its classes too, unless one is listed itself; `conv2d`
-    is `Conv` alone. An unknown name is kept, with a warning: it may be an operator of a custom domain.
+    is `Conv` alone. An unknown name is kept, with a warning: it may be an operator of a custom domain. For `transpile`,
+    a pattern such as `Reduce.*` stands for the operators whose whole name it matches.
 
     Both formats use the same lists, as in Paddle's static AMP.
 
@@ -74,40 +77,44 @@ class AutoMixedPrecisionLists(UserLists):
         self.unsupported_list = set(DEFAULT_EXTRA_BLACK)
         white, wide_white = _resolve(_names(custom_white_list, "custom_white_list"))
         black, wide_black = _resolve(_names(custom_black_list, "custom_black_list"))
-        if both := sorted(white & black):
-            raise OptionError(
-                f"custom white list overlaps custom black list: {', '.join(both)} in both; leave it in one of them"
-            )
+        _check_overlap(white, black)
         super().__init__(
             custom_white_list=white | (wide_white - black),
             custom_black_list=black | (wide_black - white),
             black_varnames=set(_names(custom_black_varnames, "custom_black_varnames")),
         )
-        self._move()
+        _move(self, self.custom_white_list, self.custom_black_list)
         self._warn_of_missing_kernels(white)
 
     def __repr__(self) -> str:
         white, black = sorted(self.custom_white_list), sorted(self.custom_black_list)
         return f"AutoMixedPrecisionLists({white}, {black}, {sorted(self.black_varnames)}, {self.dtype!r})"
 
-    def _move(self) -> None:
-        """Move the custom operators as Paddle does: white ones first, each out of the one list that it is on."""
-        for key in self.custom_white_list:
-            if key in self.black_list:
-                self.black_list.discard(key)
-                self.extra_black_list.discard(key)
-                self.unsupported_list.discard(key)
-            else:
-                self.gray_list.discard(key)
-            self.white_list.add(key)
-        for key in self.custom_black_list:
-            if key in self.white_list:
-                self.white_list.discard(key)
-            else:
-                self.gray_list.discard(key)
-            self.extra_black_list.discard(key)  # the user's list keeps parameters float32 too
-            self.black_list.add(key)
-            self.unsupported_list.add(key)
+    def replaced(
+        self, white: AbstractSet[str], black: AbstractSet[str], black_varnames: AbstractSet[str]
+    ) -> AutoMixedPrecisionLists:
+        """Return lists in which other operators and values stand in the place of the custom ones.
+
+        Args:
+            white: operators; those that were not custom white ones yet are moved to the white list.
+            black: the same for the black list.
+            black_varnames: names of values.
+
+        Raises:
+            OptionError: an operator is on both lists.
+        """
+        before_white, before_black = set(self.custom_white_list), set(self.custom_black_list)
+        if (white, black, black_varnames) == (before_white, before_black, set(self.black_varnames)):
+            return self
+        _check_overlap(white, black)
+        made = copy.deepcopy(self)
+        for key in (before_white - white) | (before_black - black):  # a pattern, which is no operator
+            for keys in (made.white_list, made.black_list, made.unsupported_list):
+                keys.discard(key)
+        made.custom_white_list, made.custom_black_list = set(white), set(black)
+        made.black_varnames = set(black_varnames)
+        _move(made, white - before_white, black - before_black)
+        return made
 
     def _warn_of_missing_kernels(self, white: Iterable[str]) -> None:
         for key in sorted(white):
@@ -116,6 +123,33 @@ class AutoMixedPrecisionLists(UserLists):
             if formal is None or formal.has_function or CUDA.table.mentions(domain, op_type, self.dtype):
                 continue  # a custom operator, one decided by its function body, or one with a kernel
             logger.warning("custom white list: %s has no %s kernel on CUDA and stays float32 there", key, self.dtype)
+
+
+def _move(lists: AutoMixedPrecisionLists, white: AbstractSet[str], black: AbstractSet[str]) -> None:
+    """Move custom operators as Paddle does: white ones first, each out of the one list that it is on."""
+    for key in white:
+        if key in lists.black_list:
+            lists.black_list.discard(key)
+            lists.extra_black_list.discard(key)
+            lists.unsupported_list.discard(key)
+        else:
+            lists.gray_list.discard(key)
+        lists.white_list.add(key)
+    for key in black:
+        if key in lists.white_list:
+            lists.white_list.discard(key)
+        else:
+            lists.gray_list.discard(key)
+        lists.extra_black_list.discard(key)  # the user's list keeps parameters float32 too
+        lists.black_list.add(key)
+        lists.unsupported_list.add(key)
+
+
+def _check_overlap(white: AbstractSet[str], black: AbstractSet[str]) -> None:
+    if both := sorted(white & black):
+        raise OptionError(
+            f"custom white list overlaps custom black list: {', '.join(both)} in both; leave it in one of them"
+        )
 
 
 def _names(names: Iterable[str] | None, argument: str) -> Iterable[str]:
@@ -135,7 +169,7 @@ def _resolve(names: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
                 logger.warning("%s has no counterpart in ONNX; listing it has no effect", name)
             found.update(operators or (name,))
             continue
-        if not known_operator(name):
+        if not known_operator(name) and not is_pattern(name):
             near = near_operators(name)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             logger.warning("%s is neither an operator of ONNX or ONNX Runtime nor a known alias%s", name, hint)

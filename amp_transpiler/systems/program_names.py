@@ -1,0 +1,179 @@
+"""Options that name inputs, outputs, values or operators, looked up in the program at hand.
+
+An exact name wins; any other text is a pattern that must match a whole name.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set as AbstractSet
+from typing import Literal
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import AMP_DTYPES
+from amp_transpiler.graph.name_matching import did_you_mean, is_pattern, matching_names
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.walk import scopes
+from amp_transpiler.ops.names import operator_name
+from amp_transpiler.ops.vocabulary import finer_classes, known_operator, near_operators, paddle_names, vocabulary
+from amp_transpiler.precision.user_lists import UserLists
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+
+__all__ = ["IoTypes", "low_inputs_and_outputs", "resolved_lists"]
+
+IoTypes = bool | str | Collection[str] | Mapping[str, Literal["keep", "low"]]
+"""Which inputs and outputs keep their types: all, none, those named; or name -> `keep` or `low`, the others kept."""
+
+
+def low_inputs_and_outputs(program: Program, wanted: IoTypes, dtype: str) -> frozenset[str]:
+    """Return the names of the graph inputs and outputs that change to the new format.
+
+    Args:
+        program: the program; persistable values of a training program do not count.
+        wanted: the user's `keep_io_types`.
+        dtype: the new format, for messages.
+
+    Raises:
+        OptionError: a name or pattern matches nothing, or a value that is no float.
+    """
+    graph = program.model.graph
+    values = {str(value.name): value for value in (*graph.inputs, *graph.outputs)}
+    names = values.keys() - program.persistables.keys()
+    if isinstance(wanted, bool):
+        return frozenset() if wanted else frozenset(names)
+    if isinstance(wanted, Mapping):
+        return _by_name(wanted, values, names, dtype)
+    kept: set[str] = set()
+    for text in (wanted,) if isinstance(wanted, str) else wanted:
+        found = matching_names(text, names, "keep_io_types")
+        if not found:
+            every = ", ".join(sorted(names))
+            raise OptionError(
+                f"keep_io_types names '{text}', which is no input or output{did_you_mean(text, names)}: {every}"
+            )
+        kept.update(found)
+    return frozenset(names - kept)
+
+
+def _by_name(
+    wanted: Mapping[str, Literal["keep", "low"]],
+    values: Mapping[str, ir.Value],
+    names: AbstractSet[str],
+    dtype: str,
+) -> frozenset[str]:
+    """Go through the entries in order: a later one has the last word about a name."""
+    low: set[str] = set()
+    for text, kind in wanted.items():
+        if kind not in ("keep", "low"):
+            raise OptionError(f"--io-types {text}={kind}: expected 'keep' or 'low'")
+        option = f"--io-types {text}={kind}"
+        found = matching_names(text, sorted(names), option)
+        if not found:
+            raise OptionError(
+                f"{option}: the model has no input or output {text!r}{did_you_mean(text, names)}; "
+                f"it has {', '.join(sorted(names))}"
+            )
+        if kind == "keep":
+            low.difference_update(found)
+            continue
+        floats = [name for name in found if values[name].dtype is None or _is_float_tensor(values[name])]
+        if not floats:
+            raise OptionError(
+                f"{option}: {found[0]!r} is {values[found[0]].dtype}; only 16-bit floats and float32 can become {dtype}"
+            )
+        low.update(floats)
+    return frozenset(low)
+
+
+def _is_float_tensor(value: ir.Value) -> bool:
+    return value.dtype in AMP_DTYPES and isinstance(value.type, ir.TensorType)
+
+
+def resolved_lists(lists: UserLists | None, program: Program, dtype: str) -> AutoMixedPrecisionLists | None:
+    """Return the lists with operators and values of this program in place of patterns; None for the default lists.
+
+    Args:
+        lists: Paddle's lists, in which plain names that nothing is known by have no effect; or names as on the command
+            line, where they are errors.
+        program: the program.
+        dtype: the low format.
+
+    Raises:
+        OptionError: a pattern, or a name from the command line, matches nothing.
+    """
+    if lists is None:
+        return None
+    if isinstance(lists, AutoMixedPrecisionLists):
+        options, strict = ("custom_white_list", "custom_black_list", "custom_black_varnames"), False
+    else:
+        options, strict = ("--white", "--black", "--black-var"), True
+    operators = _Operators(program.model)
+    white = operators.found(lists.custom_white_list, options[0], strict)
+    black = operators.found(lists.custom_black_list, options[1], strict)
+    values = _values(lists.black_varnames, program, options[2], strict)
+    if isinstance(lists, AutoMixedPrecisionLists):
+        return lists.replaced(white, black, values)
+    if both := sorted(white & black):
+        raise OptionError(f"operator {both[0]!r} is both in --white and in --black; drop one of the two")
+    made = AutoMixedPrecisionLists(
+        filter(known_operator, sorted(white)), filter(known_operator, sorted(black)), values, dtype
+    )
+    # The constructor would warn about operators that only this model knows.
+    custom_white, custom_black = ({name for name in names if not known_operator(name)} for names in (white, black))
+    return made.replaced(made.custom_white_list | custom_white, made.custom_black_list | custom_black, values)
+
+
+class _Operators:
+    """Looks operators up, in ONNX's vocabulary and in the model."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+
+    @functools.cached_property
+    def _present(self) -> frozenset[str]:
+        functions = (function.all_nodes() for function in self._model.functions.values())
+        return frozenset(map(operator_name, itertools.chain(self._model.graph.all_nodes(), *functions)))
+
+    def found(self, names: Iterable[str], option: str, strict: bool) -> frozenset[str]:
+        """Return the operators that `names` and patterns stand for."""
+        return frozenset(operator for name in sorted(names) for operator in self._of(name, option, strict))
+
+    def _of(self, name: str, option: str, strict: bool) -> list[str]:
+        plain = name.removeprefix("ai.onnx::")
+        if known_operator(name) or plain in self._present:
+            return [plain]
+        if found := matching_names(name, sorted(vocabulary() | self._present), option):
+            meant = [operator for match in found for operator in paddle_names().get(match, (match,))]
+            return [*meant, *(finer for operator in meant for finer in finer_classes().get(operator, ()))]
+        if not (strict or is_pattern(name)):
+            return [name]  # the lists warned of it
+        near = near_operators(name, self._present)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; names are ONNX's, for example Conv"
+        raise OptionError(f"{option} {name}: no operator of ONNX, no known alias, and not in the model{hint}")
+
+
+def _values(names: Iterable[str], program: Program, option: str, strict: bool) -> frozenset[str]:
+    """Return the values that names and patterns stand for."""
+    if not names:
+        return frozenset()
+    known = set(_value_names(program.model))
+    chosen: set[str] = set()
+    for name in sorted(names):
+        found = matching_names(name, known, option) if strict or name in known or is_pattern(name) else []
+        # A function's values get their last names when it is inlined.
+        if not found and (strict or is_pattern(name)) and not program.model.functions:
+            raise OptionError(f"{option} {name}: the model has no value of that name{did_you_mean(name, known)}")
+        chosen.update(found or [name])
+    return frozenset(chosen)
+
+
+def _value_names(model: ir.Model) -> Iterator[str]:
+    for scope in scopes(model):
+        yield from (str(value.name) for value in scope.graph.inputs)
+        yield from map(str, scope.graph.initializers)
+        yield from (str(value.name) for node in scope.graph for value in node.outputs)
+    for function in model.functions.values():
+        yield from (str(value.name) for node in function.all_nodes() for value in node.outputs)
