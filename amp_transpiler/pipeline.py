@@ -25,6 +25,7 @@ from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.describe import describe_copy, describe_result, describe_source
 from amp_transpiler.systems.choice import DEFAULT_DTYPE, Request, choose_policy
 from amp_transpiler.systems.program_names import IoTypes, low_inputs_and_outputs, resolved_lists
+from amp_transpiler.verification.child import start_early
 from amp_transpiler.verification.verify import check_result, check_source, convert_and_compare
 
 __all__ = ["transpile"]
@@ -119,6 +120,8 @@ def transpile(
         report = describe_source(source, destination, chosen, level=request.level_name, asked=request.label)
     if chosen.copies:
         return _copied(source, chosen, report, destination, clock)
+    if verify:
+        start_early()
     ranges = RangeFaults(chosen.low, strict=chosen.strict_ranges)
     with clock.phase("prepare"):
         prepare(program, chosen, ranges)

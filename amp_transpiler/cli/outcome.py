@@ -72,20 +72,22 @@ def _benchmark(job: Job, report: Report, options: Options) -> BenchmarkResult | 
     """Measure both models. The result is already written, so a failure is only a warning."""
     from amp_transpiler.graph.loading import load
     from amp_transpiler.runtime.benchmark import benchmark
-    from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
-    from amp_transpiler.runtime.session import Session
+    from amp_transpiler.runtime.ort import error_text
+    from amp_transpiler.verification.child import RUN_ERRORS
     from amp_transpiler.verification.inputs import given_inputs
+    from amp_transpiler.verification.remote import open_program
     from amp_transpiler.verification.synthesis import CannotSynthesise, synthesise_inputs
 
     low = report.program if report.destination is None else report.destination
     assert low is not None, "a report has its program"
-    failures: tuple[type[Exception], ...] = (CannotSynthesise, *ORT_ERRORS)
+    failures: tuple[type[Exception], ...] = (CannotSynthesise, *RUN_ERRORS)
     model = load(job.model).model
     try:
         if options.inputs is not None:
             feeds = given_inputs(options.inputs, model)[0]
         else:
-            feeds = synthesise_inputs(model, Session(job.model).run)
+            with open_program(job.model) as session:
+                feeds = synthesise_inputs(model, session.run)
         return benchmark(job.model, low, feeds)
     except failures as error:
         _logger.warning("no benchmark: %s", error_text(error))

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import os
-import pathlib
 import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.low_values import has_low_values
-from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.proto import to_proto
-from amp_transpiler.graph.saving import save
-from amp_transpiler.graph.tensors import initializer_tensors, tensor_bytes
-from amp_transpiler.passes.emulate import emulate as emulate_program
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, gemm_option, warn_without_effect
+from amp_transpiler.runtime.openable import AnyProgram, Openable, openable
 from amp_transpiler.runtime.places import CPUPlace, Place, default_place
 from amp_transpiler.runtime.values import element_type, from_ort, is_extension, run_session, to_ort
 
 __all__ = ["AnyProgram", "Session"]
 
 _logger = logging.getLogger(__name__)
-
-AnyProgram: TypeAlias = Program | str | os.PathLike[str] | onnx.ModelProto | ir.Model
-
-_INLINE_LIMIT = 1 << 30  # bytes of weights in a message; protobuf's limit is 2 GB
 
 
 class Session:
@@ -81,20 +68,23 @@ class Session:
         check_tiling_accum(tiling_accum, self.place)
         if tiling_accum == "low" and not has_low_values(load(program), dtypes=(ir.DataType.FLOAT16,)):
             warn_without_effect()
-        self.emulated = False
-        if emulate and self.place.emulates_low:
-            loaded = load(program)
-            if has_low_values(loaded):
-                program, self.emulated = emulate_program(loaded), True
+        form = openable(program, self.place, emulate=emulate)
+        if form.folder is not None:
+            weakref.finalize(self, shutil.rmtree, form.folder, ignore_errors=True)
+        self.emulated = form.emulated
         with gemm_option(tiling_accum, self.place):
-            self._session = self._open(program)
-        self.inputs = _infos(self._session.get_inputs(), required=True) + _infos(
-            self._session.get_overridable_initializers(), required=False
-        )
-        self.outputs = _infos(self._session.get_outputs(), required=True)
+            self._adopt(self._open(form))
         self.cpu_nodes = () if self.place.in_main_memory else ort.nodes_on_cpu(self._session)
         if self.cpu_nodes:
             _logger.info("%d nodes run on the CPU: %s", len(self.cpu_nodes), ", ".join(self.cpu_nodes))
+
+    @classmethod
+    def over(cls, session: onnxruntime.InferenceSession, place: Place) -> Session:
+        """Return a `Session` of a session that is open on `place` already."""
+        made = cls.__new__(cls)
+        made.place, made.emulated, made.cpu_nodes = place, False, ()
+        made._adopt(session)  # noqa: SLF001  its own class's
+        return made
 
     def __repr__(self) -> str:
         return f"Session(on {self.place}{', emulated' if self.emulated else ''})"
@@ -189,24 +179,15 @@ class Session:
             (self.place if on_device else CPUPlace()).bind_output(binding, name)
         return binding
 
-    def _open(self, program: AnyProgram) -> onnxruntime.InferenceSession:
-        # Emulation rounds by casts; a fused LayerNormalization would drop some of them.
-        settings = ort.SessionSettings(fuse=not self.emulated, record_assignment=not self.place.in_main_memory)
-        if isinstance(program, (str, os.PathLike)):
-            return self.place.open_session(program, settings)
-        program = load(program)
-        files = [tensor for tensor in initializer_tensors(program.model) if isinstance(tensor, ir.ExternalTensor)]
-        folders = {os.fspath(tensor.base_dir) for tensor in files}
-        inline = sum(tensor_bytes(program.model)) - sum(tensor.nbytes for tensor in files)
-        if inline <= _INLINE_LIMIT and len(folders) <= 1:
-            message = to_proto(program.model).SerializeToString()  # external data stays where it is
-            folder_of_weights = folders.pop() if folders else None
-            return self.place.open_session(message, dataclasses.replace(settings, external_folder=folder_of_weights))
-        # ONNX Runtime may keep the weights memory-mapped, so the folder must live as long as the session.
-        folder = pathlib.Path(tempfile.mkdtemp(prefix="amp-transpiler-"))
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        save(program, folder / "model.onnx", external=True)
-        return self.place.open_session(folder / "model.onnx", settings)
+    def _open(self, form: Openable) -> onnxruntime.InferenceSession:
+        return self.place.open_session(form.model, form.settings)
+
+    def _adopt(self, session: onnxruntime.InferenceSession) -> None:
+        self._session = session
+        self.inputs = _infos(session.get_inputs(), required=True) + _infos(
+            session.get_overridable_initializers(), required=False
+        )
+        self.outputs = _infos(session.get_outputs(), required=True)
 
 
 def _infos(arguments: Sequence[Any], *, required: bool) -> tuple[ValueInfo, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,14 +16,14 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.runtime.memory import available_memory
-from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
-from amp_transpiler.runtime.places import CPUPlace
-from amp_transpiler.runtime.session import Session
+from amp_transpiler.runtime.ort import error_text
+from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.compare import compare_outputs
 from amp_transpiler.verification.inputs import Inputs, given_inputs
+from amp_transpiler.verification.remote import RemoteSession, open_program
 from amp_transpiler.verification.synthesis import CannotSynthesise, synthesise_inputs
 
-__all__ = ["CannotCompare", "Reference", "make_reference"]
+__all__ = ["CannotCompare", "Reference", "make_reference", "named_outputs"]
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +64,9 @@ class Reference:
             CannotCompare: the emulated program does not run.
         """
         try:
-            session = Session(low, CPUPlace())
-            results = [_run(session, sample) for sample in self.samples]
-        except ORT_ERRORS as error:
+            with open_program(low) as session:
+                results = [named_outputs(session, sample) for sample in self.samples]
+        except RUN_ERRORS as error:
             raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
         return compare_outputs(self.outputs, results)
 
@@ -83,23 +85,23 @@ def make_reference(source: Program, fallback: Program, inputs: Inputs | None) ->
         InputError: the user's inputs do not fit the model.
     """
     _require_memory(source.model)
-    program, session = _open(source, fallback)
-    samples = [_made_up(program.model, session)] if inputs is None else given_inputs(inputs, program.model)
-    try:
-        outputs = [_run(session, sample) for sample in samples]
-    except ORT_ERRORS as error:
-        message = f"the fp32 model fails on the given inputs: {error_text(error)}"
-        raise InputError(f"{message}; supply inputs that it accepts") from error
+    with _open(source, fallback) as (program, session):
+        samples = [_made_up(program.model, session)] if inputs is None else given_inputs(inputs, program.model)
+        try:
+            outputs = [named_outputs(session, sample) for sample in samples]
+        except RUN_ERRORS as error:
+            message = f"the fp32 model fails on the given inputs: {error_text(error)}"
+            raise InputError(f"{message}; supply inputs that it accepts") from error
     return Reference(program, samples, outputs, inputs is not None)
 
 
-def _made_up(model: ir.Model, session: Session) -> dict[str, Any]:
+def _made_up(model: ir.Model, session: RemoteSession) -> dict[str, Any]:
     """Make inputs up; if they leave every output practically zero, as with a detector, draw other images."""
     try:
         sample = synthesise_inputs(model, session.run)
-        if all(map(_is_practically_zero, _run(session, sample).values())):
+        if all(map(_is_practically_zero, named_outputs(session, sample).values())):
             drawn = synthesise_inputs(model, session.run, drawn=True)
-            if not all(map(_is_practically_zero, _run(session, drawn).values())):
+            if not all(map(_is_practically_zero, named_outputs(session, drawn).values())):
                 return drawn
     except CannotSynthesise as error:
         raise CannotCompare(f"no inputs could be made up ({error}); supply some with --inputs") from error
@@ -113,19 +115,23 @@ def _is_practically_zero(output: Any) -> bool:
     return bool(np.abs(output).max() < _PRACTICALLY_ZERO)
 
 
-def _open(source: Program, fallback: Program) -> tuple[Program, Session]:
-    try:
-        return source, Session(source.source or source, CPUPlace(), emulate=False)
-    except ORT_ERRORS as error:
-        first = error_text(error)
-        logger.info("the source does not load as it stands: %s", first)
-    try:
-        return fallback, Session(fallback, CPUPlace(), emulate=False)
-    except ORT_ERRORS as error:
-        raise CannotCompare(f"the fp32 model does not load in ONNX Runtime on the CPU: {first}") from error
+@contextlib.contextmanager
+def _open(source: Program, fallback: Program) -> Iterator[tuple[Program, RemoteSession]]:
+    with contextlib.ExitStack() as stack:
+        try:
+            found = source, stack.enter_context(open_program(source.source or source, emulate=False))
+        except RUN_ERRORS as error:
+            first = error_text(error)
+            logger.info("the source does not load as it stands: %s", first)
+            try:
+                found = fallback, stack.enter_context(open_program(fallback, emulate=False))
+            except RUN_ERRORS:
+                raise CannotCompare(f"the fp32 model does not load in ONNX Runtime on the CPU: {first}") from error
+        yield found
 
 
-def _run(session: Session, sample: dict[str, Any]) -> dict[str, Any]:
+def named_outputs(session: RemoteSession, sample: dict[str, Any]) -> dict[str, Any]:
+    """Run a session and return its outputs by name."""
     return dict(zip((info.name for info in session.outputs), session.run(sample), strict=True))
 
 

@@ -44,6 +44,7 @@ class Guess:
         channels: of an image.
         ids: integers without a table of known size are below this.
         rank: of an input whose rank is unknown.
+        inner_n: `N` and `B` mean a batch in an inner dimension, too.
     """
 
     image: tuple[int, int] = (224, 224)
@@ -52,6 +53,7 @@ class Guess:
     channels: int = 3
     ids: int = 20
     rank: int = 2
+    inner_n: bool = True
 
 
 def guesses(inputs: Sequence[ModelInput]) -> Iterator[Guess]:
@@ -70,6 +72,8 @@ def guesses(inputs: Sequence[ModelInput]) -> Iterator[Guess]:
         yield Guess(image, sequence, channels=1)
         yield Guess(image, sequence, batch=2)
     yield Guess(batch=2, ids=2)
+    for image, sequence in sizes[:3]:
+        yield Guess(image, sequence, inner_n=False)
 
 
 def shapes(inputs: Sequence[ModelInput], guess: Guess) -> dict[str, Shape]:
@@ -105,7 +109,8 @@ def _size(axis: _Axis, guess: Guess, symbols: dict[str, int]) -> int:
 
 def _symbol_size(symbol: str, axis: _Axis, guess: Guess, symbols: dict[str, int]) -> int:
     if symbol not in symbols:
-        symbols[symbol] = _named_size(symbol, guess) or _open_size(axis, guess)
+        means_nothing = axis.index > 0 and len(symbol) == 1 and not guess.inner_n
+        symbols[symbol] = (None if means_nothing else _named_size(symbol, guess)) or _open_size(axis, guess)
     return symbols[symbol]
 
 

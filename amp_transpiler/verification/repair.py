@@ -16,10 +16,9 @@ from amp_transpiler.graph.walk import bodies
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import is_float32
-from amp_transpiler.runtime.ort import ORT_ERRORS
-from amp_transpiler.runtime.places import CPUPlace
-from amp_transpiler.runtime.session import Session
 from amp_transpiler.verification.accuracy import CannotCompare, Reference
+from amp_transpiler.verification.child import RUN_ERRORS
+from amp_transpiler.verification.remote import open_program
 
 __all__ = ["RepairBudget", "worst_nodes"]
 
@@ -155,10 +154,10 @@ def _intermediates(program: Program, names: list[str], reference: Reference) -> 
         if name in found and name not in present:
             graph.outputs.append(found[name])
     try:
-        session = Session(exposed, CPUPlace(), emulate=False)
         fetched = [name for name in names if name in found]
-        arrays = session.run(reference.samples[0], fetched)
-    except ORT_ERRORS as error:
+        with open_program(exposed, emulate=False) as session:
+            arrays = session.run(reference.samples[0], fetched)
+    except RUN_ERRORS as error:
         raise CannotCompare(f"the program does not run with its intermediates as outputs: {error}") from error
     found_arrays = zip(fetched, arrays, strict=True)
     return {name: array.astype(np.float32) for name, array in found_arrays if isinstance(array, np.ndarray)}

@@ -7,9 +7,9 @@ import pathlib
 from typing import Literal
 
 from amp_transpiler.graph.program import Program
-from amp_transpiler.runtime.ort import ORT_ERRORS, SessionSettings, error_text
-from amp_transpiler.runtime.places import CPUPlace, default_place
-from amp_transpiler.runtime.session import Session
+from amp_transpiler.runtime.ort import SessionSettings, error_text
+from amp_transpiler.verification.child import RUN_ERRORS, default_place_name
+from amp_transpiler.verification.remote import open_file, open_program
 
 __all__ = ["LoadResult", "check_load"]
 
@@ -30,18 +30,20 @@ class LoadResult:
 
 def check_load(path: pathlib.Path, program: Program) -> LoadResult:
     """Load the model at `path`, which holds `program`, on CUDA if a device answers, else on the CPU."""
-    place = default_place()
+    place = default_place_name()
     try:
-        place.open_session(path, SessionSettings(optimize=False))
-    except ORT_ERRORS as error:
+        with open_file(path, SessionSettings(optimize=False), place):
+            pass
+    except RUN_ERRORS as error:
         if not _lacks_kernel_or_operator(error) and not _is_in_a_function_body(error):
             return LoadResult("refused", error_text(error))
         reason = error_text(error)
     else:
-        return LoadResult("loaded", str(place))
+        return LoadResult("loaded", place)
     try:
-        Session(program, CPUPlace())
-    except ORT_ERRORS as error:
+        with open_program(program):
+            pass
+    except RUN_ERRORS as error:
         if _lacks_kernel_or_operator(error):
             return LoadResult("structural", error_text(error))
         return LoadResult("refused", f"emulated: {error_text(error)}")

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.runtime.ort import error_text
+from amp_transpiler.verification.child import TIMED_OUT, RuntimeCrash
 from amp_transpiler.verification.input_roles import CannotSynthesise, ModelInput, image_layout
 from amp_transpiler.verification.input_sizes import Guess, Shape, guesses, sequence_length, shapes
 from amp_transpiler.verification.signals import drawing, picture, sound
@@ -20,6 +21,8 @@ from amp_transpiler.verification.signals import drawing, picture, sound
 __all__ = ["CannotSynthesise", "synthesise_inputs"]
 
 _MOST_ELEMENTS = 1 << 25  # larger guesses are skipped: a model may square the length of a long sequence
+
+_MOST_CRASHES = 4  # of ONNX Runtime, before no other guess is tried
 
 _CONSTANTS = {
     "one": 1.0,
@@ -54,6 +57,7 @@ def synthesise_inputs(
     inputs = [ModelInput.of(value) for value in model.graph.inputs if not value.is_initializer()]
     tried: set[tuple[object, ...]] = set()
     last: Exception | None = None
+    crashes: list[RuntimeCrash] = []
     for guess in guesses(inputs):
         found = shapes(inputs, guess)
         if tried and sum(map(math.prod, found.values())) > _MOST_ELEMENTS:
@@ -67,10 +71,14 @@ def synthesise_inputs(
             run(feeds)
         except Exception as error:  # noqa: BLE001  any failure of the model means that this guess does not fit
             last = error
+            if isinstance(error, RuntimeCrash):
+                crashes.append(error)
+                if len(crashes) == _MOST_CRASHES or error.signal == TIMED_OUT:
+                    break  # each costs a new process, or all of the time limit
             continue
         return feeds
     assert last is not None  # there is at least one guess
-    reason = error_text(last, limit=200)
+    reason = error_text(crashes[-1] if crashes else last, limit=200)
     raise CannotSynthesise(f"{len(tried)} guesses of sizes and values were refused, the last with: {reason}")
 
 

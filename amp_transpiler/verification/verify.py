@@ -16,11 +16,10 @@ from amp_transpiler.graph.saving import Staged
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import Report
-from amp_transpiler.runtime.ort import ORT_ERRORS
-from amp_transpiler.runtime.places import CPUPlace
-from amp_transpiler.runtime.session import Session
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
+from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.inputs import Inputs
+from amp_transpiler.verification.remote import open_program
 from amp_transpiler.verification.repair import RepairBudget, worst_nodes
 from amp_transpiler.verification.structure import check_load
 from amp_transpiler.verification.verdict import failing_outputs, judge
@@ -29,7 +28,7 @@ __all__ = ["check_result", "check_source", "convert_and_compare"]
 
 logger = logging.getLogger(__name__)
 
-_LOAD_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, InputError)
+_LOAD_ERRORS: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
 
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 
@@ -156,7 +155,8 @@ def check_result(staged: Staged, program: Program, source: Program, report: Repo
 
 def _loads(source: Program) -> bool:
     try:
-        Session(source.source or source, CPUPlace(), emulate=False)
+        with open_program(source.source or source, emulate=False):
+            pass
     except _LOAD_ERRORS as error:
         logger.info("the source does not load either: %s", error)
         return False

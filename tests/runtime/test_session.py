@@ -11,7 +11,7 @@ import pytest
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.loading import load
-from amp_transpiler.runtime import ort, session as session_module
+from amp_transpiler.runtime import openable as openable_module, ort
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.session import Session
 from amp_transpiler.runtime.values import from_ort, to_ort
@@ -144,7 +144,7 @@ def test_external_data_stays_where_it_is(tmp_path, dtype, loaded):
 
 
 def test_weights_too_large_for_a_message_go_through_a_folder_that_is_removed(monkeypatch, tmp_path):
-    monkeypatch.setattr(session_module, "_INLINE_LIMIT", 100)
+    monkeypatch.setattr(openable_module, "_INLINE_LIMIT", 100)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     session = Session(doubling_matmul(np.float32), CPUPlace())
     assert [file.name for file in tmp_path.glob("*/*.onnx")] == ["model.onnx"]

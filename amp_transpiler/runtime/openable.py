@@ -1,0 +1,84 @@
+"""A program in a form that ONNX Runtime opens: a path, or a serialised message."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import shutil
+import tempfile
+from typing import TypeAlias
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.low_values import has_low_values
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.proto import to_proto
+from amp_transpiler.graph.saving import save
+from amp_transpiler.graph.tensors import initializer_tensors, tensor_bytes
+from amp_transpiler.passes.emulate import emulate as emulate_program
+from amp_transpiler.runtime.ort import SessionSettings
+from amp_transpiler.runtime.places import Place
+
+__all__ = ["AnyProgram", "Openable", "openable"]
+
+AnyProgram: TypeAlias = Program | str | os.PathLike[str] | onnx.ModelProto | ir.Model
+
+_INLINE_LIMIT = 1 << 30  # bytes of weights in a message; protobuf's limit is 2 GB
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Openable:
+    """A model to open, and how.
+
+    Attributes:
+        model: a serialised model, or the absolute path of one.
+        settings: how to open it.
+        emulated: it is the float32 program that rounds like the low one.
+        folder: a temporary folder that holds the model. ONNX Runtime may keep the weights memory-mapped, so it must
+            live as long as the session; whoever opens the session removes it.
+    """
+
+    model: bytes | str
+    settings: SessionSettings
+    emulated: bool = False
+    folder: pathlib.Path | None = None
+
+
+def openable(program: AnyProgram, place: Place, *, emulate: bool = True) -> Openable:
+    """Return `program` in a form to open on `place`.
+
+    Args:
+        program: the program; a path is opened where it is, unless it must be emulated. Never changed.
+        place: where it will run.
+        emulate: where the place emulates, turn a program with low values into its emulation.
+
+    Raises:
+        ModelError: the model cannot be read.
+    """
+    emulated = False
+    if emulate and place.emulates_low:
+        loaded = load(program)
+        if has_low_values(loaded):
+            program, emulated = emulate_program(loaded), True
+    # Emulation rounds by casts; a fused LayerNormalization would drop some of them.
+    settings = SessionSettings(fuse=not emulated, record_assignment=not place.in_main_memory)
+    if isinstance(program, (str, os.PathLike)):
+        return Openable(os.fspath(pathlib.Path(program).absolute()), settings, emulated)
+    program = load(program)
+    files = [tensor for tensor in initializer_tensors(program.model) if isinstance(tensor, ir.ExternalTensor)]
+    folders = {os.fspath(pathlib.Path(tensor.base_dir).absolute()) for tensor in files}
+    inline = sum(tensor_bytes(program.model)) - sum(tensor.nbytes for tensor in files)
+    if inline <= _INLINE_LIMIT and len(folders) <= 1:
+        message = to_proto(program.model).SerializeToString()  # external data stays where it is
+        folder_of_weights = folders.pop() if folders else None
+        return Openable(message, dataclasses.replace(settings, external_folder=folder_of_weights), emulated)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="amp-transpiler-"))
+    try:
+        save(program, folder / "model.onnx", external=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Openable(os.fspath(folder / "model.onnx"), settings, emulated, folder)

@@ -1,0 +1,116 @@
+"""Sessions in a child process, with the interface of `runtime.Session`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from amp_transpiler.runtime.feeds import ValueInfo
+from amp_transpiler.runtime.openable import AnyProgram, Openable, openable
+from amp_transpiler.runtime.ort import SessionSettings
+from amp_transpiler.runtime.places import CPUPlace
+from amp_transpiler.verification.child import Child, RuntimeCrash, lease
+
+__all__ = ["RemoteSession", "open_file", "open_program"]
+
+
+class RemoteSession:
+    """A session in a child process. If that dies, the next run opens the model in a new one.
+
+    Attributes:
+        inputs: the model's inputs.
+        outputs: the model's outputs.
+    """
+
+    def __init__(self, form: Callable[[], tuple[Openable, SessionSettings | None]], place: str) -> None:
+        self._form, self._place = form, place
+        self._kept = contextlib.ExitStack()
+        self._child: Child | None = None
+        self._number = 0
+        self.inputs: tuple[ValueInfo, ...] = ()
+        self.outputs: tuple[ValueInfo, ...] = ()
+        self._open()
+
+    def _open(self) -> None:
+        with contextlib.ExitStack() as kept:
+            form, settings = self._form()
+            if form.folder is not None:
+                kept.callback(shutil.rmtree, form.folder, ignore_errors=True)
+            child = kept.enter_context(lease())
+            self._number, self.inputs, self.outputs = child.ask("open", form.model, settings, self._place)
+            kept.callback(_close, child, self._number)
+            self._child, self._kept = child, kept.pop_all()
+
+    def run(self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None) -> list[Any]:
+        """Run once and return the outputs, in the order of `fetch`; see `Session.run`.
+
+        Raises:
+            InputError: the feeds do not fit.
+            RUN_ERRORS: ONNX Runtime failed while running, or died of it.
+        """
+        if self._child is None:
+            self._open()
+        assert self._child is not None
+        try:
+            found: list[Any] = self._child.ask("run", self._number, dict(feeds), None if fetch is None else list(fetch))
+        except RuntimeCrash:
+            self.close()
+            raise
+        return found
+
+    def close(self) -> None:
+        """Close it in the child, which goes back to the others."""
+        self._child = None
+        self._kept.close()
+
+
+def _close(child: Child, number: int) -> None:
+    if child.is_alive():
+        with contextlib.suppress(RuntimeCrash):
+            child.ask("close", number)
+
+
+@contextlib.contextmanager
+def open_program(program: AnyProgram, *, emulate: bool = True) -> Iterator[RemoteSession]:
+    """Open a program on the CPU of a child process, as `Session(program, CPUPlace(), emulate=emulate)` does here.
+
+    Raises:
+        ModelError: the model cannot be read.
+        RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.
+    """
+
+    def form() -> tuple[Openable, SessionSettings | None]:
+        found = openable(program, CPUPlace(), emulate=emulate)
+        return found, found.settings
+
+    session = RemoteSession(form, str(CPUPlace()))
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+@contextlib.contextmanager
+def open_file(
+    path: str | os.PathLike[str], settings: SessionSettings | None = None, place: str = "CPU"
+) -> Iterator[RemoteSession]:
+    """Open the model at `path` in a child process.
+
+    Args:
+        path: the model.
+        settings: how; None for the options that ONNX Runtime has by default.
+        place: where, such as `CPU` or `CUDA:0`.
+
+    Raises:
+        RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.
+    """
+    form = Openable(os.fspath(pathlib.Path(path).absolute()), settings or SessionSettings())
+    session = RemoteSession(lambda: (form, settings), place)
+    try:
+        yield session
+    finally:
+        session.close()

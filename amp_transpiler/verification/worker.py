@@ -1,0 +1,139 @@
+"""The child process: opens sessions and runs them for its parent until the parent has gone.
+
+`python -m amp_transpiler.verification.worker` is started by `child.py`, never by a user. Requests come through standard
+input and replies go to what was standard output; whatever ONNX Runtime prints is thrown away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from amp_transpiler.verification.wire import receive, send
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from amp_transpiler.runtime.ort import SessionSettings
+    from amp_transpiler.runtime.places import Place
+    from amp_transpiler.runtime.session import Session
+
+__all__ = ["main"]
+
+_WATCH_SECONDS = 1.0
+_KILL_ME_FIRST = "500"  # of 1000: if memory runs out, the child dies and the parent tells
+
+
+class _Sessions:
+    """The open sessions, by a number each; a public method an operation."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Session] = {}
+        self._next = 0
+
+    def open(self, model: str | bytes, settings: SessionSettings | None, place: str) -> tuple[int, Any, Any]:
+        """Open a model; without `settings` with ONNX Runtime's default options, as users do."""
+        from amp_transpiler.runtime.places import place_named
+        from amp_transpiler.runtime.session import Session
+
+        where = place_named(place)
+        model = model if isinstance(model, str) else bytes(model)
+        opened = _by_default(model, where) if settings is None else where.open_session(model, settings)
+        session = Session.over(opened, where)
+        self._next += 1
+        self._open[self._next] = session
+        return self._next, session.inputs, session.outputs
+
+    def run(self, number: int, feeds: Mapping[str, Any], fetch: Sequence[str] | None) -> list[Any]:
+        """Run a session once."""
+        return self._open[number].run(feeds, fetch)
+
+    def close(self, number: int) -> None:
+        """Close a session."""
+        self._open.pop(number, None)
+
+    def device(self) -> tuple[str, str | None]:
+        """Return the place that sessions open on by default, and why it is not CUDA although a device answers."""
+        from amp_transpiler.runtime import cuda, places
+
+        if cuda.driver_device_count() == 0:
+            return str(places.CPUPlace()), None
+        problem = cuda.cuda_problem(0)
+        return str(places.CPUPlace() if problem else places.CUDAPlace(0)), problem
+
+    def die(self, name: str) -> None:
+        """End by a signal; for tests."""
+        os.kill(os.getpid(), getattr(signal, name))
+
+    def sleep(self, seconds: float) -> None:
+        """Do nothing for a while; for tests."""
+        time.sleep(seconds)
+
+
+def _by_default(model: str | bytes, place: Place) -> onnxruntime.InferenceSession:
+    import onnxruntime
+
+    # Without the fallback: it would print, and run on other providers than it was asked for.
+    return onnxruntime.InferenceSession(model, providers=list(place.providers()), enable_fallback=0)
+
+
+def main() -> None:
+    """Answer requests until the parent has gone."""
+    requests, replies = _private_streams()
+    _settle_down()
+    import amp_transpiler.runtime.session  # noqa: F401  while the parent is still busy with something else
+
+    send(replies, "ready")
+    sessions = _Sessions()
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            operation, arguments = receive(requests)
+            send(replies, _answer(getattr(sessions, operation), arguments))
+
+
+def _answer(operation: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    """Carry out a request; an error goes to the parent as its class and text."""
+    try:
+        return "done", operation(*arguments)
+    except Exception as error:  # noqa: BLE001  the parent raises it
+        return "failed", (type(error).__name__, str(error))
+
+
+def _private_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Take standard input and output away from everybody else in this process."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    return requests, replies
+
+
+def _settle_down() -> None:
+    """Leave no core file, keep no folder busy, ignore Ctrl-C, die first if memory runs out, and end with the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.chdir(pathlib.Path(os.sep).absolute())
+    with contextlib.suppress(OSError):  # there is no such file outside of Linux
+        pathlib.Path("/proc/self/oom_score_adj").write_text(_KILL_ME_FIRST, encoding="ascii")
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    """End when the parent has ended: a process that it forked may hold the pipes open."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH_SECONDS)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
