@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import filecmp
 import pathlib
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from amp_transpiler.errors import OutputError
+from amp_transpiler.graph.data_files import identity, own_data, remove_unused
+from amp_transpiler.graph.durable import regular_place, sync_file, sync_folder
 from amp_transpiler.graph.external_data import external_files, is_link
+from amp_transpiler.graph.file_lock import LockBusy
 from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.occupied import files_of
 from amp_transpiler.graph.saving import check_destination
+from amp_transpiler.graph.staging import note, placing, staging_folder
 
 __all__ = ["copy_model"]
 
@@ -37,20 +42,19 @@ def copy_model(source: pathlib.Path, destination: pathlib.Path) -> int:
     if destination.exists() and destination.samefile(source):
         return source.stat().st_size
     check_destination(destination, program)
+    target = regular_place(destination)
     files = {file for file in external_files(program.model) if file.is_file()}
-    if any(destination.exists() and file.samefile(destination) for file in files):
-        raise OutputError(f"{destination}: is external data of {source}; choose another output")
-    if destination.parent.samefile(source.parent):
+    if target.parent.samefile(source.parent):
         files = set()
     names = sorted(file.relative_to(source.parent) for file in files)
-    missing = [name for name in names if not _is_there(source.parent / name, destination, name)]
-    with _staging(destination) as folder:
-        staged = folder / "model"
-        written = _copy(source, staged, destination)
+    missing = [name for name in names if not _is_there(source.parent / name, target, name)]
+    with _staging(target) as folder:
+        staged = {target: folder / "model"}
+        written = _copy(source, staged[target], target)
         for number, name in enumerate(missing):
-            written += _copy(source.parent / name, folder / str(number), destination)
-        placed = [(folder / str(number), destination.parent / name) for number, name in enumerate(missing)]
-        _place([*placed, (staged, destination)], destination)  # the model last: until then the old one is whole
+            staged[target.parent / name] = folder / str(number)
+            written += _copy(source.parent / name, folder / str(number), target)
+        _place(folder, staged, target, files_of(program))
     return written
 
 
@@ -84,37 +88,66 @@ def _is_there(file: pathlib.Path, destination: pathlib.Path, name: pathlib.Path)
 @contextlib.contextmanager
 def _staging(destination: pathlib.Path) -> Iterator[pathlib.Path]:
     """Provide a hidden folder beside the destination, on the same disk, and remove it in the end."""
-    try:
-        folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
-    except OSError as error:
-        raise OutputError(f"{destination}: cannot write there: {error.strerror}") from error
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(staging_folder(destination.parent))
+        except OSError as error:
+            raise OutputError(f"{destination}: cannot write there: {error.strerror}") from error
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _copy(file: pathlib.Path, copy: pathlib.Path, destination: pathlib.Path) -> int:
     try:
         shutil.copyfile(file, copy)
+        sync_file(copy)
         return copy.stat().st_size
     except OSError as error:
         raise _failure(destination, file, error) from error
 
 
-def _place(moves: Iterable[tuple[pathlib.Path, pathlib.Path]], destination: pathlib.Path) -> None:
-    """Move every file to its place; after a failure, remove those already moved."""
-    with contextlib.ExitStack() as undo:
-        for staged, target in moves:
-            try:
-                for folder in reversed([parent for parent in target.parents if not parent.exists()]):
-                    folder.mkdir()
-                    undo.callback(folder.rmdir)
-                staged.replace(target)
-            except OSError as error:
-                raise _failure(destination, target, error) from error
-            undo.callback(target.unlink)
-        undo.pop_all()
+def _place(
+    folder: pathlib.Path,
+    staged: Mapping[pathlib.Path, pathlib.Path],
+    destination: pathlib.Path,
+    kept: Collection[pathlib.Path],
+) -> None:
+    """Move every file to its place, the model last: until then the old one is whole. After a failure, move none.
+
+    Args:
+        folder: the staging folder.
+        staged: the place of every file, and where it is now.
+        destination: the place of the model.
+        kept: files that are never removed.
+    """
+    place = destination.parent
+    data = {target: file for target, file in staged.items() if target != destination}
+    old = own_data(destination)
+    try:
+        with placing(place), contextlib.ExitStack() as undo:
+            new = {target.relative_to(place).as_posix(): identity(file) for target, file in data.items()}
+            if old or new:
+                note(folder, old | new)  # a kill from here on leaves one of them without a model
+            for target, file in data.items():
+                _move(file, target, undo)
+            staged[destination].replace(destination)
+            undo.pop_all()
+            sync_folder(place)
+            remove_unused(place, old, kept)
+    except LockBusy as error:
+        raise OutputError(f"{destination}: another process is writing there; try again later") from error
+    except OSError as error:
+        raise _failure(destination, pathlib.Path(error.filename2 or error.filename or destination), error) from error
+
+
+def _move(file: pathlib.Path, target: pathlib.Path, undo: contextlib.ExitStack) -> None:
+    for folder in reversed([parent for parent in target.parents if not parent.exists()]):
+        folder.mkdir()
+        undo.callback(folder.rmdir)
+    if target.exists():
+        raise FileExistsError(errno.EEXIST, "another process has just written it", str(target))
+    file.replace(target)
+    undo.callback(target.unlink)
+    sync_folder(target.parent)
 
 
 def _failure(destination: pathlib.Path, file: pathlib.Path, error: OSError) -> OutputError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 from collections.abc import Iterator
@@ -80,7 +81,7 @@ def _fault(path: pathlib.Path, place: pathlib.Path) -> str:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         place.lstat()  # raises OSError for a name that is too long
     if _is_system(path) or _is_system(place):
-        return "is a place of the system, where no file can be kept; choose another output"
+        return "is no place for a regular file, it belongs to the system; choose another output"
     if place.is_symlink():
         return "is a symbolic link that leads nowhere; choose another output"
     if not path.name or place.is_dir():
@@ -92,20 +93,22 @@ def _fault(path: pathlib.Path, place: pathlib.Path) -> str:
 
 def sync_file(path: pathlib.Path) -> None:
     """Make the content of a file survive a power failure."""
-    handle = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    _sync(path, os.O_RDWR)
 
 
 def sync_folder(folder: pathlib.Path) -> None:
     """Make new names in a folder survive a power failure, on systems that can flush a folder."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    if hasattr(os, "O_DIRECTORY"):
+        _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: pathlib.Path, mode: int) -> None:
+    handle = os.open(path, mode)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}:  # file systems that cannot
+            raise
     finally:
         os.close(handle)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import threading
+import weakref
 
 import onnx_ir as ir
 
@@ -10,9 +13,11 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.tensors import stored_tensors
 from amp_transpiler.graph.walk import scopes
 
-__all__ = ["check_external_data", "external_files", "is_link"]
+__all__ = ["check_external_data", "external_files", "files_in_use", "is_link"]
 
 _FILES = "amp_transpiler.external_files"  # key in `model.meta`: the files it was loaded from, for later size reports
+_IN_USE: weakref.WeakSet[ir.ExternalTensor] = weakref.WeakSet()  # tensors of loaded files that somebody still holds
+_IN_USE_LOCK = threading.Lock()
 _SMALL = 1024  # bytes; constants up to this size, such as shapes, are read by inference and kept in memory
 
 
@@ -42,12 +47,21 @@ def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
             raise ModelError(f"{where} ends at byte {end}, but {file} has {file.stat().st_size}: the file is truncated")
         files.add(file)
     model.meta[_FILES] = frozenset(files)
+    with _IN_USE_LOCK:
+        _IN_USE.update(_external_tensors(model))
     _read_small(model)
 
 
 def external_files(model: ir.Model) -> set[pathlib.Path]:
     """Return the files of the model's external weights, now and when it was loaded."""
     return {pathlib.Path(tensor.path) for tensor in _external_tensors(model)} | set(model.meta.get(_FILES, ()))
+
+
+def files_in_use() -> set[pathlib.Path]:
+    """Return the files, links resolved, that hold weights of any program of this process."""
+    with _IN_USE_LOCK:
+        paths = {tensor.path for tensor in _IN_USE}
+    return {pathlib.Path(os.path.realpath(path)) for path in paths}
 
 
 def _read_small(model: ir.Model) -> None:

@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-import onnx
-
+from amp_transpiler.graph.data_files import is_data_name, locations
 from amp_transpiler.graph.external_data import external_files
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.proto import proto_graphs
 
-__all__ = ["belongs_to_result", "data_name", "files_of", "is_data_name", "is_same_file", "occupied"]
-
-_HASH_DIGITS = 16
-
-
-def data_name(model: str, digest: str) -> str:
-    """Return the name of the weights' file of a written model, which is unique to these weights."""
-    return f"{model}.{digest[:_HASH_DIGITS]}.data"
-
-
-def is_data_name(name: str, model: str) -> bool:
-    """Whether a file of this name would hold the weights of a result called `model`, also one of earlier versions."""
-    middle = name.removeprefix(model).removesuffix("data")
-    return name == model + middle + "data" and re.fullmatch(rf"\.|\.[0-9a-f]{{{_HASH_DIGITS}}}\.", middle) is not None
+__all__ = ["belongs_to_result", "files_of", "occupied"]
 
 
 def files_of(model: Program | str | os.PathLike[str]) -> set[pathlib.Path]:
@@ -39,7 +23,7 @@ def files_of(model: Program | str | os.PathLike[str]) -> set[pathlib.Path]:
         files = external_files(model.model) | ({model.source} if model.source is not None else set())
     else:
         path = pathlib.Path(model)
-        files = {path} | {path.parent / location for location in _locations(path)}
+        files = {path} | {path.parent / location for location in locations(path)}
     return {_resolved(file) for file in files}
 
 
@@ -55,7 +39,7 @@ def occupied(path: str | os.PathLike[str], programs: Iterable[Program | str | os
     for program in programs:
         files = files_of(program) if exists or isinstance(program, Program) else {_resolved(program)}
         for file in sorted(files):
-            if is_same_file(place, file):
+            if _is_same_file(place, file):
                 return file
     return None
 
@@ -63,12 +47,12 @@ def occupied(path: str | os.PathLike[str], programs: Iterable[Program | str | os
 def belongs_to_result(path: str | os.PathLike[str], destination: str | os.PathLike[str]) -> bool:
     """Whether `path` is a result's model, or would be one of its files of weights."""
     place, result = _resolved(path), _resolved(destination)
-    if is_same_file(place, result):
+    if _is_same_file(place, result):
         return True
     return place.parent == result.parent and is_data_name(place.name, result.name)
 
 
-def is_same_file(one: pathlib.Path, other: pathlib.Path) -> bool:
+def _is_same_file(one: pathlib.Path, other: pathlib.Path) -> bool:
     """Whether two resolved paths are equal or name the same existing file: hard links, names of another case."""
     if one == other:
         return True
@@ -80,21 +64,3 @@ def is_same_file(one: pathlib.Path, other: pathlib.Path) -> bool:
 
 def _resolved(path: str | os.PathLike[str]) -> pathlib.Path:
     return pathlib.Path(os.path.realpath(path))
-
-
-def _locations(path: pathlib.Path) -> set[str]:
-    """Return where a model's file says that its external weights are."""
-    try:
-        proto = onnx.load_model(path, load_external_data=False)
-    except Exception:  # noqa: BLE001 - each implementation of protobuf has a DecodeError of its own; loading reports it
-        return set()
-    entries = (entry for tensor in _tensors(proto) for entry in tensor.external_data)
-    return {entry.value for entry in entries if entry.key == "location"}
-
-
-def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    for graph in proto_graphs(proto.graph):
-        yield from graph.initializer
-        for node in graph.node:
-            for attribute in node.attribute:
-                yield from (attribute.t, *attribute.tensors)

@@ -1,4 +1,4 @@
-"""Saving programs atomically: written into a hidden folder beside the destination, then moved there."""
+"""Saving programs: written into a hidden folder beside the destination, then moved there, the model last."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import dataclasses
 import errno
 import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,17 +14,23 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import OutputError
-from amp_transpiler.graph.external_data import external_files
+from amp_transpiler.graph.data_files import data_name, identity, own_data, remove_unused
+from amp_transpiler.graph.durable import regular_place, sync_file, sync_folder
+from amp_transpiler.graph.external_data import files_in_use
+from amp_transpiler.graph.file_lock import LockBusy
 from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.occupied import files_of, occupied
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.proto import has_opaque_types, to_proto
+from amp_transpiler.graph.proto import to_proto
+from amp_transpiler.graph.staging import note, placing, staging_folder
 from amp_transpiler.graph.tensors import initializer_tensors, tensor_bytes
 
 __all__ = ["Staged", "check_destination", "save", "stage"]
 
 _WRITERS = 2  # threads that convert and write weights; each holds one tensor in memory
 _INLINE_LIMIT = 1_900_000_000  # bytes of weights; a protobuf message ends at 2 GiB, and the graph needs some of it
+_DISK_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO, errno.ENAMETOOLONG}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,36 +39,66 @@ class Staged:
 
     Attributes:
         path: the written file; ONNX Runtime can load it from here.
-        destination: the path that `commit` moves it to.
+        destination: the path that `commit` moves it to, links resolved.
+        data: the name of the file that holds its weights, beside both; None: the model holds them.
+        kept: files that are never removed.
     """
 
     path: pathlib.Path
     destination: pathlib.Path
+    data: str | None = None
+    kept: frozenset[pathlib.Path] = frozenset()
 
     def commit(self) -> None:
-        """Move the files to the destination, replacing old ones: weights first, then the model."""
-        for file in sorted(self.path.parent.iterdir(), key=lambda file: file == self.path):
-            file.replace(self.destination.parent / file.name)
+        """Move the files to the destination: weights first, then the model; then remove the old model's weights.
+
+        Raises:
+            OutputError: another process keeps writing there.
+        """
+        folder, place = self.path.parent, self.destination.parent
+        for file in self._files():
+            sync_file(file)
+        try:
+            with placing(place):
+                self._move(folder, place)
+        except LockBusy as error:
+            raise OutputError(f"{self.destination}: another process is writing there; try again later") from error
+
+    def _move(self, folder: pathlib.Path, place: pathlib.Path) -> None:
+        old = own_data(self.destination)
+        new = {} if self.data is None else {self.data: identity(folder / self.data)}
+        if old or new:
+            note(folder, old | new)  # a kill from here on leaves one of them without a model
+        try:
+            if self.data is not None and place / self.data not in self.kept:  # else the source's has the same content
+                (folder / self.data).replace(place / self.data)
+                sync_folder(place)
+            self.path.replace(self.destination)
+        except BaseException:
+            remove_unused(place, new, self.kept)
+            raise
+        sync_folder(place)
+        remove_unused(place, {name: known for name, known in old.items() if name not in new}, self.kept)
+
+    def _files(self) -> list[pathlib.Path]:
+        return [self.path] if self.data is None else [self.path.parent / self.data, self.path]
 
     @property
     def file_bytes(self) -> int:
         """Size of the model and its external data."""
-        return sum(file.stat().st_size for file in self.path.parent.iterdir())
+        return sum(file.stat().st_size for file in self._files())
 
 
 def check_destination(destination: pathlib.Path, program: Program) -> None:
-    """Raise OutputError if `destination` is not writable, or if writing there would destroy the source."""
-    source = program.source
-    beside = destination.with_name(f"{destination.name}.data")
-    if beside.exists() and any(file.samefile(beside) for file in external_files(program.model) if file.exists()):
-        raise OutputError(
-            f"{destination}: its weights would go to {beside.name}, which holds the source's; choose another output"
-        )
-    if source is not None and destination.exists() and source.exists() and destination.samefile(source):
-        raise OutputError(f"{destination}: output and input are the same file; the source is never overwritten")
-    if destination.exists() and not destination.is_file():
-        raise OutputError(f"{destination}: exists and is not a regular file; choose another output")
-    folder = destination.parent
+    """Raise OutputError if `destination` is not writable, or if writing there would destroy a source."""
+    place = regular_place(destination)
+    if taken := occupied(place, [program]):
+        if program.source is not None and taken == pathlib.Path(os.path.realpath(program.source)):
+            raise OutputError(f"{destination}: output and input are the same file; the source is never overwritten")
+        raise OutputError(f"{destination}: is external data of {program!r}; choose another output")
+    if place in files_in_use():
+        raise OutputError(f"{destination}: is external data of a model in use; choose another output")
+    folder = place.parent
     if not folder.is_dir():
         raise OutputError(f"{destination}: the folder {folder} does not exist; create it first")
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -90,25 +124,30 @@ def stage(
     Raises:
         OutputError: the destination is unusable, or the disk is full. Nothing is left behind.
     """
-    target = pathlib.Path(destination)
-    check_destination(target, program)
-    total = sum(tensor_bytes(program.model))
+    check_destination(pathlib.Path(destination), program)
+    target = regular_place(pathlib.Path(destination))
     if external is None:
-        external = total > _INLINE_LIMIT or _has_external_data(program.model)
+        external = sum(tensor_bytes(program.model)) > _INLINE_LIMIT or _has_external_data(program.model)
+    if external:
+        _check_data_name(target)
     try:
-        folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        with staging_folder(target.parent) as folder:
+            path = folder / target.name
+            data = _write(program.model, path, external, progress)
+            yield Staged(path, target, data, frozenset(files_of(program)))
     except OSError as error:
-        raise OutputError(f"{target}: cannot write there: {error.strerror}") from error
-    try:
-        staged = Staged(folder / target.name, target)
-        _write(program.model, staged.path, external, progress)
-        yield staged
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO):
+        if error.errno in _DISK_FAULTS:
             raise OutputError(f"{target}: cannot be written: {error.strerror}; nothing was left behind") from error
         raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_data_name(target: pathlib.Path) -> None:
+    """Raise OutputError if no file beside `target` could have the name of its weights."""
+    regular_place(target.with_name(f"{target.name}.{'0' * 16}.data"))
+    try:
+        target.name.encode()
+    except UnicodeEncodeError as error:
+        raise OutputError(f"{target}: a model with external data needs a name in UTF-8; choose another") from error
 
 
 def save(
@@ -129,18 +168,52 @@ def save(
 
 
 @collection_paused()
-def _write(model: ir.Model, path: pathlib.Path, external: bool, progress: Callable[[int, int], None] | None) -> None:
+def _write(
+    model: ir.Model, path: pathlib.Path, external: bool, progress: Callable[[int, int], None] | None
+) -> str | None:
+    """Write a model to `path`, and return the name of the file beside it that holds its weights, if it is not alone."""
+    if not external:
+        onnx.save_model(to_proto(model), path)
+        return None
+    with _weights_outside(model, path, progress) as data:
+        onnx.save_model(to_proto(model), path)
+    return data
+
+
+@contextlib.contextmanager
+def _weights_outside(
+    model: ir.Model, path: pathlib.Path, progress: Callable[[int, int], None] | None
+) -> Iterator[str | None]:
+    """Write the larger weights to a file beside `path`, and let the model's initializers name it meanwhile."""
+
     def report(_: Any, info: Any) -> None:
         if progress is not None:
             progress(info.index, info.total)
 
-    if has_opaque_types(model) and not external:
-        onnx.save_model(to_proto(model), path)
-        return
-    if external:
-        ir.save(model, path, external_data=f"{path.name}.data", callback=report, max_workers=_WRITERS)
-    else:
-        ir.save(model, path)
+    values = [value for graph in model.graphs() for value in graph.initializers.values()]
+    tensors = [value.const_value for value in values]
+    file = path.with_name(f"{path.name}.data")
+    try:
+        ir.external_data.unload_from_model(model, path.parent, file.name, callback=report, max_workers=_WRITERS)
+        moved = [
+            (value, value.const_value)
+            for value, tensor in zip(values, tensors, strict=True)
+            if isinstance(value.const_value, ir.ExternalTensor) and value.const_value is not tensor
+        ]
+        if not moved:
+            file.unlink(missing_ok=True)
+            yield None
+            return
+        name = data_name(path.name, file)
+        file.rename(file.with_name(name))
+        for value, tensor in moved:
+            value.const_value = ir.ExternalTensor(
+                name, tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=str(tensor.name)
+            )
+        yield name
+    finally:
+        for value, original in zip(values, tensors, strict=True):
+            value.const_value = original
 
 
 def _has_external_data(model: ir.Model) -> bool:

@@ -1,7 +1,7 @@
 """Hidden folders that files are written in before they are moved to their places, and what is left of dead ones.
 
 Each holds a lock for as long as its process lives. So the next writer tells the folders of dead processes, and removes
-them. Their files outside the folder are noted in it first.
+them. A process notes in its folder which files of weights outside it are of no use if it dies.
 """
 
 from __future__ import annotations
@@ -13,43 +13,52 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
-from amp_transpiler.graph.file_lock import NO_LOCK, open_locked, unlock
+from amp_transpiler.graph.data_files import Identity, remove_unused
+from amp_transpiler.graph.file_lock import NO_LOCK, LockBusy, hold, open_locked, unlock
 
-__all__ = ["note", "staging_folder"]
+__all__ = ["note", "placing", "staging_folder"]
 
 logger = logging.getLogger(__name__)
 
 _PREFIX = ".amp-transpiler-"
-_LOCK, _NOTE = "lock", "placed"
+_LOCK, _NOTE, _NEW = "lock", "note", "new"  # the lock, what else to remove, and the folder of the new files
+_PLACE_LOCK = ".amp-transpiler.lock"  # held while files are moved into a folder, which takes milliseconds
+_WAIT = 30.0  # seconds
 
 
 @contextlib.contextmanager
-def staging_folder(
-    place: pathlib.Path, sweep: Callable[[pathlib.Path, set[str]], None] | None = None
-) -> Iterator[pathlib.Path]:
+def staging_folder(place: pathlib.Path) -> Iterator[pathlib.Path]:
     """Provide a hidden folder in `place`, on the same disk, and remove it in the end. Those of dead processes go first.
-
-    Args:
-        place: the folder that the files are for.
-        sweep: called with `place` and the names of files there that a dead process noted.
 
     Raises:
         OSError: the folder cannot be made.
     """
-    _sweep(place, sweep)
+    _sweep(place)
     folder, handle = _make(place)
     try:
-        yield folder
+        yield folder / _NEW
     finally:
         _remove(folder, handle)
 
 
-def note(folder: pathlib.Path, names: Iterable[str]) -> None:
-    """Note in a staging folder which files outside it may be of no use if the process dies from now on."""
-    with (folder / _NOTE).open("w", encoding="utf-8", errors="surrogateescape") as file:
-        json.dump(sorted(names), file)
+@contextlib.contextmanager
+def placing(place: pathlib.Path) -> Iterator[None]:
+    """Let no other process move files into a folder meanwhile.
+
+    Raises:
+        LockBusy: another process did so for half a minute.
+        OSError: nothing can be written there.
+    """
+    with hold(place / _PLACE_LOCK, _WAIT):
+        yield
+
+
+def note(folder: pathlib.Path, files: Mapping[str, Identity]) -> None:
+    """Note in a staging folder which files outside it are of no use, if the process dies and no model names them."""
+    with (folder.parent / _NOTE).open("w", encoding="utf-8") as file:
+        json.dump(files, file)
         file.flush()
         os.fsync(file.fileno())
 
@@ -62,24 +71,28 @@ def _make(place: pathlib.Path) -> tuple[pathlib.Path, int]:
         except FileNotFoundError:  # another process took the new folder for a dead one's
             continue
         if handle is not None:
+            (folder / _NEW).mkdir()
             return folder, handle
 
 
-def _sweep(place: pathlib.Path, collect: Callable[[pathlib.Path, set[str]], None] | None) -> None:
-    """Remove the staging folders of dead processes of this user."""
+def _sweep(place: pathlib.Path) -> None:
+    """Remove the staging folders of dead processes of this user, and what they noted."""
     for folder in _staging_folders(place):
         try:
             handle = open_locked(folder / _LOCK)
         except OSError:
             continue  # it has just been removed, or may not be
-        if handle in {None, NO_LOCK}:
+        if handle is None or handle == NO_LOCK:
             continue
         try:
-            if collect is not None and (names := _noted(folder)):
-                collect(place, names)
-        finally:
+            if files := _noted(folder):
+                with hold(place / _PLACE_LOCK, 0.0):
+                    remove_unused(place, files)
+        except (LockBusy, OSError):
+            unlock(handle)
+        else:
             _remove(folder, handle)
-        logger.info("%s was left by a process that died: removed", folder)
+            logger.info("%s was left by a process that died: removed", folder)
 
 
 def _staging_folders(place: pathlib.Path) -> list[pathlib.Path]:
@@ -97,13 +110,13 @@ def _is_own_folder(entry: os.DirEntry[str]) -> bool:
     return os.name == "nt" or entry.stat(follow_symlinks=False).st_uid == os.geteuid()
 
 
-def _noted(folder: pathlib.Path) -> set[str]:
-    """Return the names that were noted in a folder, none if the process died while it noted them."""
+def _noted(folder: pathlib.Path) -> dict[str, Identity]:
+    """Return the files that were noted in a folder, none if the process died while it noted them."""
     try:
-        names = json.loads((folder / _NOTE).read_text(encoding="utf-8", errors="surrogateescape"))
-    except (OSError, ValueError):
-        return set()
-    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+        files = json.loads((folder / _NOTE).read_text(encoding="utf-8"))
+        return {str(name): (int(a), int(b), int(c)) for name, (a, b, c) in files.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _remove(folder: pathlib.Path, handle: int) -> None:

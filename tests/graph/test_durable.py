@@ -88,10 +88,10 @@ NO_PLACES = {
     "a null character": ("{folder}/a\0b", "null"),
     "a loop of links": ("{folder}/loop", "leads nowhere"),
     "a pipe": ("{folder}/pipe", "not a regular file"),
-    "stdout": ("/dev/stdout", "place of the system"),
-    "a new device": ("/dev/model.onnx", "place of the system"),
-    "a descriptor": ("/proc/self/fd/1", "place of the system"),
-    "a link to a device": ("{folder}/device", "place of the system"),
+    "stdout": ("/dev/stdout", "belongs to the system"),
+    "a new device": ("/dev/model.onnx", "belongs to the system"),
+    "a descriptor": ("/proc/self/fd/1", "belongs to the system"),
+    "a link to a device": ("{folder}/device", "belongs to the system"),
 }
 
 

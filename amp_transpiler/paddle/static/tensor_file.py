@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import pathlib
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from typing import BinaryIO
 
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from amp_transpiler.errors import InputError, OutputError
+from amp_transpiler.graph.durable import regular_place, replacing
+from amp_transpiler.graph.external_data import files_in_use
 
-__all__ = ["read_header", "read_tensors", "replacing", "with_suffix", "write_tensors"]
+__all__ = ["read_header", "read_tensors", "with_suffix", "write_tensors"]
 
 SUFFIX = ".safetensors"
 _LENGTH = 8  # bytes at the beginning that say how long the header is, little-endian
@@ -75,56 +74,17 @@ def write_tensors(
         at = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _LENGTH)
+    if regular_place(path) in files_in_use():
+        raise OutputError(f"{path}: is external data of a model in use; choose another name")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path}: its folder cannot be made: {error.strerror}") from error
     with replacing(path) as file:
         file.write(len(text).to_bytes(_LENGTH, "little"))
         file.write(text)
         for name in order:
             file.write(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
-
-
-@contextlib.contextmanager
-def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """Open a file beside `path`. It replaces `path` once all of it is on the disk, and is deleted if anything fails.
-
-    Raises:
-        OutputError: the file cannot be written, or the disk is full.
-    """
-    staged: pathlib.Path | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
-            raise OutputError(f"{path}: exists and is not a regular file; choose another name")
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            staged = pathlib.Path(file.name)
-            yield file  # type: ignore[misc]  # it is a binary file
-            file.flush()
-            os.fsync(file.fileno())
-        staged.chmod(0o666 & ~_umask())
-        staged.replace(path)
-        staged = None
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}; what was there is kept") from error
-    finally:
-        if staged is not None:
-            staged.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-def _sync_folder(folder: pathlib.Path) -> None:
-    """Make the new name survive a power failure, on systems that can flush a folder."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read_header(path: pathlib.Path) -> tuple[dict[str, tuple[np.dtype, tuple[int, ...]]], dict[str, str]]:
