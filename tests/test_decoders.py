@@ -1,0 +1,86 @@
+"""Decoders of language models as the builders of generative models write them, converted with low caches."""
+
+import collections
+
+import numpy as np
+import onnx
+import pytest
+
+import amp_transpiler as amp
+from tests.decoders import Decoder, feeds
+from tests.support import LIMITS, NUMPY, run
+
+FORMS = {
+    "rotary inside attention": {},
+    "rotary operator": {"rotary": "operator"},
+    "packed projections": {"packed": True},
+    "quantised weights": {"quantised": True},
+}
+ATTENTION = "com.microsoft::GroupQueryAttention"
+
+
+def names_kept(model):
+    """Inputs and outputs other than the caches."""
+    return [v.name for v in (*model.graph.input, *model.graph.output) if not v.name.startswith(("past_", "present."))]
+
+
+def convert(model, dtype, level="auto"):
+    return amp.transpile(model, level=level, dtype=dtype, keep_io_types=names_kept(model))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("form", "level"),
+    [
+        *((form, "auto") for form in FORMS),
+        ("rotary operator", "O1"),
+        ("quantised weights", "O1"),
+        ("packed projections", "O2"),
+    ],
+)
+def test_a_decoder_with_low_caches_runs_and_matches(form, level, dtype):
+    model = Decoder(**FORMS[form]).build()
+    step = feeds(model)
+    expected = run(model, step)
+    report = convert(model, dtype, level)
+    session = amp.Session(report.program, amp.CPUPlace())
+    assert session.emulated
+    low = {name: v.astype(NUMPY[dtype]) if name.startswith("past_") else v for name, v in step.items()}
+    found = dict(zip((info.name for info in session.outputs), session.run(low), strict=True))
+    for name, values in expected.items():
+        assert found[name].dtype == (NUMPY[dtype] if name.startswith("present.") else np.float32)
+        difference = np.linalg.norm(found[name].astype(np.float32) - values)
+        assert difference <= LIMITS["float16"] * np.linalg.norm(values), name
+    assert report.verdict.startswith("verified")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_everything_heavy_is_low_and_only_the_logits_are_cast(form):
+    report = convert(Decoder(**FORMS[form]).build(), "float16")
+    kinds = collections.Counter((row.op.rpartition("::")[2], row.precision) for row in report.decisions)
+    product = "MatMulNBits" if form == "quantised weights" else "MatMul"
+    assert kinds["GroupQueryAttention", "low"] == 2
+    assert (kinds[product, "low"], kinds[product, "high"]) == (11 if form == "packed projections" else 15, 0)
+    assert report.casts == 1
+
+
+def test_quantised_weights_stay_as_they_are():
+    """MatMulNBits takes its scales in the type of its data; the integers are left alone."""
+    model = Decoder(quantised=True).build()
+    converted = {t.name: t for t in convert(model, "float16").program.to_onnx().graph.initializer}
+    for tensor in model.graph.initializer:
+        if tensor.name.endswith(".quanta"):
+            assert (
+                onnx.numpy_helper.to_array(tensor).tobytes()
+                == onnx.numpy_helper.to_array(converted[tensor.name]).tobytes()
+            )
+        elif tensor.name.endswith(".scales"):
+            assert converted[tensor.name].data_type == onnx.TensorProto.FLOAT16
+
+
+def test_caches_keep_their_type_unless_asked():
+    report = amp.transpile(Decoder().build(), verify=False)
+    graph = report.program.to_onnx().graph
+    types = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}
+    assert types == {onnx.TensorProto.INT64, onnx.TensorProto.FLOAT}
+    assert {row.precision for row in report.decisions if row.op == ATTENTION} == {"low"}
