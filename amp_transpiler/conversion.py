@@ -39,6 +39,7 @@ from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import Constraints
+from amp_transpiler.precision.fused import fused_advice
 from amp_transpiler.precision.norm_folding import folds_norm
 from amp_transpiler.precision.opset_choice import OpsetChoice, choose_opset, opset_for_io
 from amp_transpiler.precision.policy import Policy
@@ -159,6 +160,7 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
     model = program.model
     with _pinned_outputs(program, policy):
         assignment = assign(model, policy, ranges)
+        program.notes += fused_advice(assignment)
         applied = run_pass(ApplyAssignment(assignment), model)
         cleaned = run_pass(CleanCasts(), model)
     run_pass(GuardFusions(), model)

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from amp_transpiler.ops.table import of_kind
 
-__all__ = ["BOUNDED", "CAPPED", "COMPUTE", "EXACT", "LOSS", "MOVEMENT", "RANDOM", "ROOT", "SCATTER", "SQUARES", "SUM"]
+__all__ = [
+    "BOUNDED",
+    "CAPPED",
+    "COMPUTE",
+    "EXACT",
+    "FUSED",
+    "LOSS",
+    "MOVEMENT",
+    "RANDOM",
+    "ROOT",
+    "SCATTER",
+    "SQUARES",
+    "SUM",
+]
 
 BOUNDED = of_kind("bounded")
 CAPPED = of_kind("capped")
 COMPUTE = of_kind("compute")
+FUSED = of_kind("fused")
 LOSS = of_kind("loss")
 MOVEMENT = of_kind("movement")
 EXACT = of_kind("exact") | MOVEMENT

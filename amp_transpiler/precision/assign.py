@@ -44,6 +44,7 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
         policy.low,
         decisions=decisions,
         missing_kernels=assigner.missing_kernels,
+        without_form=assigner.without_form,
         outputs_as_computed=policy.outputs_as_computed and not policy.training,
         constants=policy.constants,
     )
@@ -66,6 +67,7 @@ class _Assigner:
         self._unsafe = unsafe_nodes(model, policy.low, ranges) if policy.numerics == "static" else {}
         self._guarded = policy.use_guard and any(FP16_GUARD in region_of(node) for node in model.graph.all_nodes())
         self.missing_kernels: dict[str, int] = {}
+        self.without_form: list[ir.Node] = []
 
     def decide(self) -> dict[ir.Node, Decision]:
         self._decide_graph(self._model.graph)
@@ -105,6 +107,7 @@ class _Assigner:
                     ports_changed |= value in passed_on
             if ports_changed:
                 self.missing_kernels.clear()
+                self.without_form.clear()
                 self._decide_graph(self._model.graph)
 
     def _reconsider(self, node: ir.Node) -> list[ir.Value]:
@@ -142,6 +145,7 @@ class _Assigner:
         return found
 
     def _unsupported(self, node: ir.Node, found: Constraint) -> Decision:
+        self.without_form.append(node)
         if found.missing_kernel:
             name = operator_name(node)
             self.missing_kernels[name] = self.missing_kernels.get(name, 0) + 1

@@ -47,6 +47,7 @@ class Assignment:
             flow passes on, graph inputs if asked for.
         low_uses: (node or graph, index) of inputs of control flow and of graph outputs that expect low.
         missing_kernels: operator -> number of nodes that stay float32 only because no kernel exists.
+        without_form: nodes that stay float32 since neither schema nor kernels let them be low.
         rounded_values: results of float32 nodes that are stored low: float32 readers get the rounded numbers too.
         outputs_as_computed: outputs of the program keep the precision they are computed in.
         constants: how constants become low. `offline`: in the file, with a float32 copy for float32 readers; `whole`:
@@ -59,6 +60,7 @@ class Assignment:
     low_values: set[ir.Value] = dataclasses.field(default_factory=set)
     low_uses: set[tuple[ir.Node | ir.Graph, int]] = dataclasses.field(default_factory=set)
     missing_kernels: dict[str, int] = dataclasses.field(default_factory=dict)
+    without_form: list[ir.Node] = dataclasses.field(default_factory=list)
     rounded_values: set[ir.Value] = dataclasses.field(default_factory=set)
     constants: ConstantStorage = "offline"
 
