@@ -27,8 +27,8 @@ PRODUCTS = parse(
     q=np.float32(0.5),
 )
 GELUS = parse(
-    """(float[2,5,16] x) => (float[2,5,16] y) { a = MatMul(x, w) b = Add(a, s) c = Div(b, root) d = Erf(c) e = Add(d, one)
-    f = Mul(b, e) g = Mul(f, half) h = Add(g, x) i = LayerNormalization(h, s, s) y = MatMul(i, w) }""",
+    """(float[2,5,16] x) => (float[2,5,16] y) { a = MatMul(x, w) b = Add(a, s) c = Div(b, root) d = Erf(c)
+    e = Add(d, one) f = Mul(b, e) g = Mul(f, half) h = Add(g, x) i = LayerNormalization(h, s, s) y = MatMul(i, w) }""",
     w=array(16, 16, scale=0.3),
     s=array(16, seed=2),
     root=np.float32(2**0.5),
