@@ -10,9 +10,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_transpiler.errors import ModelError
+from amp_transpiler.errors import ModelError, OptionError
+from amp_transpiler.graph.dtypes import BFLOAT16
 from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.regions import INCLUDE, drop_region
 from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
@@ -41,7 +43,13 @@ from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import Constraints
 from amp_transpiler.precision.fused import fused_advice
 from amp_transpiler.precision.norm_folding import folds_norm
-from amp_transpiler.precision.opset_choice import OpsetChoice, choose_opset, opset_for_io
+from amp_transpiler.precision.opset_choice import (
+    FIRST_OPSET_WITH_BFLOAT16,
+    OpsetChoice,
+    asked_opset,
+    choose_opset,
+    opset_for_io,
+)
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 
@@ -119,7 +127,12 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         raise ModelError(
             f"{source}: uses operators newer than opset {NEWEST_OPSET}, which ONNX Runtime does not know yet"
         ) from error
-    program.notes += PassManager(_typed_passes(model, policy, ranges))(model).notes
+    try:
+        program.notes += PassManager(_typed_passes(model, policy, ranges))(model).notes
+    except OpsetConversionError as error:
+        if policy.opset is None:
+            raise
+        raise OptionError(f"opset {policy.opset} does not do for {source}: {error}") from error
 
 
 def _source_passes(program: Program) -> list[Pass[Any]]:
@@ -143,10 +156,26 @@ def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[
         return choose_opset(model, constraints, has_equivalent, policy.rules.can_lower)
 
     return [
+        *_asked_opset(policy, constraints),
         *([RaiseOpset(lambda model: opset_for_io(model, policy.low), required=True)] if policy.low_io else ()),
-        RaiseOpset(best_opset),
+        *([RaiseOpset(best_opset)] if policy.opset is None else ()),
         FoldBatchNorm(folds_norm(constraints, policy.rules, ranges)),
         SetIrVersion(),
+    ]
+
+
+def _asked_opset(policy: Policy, constraints: Constraints) -> list[Pass[Any]]:
+    """Bring a program to the opset that the user asked for, exactly: what is newer is written out by definition."""
+    opset = policy.opset
+    if opset is None:
+        return []
+    if policy.low_io and policy.low is BFLOAT16 and opset < FIRST_OPSET_WITH_BFLOAT16:
+        raise OptionError(
+            f"opset {opset} has no bfloat16, which inputs and outputs become: ask for {FIRST_OPSET_WITH_BFLOAT16}"
+        )
+    return [
+        LimitOpset(opset),
+        RaiseOpset(lambda model: asked_opset(model, constraints, has_equivalent, opset), required=True),
     ]
 
 
@@ -164,6 +193,8 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
         applied = run_pass(ApplyAssignment(assignment), model)
         cleaned = run_pass(CleanCasts(), model)
     run_pass(GuardFusions(), model)
+    if policy.included:
+        drop_region(model, INCLUDE)
     casts = sum(INSERTED in node.meta for node in all_nodes(model))
     logger.info("%d constants converted, %d casts inserted, %d removed", len(applied.converted), casts, cleaned.removed)
     return Conversion(assignment, applied.converted, casts, cleaned.removed)

@@ -181,6 +181,27 @@ OPTIONS = (
         python="Patterns of node names. Nodes whose name contains a match stay as they are written.",
     ),
     Option(
+        name="include",
+        group="decide",
+        flags=("--include",),
+        metavar="REGEX",
+        repeated=True,
+        parameter="include",
+        text="Nodes whose name contains a match run in lower precision by force, whatever lists, numerics and ranges "
+        "say. An error where a schema forbids it or no provider would run the node.",
+        python="Patterns of node names. Nodes whose name contains a match run in lower precision by force, whatever "
+        "lists, numerics and ranges say. An error where a schema forbids it or no provider would run the node.",
+    ),
+    Option(
+        name="opset",
+        group="decide",
+        flags=("--opset",),
+        metavar="N",
+        parameter="opset",
+        text="The opset of the result. Default: the model's, or a higher one in which more nodes can run in lower "
+        "precision. A lower one is an error unless the model can be written in it exactly.",
+    ),
+    Option(
         name="promote",
         group="decide",
         flags=("--promote",),

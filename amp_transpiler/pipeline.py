@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 import tempfile
@@ -15,7 +16,7 @@ from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, mark_region
+from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.graph.saving import Staged, check_destination, stage
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
@@ -23,7 +24,16 @@ from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report
 from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.describe import describe_copy, describe_result, describe_source
-from amp_transpiler.systems.choice import DEFAULT_DTYPE, Request, choose_policy
+from amp_transpiler.systems.choice import (
+    DEFAULT_DTYPE,
+    DtypeName,
+    LevelName,
+    PolicyName,
+    PresetName,
+    Request,
+    TargetName,
+    choose_policy,
+)
 from amp_transpiler.systems.program_names import IoTypes, low_inputs_and_outputs, resolved_lists
 from amp_transpiler.verification.child import start_early
 from amp_transpiler.verification.verify import check_result, check_source, convert_and_compare
@@ -35,20 +45,22 @@ def transpile(
     src: Any,
     dst: str | os.PathLike[str] | None = None,
     *,
-    level: str = "auto",
-    dtype: str = DEFAULT_DTYPE,
-    target: str = "cuda",
+    level: LevelName = "auto",
+    dtype: DtypeName = DEFAULT_DTYPE,
+    target: TargetName = "cuda",
     keep_io_types: IoTypes = True,
     amp_lists: UserLists | None = None,
     use_promote: bool = False,
     guard: str | Collection[str] = (),
     disable_amp: str | Collection[str] = (),
     inputs: Any = None,
-    tolerance: float | None = None,
+    tolerance: float | str | None = None,
     verify: bool = True,
-    policy: str = "paddle",
-    preset: str | None = None,
+    policy: PolicyName = "paddle",
+    preset: PresetName | None = None,
     mixed_ops: str | Collection[str] = (),
+    opset: int | None = None,
+    include: str | Collection[str] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Convert an fp32 model to mixed precision, check it, and write it.
@@ -86,6 +98,10 @@ def transpile(
             follows a cast to float32 in the source stays float32.
         mixed_ops: SambaNova's mixed operators, with or without a preset. `gemm`: inputs in lower precision, result in
             float32; `softmax`: input in float32, result in lower precision.
+        opset: The opset of the result. Default: the model's, or a higher one in which more nodes can run in lower
+            precision. A lower one is an error unless the model can be written in it exactly.
+        include: Patterns of node names. Nodes whose name contains a match run in lower precision by force, whatever
+            lists, numerics and ranges say. An error where a schema forbids it or no provider would run the node.
         progress: Called with the name of a phase and the fraction of it that is done.
 
     Returns:
@@ -103,6 +119,7 @@ def transpile(
         use_promote=use_promote,
         preset=preset,
         mixed_ops=mixed_ops,
+        opset=opset,
     )
     chosen = _with_tolerance(choose_policy(request), tolerance)  # a wrong option is told before the model is read
     destination = None if dst is None else pathlib.Path(dst)
@@ -116,7 +133,7 @@ def transpile(
             chosen = dataclasses.replace(choose_policy(request), tolerance=chosen.tolerance)
         # Verification compares with the source, so it needs a program of its own to work on.
         program = source.clone() if verify or not isinstance(src, (str, os.PathLike)) else source
-        chosen = _with_program(chosen, program, keep_io_types, guard, disable_amp)
+        chosen = _with_program(chosen, program, keep_io_types, guard, disable_amp, include)
         report = describe_source(source, destination, chosen, level=request.level_name, asked=request.label)
     if chosen.copies:
         return _copied(source, chosen, report, destination, clock)
@@ -140,13 +157,18 @@ def transpile(
     return report
 
 
-def _with_tolerance(policy: Policy, tolerance: float | None) -> Policy:
+def _with_tolerance(policy: Policy, tolerance: float | str | None) -> Policy:
     """Return the policy with the user's own tolerance, if there is one."""
     if tolerance is None:
         return policy
-    if not tolerance > 0.0:
-        raise OptionError(f"tolerance is {tolerance}: expected a fraction above 0, such as 0.01 for one percent")
-    return dataclasses.replace(policy, tolerance=tolerance)
+    try:
+        text = str(tolerance)
+        fraction = float(text[:-1]) / 100 if text.endswith("%") else float(tolerance)
+    except (TypeError, ValueError):
+        fraction = math.nan
+    if not fraction > 0.0 or isinstance(tolerance, bool):
+        raise OptionError(f"tolerance is {tolerance!r}: expected a fraction above 0 such as 0.01, or '1%'")
+    return dataclasses.replace(policy, tolerance=fraction)
 
 
 def _with_program(
@@ -155,15 +177,18 @@ def _with_program(
     keep_io_types: IoTypes,
     guard: str | Collection[str],
     disable_amp: str | Collection[str],
+    include: str | Collection[str],
 ) -> Policy:
     """Mark the user's regions in the program, and return the policy with the program's own facts filled in."""
-    for kind, patterns in ((FP16_GUARD, guard), (DISABLE_AMP, disable_amp)):
+    if include and policy.copies:
+        raise OptionError("include has no meaning where nothing is changed: drop it, or choose another level or preset")
+    for kind, patterns in ((FP16_GUARD, guard), (DISABLE_AMP, disable_amp), (INCLUDE, include)):
         for pattern in (patterns,) if isinstance(patterns, str) else patterns:
             mark_region(program, kind, nodes=pattern)
     low_io = low_inputs_and_outputs(program, keep_io_types, policy.low.name)
     fitting = fitted(dataclasses.replace(policy, low_io=low_io), program)
     # A guard named for this conversion counts under every system's rules, not under Paddle's alone.
-    return dataclasses.replace(fitting, use_guard=policy.use_guard or bool(guard))
+    return dataclasses.replace(fitting, use_guard=policy.use_guard or bool(guard), included=bool(include))
 
 
 def _copied(source: Program, policy: Policy, report: Report, destination: pathlib.Path | None, clock: Clock) -> Report:

@@ -38,6 +38,7 @@ from amp_transpiler.runtime.benchmark import benchmark
 from amp_transpiler.runtime.cuda import driver_device_count
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.runtime.places import Place
+from amp_transpiler.systems.choice import DtypeName
 from amp_transpiler.verification.compare import compare_outputs
 
 MODELS = pathlib.Path(__file__).resolve().parent.parent / "models"
@@ -102,10 +103,11 @@ def check(subject: Subject, place: Place, folder: pathlib.Path, runs: int) -> li
     """Return a record for each conversion of one model: ours in both formats, ONNX Runtime's in float16."""
     reference = _outputs(subject.path, subject, place)
     records = []
-    for dtype in ("float16", "bfloat16"):
+    formats: tuple[DtypeName, ...] = ("float16", "bfloat16")
+    for dtype in formats:
         target = folder / f"{subject.name}.{dtype}.onnx"
 
-        def convert(target: pathlib.Path = target, dtype: str = dtype) -> Record:
+        def convert(target: pathlib.Path = target, dtype: DtypeName = dtype) -> Record:
             report = amp.transpile(subject.path, target, dtype=dtype, inputs=subject.feeds)
             return {"low_nodes": report.low_nodes, "nodes": report.nodes, "casts": report.casts}
 

@@ -26,6 +26,8 @@ _NO_EFFECT_ON_COPIES = (
     "black_var",
     "guard",
     "disable_amp",
+    "include",
+    "opset",
     "inputs",
     "tolerance",
     "benchmark",
@@ -54,6 +56,8 @@ class Options:
     black_var: list[str]
     guard: list[str]
     disable_amp: list[str]
+    include: list[str]
+    opset: int | None
     policy: str
     preset: str | None
     mixed_ops: str | None
@@ -82,6 +86,8 @@ class Options:
             "mixed_ops": self.mixed_ops or (),
             "guard": tuple(self.guard),
             "disable_amp": tuple(self.disable_amp),
+            "include": tuple(self.include),
+            "opset": self.opset,
             "inputs": self.inputs,
             "tolerance": self.tolerance,
             "verify": not self.no_verify,

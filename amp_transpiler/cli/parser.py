@@ -124,6 +124,12 @@ def _regex(text: str) -> str:
     return text
 
 
+def _opset(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no opset: expected a number such as 17")
+    return int(text[:9])
+
+
 def _tolerance(text: str) -> float:
     try:
         value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
@@ -152,6 +158,8 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "mixed_ops": _mixed_ops,
     "guard": _regex,
     "disable_amp": _regex,
+    "include": _regex,
+    "opset": _opset,
     "tolerance": _tolerance,
     "io_types": _io_types,
 }

@@ -25,9 +25,11 @@ __all__ = [
     "DISABLE_AMP",
     "FP16_GUARD",
     "FUNCTION_KEY",
+    "INCLUDE",
     "REGION_KEY",
     "current_region",
     "disable_amp",
+    "drop_region",
     "fp16_guard",
     "inside_region_of",
     "is_guarded",
@@ -38,6 +40,7 @@ __all__ = [
 
 FP16_GUARD: Literal["fp16_guard"] = "fp16_guard"
 DISABLE_AMP: Literal["disable_amp"] = "disable_amp"
+INCLUDE: Literal["include"] = "include"  # low by force, for one conversion: files do not keep it
 KINDS = (FP16_GUARD, DISABLE_AMP)
 REGION_KEY = "amp_transpiler.region"
 FUNCTION_KEY = "amp_transpiler.function"  # metadata: the function of `nn.functional` that built the node
@@ -182,7 +185,7 @@ def mark_region(program: _HasModel | ir.Model | onnx.ModelProto, kind: str, *, n
     Raises:
         OptionError: `kind` is no kind of region, `nodes` is no regular expression or matches no node.
     """
-    if kind not in KINDS:
+    if kind not in (*KINDS, INCLUDE):
         raise OptionError(f"unknown kind of region {kind!r}: expected {' or '.join(map(repr, KINDS))}")
     pattern = compile_pattern(nodes, "region")
     if isinstance(program, onnx.ModelProto):
@@ -195,6 +198,18 @@ def mark_region(program: _HasModel | ir.Model | onnx.ModelProto, kind: str, *, n
     if not marked:
         raise OptionError(_nothing_matches(program, nodes))
     return marked
+
+
+def drop_region(model: ir.Model, kind: str) -> None:
+    """Take every node out of all regions of a kind, in place."""
+    for node in model.graph.all_nodes():
+        regions = node.metadata_props.get(REGION_KEY, "").split(";")
+        if kind not in regions:
+            continue
+        if rest := [region for region in regions if region != kind]:
+            node.metadata_props[REGION_KEY] = ";".join(rest)
+        else:
+            del node.metadata_props[REGION_KEY]
 
 
 def _mark_nodes(nodes: Iterable[ir.Node], pattern: Pattern, kind: str, *, inside: bool) -> int:

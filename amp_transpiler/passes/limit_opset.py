@@ -106,6 +106,10 @@ def _definition(node: ir.Node, opset: int, name: str) -> onnx.FunctionProto:
     if not function.input:  # some builders leave the interface to the schema
         function.input.extend(formal.name for formal in schema.inputs)
         function.output.extend(formal.name for formal in schema.outputs)
+    made = {name for step in function.node for name in step.output}
+    kept = [name for name in function.output if name in made]  # a body may leave out outputs that the node does
+    del function.output[:]
+    function.output.extend(kept)
     _give_attributes(function, schema)
     del function.opset_import[:]  # the body of the schema in force is written for the opset in force
     function.opset_import.append(onnx.helper.make_opsetid("", opset))

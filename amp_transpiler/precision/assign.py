@@ -6,7 +6,8 @@ import collections
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, region_of
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, region_of
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.walk import bodies, control_ports, has_bodies
 from amp_transpiler.ops.kinds import CAPPED
@@ -34,9 +35,14 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
         model: a typed program, its functions inlined, nodes in topological order.
         policy: how to decide.
         ranges: measured constants to reuse, since reading large weights takes time.
+
+    Raises:
+        OptionError: a node that the user wants low by force cannot be low.
     """
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
+    if policy.included and not any(decision.forced for decision in decisions.values()):
+        raise OptionError("--include matches no node with a float32 tensor that is its own to choose the type of")
     if policy.drop_islands:
         for node, reason in islands(decisions):
             decisions[node] = Decision("high", reason, neutral=True)
@@ -130,6 +136,8 @@ class _Assigner:
         found = self._constraint(node)
         if found.reads_any:
             return Decision("untouched", found.reason or "it takes its input in any precision", takes_any=True)
+        if INCLUDE in region_of(node):
+            return self._forced(node, found)
         if found.form is None:
             return self._rules.decide_without_form(node) or self._unsupported(node, found)
         if node in self._folded:
@@ -137,6 +145,19 @@ class _Assigner:
         if reason := self._must_stay_float32(node, found.form):
             return Decision("high", reason)
         return self._rules.decide(node, found.form, self._state)
+
+    def _forced(self, node: ir.Node, found: Constraint) -> Decision:
+        """Make a node low by force: lists, numerics and ranges do not count, a kernel only so far as one must exist."""
+        which = f"--include: node '{node.name}' ({operator_name(node)})"
+        if DISABLE_AMP in region_of(node):
+            raise OptionError(f"{which} is inside a disable_amp region as well, which keeps it as it is: drop one")
+        if found.form is not None:
+            return Decision("low", "low by force (--include)", found.form, forced=True)
+        elsewhere = self._constraints.of(node, anywhere=True) if found.missing_kernel else found
+        if elsewhere.form is not None:
+            reason = f"low by force (--include), though there is {found.reason}: another provider runs it"
+            return Decision("low", reason, elsewhere.form, forced=True)
+        raise OptionError(f"{which} cannot be {self._policy.low}: {found.reason}; narrow the pattern")
 
     def _constraint(self, node: ir.Node) -> Constraint:
         found = self._constraints.of(node)

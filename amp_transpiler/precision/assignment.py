@@ -26,6 +26,7 @@ class Decision:
         takes_any: the node accepts its float inputs in any precision.
         neutral: the node is float32 only because nothing near it is low. Rules that follow their inputs ignore it.
         rounded: outputs, by index, of a float32 node that are stored low.
+        forced: the user made the node low by force (`include`): no rule, repair or saving of casts takes it back.
     """
 
     precision: Literal["low", "high", "untouched"]
@@ -34,6 +35,7 @@ class Decision:
     takes_any: bool = False
     neutral: bool = False
     rounded: frozenset[int] = frozenset()
+    forced: bool = False
 
 
 @dataclasses.dataclass(slots=True)

@@ -91,17 +91,25 @@ class Constraints:
         self._model = model
         self._of_kind = _judge(target, low, training)
 
-    def of(self, node: ir.Node, *, opset: int | None = None, inputs: frozenset[int] | None = None) -> Constraint:
+    def of(
+        self,
+        node: ir.Node,
+        *,
+        opset: int | None = None,
+        inputs: frozenset[int] | None = None,
+        anywhere: bool = False,
+    ) -> Constraint:
         """Return the constraint of a node.
 
         Args:
             node: a node with a float32 input or output and no body.
             opset: judge at this version of ONNX's domain instead of the program's own.
             inputs: look for the low form in which exactly these inputs are low; None: that with the most low slots.
+            anywhere: a kernel of the provider that the target falls back to will do.
         """
         if opset is None or not is_standard(node):
-            return self._of_kind(kind_of(node, opset_of(self._model, node.domain)), self.imports(), inputs)
-        return self._of_kind(kind_of(node, opset), self.imports(opset), inputs)
+            return self._of_kind(kind_of(node, opset_of(self._model, node.domain)), self.imports(), inputs, anywhere)
+        return self._of_kind(kind_of(node, opset), self.imports(opset), inputs, anywhere)
 
     def imports(self, opset: int | None = None) -> Imports:
         """The domains that the program imports, with `opset` as the version of ONNX's own if it is given."""
@@ -113,7 +121,7 @@ def _imports(opset_imports: Imports, opset: int | None) -> Imports:
     return imports_of(dict(opset_imports) if opset is None else {**dict(opset_imports), "": opset})
 
 
-JudgesKind = Callable[[Kind, Imports, "frozenset[int] | None"], Constraint]
+JudgesKind = Callable[[Kind, Imports, "frozenset[int] | None", bool], Constraint]
 
 
 @functools.cache
@@ -140,7 +148,7 @@ class _Judge:
         self._low_type = f"tensor({low.name})"
         self._training = training
 
-    def constraint(self, kind: Kind, imports: Imports, inputs: frozenset[int] | None) -> Constraint:
+    def constraint(self, kind: Kind, imports: Imports, inputs: frozenset[int] | None, anywhere: bool) -> Constraint:
         """Return the constraint of a kind in a program with these imports."""
         operator = operator_of(kind, imports)
         sig, name, standard = operator.signature, kind.op_type, not kind.domain
@@ -159,12 +167,22 @@ class _Judge:
             found = _lowered_form(kind, sig)
             fits = inputs is None or found.form is None or found.form.inputs == inputs
             return found if fits else Constraint(None, _no_such_form(name))
-        return self._form_that_runs(operator, sig, slots, inputs)
+        runs = self._runs_anywhere if anywhere else self._target.runs
+        return self._form_that_runs(operator, sig, slots, inputs, runs)
+
+    def _runs_anywhere(self, operator: Operator) -> bool:
+        """Whether the target or its last resort runs the operator, so that the program loads at all."""
+        return self._target.runs(operator) or self._target.providers[-1].runs(operator)
 
     def _form_that_runs(
-        self, operator: Operator, sig: Signature, slots: list[_FloatSlot], inputs: frozenset[int] | None
+        self,
+        operator: Operator,
+        sig: Signature,
+        slots: list[_FloatSlot],
+        inputs: frozenset[int] | None,
+        runs: Callable[[Operator], bool],
     ) -> Constraint:
-        """The form with the most low slots, or with exactly these low inputs, that the target runs."""
+        """The form with the most low slots, or with exactly these low inputs, that `runs` accepts."""
         name, primary, fixed = operator.op_type, _primary(slots), _fixed_parameters(operator, sig)
         params = dict.fromkeys(slot.param for slot in slots)
         free = [param for param in params if self._low_type in sig.allowed.get(param, ()) and param not in fixed]
@@ -172,7 +190,7 @@ class _Judge:
             return Constraint(None, f"{name}'s attribute fixes the type of its output")
         for chosen in _subsets(free, primary):
             form = _form(slots, chosen)
-            if (inputs is None or form.inputs == inputs) and self._target.runs(self._lowered(operator, sig, chosen)):
+            if (inputs is None or form.inputs == inputs) and runs(self._lowered(operator, sig, chosen)):
                 return Constraint(form)
         if inputs is not None:
             return Constraint(None, _no_such_form(name))

@@ -27,7 +27,7 @@ def islands(decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, st
     for node in parent:
         groups[_root(parent, node)].append(node)
     for group in groups.values():
-        if any(_computes(node) for node in group):
+        if any(_computes(node) or decisions[node].forced for node in group):
             continue
         work = sum(not (is_standard(node) and node.op_type in MOVEMENT) for node in group)
         casts = _casts(group, decisions)

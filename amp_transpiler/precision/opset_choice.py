@@ -22,9 +22,9 @@ from amp_transpiler.precision.constraints import Constraints, touches_float32
 from amp_transpiler.targets.operator import operator_of
 from amp_transpiler.targets.runtime_schemas import schema_version, schema_versions
 
-__all__ = ["OpsetChoice", "choose_opset", "opset_for_io"]
+__all__ = ["FIRST_OPSET_WITH_BFLOAT16", "OpsetChoice", "asked_opset", "choose_opset", "opset_for_io"]
 
-_FIRST_OPSET_WITH_BFLOAT16 = 13  # where Cast knows it
+FIRST_OPSET_WITH_BFLOAT16 = 13  # where Cast knows it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class OpsetChoice:
 def opset_for_io(model: ir.Model, low: LowFormat) -> OpsetChoice:
     """Return the opset that a model needs for inputs and outputs in `low`."""
     opset = opset_of(model, "")
-    if low is not BFLOAT16 or opset >= _FIRST_OPSET_WITH_BFLOAT16:
+    if low is not BFLOAT16 or opset >= FIRST_OPSET_WITH_BFLOAT16:
         return OpsetChoice(opset)
-    reason = f"opset raised to {_FIRST_OPSET_WITH_BFLOAT16}: inputs and outputs become bfloat16"
-    return OpsetChoice(_FIRST_OPSET_WITH_BFLOAT16, reason)
+    reason = f"opset raised to {FIRST_OPSET_WITH_BFLOAT16}: inputs and outputs become bfloat16"
+    return OpsetChoice(FIRST_OPSET_WITH_BFLOAT16, reason)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -105,6 +105,36 @@ def choose_opset(
             reason = _reason(start, low, total, constraints.low.name, lost)
             best, most = OpsetChoice(opset, f"opset {own} -> {opset}: {reason}", tuple(lost)), low
     return best
+
+
+def asked_opset(
+    model: ir.Model, constraints: Constraints, has_equivalent: Callable[[ir.Node], bool], opset: int
+) -> OpsetChoice:
+    """Return the opset that the user asked for, at or above the model's own.
+
+    Nodes that lose their kernel there are rewritten if they can be.
+
+    Args:
+        model: a typed program.
+        constraints: the constraints of its nodes.
+        has_equivalent: whether a node can be written in operators that keep their kernels.
+        opset: the opset.
+    """
+    own = opset_of(model, "")
+    if opset == own:
+        return OpsetChoice(own)
+    groups = _groups(model, own, lambda _: True)
+    lost = [node for group in groups if _loses_kernel(group, constraints, own, opset) for node in group.nodes]
+    rewrite = tuple(filter(has_equivalent, lost))
+    notes = (
+        ("written in operators that keep their kernels", {node.op_type for node in rewrite}),
+        (
+            f"without a kernel on {constraints.target.name} there",
+            {node.op_type for node in lost if node not in rewrite},
+        ),
+    )
+    told = [f"; {', '.join(sorted(op_types))} {what}" for what, op_types in notes if op_types]
+    return OpsetChoice(opset, f"opset {own} -> {opset} as asked{''.join(told)}", rewrite)
 
 
 def _groups(model: ir.Model, opset: int, can_lower: Callable[[ir.Node], bool]) -> list[_Group]:

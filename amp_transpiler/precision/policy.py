@@ -32,6 +32,8 @@ class Policy:
         repair_limit: how often a result that is not accurate enough may be repaired.
         tolerance: the largest relative norm error of an output, as a fraction; infinite for no limit.
         use_guard: if the program has any `fp16_guard` region, only nodes inside one may be low.
+        included: some nodes are low by force (regions of the kind `include`).
+        opset: the version of ONNX's own domain to convert to; None: the source's, or a higher one with more low nodes.
         low_io: names of graph inputs and outputs that become low themselves.
         forced_high: node name -> reason, for nodes that a repair made float32.
         parameters: names of the graph inputs of a training program that hold parameters.
@@ -53,6 +55,8 @@ class Policy:
     repair_limit: int = 0
     tolerance: float = math.inf
     use_guard: bool = False
+    included: bool = False
+    opset: int | None = None
     low_io: frozenset[str] = frozenset()
     forced_high: Mapping[str, str] = dataclasses.field(default_factory=dict)
     parameters: frozenset[str] = frozenset()

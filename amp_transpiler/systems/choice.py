@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from typing import Literal, TypeAlias, cast
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import LowFormat, low_format
@@ -15,7 +16,26 @@ from amp_transpiler.systems.registry import SYSTEMS, rules_class
 from amp_transpiler.systems.sambanova.rules import PRESETS, SambanovaRules, find_preset, parse_mixed_ops
 from amp_transpiler.targets import Target, find_target
 
-__all__ = ["DEFAULT_DTYPE", "Request", "choose_policy"]
+__all__ = [
+    "DEFAULT_DTYPE",
+    "DtypeName",
+    "LevelName",
+    "PolicyName",
+    "PresetName",
+    "Request",
+    "TargetName",
+    "choose_policy",
+]
+
+# For type checkers: the names in the tables, which also take levels in any case and numpy's dtypes.
+LevelName: TypeAlias = Literal["auto", "O0", "OD", "O1", "O2"]
+DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32", "fp16", "bf16", "fp32"]
+TargetName: TypeAlias = Literal["cuda", "cpu", "any", "tensorrt"]
+PolicyName: TypeAlias = Literal["paddle", "torch", "raf", "mxnet"]
+PresetName: TypeAlias = Literal["mp0", "mp1", "mp4", "default"]
+
+
+_OLDEST_OPSET = 7  # that ONNX Runtime promises to read
 
 
 class _Default(str):
@@ -24,7 +44,7 @@ class _Default(str):
     __slots__ = ()
 
 
-DEFAULT_DTYPE: str = _Default("float16")
+DEFAULT_DTYPE = cast(DtypeName, _Default("float16"))
 """float16; bfloat16 with SambaNova's presets and mixed operators."""
 
 
@@ -41,6 +61,7 @@ class Request:
         use_promote: Paddle's promotion.
         preset: one of SambaNova's presets, instead of a policy and level.
         mixed_ops: SambaNova's operators in mixed precision, with or without a preset.
+        opset: the version of ONNX's own domain to convert to, or None.
     """
 
     policy: str = "paddle"
@@ -51,6 +72,7 @@ class Request:
     use_promote: bool = False
     preset: str | None = None
     mixed_ops: str | Collection[str] = ()
+    opset: int | None = None
 
     @property
     def by_sambanova(self) -> bool:
@@ -82,6 +104,21 @@ def choose_policy(request: Request) -> Policy:
     Raises:
         OptionError: an option has no such value, or two options contradict each other.
     """
+    policy = _policy_of_system(request)
+    if request.opset is None:
+        return policy
+    _check_opset(request.opset, policy.target.newest_opset)
+    if policy.copies:
+        raise OptionError(f"{request.label} changes nothing, so opset {request.opset} has no meaning: drop one")
+    return dataclasses.replace(policy, opset=request.opset)
+
+
+def _check_opset(opset: object, newest: int) -> None:
+    if not isinstance(opset, int) or not _OLDEST_OPSET <= opset <= newest:
+        raise OptionError(f"opset is {opset!r}: expected a number from {_OLDEST_OPSET} to {newest}")
+
+
+def _policy_of_system(request: Request) -> Policy:
     target = find_target(request.target)
     if request.policy not in SYSTEMS:
         raise OptionError(f"unknown policy {request.policy!r}: expected one of {', '.join(SYSTEMS)}")

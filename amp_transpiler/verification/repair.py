@@ -76,7 +76,11 @@ def worst_nodes(
     Raises:
         CannotCompare: one of the programs does not run with its intermediates as outputs.
     """
-    candidates = {str(node.name) for node, decision in assignment.decisions.items() if decision.precision == "low"}
+    candidates = {
+        str(node.name)
+        for node, decision in assignment.decisions.items()
+        if decision.precision == "low" and not decision.forced
+    }
     wanted = [str(v.name) for node in prepared.model.graph for v in node.outputs if is_float32(v) and v.name]
     exact = _intermediates(prepared, wanted, reference)
     rounded = _intermediates(emulate(low_program), wanted, reference)
