@@ -62,7 +62,8 @@ OPTIONS = (
         group="files",
         metavar="MODEL",
         parameter="src",
-        text="An fp32 ONNX file. Several are converted one after the other.",
+        text="An fp32 ONNX file; a folder, for every `.onnx` file directly in it except results of former runs "
+        "(`*.fp16.onnx`, `*.bf16.onnx`, `*.fp32.onnx`); or `-`, for standard input.",
         python="The model: a path, `onnx.ModelProto`, `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. It is "
         "never changed.",
     ),
@@ -72,8 +73,9 @@ OPTIONS = (
         flags=("-o",),
         metavar="OUT",
         parameter="dst",
-        text="The file to write, or with several models the folder. Default: `STEM.fp16.onnx` or `STEM.bf16.onnx` "
-        "beside the model. An existing file is replaced.",
+        text="The file to write; with a slash at its end, and for several models or a folder of them, the folder; `-` "
+        "for standard output. Default: `STEM.fp16.onnx` or `STEM.bf16.onnx` beside the model. An existing file is "
+        "replaced, a missing folder is made.",
         python="The file to write; None keeps the result in memory, as `Report.program`.",
     ),
     Option(
@@ -81,6 +83,13 @@ OPTIONS = (
         group="files",
         flags=("--dry-run",),
         text="Convert and check, but write no model.",
+    ),
+    Option(
+        name="jobs",
+        group="files",
+        flags=("--jobs",),
+        metavar="N",
+        text="Convert several models at a time, in N processes. Default: 1.",
     ),
     Option(
         name="level",

@@ -146,10 +146,10 @@ def test_destination(arguments, expected, tmp_path, monkeypatch, transpile):
     ("error", "status", "message"),
     [
         (ModelError("model.onnx: bad"), 2, "model.onnx: bad"),
-        (OptionError("no\nsuch   pattern"), 2, "no such pattern"),
+        (OptionError("no such   pattern"), 2, "no such pattern"),
         (EnvironmentProblem("install one wheel"), 2, "install one wheel"),
         (VerificationError("Add: float and float16"), 1, "Add: float and float16; nothing was written"),
-        (RuntimeError("surprise"), 3, "internal error: RuntimeError: surprise; please report it"),
+        (RuntimeError("sur\nprise"), 3, "internal error: RuntimeError: sur prise; please report it"),
         (MemoryError(), 3, "out of memory"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from amp_transpiler.cli import printing
 from amp_transpiler.cli.exit_status import INTERRUPTED, status_of
 from amp_transpiler.cli.options import parse
+from amp_transpiler.cli.streams import lenient_streams
 
 __all__ = ["main"]
 
@@ -21,9 +21,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the arguments without the program's name; None stands for those of the process.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # A name that the terminal cannot show must not end the run.
-            stream.reconfigure(errors="backslashreplace")
+    with lenient_streams():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     verbose = False
     try:
         options = parse(argv)

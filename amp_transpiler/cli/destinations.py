@@ -1,4 +1,7 @@
-"""The files that the command writes: results, reports, and the folder for several models."""
+"""The files that the command writes: results, reports, and the folder for results.
+
+Every place is compared with every file of every source and result before any work is done.
+"""
 
 from __future__ import annotations
 
@@ -9,59 +12,97 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from amp_transpiler.cli.options import Options
+from amp_transpiler.cli.places import STREAM, check_name, is_standard_input
+from amp_transpiler.cli.sources import Sources
 from amp_transpiler.errors import OutputError
 
-__all__ = ["Job", "check_report_places", "destinations", "output_folder", "write_text"]
+__all__ = ["Job", "check_places", "destinations", "output_folder"]
 
-_SUFFIXES = {"float16": "fp16", "bfloat16": "bf16"}
+_SUFFIXES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One model and where its result goes."""
+    """One model and where its result goes.
+
+    Attributes:
+        model: a file, or a name of standard input.
+        output: a file, or `-` for standard output.
+    """
 
     model: pathlib.Path
     output: pathlib.Path
 
 
-def destinations(options: Options) -> list[Job]:
+def destinations(sources: Sources, options: Options) -> list[Job]:
     """Return where each model's result goes.
 
     Raises:
-        OutputError: two results, or a result and a source, would be the same file.
+        OutputError: `-o` cannot mean what it says, or two results would be the same file.
     """
-    jobs = [Job(model, _destination(model, options)) for model in options.models]
+    _check_output(sources, options)
+    jobs = [Job(model, _destination(model, sources, options)) for model in sources.models]
     taken: dict[str, pathlib.Path] = {}
-    sources = {os.path.realpath(job.model): job.model for job in jobs}
     for job in jobs:
         place = os.path.realpath(job.output)
         if place in taken:
             raise OutputError(
                 f"{job.model} and {taken[place]} would both be written to {job.output}; convert them one by one with -o"
             )
-        if place in sources and len(jobs) > 1:
-            raise OutputError(f"{job.output}: the result of {job.model} would replace model {sources[place]}; use -o")
         taken[place] = job.model
     return jobs
 
 
-def _destination(model: pathlib.Path, options: Options) -> pathlib.Path:
-    default = model.with_name(f"{model.stem}.{_SUFFIXES[options.low_dtype]}.onnx") if model.name else model
+def _check_output(sources: Sources, options: Options) -> None:
+    output = options.output
+    if output is None:
+        if is_standard_input(sources.models[0]) and not options.dry_run:
+            raise OutputError("a model from standard input has no place of its own; say with -o where its result goes")
+        return
+    if output == STREAM:
+        if sources.are_many:
+            raise OutputError("-o -: standard output takes one model; give -o a folder for several")
+        if options.json == STREAM:
+            raise OutputError("-o - and --json -: both would be written to standard output; give one of them a file")
+        return
+    check_name("-o", output)
+    if not sources.are_many and not output.endswith(os.sep) and pathlib.Path(output).is_dir():
+        raise OutputError(
+            f"-o {output}: is a folder, not a regular file; for a result inside it write -o {output}{os.sep}"
+        )
+    if _is_stream_device(output):
+        raise OutputError(f"-o {output}: is a device, not a regular file; -o - writes to standard output")
+
+
+def _destination(model: pathlib.Path, sources: Sources, options: Options) -> pathlib.Path:
+    stem = "stdin" if is_standard_input(model) else model.stem
+    name = f"{stem}.{_SUFFIXES[options.low_dtype]}.onnx"
     if options.output is None:
-        return default
+        return model.with_name(name) if model.name else model
     output = pathlib.Path(options.output)
-    return output if len(options.models) == 1 else output / default.name
+    return output / name if _is_folder(sources, options) else output
+
+
+def _is_folder(sources: Sources, options: Options) -> bool:
+    """Whether `-o` names a folder: for many models, and with a slash at its end."""
+    output = options.output
+    return output is not None and output != STREAM and (sources.are_many or output.endswith(os.sep))
+
+
+def _is_stream_device(name: str) -> bool:
+    """Whether a name stands for an open descriptor, which may be a file that only looks like one to replace."""
+    return str(pathlib.Path(name).absolute().parent) in {"/dev", "/dev/fd", "/proc/self/fd"} and os.path.lexists(name)
 
 
 @contextlib.contextmanager
-def output_folder(options: Options) -> Iterator[None]:
-    """Create the folder that several models go to; remove it again if nothing was written."""
-    if options.output is None or len(options.models) == 1 or options.dry_run:
+def output_folder(sources: Sources, options: Options) -> Iterator[None]:
+    """Create the folder that results go to; remove it again if nothing was written."""
+    if options.output is None or options.dry_run or not _is_folder(sources, options):
         yield
         return
     folder = pathlib.Path(options.output)
     if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder}: with several models -o names a folder, but this is a file")
+        raise OutputError(f"-o {options.output}: names a folder here, but this is a file")
     is_new = not folder.exists()
     try:
         folder.mkdir(exist_ok=True)
@@ -75,41 +116,65 @@ def output_folder(options: Options) -> Iterator[None]:
                 folder.rmdir()
 
 
-def check_report_places(options: Options, jobs: Sequence[Job]) -> None:
-    """Raise OutputError if a report could not be written, before any work is done."""
-    taken = {os.path.realpath(path): path for job in jobs for path in (job.model, job.output)}
+def check_places(options: Options, jobs: Sequence[Job]) -> None:
+    """Raise OutputError if a result or report would replace a file that is in use, or could not be written."""
+    in_use = _InUse(options, jobs)
+    if len(jobs) > 1:  # the conversion of one model does this itself
+        for job in jobs:
+            if (found := in_use.file_at(job.output)) is not None:
+                raise OutputError(f"{job.output}: the result of {job.model} would replace {found}; use -o")
+    taken: dict[str, str] = {}
     for option, text in (("--report", options.report), ("--json", options.json)):
-        if text is None or text == "-":
+        if text is None or text == STREAM:
             continue
-        path = pathlib.Path(text)
+        path = _report_place(option, text)
         place = os.path.realpath(path)
-        if path.is_dir():
-            raise OutputError(f"{option} {text}: is a folder; give the name of a file")
-        if not path.parent.is_dir():
-            raise OutputError(f"{option} {text}: the folder {path.parent} does not exist; create it first")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise OutputError(f"{option} {text}: cannot be written there; choose another place")
-        if place in taken:
-            raise OutputError(f"{option} {text}: is also {taken[place]}; give the report a file of its own")
-        taken[place] = path
+        owner = taken.get(place) or str(in_use.file_at(path) or in_use.result_at(path) or "")
+        if owner:
+            raise OutputError(f"{option} {text}: is also {owner}; give the report a file of its own")
+        taken[place] = text
 
 
-def write_text(text: str, path: pathlib.Path) -> None:
-    """Write a report completely or not at all.
+def _report_place(option: str, text: str) -> pathlib.Path:
+    check_name(option, text)
+    path = pathlib.Path(text)
+    if path.is_dir():
+        raise OutputError(f"{option} {text}: is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise OutputError(f"{option} {text}: the folder {path.parent} does not exist; create it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OutputError(f"{option} {text}: cannot be written there; choose another place")
+    if path.is_file() and _is_stream_device(text):
+        raise OutputError(f"{option} {text}: is an open file of this process; name that file, or print with --json -")
+    return path
 
-    Raises:
-        OutputError: the disk is full, for example.
-    """
-    data = text.encode("utf-8", errors="backslashreplace")
-    try:
-        if path.exists() and not path.is_file():  # A device or pipe cannot be replaced by a finished file.
-            path.write_bytes(data)
-            return
-        staged = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            staged.write_bytes(data)
-            staged.replace(path)
-        finally:
-            staged.unlink(missing_ok=True)
-    except OSError as error:
-        raise OutputError(f"{path}: the report cannot be written: {error.strerror or error}") from error
+
+class _InUse:
+    """The files that a call reads or writes: of its models, results and samples. Each model is read at most once."""
+
+    def __init__(self, options: Options, jobs: Sequence[Job]) -> None:
+        self._jobs = jobs
+        self._inputs = options.inputs
+        self._files: dict[pathlib.Path, set[pathlib.Path]] = {}
+
+    def file_at(self, path: pathlib.Path) -> pathlib.Path | None:
+        """Return the file of a model, or of the samples, that is at `path`."""
+        from amp_transpiler.graph.occupied import files_of
+
+        place = pathlib.Path(os.path.realpath(path))
+        for model in (job.model for job in self._jobs):
+            files = {pathlib.Path(os.path.realpath(model))}
+            if place.exists():  # else it can be no file of weights, and the models need not be read
+                files = self._files[model] = self._files.get(model) or files_of(model)
+            for file in files:
+                if place == file or (place.exists() and file.exists() and place.samefile(file)):
+                    return model if file.name == model.name else file
+        samples = pathlib.Path(os.path.realpath(self._inputs)) if self._inputs else None
+        is_sample = samples is not None and (place == samples or samples in place.parents)
+        return path if is_sample and place.exists() else None
+
+    def result_at(self, path: pathlib.Path) -> pathlib.Path | None:
+        """Return the result that `path` is, or whose weights would be there."""
+        from amp_transpiler.graph.occupied import belongs_to_result
+
+        return next((job.output for job in self._jobs if belongs_to_result(path, job.output)), None)

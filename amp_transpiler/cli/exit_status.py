@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from amp_transpiler.errors import CheckFailed, EnvironmentProblem, InputError, VerificationError
+import sys
+
+from amp_transpiler.errors import CheckFailed, EnvironmentProblem, InputError, VerificationError, visible
 
 __all__ = ["CHECK_FAILED", "EXIT_STATUS_TEXT", "INTERNAL_ERROR", "INTERRUPTED", "OK", "WRONG_INPUT", "status_of"]
 
@@ -37,6 +39,7 @@ def status_of(error: Exception, *, verbose: bool) -> tuple[int, str]:
     if verbose:
         import traceback
 
-        traceback.print_exception(error)
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        sys.stderr.write("".join(f"{visible(line, None)}\n" for line in lines))
     hint = "" if verbose else " with the traceback that -v shows"
     return INTERNAL_ERROR, f"internal error: {type(error).__name__}: {error}; please report it{hint}"

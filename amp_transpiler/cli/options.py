@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from amp_transpiler.cli.parser import build_parser
+from amp_transpiler.cli.places import STREAM, check_name
 from amp_transpiler.errors import OptionError
 from amp_transpiler.option_table import OPTIONS
 
@@ -44,7 +44,7 @@ class Options:
         json: a path, `-` for stdout, or None.
     """
 
-    models: list[pathlib.Path]
+    models: list[str]
     output: str | None
     level: str
     dtype: str | None
@@ -69,6 +69,7 @@ class Options:
     report: str | None
     json: str | None
     dry_run: bool
+    jobs: int
     quiet: bool
     verbose: int
 
@@ -122,7 +123,12 @@ class Options:
     @property
     def silent(self) -> bool:
         """Whether no table is printed."""
-        return self.quiet or self.json == "-"
+        return self.quiet or self.json == STREAM
+
+    @property
+    def to_stdout(self) -> bool:
+        """Whether the model goes to standard output, so that nothing else may."""
+        return self.output == STREAM
 
 
 def parse(argv: Sequence[str] | None) -> Options:
@@ -133,7 +139,7 @@ def parse(argv: Sequence[str] | None) -> Options:
         SystemExit: after `--help` and `--version`.
     """
     parser = build_parser()
-    options = Options(**vars(parser.parse_args(argv)))
+    options = Options(**vars(parser.parse_intermixed_args(argv)))
     _check_contradictions(options)
     if options.copied_by is not None:
         ignored = [name for name in _NO_EFFECT_ON_COPIES if getattr(options, name) != parser.get_default(name)]
@@ -147,6 +153,8 @@ def _check_contradictions(options: Options) -> None:
     both = sorted(set(options.white) & set(options.black))
     if both:
         raise OptionError(f"operator {both[0]!r} is both in --white and in --black; drop one of the two")
+    if options.inputs is not None:
+        check_name("--inputs", options.inputs)
 
 
 def _check_copy(options: Options, ignored: Sequence[str]) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from typing import TYPE_CHECKING
+import pathlib
+import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from amp_transpiler.cli.destinations import Job
 from amp_transpiler.cli.exit_status import OK, status_of
 from amp_transpiler.cli.options import Options
+from amp_transpiler.cli.places import STREAM, check_name, is_standard_input
 from amp_transpiler.cli.progress import progress_bar
-from amp_transpiler.errors import CheckFailed
+from amp_transpiler.cli.sources import STANDARD_INPUT, spooled
+from amp_transpiler.cli.streams import copy_to_stdout
+from amp_transpiler.errors import CheckFailed, OutputError
 
 if TYPE_CHECKING:
     from amp_transpiler.report import Report
@@ -19,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Outcome", "convert"]
 
 _logger = logging.getLogger(__name__)
+
+_STANDARD_OUTPUT = "standard output"
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,6 +40,7 @@ class Outcome:
         report: None if the conversion did not get as far.
         error: the message, or None.
         benchmark: None if none was asked for or it failed.
+        log: log messages that are still to be printed, one a line.
     """
 
     job: Job
@@ -38,39 +48,90 @@ class Outcome:
     report: Report | None = None
     error: str | None = None
     benchmark: BenchmarkResult | None = None
+    log: str = ""
+
+    def name_model(self) -> None:
+        """Put the model's name before an error that does not mention it."""
+        if self.error is not None and str(self.job.model) not in self.error:
+            self.error = f"{self.job.model}: {self.error}"
 
 
 def convert(job: Job, options: Options) -> Outcome:
     """Convert one model. Errors end up in the outcome, so that the other models still get their turn."""
     outcome = Outcome(job)
+    temporary: dict[str, str] = {}  # the files that stand for standard streams -> what messages call them
     try:
-        outcome.report = _transpile(job, options)
-        if options.benchmark:
-            outcome.benchmark = _benchmark(job, outcome.report, options)
+        check_name("MODEL", str(job.model))
+        with spooled(job.model) as source, _written(job, options) as result:
+            if is_standard_input(job.model):
+                temporary[str(source)] = STANDARD_INPUT
+            if str(job.output) == STREAM:
+                temporary[str(result)] = _STANDARD_OUTPUT
+            _convert(outcome, source, result, options)
+            if result is not None and str(job.output) == STREAM:
+                _deliver(result)
     except Exception as error:  # noqa: BLE001 - one line instead of a traceback, and the next model
         outcome.status, outcome.error = status_of(error, verbose=options.verbose > 0)
         if isinstance(error, CheckFailed):
             outcome.report = error.report
-    if outcome.error is not None and len(options.models) > 1 and str(job.model) not in outcome.error:
-        outcome.error = f"{job.model}: {outcome.error}"
+    _rename(outcome, temporary)
     return outcome
 
 
-def _transpile(job: Job, options: Options) -> Report:
+@contextlib.contextmanager
+def _written(job: Job, options: Options) -> Iterator[pathlib.Path | None]:
+    """Yield the file to write: a temporary one for standard output, none on a dry run."""
+    if options.dry_run:
+        yield None
+    elif str(job.output) != STREAM:
+        yield job.output
+    else:
+        with tempfile.TemporaryDirectory(prefix="amp-transpiler-") as folder:
+            yield pathlib.Path(folder) / f"{_STANDARD_OUTPUT}.onnx"
+
+
+def _convert(outcome: Outcome, source: pathlib.Path, result: pathlib.Path | None, options: Options) -> None:
+    from amp_transpiler.graph.loading import load
     from amp_transpiler.pipeline import transpile
 
-    with progress_bar(job.model.name, options) as progress:
-        return transpile(
-            job.model,
-            None if options.dry_run else job.output,
+    model: Any = load(source) if options.benchmark else source  # loaded once for both
+    title = STANDARD_INPUT if is_standard_input(outcome.job.model) else source.name
+    with progress_bar(title, options) as progress:
+        outcome.report = transpile(
+            model,
+            result,
             **options.conversion(),
             progress=progress,
         )
+    if options.benchmark:
+        outcome.benchmark = _benchmark(model, source, outcome.report, options)
 
 
-def _benchmark(job: Job, report: Report, options: Options) -> BenchmarkResult | None:
+def _deliver(result: pathlib.Path) -> None:
+    """Copy the written model to standard output."""
+    if others := sorted(set(result.parent.iterdir()) - {result}):
+        raise OutputError(f"its weights need a file of their own ({others[0].name}), so it needs -o FILE")
+    try:
+        copy_to_stdout(result)
+    except OSError as error:
+        raise OutputError(f"{_STANDARD_OUTPUT}: the model cannot be written: {error.strerror}") from error
+
+
+def _rename(outcome: Outcome, temporary: dict[str, str]) -> None:
+    """Call temporary files what they stand for, wherever the user reads about them."""
+    for file, name in temporary.items():
+        if outcome.error is not None:
+            outcome.error = outcome.error.replace(file, name)
+        if outcome.report is not None:
+            outcome.report.source = outcome.report.source.replace(file, name)
+            outcome.report.verdict = outcome.report.verdict.replace(file, name)
+            outcome.report.notes = tuple(note.replace(file, name) for note in outcome.report.notes)
+            if outcome.report.destination is not None:
+                outcome.report.destination = outcome.report.destination.replace(file, name)
+
+
+def _benchmark(source: Any, file: pathlib.Path, report: Report, options: Options) -> BenchmarkResult | None:
     """Measure both models. The result is already written, so a failure is only a warning."""
-    from amp_transpiler.graph.loading import load
     from amp_transpiler.runtime.benchmark import benchmark
     from amp_transpiler.runtime.ort import error_text
     from amp_transpiler.verification.child import RUN_ERRORS
@@ -81,14 +142,13 @@ def _benchmark(job: Job, report: Report, options: Options) -> BenchmarkResult | 
     low = report.program if report.destination is None else report.destination
     assert low is not None, "a report has its program"
     failures: tuple[type[Exception], ...] = (CannotSynthesise, *RUN_ERRORS)
-    model = load(job.model).model
     try:
         if options.inputs is not None:
-            feeds = given_inputs(options.inputs, model)[0]
+            feeds = given_inputs(options.inputs, source.model)[0]
         else:
-            with open_program(job.model) as session:
-                feeds = synthesise_inputs(model, session.run)
-        return benchmark(job.model, low, feeds)
+            with open_program(file) as session:
+                feeds = synthesise_inputs(source.model, session.run)
+        return benchmark(file, low, feeds)
     except failures as error:
         _logger.warning("no benchmark: %s", error_text(error))
         return None

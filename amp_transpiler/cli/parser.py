@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
 import re
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -15,12 +14,15 @@ from amp_transpiler.version import __version__
 
 __all__ = ["build_parser"]
 
+_MOST_JOBS = 256
+
 _EXAMPLES = """\
 examples:
   amp-transpile model.onnx                                   float16, beside the model, checked
   amp-transpile model.onnx -o out.onnx --dtype bfloat16 --inputs samples.npz --tolerance 1%
   amp-transpile model.onnx --level O2 --black Softmax --disable-amp 'head/.*' --explain
-  amp-transpile a.onnx b.onnx -o converted/ --json - | jq '.[].verdict'
+  amp-transpile models/ -o converted/ --jobs 4 --json - | jq '.[].verdict'
+  zcat model.onnx.gz | amp-transpile - -o model.fp16.onnx
 """
 
 
@@ -74,7 +76,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 def _add(group: argparse._ArgumentGroup, option: Option) -> None:
     """Add an option to its group."""
     if not option.flags:
-        group.add_argument(option.name, metavar=option.metavar, nargs="+", type=pathlib.Path, help=_help(option))
+        group.add_argument(option.name, metavar=option.metavar, nargs="+", help=_help(option))
         return
     settings: dict[str, Any] = {"dest": option.name, "help": _help(option)}
     if option.metavar is None:
@@ -140,6 +142,12 @@ def _tolerance(text: str) -> float:
     return value
 
 
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_JOBS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes: expected 1 to {_MOST_JOBS}")
+    return int(text)
+
+
 def _io_types(text: str) -> bool | frozenset[str]:
     """Return True (keep all), False (all low), or the names that become low."""
     if text in ("keep", "low"):
@@ -162,5 +170,6 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "opset": _opset,
     "tolerance": _tolerance,
     "io_types": _io_types,
+    "jobs": _jobs,
 }
-_DEFAULTS = {"io_types": True}
+_DEFAULTS: dict[str, Any] = {"io_types": True, "jobs": 1}

@@ -1,10 +1,11 @@
-"""Tables on stdout, errors on stderr."""
+"""Tables on stdout, errors on stderr. Nothing printed here can control the terminal."""
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
+
+from amp_transpiler.errors import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -12,40 +13,47 @@ if TYPE_CHECKING:
     from amp_transpiler.cli.options import Options
     from amp_transpiler.cli.outcome import Outcome
 
-__all__ = ["error", "output", "show"]
+__all__ = ["error", "message", "output", "show"]
+
+_LONGEST = 2000  # characters of a message; what it quotes is shorter, but some have a path and a remedy as well
 
 
-def error(message: str) -> None:
+def error(text: str) -> None:
     """Print an error as one line on stderr."""
-    print(f"amp-transpile: error: {' '.join(message.split())}", file=sys.stderr)
+    message("error", text)
 
 
-def output(content: RenderableType) -> None:
-    """Print to stdout. If the reader has gone (`| head`), the conversion goes on."""
-    try:
-        if isinstance(content, str):
-            print(content)
-        else:
-            from rich.console import Console
+def message(kind: str, text: str) -> None:
+    """Print one line on stderr, with control characters escaped."""
+    print(f"amp-transpile: {kind}: {visible(' '.join(text.split()), _LONGEST)}", file=sys.stderr)
 
-            Console(file=sys.stdout, markup=False, highlight=False, emoji=False).print(content)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+def output(content: RenderableType, stream: TextIO | None = None) -> None:
+    """Print to `stream`, or to stdout."""
+    stream = stream or sys.stdout
+    if isinstance(content, str):
+        print(content, file=stream)
+        return
+    from rich.console import Console
+
+    console = Console(file=stream, markup=False, highlight=False, emoji=False)
+    console.print(content)
 
 
 def show(outcome: Outcome, options: Options, *, first: bool) -> None:
     """Print the report of one model, then its error if there is one."""
+    sys.stderr.write(outcome.log)
     if outcome.report is not None and not options.silent:
         from amp_transpiler.report.explain import explain_lines
         from amp_transpiler.report.table import benchmark_table, summary
 
+        stream = sys.stderr if options.to_stdout else sys.stdout
         if not first:
-            output("")
+            output("", stream)
         if options.explain:
-            output("\n".join(explain_lines(outcome.report)) + "\n")
-        output(summary(outcome.report, failed=outcome.error is not None))
+            output("\n".join(explain_lines(outcome.report)) + "\n", stream)
+        output(summary(outcome.report, failed=outcome.error is not None), stream)
         if outcome.benchmark is not None:
-            output(benchmark_table(outcome.benchmark, outcome.report.dtype))
+            output(benchmark_table(outcome.benchmark, outcome.report.dtype), stream)
     if outcome.error is not None:
         error(outcome.error)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from amp_transpiler.cli.options import Options
+from amp_transpiler.errors import visible
 
 __all__ = ["PHASES", "progress_bar"]
 
@@ -25,8 +26,8 @@ def progress_bar(title: str, options: Options) -> Iterator[Callable[[str, float]
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.fields[model]}  {task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task("", total=len(PHASES), model=title)
+    bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+    task = bar.add_task("", total=len(PHASES), model=visible(title))
 
     def advance(phase: str, done: float) -> None:
         reached = PHASES.index(phase) + done if phase in PHASES else 0.0

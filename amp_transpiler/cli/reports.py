@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from amp_transpiler.cli import printing
-from amp_transpiler.cli.destinations import write_text
+from amp_transpiler.cli.places import STREAM
 
 if TYPE_CHECKING:
     from amp_transpiler.cli.options import Options
@@ -17,24 +16,30 @@ if TYPE_CHECKING:
 __all__ = ["write_reports"]
 
 
-def write_reports(outcomes: Sequence[Outcome], options: Options) -> None:
-    """Write the reports asked for. In JSON one model is a record, several are a list of records."""
+def write_reports(outcomes: Sequence[Outcome], options: Options, *, are_many: bool) -> None:
+    """Write the reports asked for. In JSON one model is a record, many are a list of records."""
     reported = [outcome for outcome in outcomes if outcome.report is not None]
     if options.report is not None and reported:
         from amp_transpiler.report.as_html import page
 
         reports = [(outcome.report, outcome.error) for outcome in reported if outcome.report is not None]
-        write_text(page(reports), pathlib.Path(options.report))
-    if options.json is None or not (reported or len(outcomes) > 1):
+        _write(page(reports), options.report)
+    if options.json is None or not (reported or are_many):
         return
     from amp_transpiler.report.as_json import dump
 
     records = [_record(outcome, options) for outcome in outcomes]
-    text = dump(records if len(records) > 1 else records[0])
-    if options.json == "-":
+    text = dump(records if are_many else records[0])
+    if options.json == STREAM:
         printing.output(text.rstrip())
     else:
-        write_text(text, pathlib.Path(options.json))
+        _write(text, options.json)
+
+
+def _write(text: str, path: str) -> None:
+    from amp_transpiler.graph.durable import write_file
+
+    write_file(path, text.encode("utf-8", errors="backslashreplace"))
 
 
 def _record(outcome: Outcome, options: Options) -> dict[str, Any]:

@@ -1,0 +1,42 @@
+"""Names of files on the command line: standard streams, and names that no file can have."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+
+from amp_transpiler.errors import OptionError
+
+__all__ = ["STREAM", "check_name", "is_standard_input"]
+
+STREAM = "-"
+"""Stands for standard input among the models, and for standard output behind `-o` and `--json`."""
+
+_DESCRIPTORS = ("/dev/fd", "/proc/self/fd")
+
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM)  # other code says what is wrong there
+
+
+def is_standard_input(model: str | os.PathLike[str]) -> bool:
+    """Whether a model is read from standard input or another open descriptor, as `<(command)` gives it."""
+    path = pathlib.PurePosixPath(model)
+    return str(path) in {STREAM, "/dev/stdin"} or (str(path.parent) in _DESCRIPTORS and path.name.isdecimal())
+
+
+def check_name(option: str, name: str) -> None:
+    """Raise OptionError if no file can have this name, or if ONNX Runtime could not open it."""
+    if not name:
+        raise OptionError(f"{option} '': the name is empty; give the name of a file, or leave the option out")
+    try:
+        os.fsencode(name).decode("utf-8")
+    except UnicodeError as error:
+        raise OptionError(f"{option} {name}: the name is not UTF-8; rename the file or its folder") from error
+    try:
+        os.lstat(name)
+    except ValueError as error:
+        raise OptionError(f"{option} {name}: no file can have this name: {error}") from error
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            shown = name if len(name) <= 100 else f"{name[:60]}...{name[-30:]}"
+            raise OptionError(f"{option} {shown}: no file can have this name: {error.strerror}") from error
