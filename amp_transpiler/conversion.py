@@ -19,7 +19,6 @@ from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.ops.limits import NEWEST_OPSET
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
 from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.convert_opset import OpsetConversionError
@@ -122,10 +121,11 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     if fault := next(faults(model), None):
         raise ModelError(f"{source}: the model is invalid as it is, before any conversion: {fault}")
     try:
-        program.notes += PassManager([LimitOpset(NEWEST_OPSET)])(model).notes
+        program.notes += PassManager([LimitOpset(policy.target.newest_opset)])(model).notes
     except OpsetConversionError as error:
         raise ModelError(
-            f"{source}: uses operators newer than opset {NEWEST_OPSET}, which ONNX Runtime does not know yet"
+            f"{source}: uses operators newer than opset {policy.target.newest_opset}, which ONNX Runtime "
+            f"{policy.target.ort} does not know yet"
         ) from error
     try:
         program.notes += PassManager(_typed_passes(model, policy, ranges))(model).notes
@@ -160,7 +160,7 @@ def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[
         *([RaiseOpset(lambda model: opset_for_io(model, policy.low), required=True)] if policy.low_io else ()),
         *([RaiseOpset(best_opset)] if policy.opset is None else ()),
         FoldBatchNorm(folds_norm(constraints, policy.rules, ranges)),
-        SetIrVersion(),
+        SetIrVersion(newest=policy.target.newest_ir),
     ]
 
 

@@ -128,6 +128,15 @@ OPTIONS = (
         values={name: target.description for name, target in TARGETS.items()},
     ),
     Option(
+        name="ort",
+        group="decide",
+        flags=("--ort",),
+        metavar="VERSION",
+        parameter="ort",
+        text="The ONNX Runtime that is to run the result, such as `1.20`: its kernels, opset and IR version count. "
+        "Releases 1.17 to 1.31 are known. Default: the installed one.",
+    ),
+    Option(
         name="io_types",
         group="decide",
         flags=("--io-types",),

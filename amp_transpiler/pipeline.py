@@ -35,6 +35,8 @@ from amp_transpiler.systems.choice import (
     choose_policy,
 )
 from amp_transpiler.systems.program_names import IoTypes, low_inputs_and_outputs, resolved_lists
+from amp_transpiler.targets import Target
+from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.verification.child import start_early
 from amp_transpiler.verification.verify import check_result, check_source, convert_and_compare
 
@@ -61,6 +63,7 @@ def transpile(
     mixed_ops: str | Collection[str] = (),
     opset: int | None = None,
     include: str | Collection[str] = (),
+    ort: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Convert an fp32 model to mixed precision, check it, and write it.
@@ -102,6 +105,8 @@ def transpile(
             precision. A lower one is an error unless the model can be written in it exactly.
         include: Patterns of node names. Nodes whose name contains a match run in lower precision by force, whatever
             lists, numerics and ranges say. An error where a schema forbids it or no provider would run the node.
+        ort: The ONNX Runtime that is to run the result, such as `1.20`: its kernels, opset and IR version count.
+            Releases 1.17 to 1.31 are known. Default: the installed one.
         progress: Called with the name of a phase and the fraction of it that is done.
 
     Returns:
@@ -120,6 +125,7 @@ def transpile(
         preset=preset,
         mixed_ops=mixed_ops,
         opset=opset,
+        ort=ort,
     )
     chosen = _with_tolerance(choose_policy(request), tolerance)  # a wrong option is told before the model is read
     destination = None if dst is None else pathlib.Path(dst)
@@ -135,6 +141,7 @@ def transpile(
         program = source.clone() if verify or not isinstance(src, (str, os.PathLike)) else source
         chosen = _with_program(chosen, program, keep_io_types, guard, disable_amp, include)
         report = describe_source(source, destination, chosen, level=request.level_name, asked=request.label)
+        report.notes = _release_notes(chosen.target, verify=verify and not chosen.copies)
     if chosen.copies:
         return _copied(source, chosen, report, destination, clock)
     if verify:
@@ -155,6 +162,14 @@ def transpile(
     _write(program, destination, source if verify else None, report, clock)
     report.seconds, report.phases = clock.total(), clock.phases
     return report
+
+
+def _release_notes(target: Target, *, verify: bool) -> tuple[str, ...]:
+    """Say so if another ONNX Runtime decides than the one asked for, or checks the result than the one it is for."""
+    notes = [target.choice.note] if target.choice.note else []
+    if verify and choose_release(None).release is not target.release:
+        notes.append(f"checked with the installed ONNX Runtime {installed_version()}; {target.ort} was not run")
+    return tuple(notes)
 
 
 def _with_tolerance(policy: Policy, tolerance: float | str | None) -> Policy:

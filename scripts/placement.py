@@ -17,88 +17,30 @@ from __future__ import annotations
 
 import argparse
 import collections
-import hashlib
+import contextlib
 import importlib.util
 import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
-LIBRARIES = (
-    "libcuda.so.1",
-    "libcudart.so.13",
-    "libcublas.so.13",
-    "libcublasLt.so.13",
-    "libcurand.so.10",
-    "libcudnn.so.9",
-    "libcufft.so.12",
-)
+from standin import STANDIN_VARIABLE, CannotTell, stand_in_environment
+
 LEVELS = {"disable": 0, "basic": 1, "extended": 2, "all": 99}
-STANDIN_VARIABLE = "ORT_PLACEMENT_STANDIN"
-SPECIAL = pathlib.Path(__file__).with_name("placement_standin.c")
+UNCOUNTED = {"MemcpyToHost", "MemcpyFromHost"}  # inserted between providers, after the nodes are placed
 
 
-class CannotTell(Exception):
-    """This machine lacks what the question needs; the message names it."""
-
-
-def provider_library() -> pathlib.Path:
-    """Return the path of the installed CUDA provider."""
+def capi_folder() -> pathlib.Path:
+    """Return the folder of the installed ONNX Runtime's libraries."""
     spec = importlib.util.find_spec("onnxruntime")
     if spec is None or not spec.submodule_search_locations:
         raise CannotTell("this Python has no onnxruntime: install onnxruntime-gpu")
-    provider = pathlib.Path(spec.submodule_search_locations[0]) / "capi" / "libonnxruntime_providers_cuda.so"
-    if not provider.exists():
-        raise CannotTell("this Python's onnxruntime has no CUDA provider: install onnxruntime-gpu")
-    return provider
-
-
-def build(folder: pathlib.Path, provider: pathlib.Path) -> None:
-    """Compile stand-ins for what `provider` asks of CUDA: ours where a real answer counts, else "success"."""
-    for tool in ("gcc", "nm"):
-        if shutil.which(tool) is None:
-            raise CannotTell(f"{tool} is not installed (Debian: the package {'gcc' if tool == 'gcc' else 'binutils'})")
-    special = SPECIAL.read_text()
-    listing = subprocess.run(
-        ["nm", "-D", "--undefined-only", str(provider)], check=True, capture_output=True, text=True
-    ).stdout
-    asked = {line.split()[-1].split("@")[0] for line in listing.splitlines()}
-    asked = {name for name in asked if re.match(r"(cublas|curand|cufft|cudnn|cuda|__cuda|cu[A-Z])", name)}
-    # cuDNN's front end looks its functions up by name.
-    asked |= {name.decode() for name in re.findall(rb"\bcudnn[A-Z]\w+(?=\0)", provider.read_bytes())}
-    written = set(re.findall(r"\b(cu\w+|__cuda\w+)\(", special))
-    plain = "".join(f"int {name}(void){{return 0;}}\n" for name in sorted(asked - written))
-    creators = re.compile(r"int (cudnnCreate\w+|cudnnBackendCreate\w+)\(void\)\{return 0;\}")
-    plain = creators.sub(r"int \1(void**p){*p=calloc(1,4096);return 0;}", plain)
-    source = folder / "standin.c"
-    source.write_text(special + plain)
-    compiler = ["gcc", "-w", "-shared", "-fPIC", str(source)]
-    subprocess.run([*compiler, "-o", str(folder / "standin.so")], check=True)
-    for library in LIBRARIES:
-        subprocess.run([*compiler, "-o", str(folder / library), f"-Wl,-soname,{library}"], check=True)
-
-
-def stand_ins(provider: pathlib.Path) -> pathlib.Path:
-    """Return the folder of the libraries for this provider and these files, building them the first time."""
-    state = f"{provider.stat().st_size} {provider.stat().st_mtime_ns}".encode()
-    sources = pathlib.Path(__file__).read_bytes() + SPECIAL.read_bytes()
-    key = hashlib.sha256(state + sources).hexdigest()[:16]
-    ready = pathlib.Path(tempfile.gettempdir()) / f"ort-placement-{os.getuid()}-{key}"
-    if not ready.exists():
-        folder = pathlib.Path(tempfile.mkdtemp(prefix="ort-placement-"))
-        try:
-            build(folder, provider)
-            folder.rename(ready)
-        except BaseException as error:
-            shutil.rmtree(folder)
-            if not (isinstance(error, OSError) and ready.exists()):  # unless another run was first
-                raise
-    return ready
+    return pathlib.Path(spec.submodule_search_locations[0]) / "capi"
 
 
 def place(path: str, level: str) -> dict[str, Any]:
@@ -108,16 +50,13 @@ def place(path: str, level: str) -> dict[str, Any]:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel(LEVELS[level])
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     left = []
     try:
-        session = ort.InferenceSession(path, options, providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
-        for part in session.get_provider_graph_assignment_info():
-            for node in part.get_nodes():
-                counts[part.ep_name][node.op_type] += 1
-                if part.ep_name == "CPUExecutionProvider":
-                    left.append(f"{node.op_type} {node.name}")
+        for provider, op_type, name in placed_nodes(path, options):
+            counts[provider][op_type] += 1
+            if provider == "CPUExecutionProvider":
+                left.append(f"{op_type} {name}")
     except Exception as error:  # noqa: BLE001  what the session refuses is the answer asked for
         return {"error": str(error)}
     return {
@@ -127,15 +66,57 @@ def place(path: str, level: str) -> dict[str, Any]:
     }
 
 
+def placed_nodes(path: str, options: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield the provider, the operator and the name of every node of a session."""
+    import onnxruntime as ort
+
+    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    if hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        session = ort.InferenceSession(path, options, providers=providers)
+        for part in session.get_provider_graph_assignment_info():
+            for node in part.get_nodes():
+                yield part.ep_name, node.op_type, node.name
+        return
+    options.log_severity_level = 0  # releases before 1.24 tell in their log only
+    with captured_errors() as log:
+        ort.InferenceSession(path, options, providers=providers)
+    yield from nodes_in_log(log[0])
+
+
+@contextlib.contextmanager
+def captured_errors() -> Iterator[list[str]]:
+    """Collect what is written to file descriptor 2, by native code too; the list is filled at the end."""
+    text: list[str] = []
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield text
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            text.append(file.read().decode(errors="replace"))
+
+
+def nodes_in_log(log: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the provider, the operator and the name of every node, from a verbose log of ONNX Runtime."""
+    provider = ""
+    for line in log.splitlines():
+        if " VerifyEachNodeIsAssignedToAnEp]" not in line:
+            continue
+        said = line.split(" VerifyEachNodeIsAssignedToAnEp]")[1].replace("\x1b[m", "").strip()
+        if heading := re.match(r"(?:All nodes|Node\(s\)) placed on \[(\w+)\]", said):
+            provider = heading[1]
+        elif (node := re.fullmatch(r"(\w+) \((.*)\)", said)) and node[1] not in UNCOUNTED:
+            yield provider, node[1], node[2]
+
+
 def restart_with_stand_ins() -> int:
     """Run this script again with the stand-in libraries preloaded; return its exit status."""
-    folder = stand_ins(provider_library())
-    environment = {
-        **os.environ,
-        STANDIN_VARIABLE: "1",
-        "LD_LIBRARY_PATH": str(folder),
-        "LD_PRELOAD": str(folder / "standin.so"),
-    }
+    environment = stand_in_environment(capi_folder())
     return subprocess.run([sys.executable, __file__, *sys.argv[1:]], check=False, env=environment).returncode
 
 

@@ -49,6 +49,7 @@ class Options:
     level: str
     dtype: str | None
     target: str
+    ort: str | None
     io_types: bool | frozenset[str]
     promote: bool
     white: list[str]
@@ -79,6 +80,7 @@ class Options:
             "level": self.level,
             "dtype": self.low_dtype,
             "target": self.target,
+            "ort": self.ort,
             "keep_io_types": self.kept_io_types,
             "amp_lists": self.lists,
             "use_promote": self.promote,

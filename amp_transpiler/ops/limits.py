@@ -1,4 +1,4 @@
-"""The newest formats that ONNX Runtime 1.31 reads. A newer one needs new kernel tables: `targets/data/README.md`."""
+"""The newest formats that any known release of ONNX Runtime reads; `Target.newest_opset` is that of one release."""
 
 from __future__ import annotations
 

@@ -21,10 +21,12 @@ class SetIrVersion(Pass[PassResult]):
 
     Args:
         at_least: a version to raise the model to in any case.
+        newest: the newest version that the ONNX Runtime in question reads.
     """
 
-    def __init__(self, at_least: int = 0) -> None:
+    def __init__(self, at_least: int = 0, newest: int = NEWEST_IR) -> None:
         self._at_least = at_least
+        self._newest = newest
 
     def call(self, model: ir.Model) -> PassResult:
         before = model.ir_version
@@ -32,5 +34,5 @@ class SetIrVersion(Pass[PassResult]):
         needed = max(self._at_least, onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
         if any(node.metadata_props for node in all_nodes(model)):
             needed = max(needed, _FIRST_IR_WITH_NODE_METADATA)
-        model.ir_version = min(max(before, needed), NEWEST_IR)
+        model.ir_version = min(max(before, needed), self._newest)
         return PassResult(model, modified=model.ir_version != before)

@@ -19,8 +19,8 @@ from amp_transpiler.ops.kinds import COMPUTE
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.precision.constraints import Constraints, touches_float32
+from amp_transpiler.targets import Target
 from amp_transpiler.targets.operator import operator_of
-from amp_transpiler.targets.runtime_schemas import schema_version, schema_versions
 
 __all__ = ["FIRST_OPSET_WITH_BFLOAT16", "OpsetChoice", "asked_opset", "choose_opset", "opset_for_io"]
 
@@ -94,7 +94,7 @@ def choose_opset(
     total = sum((group.wanted for group in groups), _Count())
     start = most = _can_be_low(groups, constraints, own)
     best = OpsetChoice(own)
-    for opset in _candidates(groups, own, constraints.target.newest_opset):
+    for opset in _candidates(groups, own, constraints.target):
         low = _can_be_low(groups, constraints, opset)
         if low <= most or most == total:
             continue
@@ -155,11 +155,11 @@ def _can_be_low(groups: list[_Group], constraints: Constraints, opset: int) -> _
     return sum(low, _Count())
 
 
-def _candidates(groups: list[_Group], own: int, newest: int) -> Iterator[int]:
+def _candidates(groups: list[_Group], own: int, target: Target) -> Iterator[int]:
     """Opsets above `own` at which the schema of a node of the program changes."""
     op_types = {group.nodes[0].op_type for group in groups}
-    versions = {version for op_type in op_types for version in schema_versions("", op_type)}
-    return iter(sorted(version for version in versions if own < version <= newest))
+    versions = {version for op_type in op_types for version in target.release.schema_versions("", op_type)}
+    return iter(sorted(version for version in versions if own < version <= target.newest_opset))
 
 
 def _loses_kernel(group: _Group, constraints: Constraints, own: int, opset: int) -> bool:
@@ -168,7 +168,8 @@ def _loses_kernel(group: _Group, constraints: Constraints, own: int, opset: int)
     A node that only a fallback ran must still be run by some provider.
     """
     node, providers = group.nodes[0], constraints.target.providers
-    if schema_version("", node.op_type, own) == schema_version("", node.op_type, opset):
+    version = constraints.target.release.schema_version
+    if version("", node.op_type, own) == version("", node.op_type, opset):
         return False
     if constraints.of(node, opset=opset).form is not None:
         return False

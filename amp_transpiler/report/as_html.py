@@ -16,7 +16,7 @@ from amp_transpiler.report.table import (
     outputs_worst_first,
     printable,
 )
-from amp_transpiler.report.wording import PRECISIONS, precision_name, reasons, remarks
+from amp_transpiler.report.wording import PRECISIONS, precision_name, reasons, remarks, target_words
 
 __all__ = ["page"]
 
@@ -83,7 +83,7 @@ def _html(text: object) -> str:
 
 def _article(report: Report, error: str | None) -> str:
     target = "nothing written" if report.destination is None or error else _html(report.destination)
-    to = "" if report.is_copy else f" {_html(report.dtype)}, target {_html(report.target)},"
+    to = "" if report.is_copy else f" {_html(report.dtype)}, {_html(target_words(report))},"
     asked = f"{_html(report.asked)},{to} opset {_opset(report)}"
     parts = [
         f"<article>\n<h1>{_html(report.source)} → {target}</h1>",

@@ -39,6 +39,7 @@ def describe_source(
         level,
         policy.low.name,
         policy.target.name,
+        ort=policy.target.ort,
         asked=asked,
         is_copy=policy.copies,
         destination=None if destination is None else str(destination),

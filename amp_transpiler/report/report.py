@@ -72,6 +72,7 @@ class Report:
         level: the level that decided; None for a system without levels.
         dtype: the low format.
         target: whose kernels counted.
+        ort: the version of ONNX Runtime whose kernels, opset and IR version counted.
         asked: the requested level, policy or preset, in words; the level unless given.
         is_copy: the request changes nothing (level O0, preset mp0), so the result is a copy of the source.
         program: the converted program.
@@ -97,6 +98,7 @@ class Report:
     level: str | None
     dtype: str
     target: str
+    ort: str = ""
     asked: str = ""
     is_copy: bool = False
     destination: str | None = None

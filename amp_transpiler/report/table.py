@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from amp_transpiler.report.report import OutputComparison, Precision, Report
-from amp_transpiler.report.wording import PRECISIONS, precision_name, reasons, remarks
+from amp_transpiler.report.wording import PRECISIONS, precision_name, reasons, remarks, target_words
 
 if TYPE_CHECKING:
     from amp_transpiler.runtime.benchmark import BenchmarkResult
@@ -97,7 +97,7 @@ def summary(report: Report, *, failed: bool = False) -> RenderableType:
 def _title(report: Report, *, failed: bool) -> Text:
     target = "nothing written" if report.destination is None or failed else printable(report.destination)
     line = Text(f"{printable(report.source)} -> {target}", style="bold", overflow="fold")
-    to = "" if report.is_copy else f" {report.dtype}, target {report.target},"
+    to = "" if report.is_copy else f" {report.dtype}, {target_words(report)},"
     line.append(f"\n{report.asked},{to} {report.seconds:.1f} s", style="not bold dim")
     return line
 

@@ -7,7 +7,7 @@ import re
 
 from amp_transpiler.report.report import Precision, Report
 
-__all__ = ["PRECISIONS", "precision_name", "reasons", "remarks"]
+__all__ = ["PRECISIONS", "precision_name", "reasons", "remarks", "target_words"]
 
 PRECISIONS: tuple[Precision, ...] = ("low", "high", "untouched")  # in the order of every table and chart
 
@@ -20,6 +20,12 @@ def precision_name(precision: Precision, report: Report) -> str:
     """Return the word that readers see for `low`, `high` or `untouched`: `float16`, `float32` or `unchanged`."""
     low = "low precision" if report.is_copy else report.dtype  # a copy keeps its types: it has no low format
     return {"low": low, "high": "float32", "untouched": "unchanged"}[precision]
+
+
+def target_words(report: Report) -> str:
+    """Return the target, and the ONNX Runtime whose kernels counted: `target cuda, kernels of ONNX Runtime 1.31`."""
+    of = f", kernels of ONNX Runtime {report.ort}" if report.ort and report.target != "tensorrt" else ""
+    return f"target {report.target}{of}"
 
 
 def reasons(report: Report, precision: Precision) -> list[tuple[str, int]]:

@@ -62,6 +62,7 @@ class Request:
         preset: one of SambaNova's presets, instead of a policy and level.
         mixed_ops: SambaNova's operators in mixed precision, with or without a preset.
         opset: the version of ONNX's own domain to convert to, or None.
+        ort: the version of ONNX Runtime whose kernels count; None for the installed one.
     """
 
     policy: str = "paddle"
@@ -73,6 +74,7 @@ class Request:
     preset: str | None = None
     mixed_ops: str | Collection[str] = ()
     opset: int | None = None
+    ort: str | None = None
 
     @property
     def by_sambanova(self) -> bool:
@@ -119,7 +121,7 @@ def _check_opset(opset: object, newest: int) -> None:
 
 
 def _policy_of_system(request: Request) -> Policy:
-    target = find_target(request.target)
+    target = find_target(request.target, request.ort)
     if request.policy not in SYSTEMS:
         raise OptionError(f"unknown policy {request.policy!r}: expected one of {', '.join(SYSTEMS)}")
     level, low = find_level(request.level), request.low

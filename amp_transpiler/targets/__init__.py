@@ -5,10 +5,13 @@ Importing this package is cheap: kernel tables are read, and onnx is imported, w
 
 from __future__ import annotations
 
+import functools
+
 from amp_transpiler.errors import OptionError
 from amp_transpiler.targets.any import ANY
 from amp_transpiler.targets.cpu import CPU
 from amp_transpiler.targets.cuda import CUDA
+from amp_transpiler.targets.releases import choose_release
 from amp_transpiler.targets.target import Target
 from amp_transpiler.targets.tensorrt import TENSORRT
 
@@ -18,12 +21,26 @@ TARGETS = {target.name: target for target in (CUDA, CPU, ANY, TENSORRT)}
 """Name -> target. A further backend is a file with its object, a kernel table if it has one, and an entry here."""
 
 
-def find_target(name: str) -> Target:
+def find_target(name: str, ort: str | None = None) -> Target:
     """Return the target with this name.
 
+    Args:
+        name: the name.
+        ort: the version of ONNX Runtime whose kernels, opset and IR version count, such as `1.20`; None for the
+            installed one.
+
     Raises:
-        OptionError: there is no such target.
+        OptionError: there is no such target, or no such version.
     """
     if name not in TARGETS:
         raise OptionError(f"unknown target {name!r}: expected one of {', '.join(TARGETS)}")
-    return TARGETS[name]
+    if ort is None:
+        return TARGETS[name]
+    ort = str(ort).strip()
+    choice = choose_release(ort)
+    return _of_release(name, ort if choice.note else choice.release.version)
+
+
+@functools.cache
+def _of_release(name: str, ort: str) -> Target:
+    return TARGETS[name].of_release(ort)  # one object a release: what is worked out about a target is kept by it

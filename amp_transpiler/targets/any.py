@@ -28,6 +28,12 @@ class EachOf(Target):
         self.description = description
         self._targets = targets
 
+    def of_release(self, asked: str) -> EachOf:
+        """Return the combination of the members as the release `asked` has them."""
+        found = EachOf(self.name, self.description, *(target.of_release(asked) for target in self._targets))
+        found.asked = asked
+        return found
+
     def has_kernel(self, operator: Operator) -> bool:
         """Whether each member has a kernel, or computes the operator between casts of its own."""
         return all(

@@ -10,6 +10,5 @@ CPU = Provider(
     name="cpu",
     description="ONNX Runtime's CPU provider",
     provider="CPUExecutionProvider",
-    runtime_version="1.31.1",
     inserts_casts=True,
 )

@@ -11,6 +11,5 @@ CUDA = Provider(
     name="cuda",
     description="ONNX Runtime's CUDA provider",
     provider="CUDAExecutionProvider",
-    runtime_version="1.31.1",
     fallback=CPU,
 )

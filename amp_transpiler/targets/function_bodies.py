@@ -19,7 +19,7 @@ from amp_transpiler.graph.dtypes import FLOAT_DTYPES
 from amp_transpiler.graph.kind import UNTYPED, kind_of
 from amp_transpiler.ops.schema import type_string
 from amp_transpiler.targets.operator import Imports, Operator, Types
-from amp_transpiler.targets.runtime_schemas import schema_version
+from amp_transpiler.targets.releases import Release
 
 __all__ = ["body_of", "is_ill_typed"]
 
@@ -29,8 +29,12 @@ _FLOATS = frozenset(type_string(ir.TensorType(dtype)) for dtype in FLOAT_DTYPES)
 logger = logging.getLogger(__name__)
 
 
-def body_of(operator: Operator) -> tuple[Operator, ...] | None:
+def body_of(operator: Operator, release: Release) -> tuple[Operator, ...] | None:
     """Return the float operators of the body of an operator, at the versions that the model imports.
+
+    Args:
+        operator: the operator.
+        release: the release of ONNX Runtime that is to write it out.
 
     Returns:
         None if the operator is not defined as a function, or its body cannot be written out, typed, or used by ONNX
@@ -39,7 +43,7 @@ def body_of(operator: Operator) -> tuple[Operator, ...] | None:
     formal = operator.signature
     if formal is None or not formal.has_function or _holds_graphs(operator):
         return None
-    return _body(operator)
+    return _body(operator, release)
 
 
 def is_ill_typed(operator: Operator) -> bool:
@@ -64,14 +68,14 @@ def _holds_graphs(operator: Operator) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _body(operator: Operator) -> tuple[Operator, ...] | None:
+def _body(operator: Operator, release: Release) -> tuple[Operator, ...] | None:
     model = _written_out(operator)
     if isinstance(model, Exception):
         logger.debug("the body of %s cannot be written out: %s", operator.op_type, model)
         return None
     if any((node.domain, node.op_type) == (operator.domain, operator.op_type) for node in model.graph.node):
         return None  # the body depends on something that is not known here
-    if _is_outdated(model.graph, _written_for(operator), operator.imports):
+    if _is_outdated(model.graph, _written_for(operator), operator.imports, release):
         return None
     try:
         return tuple(_float_operators(model.graph, {}, operator.imports))
@@ -101,15 +105,15 @@ def _written_for(operator: Operator) -> int | None:
     return max((version for version in schema.function_opset_versions if version <= operator.opset), default=None)
 
 
-def _is_outdated(graph: onnx.GraphProto, opset: int | None, imports: Imports) -> bool:
+def _is_outdated(graph: onnx.GraphProto, opset: int | None, imports: Imports, release: Release) -> bool:
     """Whether an operator of a body written for `opset` has changed since; ONNX Runtime then ignores the body.
 
     ReduceL2-18, for one, has Casts in its body, and Cast is another operator since opset 19.
     """
-    newest = dict(imports).get("", 1)
+    newest, version = dict(imports).get("", 1), release.schema_version
     return opset is not None and any(
-        (not node.domain and schema_version("", node.op_type, opset) != schema_version("", node.op_type, newest))
-        or any(_is_outdated(a.g, opset, imports) for a in node.attribute if a.HasField("g"))
+        (not node.domain and version("", node.op_type, opset) != version("", node.op_type, newest))
+        or any(_is_outdated(a.g, opset, imports, release) for a in node.attribute if a.HasField("g"))
         for node in graph.node
     )
 

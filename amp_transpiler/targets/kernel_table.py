@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["KernelTable", "kernel_type", "load_table"]
+__all__ = ["KernelTable", "kernel_type", "release_number", "rows_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,10 +35,19 @@ class KernelRow:
 
 
 class KernelTable:
-    """The kernels of one execution provider."""
+    """The kernels that one execution provider has in one release. Rows are read when an operator is first asked about.
 
-    def __init__(self, rows: Mapping[str, Sequence[KernelRow]]) -> None:
-        self._rows = rows
+    Args:
+        texts: operator -> its rows in all releases, as the data file has them.
+        types: the names of sets of types -> the types.
+        release: the release, such as `1.20`.
+    """
+
+    def __init__(self, texts: Mapping[str, str], types: Mapping[str, str], release: str) -> None:
+        self._texts = texts
+        self._types = types
+        self._release = release
+        self._rows: dict[tuple[str, str], Sequence[KernelRow]] = {}
 
     def has_kernel(self, domain: str, op_type: str, version: int | None, types: Mapping[str, str]) -> bool:
         """Whether a kernel is registered.
@@ -46,7 +55,7 @@ class KernelTable:
         Args:
             domain: the operator's domain; empty or `ai.onnx` for ONNX's own.
             op_type: the operator's name.
-            version: the schema version in force, from `schema_version`; None (no schema) has no kernel.
+            version: the schema version in force, from `Release.schema_version`; None (no schema) has no kernel.
             types: type parameter or input name -> type, as `float16`, `tensor(float16)`, `seq(tensor(float32))`.
                 Constraints on parameters that are not in `types` are ignored.
         """
@@ -58,31 +67,42 @@ class KernelTable:
         return any(wanted in types for row in self._of(domain, op_type) for types in row.constraints.values())
 
     def _of(self, domain: str, op_type: str) -> Sequence[KernelRow]:
-        return self._rows.get(f"{domain or 'ai.onnx'}::{op_type}", ())
+        rows = self._rows.get((domain, op_type))
+        if rows is None:
+            text = self._texts.get(f"{domain or 'ai.onnx'}::{op_type}", "")
+            rows = [self._row(row) for row in rows_of(text, ";", self._release)]
+            self._rows[domain, op_type] = rows
+        return rows
+
+    def _row(self, text: str) -> KernelRow:
+        """Read a row, such as `14- T=12a T1=int64`: the versions, then the types of each type parameter."""
+        versions, *constraints = text.split()
+        first, dash, last = versions.partition("-")
+        bound = dict(constraint.split("=") for constraint in constraints)
+        return KernelRow(
+            int(first),
+            int(last or first) if last or not dash else None,
+            {name: frozenset(self._types.get(named, named).split()) for name, named in bound.items()},
+        )
+
+
+def rows_of(text: str, separator: str, release: str) -> Iterator[str]:
+    """Yield the rows that a release has, of rows such as `11-` and `22-@1.21-`, `14-@-1.19,1.23-1.25`."""
+    for marked in text.split(separator) if text else ():
+        row, _, spans = marked.partition("@")
+        if not spans or any(_within(release, *span.split("-")) for span in spans.split(",")):
+            yield row
+
+
+def _within(release: str, first: str, last: str) -> bool:
+    number = release_number(release)
+    return (not first or release_number(first) <= number) and (not last or number <= release_number(last))
 
 
 @functools.cache
-def load_table(name: str) -> KernelTable:
-    """Read the table `data/NAME.json`."""
-    import importlib.resources  # here, since they would delay `--help`, which lists the targets
-    import json
-
-    data = importlib.resources.files(__package__).joinpath("data", f"{name}.json")
-    table = json.loads(data.read_text(encoding="utf-8"))
-    types = {name: frozenset(members.split()) for name, members in table["types"].items()}
-    return KernelTable({key: [_row(row, types) for row in rows] for key, rows in table["kernels"].items()})
-
-
-def _row(text: str, types: Mapping[str, frozenset[str]]) -> KernelRow:
-    """Read a row, such as `14- T=12a T1=int64`: the versions, then the types of each type parameter."""
-    versions, *constraints = text.split()
-    first, dash, last = versions.partition("-")
-    bound = dict(constraint.split("=") for constraint in constraints)
-    return KernelRow(
-        int(first),
-        int(last or first) if last or not dash else None,
-        {name: types.get(set_name, frozenset((set_name,))) for name, set_name in bound.items()},
-    )
+def release_number(release: str) -> tuple[int, ...]:
+    """Return `1.20` as numbers that can be compared."""
+    return tuple(map(int, release.split(".")))
 
 
 @functools.cache

@@ -10,7 +10,6 @@ import onnx_ir as ir
 from amp_transpiler.graph.kind import UNTYPED, Kind, kind_of
 from amp_transpiler.ops.schema import Signature, signature
 from amp_transpiler.targets.kernel_table import kernel_type
-from amp_transpiler.targets.runtime_schemas import schema_version
 
 __all__ = ["Operator", "bind_types", "imports_of", "operator_of"]
 
@@ -49,11 +48,6 @@ class Operator:
     def signature(self) -> Signature | None:
         """The signature in force; None for an unknown operator."""
         return signature(self.domain, self.op_type, self.opset)
-
-    @property
-    def schema_version(self) -> int | None:
-        """The version of the schema that ONNX Runtime has in force, which may be older than that of `signature`."""
-        return schema_version(self.domain, self.op_type, self.opset)
 
     @property
     def bound_types(self) -> dict[str, str]:

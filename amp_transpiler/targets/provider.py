@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from amp_transpiler.targets.kernel_table import KernelTable, load_table
+from amp_transpiler.targets.kernel_table import KernelTable
 from amp_transpiler.targets.target import Target
 
 if TYPE_CHECKING:
@@ -16,25 +16,29 @@ __all__ = ["Provider"]
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Provider(Target):
-    """An execution provider. Its kernels are in `data/NAME.json`, and rows of `refusals.py` have its name."""
+    """An execution provider. Its kernels are in the releases' tables, and rows of `refusals.py`, under its name."""
 
     name: str
     description: str
     provider: str
-    runtime_version: str
     fallback: Target | None = None
     inserts_casts: bool = False
+    asked: str | None = None
+
+    def of_release(self, asked: str) -> Provider:
+        """Return the same provider as the release `asked` has it."""
+        fallback = None if self.fallback is None else self.fallback.of_release(asked)
+        return dataclasses.replace(self, fallback=fallback, asked=asked)
 
     @property
     def table(self) -> KernelTable:
         """The registered kernels."""
-        return load_table(self.name)
+        return self.release.kernels(self.name)
 
     def has_kernel(self, operator: Operator) -> bool:
         """Whether a kernel is registered for the operator and the provider does not refuse it."""
-        registered = self.table.has_kernel(
-            operator.domain, operator.op_type, operator.schema_version, operator.bound_types
-        )
+        version = self.release.schema_version(operator.domain, operator.op_type, operator.opset)
+        registered = self.table.has_kernel(operator.domain, operator.op_type, version, operator.bound_types)
         return registered and self.refusal(operator) is None
 
     def refusal(self, operator: Operator) -> str | None:

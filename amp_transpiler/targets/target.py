@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import abc
+import copy
 from typing import TYPE_CHECKING
 
-from amp_transpiler.ops.limits import NEWEST_IR, NEWEST_OPSET
+from amp_transpiler.targets.releases import Choice, Release, choose_release
 
 if TYPE_CHECKING:  # the commands list the targets without importing onnx
+    from typing import Self
+
     from amp_transpiler.targets.operator import Operator
 
 __all__ = ["Target"]
@@ -20,21 +23,48 @@ class Target(abc.ABC):
         name: as users write it, such as `cuda`.
         description: a few words for the table of options.
         provider: ONNX Runtime's name for the execution provider; None if the target is not exactly one provider.
-        runtime_version: the version of ONNX Runtime that the target's kernels are known for; None if it has no table.
         fallback: the target that runs the operators which this one does not; None if there is none.
         inserts_casts: where it has no float16 kernel it computes in float32, between casts that it inserts itself.
-        newest_opset: the highest version of ONNX's own domain that it reads.
-        newest_ir: the highest IR version that it reads.
+        asked: the release of ONNX Runtime that the user asks for; None for the installed one.
     """
 
     name: str
     description: str
     provider: str | None = None
-    runtime_version: str | None = None
     fallback: Target | None = None
     inserts_casts: bool = False
-    newest_opset: int = NEWEST_OPSET
-    newest_ir: int = NEWEST_IR
+    asked: str | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """The release of ONNX Runtime that decides, with a note if it is another than the one asked for."""
+        return choose_release(self.asked)
+
+    @property
+    def release(self) -> Release:
+        """The release of ONNX Runtime that decides."""
+        return self.choice.release
+
+    @property
+    def ort(self) -> str:
+        """The version of ONNX Runtime that decides, such as `1.31`."""
+        return self.release.version
+
+    @property
+    def newest_opset(self) -> int:
+        """The highest version of ONNX's own domain that the release reads."""
+        return self.release.newest_opset
+
+    @property
+    def newest_ir(self) -> int:
+        """The highest IR version that the release reads."""
+        return self.release.newest_ir
+
+    def of_release(self, asked: str) -> Self:
+        """Return the same target as the release `asked` of ONNX Runtime has it."""
+        found = copy.copy(self)
+        found.asked = asked
+        return found
 
     @abc.abstractmethod
     def has_kernel(self, operator: Operator) -> bool:
@@ -53,7 +83,7 @@ class Target(abc.ABC):
             return not is_ill_typed(operator)
         if self.fallback is not None and self.fallback.has_kernel(operator):
             return False  # the fallback takes the operator whole, before it would be written out
-        body = body_of(operator)
+        body = body_of(operator, self.release)
         return body is not None and all(map(self.runs, body))
 
     @property

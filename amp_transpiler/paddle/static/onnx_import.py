@@ -21,7 +21,6 @@ from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes, scopes
-from amp_transpiler.ops.limits import NEWEST_OPSET
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.paddle.framework.persistables import initialise_with
@@ -36,6 +35,7 @@ from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.set_ir_version import SetIrVersion
 from amp_transpiler.passes.unify_constants import UnifyConstants
+from amp_transpiler.targets import CUDA
 
 __all__ = ["from_onnx"]
 
@@ -111,7 +111,7 @@ def _prepare(program: Program) -> None:
     _settle_opset(model, what)
     _settle(model)
     infer_shapes(model)
-    SetIrVersion(at_least=TRAINING_IR)(model)
+    SetIrVersion(at_least=TRAINING_IR, newest=CUDA.newest_ir)(model)
     program.touch()
 
 
@@ -123,9 +123,11 @@ def _settle(model: ir.Model) -> None:
 def _settle_opset(model: ir.Model, what: str) -> None:
     """Bring the model to the opset of programs built here, or as close to it as conversion allows."""
     try:
-        limited = LimitOpset(NEWEST_OPSET, otherwise=TRAINING_OPSET)(model)
+        limited = LimitOpset(CUDA.newest_opset, otherwise=TRAINING_OPSET)(model)
     except OpsetConversionError as error:
-        raise ModelError(f"{what}: uses operators newer than opset {NEWEST_OPSET}, unknown to ONNX Runtime") from error
+        raise ModelError(
+            f"{what}: uses operators newer than opset {CUDA.newest_opset}, unknown to ONNX Runtime"
+        ) from error
     if not limited.count:  # what was written out was written for the newest opset
         with contextlib.suppress(OpsetConversionError):
             LowerOpset(TRAINING_OPSET)(model)
