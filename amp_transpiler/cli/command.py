@@ -11,6 +11,7 @@ from amp_transpiler.cli import printing
 from amp_transpiler.cli.exit_status import INTERRUPTED, status_of
 from amp_transpiler.cli.options import parse
 from amp_transpiler.cli.streams import lenient_streams
+from amp_transpiler.cli.termination import Terminated, terminating_by_exception
 
 __all__ = ["main"]
 
@@ -32,7 +33,11 @@ def _main(argv: Sequence[str] | None) -> int:
         verbose = options.verbose > 0
         from amp_transpiler.cli.run import run
 
-        return run(options)
+        with terminating_by_exception():
+            return run(options)
+    except Terminated as error:
+        printing.error(str(error))
+        return 128 + error.number
     except KeyboardInterrupt:
         printing.error("interrupted")
         return INTERRUPTED

@@ -125,6 +125,8 @@ def _work(connection: Connection[Any, Any], options: Options) -> None:
     """Convert the models that come in until the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command as well, which then ends this process.
     signal.signal(signal.SIGTERM, _leave)
+    if hasattr(signal, "SIGHUP"):  # A closed terminal tells the command as well.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     while True:
         try:
             job = connection.recv()

@@ -13,7 +13,7 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.tensors import stored_tensors
 from amp_transpiler.graph.walk import scopes
 
-__all__ = ["check_external_data", "external_files", "files_in_use", "is_link"]
+__all__ = ["check_external_data", "external_files", "files_in_use", "in_memory", "is_link"]
 
 _FILES = "amp_transpiler.external_files"  # key in `model.meta`: the files it was loaded from, for later size reports
 _IN_USE: weakref.WeakSet[ir.ExternalTensor] = weakref.WeakSet()  # tensors of loaded files that somebody still holds
@@ -68,16 +68,17 @@ def _read_small(model: ir.Model) -> None:
     for scope in scopes(model):
         for value in scope.graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor) and value.const_value.nbytes <= _SMALL:
-                value.const_value = _in_memory(value.const_value)
+                value.const_value = in_memory(value.const_value)
         for node in scope.graph:
             for name, attribute in list(node.attributes.items()):
                 if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
                     tensor = attribute.as_tensor()
                     if isinstance(tensor, ir.ExternalTensor):
-                        node.attributes[name] = ir.AttrTensor(name, _in_memory(tensor))
+                        node.attributes[name] = ir.AttrTensor(name, in_memory(tensor))
 
 
-def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+def in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    """Return a copy of a tensor that needs no file."""
     return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
 
 

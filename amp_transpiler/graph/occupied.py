@@ -10,7 +10,7 @@ from amp_transpiler.graph.data_files import is_data_name, locations
 from amp_transpiler.graph.external_data import external_files
 from amp_transpiler.graph.program import Program
 
-__all__ = ["belongs_to_result", "files_of", "occupied"]
+__all__ = ["belongs_to_result", "files_of", "is_same_file", "occupied"]
 
 
 def files_of(model: Program | str | os.PathLike[str]) -> set[pathlib.Path]:
@@ -39,7 +39,7 @@ def occupied(path: str | os.PathLike[str], programs: Iterable[Program | str | os
     for program in programs:
         files = files_of(program) if exists or isinstance(program, Program) else {_resolved(program)}
         for file in sorted(files):
-            if _is_same_file(place, file):
+            if is_same_file(place, file):
                 return file
     return None
 
@@ -47,12 +47,12 @@ def occupied(path: str | os.PathLike[str], programs: Iterable[Program | str | os
 def belongs_to_result(path: str | os.PathLike[str], destination: str | os.PathLike[str]) -> bool:
     """Whether `path` is a result's model, or would be one of its files of weights."""
     place, result = _resolved(path), _resolved(destination)
-    if _is_same_file(place, result):
+    if is_same_file(place, result):
         return True
     return place.parent == result.parent and is_data_name(place.name, result.name)
 
 
-def _is_same_file(one: pathlib.Path, other: pathlib.Path) -> bool:
+def is_same_file(one: pathlib.Path, other: pathlib.Path) -> bool:
     """Whether two resolved paths are equal or name the same existing file: hard links, names of another case."""
     if one == other:
         return True

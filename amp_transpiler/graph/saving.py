@@ -16,7 +16,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import OutputError
 from amp_transpiler.graph.data_files import data_name, identity, own_data, remove_unused
 from amp_transpiler.graph.durable import regular_place, sync_file, sync_folder
-from amp_transpiler.graph.external_data import files_in_use
+from amp_transpiler.graph.external_data import files_in_use, in_memory
 from amp_transpiler.graph.file_lock import LockBusy
 from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.loading import load
@@ -29,6 +29,7 @@ from amp_transpiler.graph.tensors import initializer_tensors, tensor_bytes
 __all__ = ["Staged", "check_destination", "save", "stage"]
 
 _WRITERS = 2  # threads that convert and write weights; each holds one tensor in memory
+_OUTSIDE = 256  # bytes; larger weights go outside, and ONNX Runtime wants shapes and axes inside
 _INLINE_LIMIT = 1_900_000_000  # bytes of weights; a protobuf message ends at 2 GiB, and the graph needs some of it
 _DISK_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO, errno.ENAMETOOLONG}
 
@@ -173,7 +174,11 @@ def _write(
 ) -> str | None:
     """Write a model to `path`, and return the name of the file beside it that holds its weights, if it is not alone."""
     if not external:
-        onnx.save_model(to_proto(model), path)
+        with _restoring(model) as values:
+            for value in values:
+                if isinstance(value.const_value, ir.ExternalTensor):  # else it would go on naming the source's file
+                    value.const_value = in_memory(value.const_value)
+            onnx.save_model(to_proto(model), path)
         return None
     with _weights_outside(model, path, progress) as data:
         onnx.save_model(to_proto(model), path)
@@ -190,30 +195,36 @@ def _weights_outside(
         if progress is not None:
             progress(info.index, info.total)
 
-    values = [value for graph in model.graphs() for value in graph.initializers.values()]
-    tensors = [value.const_value for value in values]
     file = path.with_name(f"{path.name}.data")
-    try:
-        ir.external_data.unload_from_model(model, path.parent, file.name, callback=report, max_workers=_WRITERS)
-        moved = [
-            (value, value.const_value)
-            for value, tensor in zip(values, tensors, strict=True)
-            if isinstance(value.const_value, ir.ExternalTensor) and value.const_value is not tensor
-        ]
-        if not moved:
-            file.unlink(missing_ok=True)
+    with _restoring(model) as values:
+        ir.external_data.unload_from_model(
+            model, path.parent, file.name, size_threshold_bytes=_OUTSIDE, callback=report, max_workers=_WRITERS
+        )
+        if file.stat().st_size == 0:
+            file.unlink()
             yield None
             return
         name = data_name(path.name, file)
         file.rename(file.with_name(name))
-        for value, tensor in moved:
-            value.const_value = ir.ExternalTensor(
-                name, tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=str(tensor.name)
-            )
+        for value in values:
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor):
+                value.const_value = ir.ExternalTensor(
+                    name, tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=str(tensor.name)
+                )
         yield name
+
+
+@contextlib.contextmanager
+def _restoring(model: ir.Model) -> Iterator[list[ir.Value]]:
+    """Provide all initializers of a model, and give them back their tensors in the end."""
+    values = [value for graph in model.graphs() for value in graph.initializers.values()]
+    tensors = [value.const_value for value in values]
+    try:
+        yield values
     finally:
-        for value, original in zip(values, tensors, strict=True):
-            value.const_value = original
+        for value, tensor in zip(values, tensors, strict=True):
+            value.const_value = tensor
 
 
 def _has_external_data(model: ir.Model) -> bool:

@@ -1,0 +1,35 @@
+"""A writer that is killed leaves the old whole file or the new whole one, and the next one sweeps what it left."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+
+import kill_test
+
+pytestmark = pytest.mark.skipif(not hasattr(sys, "addaudithook") or sys.platform == "win32", reason="needs fork")
+
+
+@pytest.fixture(params=kill_test.CASES)
+def bench(request, tmp_path):
+    kill_test.make_sources(tmp_path / "sources", 16)
+    return kill_test.Bench(request.param, tmp_path, tmp_path / "sources")
+
+
+def test_a_kill_before_any_change_of_a_file(bench):
+    assert kill_test.audited_kills(bench) > 5
+    assert bench.tally.faults == []
+    assert bench.tally.old > 0
+    assert bench.tally.new > 0
+    assert bench.tally.swept > 0
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments(tmp_path):
+    kill_test.make_sources(tmp_path / "sources", 512)
+    for name in kill_test.CASES:
+        bench = kill_test.Bench(name, tmp_path, tmp_path / "sources")
+        kill_test.random_kills(bench, 25, random.Random(0))
+        assert bench.tally.faults == []

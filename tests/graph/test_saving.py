@@ -1,0 +1,347 @@
+"""Where a model's weights go, what happens to those of the model it replaces, and two writers at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import sys
+import time
+import warnings
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from amp_transpiler.errors import OutputError
+from amp_transpiler.graph import file_lock, staging
+from amp_transpiler.graph.copy_files import copy_model
+from amp_transpiler.graph.durable import write_file
+from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.saving import save, stage
+
+SIZE = 600
+
+
+def proto(first=0.0, dtype=np.float32):
+    kind = {"float32": "float", "float16": "float16"}[np.dtype(dtype).name]
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 21]> g ({kind}[N,1] x) => ({kind}[N,{SIZE}] y) {{ y = Mul(x, w) }}'
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights(first, dtype), "w"))
+    return model
+
+
+def weights(first=0.0, dtype=np.float32):
+    return np.arange(SIZE).astype(dtype) + np.asarray(first, dtype)
+
+
+def held(path):
+    """Return the weights of a written model, read by onnx alone."""
+    (tensor,) = onnx.load(path).graph.initializer
+    return onnx.numpy_helper.to_array(tensor)
+
+
+def names(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def data_of(path):
+    (data,) = path.parent.glob(f"{path.name}.*.data")
+    return data
+
+
+# ---- names ----
+
+
+def test_the_file_of_weights_is_named_by_its_content(tmp_path):
+    path = tmp_path / "m.onnx"
+    save(proto(), path, external=True)
+    content = data_of(path).read_bytes()
+    assert data_of(path).name == f"m.onnx.{hashlib.sha256(content).hexdigest()[:16]}.data"
+    assert names(tmp_path) == sorted(["m.onnx", data_of(path).name])
+    np.testing.assert_array_equal(held(path), weights())
+
+
+@pytest.mark.parametrize("name", ["lock", "note", "new", "data", "m.data", ".hidden", "ü.onnx"])
+def test_any_name_will_do(tmp_path, name):
+    save(proto(), tmp_path / name, external=True)
+    np.testing.assert_array_equal(held(tmp_path / name), weights())
+    assert names(tmp_path) == sorted([name, data_of(tmp_path / name).name])
+
+
+def test_without_large_weights_there_is_no_second_file(tmp_path):
+    model = proto()
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.zeros(1, np.float32), "w"))
+    save(model, tmp_path / "m.onnx", external=True)
+    assert names(tmp_path) == ["m.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("n" * 240 + ".onnx", "File name too long"), (os.fsdecode(b"\xff.onnx"), "UTF-8")]
+)
+def test_a_name_too_odd_for_two_files_is_refused_at_once(tmp_path, name, words):
+    with pytest.raises(OutputError, match=words), stage(load(proto()), tmp_path / name, external=True):
+        pass
+    save(proto(), tmp_path / name)
+    assert len(names(tmp_path)) == 1
+
+
+# ---- what is replaced ----
+
+
+def copying(model, path, external):
+    folder = path.parent.parent / "in"
+    folder.mkdir()
+    onnx.save(model, folder / "s.onnx", save_as_external_data=external, location="other.bin", size_threshold=0)
+    copy_model(folder / "s.onnx", path)
+
+
+def old_style(folder):
+    onnx.save(proto(1), folder / "m.onnx", save_as_external_data=True, location="m.onnx.data", size_threshold=0)
+
+
+def ours(folder):
+    save(proto(1), folder / "m.onnx", external=True)
+
+
+@pytest.mark.parametrize("external", [True, False], ids=["external", "one file"])
+@pytest.mark.parametrize("write", [save, copying], ids=["save", "copy"])
+@pytest.mark.parametrize("old", [old_style, ours])
+def test_the_replaced_model_s_weights_are_removed(tmp_path, old, write, external):
+    out = tmp_path / "out"
+    out.mkdir()
+    old(out)
+    write(proto(2, np.float16), out / "m.onnx", external=external)
+    assert len(names(out)) == 1 + external
+    np.testing.assert_array_equal(held(out / "m.onnx"), weights(2, np.float16))
+
+
+def another_model(folder):
+    (folder / "twin.onnx").write_bytes((folder / "m.onnx").read_bytes())
+
+
+def a_broken_model_that_may_name_it(folder):
+    (folder / "broken.onnx").write_bytes(b"\xff no protobuf " + data_of(folder / "m.onnx").name.encode())
+
+
+def a_model_in_a_body(folder):
+    name = data_of(folder / "m.onnx").name
+    model = proto()
+    node = model.graph.node.add(op_type="If", domain="x")
+    body = node.attribute.add(name="then_branch", type=onnx.AttributeProto.GRAPH).g
+    tensor = body.initializer.add(name="v", data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=f"./{name}")
+    (folder / "body.ONNX").write_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("other", [another_model, a_broken_model_that_may_name_it, a_model_in_a_body])
+def test_weights_that_another_model_names_stay(tmp_path, other):
+    ours(tmp_path)
+    other(tmp_path)
+    before = data_of(tmp_path / "m.onnx")
+    save(proto(2), tmp_path / "m.onnx", external=True)
+    assert before.exists()
+    np.testing.assert_array_equal(held(tmp_path / "m.onnx"), weights(2))
+
+
+def test_a_name_inside_weights_names_nothing(tmp_path):
+    ours(tmp_path)
+    old = data_of(tmp_path / "m.onnx")
+    text = old.name.encode().ljust(SIZE * 4)
+    model = proto()
+    model.graph.initializer[0].raw_data = text
+    (tmp_path / "other.onnx").write_bytes(model.SerializeToString())
+    save(proto(2), tmp_path / "m.onnx", external=True)
+    assert not old.exists()
+
+
+def test_weights_that_a_program_of_this_process_reads_stay_until_it_is_gone(tmp_path):
+    ours(tmp_path)
+    old = data_of(tmp_path / "m.onnx")
+    program = load(tmp_path / "m.onnx").clone()
+    save(proto(2), tmp_path / "m.onnx", external=True)
+    np.testing.assert_array_equal(program.model.graph.initializers["w"].const_value.numpy(), weights(1))
+    assert old.exists()
+    del program
+    now = data_of_current(tmp_path / "m.onnx")
+    save(proto(3), tmp_path / "m.onnx", external=True)
+    assert not now.exists()
+
+
+def data_of_current(path):
+    (location,) = [
+        entry.value
+        for entry in onnx.load(path, load_external_data=False).graph.initializer[0].external_data
+        if entry.key == "location"
+    ]
+    return path.parent / location
+
+
+def test_files_of_other_names_are_never_removed(tmp_path):
+    """A model of another tool is replaced; its weights have a name that this package does not give."""
+    onnx.save(proto(1), tmp_path / "m.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (tmp_path / "m.onnx.0123456789abcdef.data").write_bytes(b"not named by it")
+    before = set(names(tmp_path))
+    save(proto(2), tmp_path / "m.onnx", external=True)
+    assert before < set(names(tmp_path))
+
+
+def test_writing_the_same_again_changes_nothing(tmp_path):
+    ours(tmp_path)
+    before = {name: (tmp_path / name).read_bytes() for name in names(tmp_path)}
+    ours(tmp_path)
+    assert {name: (tmp_path / name).read_bytes() for name in names(tmp_path)} == before
+
+
+def test_an_output_that_is_a_link_stays_one(tmp_path):
+    (tmp_path / "far").mkdir()
+    save(proto(1), tmp_path / "far" / "m.onnx")
+    (tmp_path / "link.onnx").symlink_to("far/m.onnx")
+    save(proto(2), tmp_path / "link.onnx")
+    assert (tmp_path / "link.onnx").is_symlink()
+    np.testing.assert_array_equal(held(tmp_path / "far" / "m.onnx"), weights(2))
+    assert names(tmp_path) == ["far", "far/m.onnx", "link.onnx"]
+
+
+def test_external_weights_written_inline(tmp_path):
+    """The result must not name the weights of its source."""
+    ours(tmp_path)
+    (tmp_path / "other").mkdir()
+    save(load(tmp_path / "m.onnx"), tmp_path / "other" / "m.onnx", external=False)
+    np.testing.assert_array_equal(held(tmp_path / "other" / "m.onnx"), weights(1))
+
+
+# ---- failures and other writers ----
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_failure_between_the_two_moves_leaves_the_old_model(tmp_path, monkeypatch, error):
+    ours(tmp_path)
+    before = names(tmp_path)
+    true = pathlib.Path.replace
+
+    def replace(self, target):
+        if self.name == "m.onnx":
+            raise error
+        return true(self, target)
+
+    monkeypatch.setattr(pathlib.Path, "replace", replace)
+    with pytest.raises(error):
+        save(proto(2, np.float16), tmp_path / "m.onnx", external=True)
+    assert names(tmp_path) == before
+    np.testing.assert_array_equal(held(tmp_path / "m.onnx"), weights(1))
+
+
+def test_a_writer_waits_for_another_and_then_says_so(tmp_path, monkeypatch):
+    ours(tmp_path)
+    before = names(tmp_path)
+    monkeypatch.setattr(staging, "_WAIT", 0.05)
+    with staging.placing(tmp_path), pytest.raises(OutputError, match="another process is writing there"):
+        save(proto(2), tmp_path / "m.onnx", external=True)
+    assert names(tmp_path) == before
+    save(proto(2), tmp_path / "m.onnx", external=True)
+    np.testing.assert_array_equal(held(tmp_path / "m.onnx"), weights(2))
+
+
+def test_a_lock_that_its_holder_deletes_is_not_held_twice(tmp_path):
+    first = file_lock.open_locked(tmp_path / "lock")
+    assert first not in {None, file_lock.NO_LOCK}
+    assert file_lock.open_locked(tmp_path / "lock") is None
+    (tmp_path / "lock").unlink()
+    second = file_lock.open_locked(tmp_path / "lock")
+    assert second not in {None, file_lock.NO_LOCK}
+    file_lock.unlock(first)
+    assert file_lock.open_locked(tmp_path / "lock") is None
+    file_lock.unlock(second)
+
+
+def test_file_systems_without_locks_are_written_to(tmp_path, monkeypatch):
+    def unsupported(handle):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(file_lock, "_try_lock", unsupported)
+    ours(tmp_path)
+    save(proto(2), tmp_path / "m.onnx", external=True)
+    np.testing.assert_array_equal(held(tmp_path / "m.onnx"), weights(2))
+    assert len(names(tmp_path)) == 2
+
+
+# ---- what dead processes leave ----
+
+
+def fork(work):
+    """Run `work` in a child, which ends without cleaning up; return its process id."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child starts no threads
+        child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(9)
+    return child
+
+
+def die(work):
+    os.waitpid(fork(work), 0)
+
+
+def half_written(folder):
+    with stage(load(proto(7)), folder / "n.onnx", external=True):
+        os._exit(9)
+
+
+@pytest.mark.parametrize("write", [lambda path: save(proto(), path), lambda path: write_file(path, b"text")])
+def test_the_next_writer_removes_what_a_dead_one_left(tmp_path, write):
+    die(lambda: half_written(tmp_path))
+    assert len(names(tmp_path)) > 1
+    write(tmp_path / "m.onnx")
+    assert names(tmp_path) == ["m.onnx"]
+
+
+def test_what_a_living_process_writes_stays(tmp_path):
+    def sleeping():
+        with stage(load(proto(7)), tmp_path / "n.onnx", external=True):
+            time.sleep(60)
+
+    child = fork(sleeping)
+    try:
+        while not list(tmp_path.glob(".amp-transpiler-*/new/n.onnx")):
+            time.sleep(0.01)
+        before = set(names(tmp_path))
+        save(proto(), tmp_path / "m.onnx")
+        assert set(names(tmp_path)) == {*before, "m.onnx"}
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+def test_a_folder_of_another_kind_is_not_touched(tmp_path):
+    (tmp_path / ".amp-transpiler-file").write_bytes(b"")
+    (tmp_path / ".amp-transpiler-link").symlink_to(tmp_path / "real")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "x").write_bytes(b"")
+    before = set(names(tmp_path))
+    save(proto(), tmp_path / "m.onnx")
+    assert set(names(tmp_path)) == {*before, "m.onnx"}
+
+
+def test_a_note_names_no_file_that_is_another_by_now(tmp_path):
+    """A dead process placed its weights without the model; meanwhile somebody wrote another file of that name."""
+
+    def placing_only():
+        sys.addaudithook(
+            lambda event, args: os._exit(9) if event == "os.rename" and str(args[1]) == str(model) else None
+        )
+        save(proto(7), model, external=True)
+
+    model = tmp_path / "n.onnx"
+    die(placing_only)
+    data = data_of(tmp_path / "n.onnx")
+    data.unlink()
+    data.write_bytes(b"somebody else's")
+    save(proto(), tmp_path / "m.onnx")
+    assert data.read_bytes() == b"somebody else's"
+    assert names(tmp_path) == sorted(["m.onnx", data.name])
