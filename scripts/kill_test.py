@@ -26,6 +26,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -35,7 +36,7 @@ import amp_transpiler as amp
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.paddle.static.tensor_file import write_tensors
 
-DTYPES = ("float16", "bfloat16")  # of the two versions of an output
+DTYPES: tuple[Literal["float16"], Literal["bfloat16"]] = ("float16", "bfloat16")  # of the two versions of an output
 CALLS = ("mkdir", "rename", "unlink", "unlinkat", "rmdir", "ftruncate", "copy_file_range", "flock", "fsync", "fchmod")
 WRITES = ("write", "pwrite64")  # many: some of them are enough
 MOST_WRITES = 12
