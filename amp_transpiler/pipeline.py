@@ -115,6 +115,14 @@ def transpile(
     Raises:
         InputError: the model, an option or the output place is wrong. Nothing is written.
         CheckFailed: the result is invalid or not accurate enough. Nothing is written.
+
+    Example::
+
+        import amp_transpiler as amp
+
+        report = amp.transpile("model.onnx", "model.fp16.onnx", inputs="samples.npz", tolerance="1%")
+        print(report.verdict)
+        print([row.name for row in report.decisions if row.precision == "high"])
     """
     request = Request(
         policy=policy,
@@ -140,7 +148,9 @@ def transpile(
         # Verification compares with the source, so it needs a program of its own to work on.
         program = source.clone() if verify or not isinstance(src, (str, os.PathLike)) else source
         chosen = _with_program(chosen, program, keep_io_types, guard, disable_amp, include)
-        report = describe_source(source, destination, chosen, level=request.level_name, asked=request.label)
+        report = describe_source(
+            source, destination, chosen, level=request.level_name, system=request.system, asked=request.label
+        )
         report.notes = _release_notes(chosen.target, verify=verify and not chosen.copies)
     if chosen.copies:
         return _copied(source, chosen, report, destination, clock)

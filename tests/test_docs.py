@@ -1,14 +1,20 @@
 """The pages of `docs/`: their examples run, and what they cite is there."""
 
+import inspect
+import os
 import pathlib
 import re
 import shlex
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
 
+import amp_transpiler as amp
 from amp_transpiler import static
 from amp_transpiler.cli.command import main
 from amp_transpiler.paddle.utils import unique_name
@@ -36,6 +42,14 @@ def run_commands(code):
         if words := shlex.split(line, comments=True):
             assert words[0] == "amp-transpile", line
             assert main(words[1:]) == 0, line
+
+
+def run_pipes(lines):
+    command = f'amp-transpile() {{ {shlex.quote(sys.executable)} -m amp_transpiler "$@"; }}'
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    for line in lines:
+        script = f"{command}\n{line}"
+        subprocess.run(["bash", "-eo", "pipefail", "-c", script], env={**os.environ, "PYTHONPATH": path}, check=True)
 
 
 @pytest.fixture
@@ -78,6 +92,8 @@ def test_the_examples_of_the_readme_run():
         node.name = name
     for name in ("model.onnx", "a.onnx", "b.onnx"):
         onnx.save(model, name)
+    pathlib.Path("models").mkdir()
+    onnx.save(model, "models/model.onnx")
     np.savez("samples.npz", x=x)
     namespace, languages = {"__name__": "readme", "x": x}, []
     for language, line, code in blocks(ROOT / "README.md"):
@@ -86,7 +102,18 @@ def test_the_examples_of_the_readme_run():
             run_python(code, line, ROOT / "README.md", namespace)
         elif language == "sh":
             run_commands("".join(row for row in code.splitlines(keepends=True) if row.startswith("amp-transpile")))
+            run_pipes([row for row in code.splitlines() if "| amp-transpile" in row])
     assert (languages.count("python"), languages.count("sh")) == (3, 4)
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_example_of_transpile_runs(capsys):
+    model = onnx.parser.parse_model(README_MODEL)
+    onnx.save(model, "model.onnx")
+    np.savez("samples.npz", x=np.ones((1, 4), np.float32))
+    example = inspect.getdoc(amp.transpile).partition("Example::")[2]
+    exec(compile(textwrap.dedent(example), "transpile", "exec"), {})
+    assert capsys.readouterr().out.startswith("verified: within")
 
 
 def decided(report):

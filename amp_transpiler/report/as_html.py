@@ -18,7 +18,9 @@ from amp_transpiler.report.table import (
 )
 from amp_transpiler.report.wording import PRECISIONS, precision_name, reasons, remarks, target_words
 
-__all__ = ["page"]
+__all__ = ["page", "summary"]
+
+_OUTPUTS_IN_SUMMARY = 5
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #f6f7f9; --card: #fff; --ink: #1b2430; --soft: #5d6b7c; --line: #dfe4ea;
@@ -73,6 +75,26 @@ def page(reports: Sequence[tuple[Report, str | None]]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>amp-transpile: {title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
         f'{articles}\n<p class="soft" style="margin-top:2rem">{_html(versions)}</p>\n</main>\n</body>\n</html>\n'
+    )
+
+
+def summary(report: Report) -> str:
+    """Return a few lines for a notebook, which has styles of its own: the counts, the worst outputs and the verdict."""
+    target = "" if report.destination is None else f" → {_html(report.destination)}"
+    counts = ", ".join(
+        f"{sum(row.precision == precision for row in report.decisions)} {_html(precision_name(precision, report))}"
+        for precision in PRECISIONS
+    )
+    rows = "".join(
+        f"<tr><td>{_html(output.name)}</td><td>{human_percent(output.relative) if is_float(output.dtype) else '-'}</td>"
+        f"<td>{human_number(output.max_abs)}</td><td>{output.nonfinite}</td></tr>"
+        for output in outputs_worst_first(report.outputs.values())[:_OUTPUTS_IN_SUMMARY]
+    )
+    head = "<tr><th>output</th><th>relative</th><th>max abs</th><th>non-finite</th></tr>"
+    return (
+        f"<div><b>{_html(report.source)}{target}</b><br>{_html(report.asked)}, target {_html(report.target)}<br>"
+        f"{report.nodes} nodes: {counts}; {report.casts} casts inserted<br>{_html(report.verdict)}"
+        f"{f'<table>{head}{rows}</table>' if rows else ''}</div>"
     )
 
 

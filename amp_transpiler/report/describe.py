@@ -22,7 +22,7 @@ __all__ = ["describe_copy", "describe_result", "describe_source"]
 
 
 def describe_source(
-    source: Program, destination: pathlib.Path | None, policy: Policy, *, level: str | None, asked: str
+    source: Program, destination: pathlib.Path | None, policy: Policy, *, level: str | None, system: str, asked: str
 ) -> Report:
     """Return a report with the request and the state of the source.
 
@@ -31,6 +31,7 @@ def describe_source(
         destination: the path of the result, or None.
         policy: how the conversion decides.
         level: the level's name; None where the system has no levels.
+        system: whose rules decide.
         asked: the request in words.
     """
     opset, weights = opset_of(source.model, ""), sum(tensor_bytes(source.model))
@@ -40,6 +41,7 @@ def describe_source(
         policy.low.name,
         policy.target.name,
         ort=policy.target.ort,
+        system=system,
         asked=asked,
         is_copy=policy.copies,
         destination=None if destination is None else str(destination),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from typing import TYPE_CHECKING, Literal
+
+from amp_transpiler.errors import visible
 
 if TYPE_CHECKING:
     from amp_transpiler.graph.program import Program
@@ -13,7 +16,7 @@ __all__ = ["DecisionRow", "OutputComparison", "Report"]
 Precision = Literal["low", "high", "untouched"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class DecisionRow:
     """The precision of one node of the fp32 program.
 
@@ -32,8 +35,12 @@ class DecisionRow:
     reason: str
     scope: str = ""
 
+    def __repr__(self) -> str:
+        scope = f", scope={self.scope!r}" if self.scope else ""
+        return f"DecisionRow({self.name!r}, {self.op!r}, {self.precision!r}, {self.reason!r}{scope})"
 
-@dataclasses.dataclass(frozen=True, slots=True)
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class OutputComparison:
     """The difference between an output of the emulated low program and that of the fp32 program, over all samples.
 
@@ -61,10 +68,15 @@ class OutputComparison:
     mismatched: int = 0
     samples: int = 1
 
+    def __repr__(self) -> str:
+        faults = "".join(f", {name}={count}" for name in ("nonfinite", "mismatched") if (count := getattr(self, name)))
+        errors = f"relative={self.relative:.3g}, max_abs={self.max_abs:.3g}"
+        return f"OutputComparison({self.name!r}, {self.dtype!r}, {self.shape}, {errors}{faults})"
 
-@dataclasses.dataclass(slots=True)
+
+@dataclasses.dataclass(slots=True, repr=False)
 class Report:
-    """The outcome of one conversion.
+    """The outcome of one conversion. A notebook shows it as a short page, `repr` in a line or two.
 
     Attributes:
         source: the model's path, or a description of the object it came from.
@@ -73,6 +85,7 @@ class Report:
         dtype: the low format.
         target: whose kernels counted.
         ort: the version of ONNX Runtime whose kernels, opset and IR version counted.
+        system: whose rules decided: `paddle`, `torch`, `raf`, `mxnet` or `sambanova` (presets and mixed operators).
         asked: the requested level, policy or preset, in words; the level unless given.
         is_copy: the request changes nothing (level O0, preset mp0), so the result is a copy of the source.
         program: the converted program.
@@ -99,6 +112,7 @@ class Report:
     dtype: str
     target: str
     ort: str = ""
+    system: str = "paddle"
     asked: str = ""
     is_copy: bool = False
     destination: str | None = None
@@ -124,3 +138,14 @@ class Report:
     def __post_init__(self) -> None:
         if not self.asked and self.level is not None:
             self.asked = f"level {self.level}"
+
+    def __repr__(self) -> str:
+        nodes = f"{self.low_nodes} of {self.nodes} nodes {self.dtype}, {self.high_nodes} float32, {self.casts} casts"
+        done = "copied" if self.is_copy else nodes
+        place = "" if self.destination is None else f" -> {visible(self.destination, 80)}"
+        return f"<Report of {visible(self.source, 80)}{place}, {self.asked}: {done}; {visible(self.verdict)}>"
+
+    def _repr_html_(self) -> str:
+        # By name, because that module imports this one.
+        summary: str = importlib.import_module("amp_transpiler.report.as_html").summary(self)
+        return summary

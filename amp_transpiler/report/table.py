@@ -227,6 +227,10 @@ def _output_row(output: OutputComparison) -> tuple[str | Text, ...]:
     return name, dtype, human_number(output.max_abs), relative, f"{output.cosine:.6f}", nonfinite
 
 
+def _speed(result: BenchmarkResult) -> str:
+    return "-" if result.speedup is None else f"{result.speedup:.2f}x as fast"
+
+
 def benchmark_table(result: BenchmarkResult, dtype: str) -> RenderableType:
     """Return latency and peak memory of the fp32 and the low program, side by side, for `rich` to print.
 
@@ -238,10 +242,10 @@ def benchmark_table(result: BenchmarkResult, dtype: str) -> RenderableType:
     table.add_column(f"on {result.place}", no_wrap=True)
     for header in ("fp32", dtype, "ratio"):
         table.add_column(header, justify="right", no_wrap=True)
-    latency = (f"{result.reference_ms:.3g} ms", f"{result.low_ms:.3g} ms", f"{result.speedup:.2f}x as fast")
+    latency = (f"{result.reference_ms:.3g} ms", f"{result.low_ms:.3g} ms", _speed(result))
     table.add_row(f"latency, median of {result.runs}", *latency)
     before, after = result.reference_peak, result.low_peak
-    ratio = f"{after / before:.0%}" if before and after is not None else "-"
+    ratio = f"{after / before:.0%}" if before and after is not None and not result.emulated else "-"
     table.add_row(f"peak memory ({result.memory})", human_bytes(before), human_bytes(after), ratio)
     notes = [Text(printable(note), style="dim") for note in result.notes]
     return Padding(Group(table, *notes), (1, 0, 0, 2), expand=False)

@@ -28,7 +28,8 @@ __all__ = ["BenchmarkResult", "benchmark", "measure_peak", "measure_peak_here"]
 
 _logger = logging.getLogger(__name__)
 
-SIZE_NOT_SPEED = "on a CPU low precision buys size, not speed"
+CPU_TIMES = "on a CPU low precision buys size; its time says nothing about a GPU"
+EMULATED_TIMES = "emulated on the CPU, which has no kernels for all of it: its time says nothing about a GPU"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class BenchmarkResult:
             of a separate process, from before loading to its peak.
         reference_peak: peak bytes of the float32 program; None if they could not be measured.
         low_peak: the same for the low program.
+        emulated: whether the low program ran emulated, so that its time and memory are those of the emulation.
         notes: limits of the measurements.
     """
 
@@ -55,11 +57,14 @@ class BenchmarkResult:
     memory: str
     reference_peak: int | None
     low_peak: int | None
+    emulated: bool = False
     notes: tuple[str, ...] = ()
 
     @property
-    def speedup(self) -> float:
-        """Latency of the float32 program over that of the low one: above 1 if the low one is faster."""
+    def speedup(self) -> float | None:
+        """Latency of the float32 program over that of the low one: above 1 if that is faster; None if emulated."""
+        if self.emulated:
+            return None
         return self.reference_ms / self.low_ms if self.low_ms else float("inf")
 
 
@@ -91,9 +96,8 @@ def benchmark(
         ORT_ERRORS: ONNX Runtime refuses one of the programs.
     """
     place = default_place() if place is None else place
-    notes = [SIZE_NOT_SPEED] if place.emulates_low else []
     run_reference = Session(reference, place).bind(feeds)
-    run_low, emulated = _bind_low(low, feeds, place, notes)
+    run_low, emulated = _bind_low(low, feeds, place)
     times_reference, times_low = _alternate(run_reference, run_low, runs=max(1, runs), warmup=warmup)
     del run_reference, run_low  # a device has to be empty again before its memory is measured
     return BenchmarkResult(
@@ -104,13 +108,12 @@ def benchmark(
         memory=place.memory_kind,
         reference_peak=measure_peak(reference, feeds, place),
         low_peak=measure_peak(low, feeds, place, emulate=emulated),
-        notes=tuple(notes),
+        emulated=emulated,
+        notes=(EMULATED_TIMES,) if emulated else (CPU_TIMES,) if place.emulates_low else (),
     )
 
 
-def _bind_low(
-    low: AnyProgram, feeds: Mapping[str, Any], place: Place, notes: list[str]
-) -> tuple[Callable[[], None], bool]:
+def _bind_low(low: AnyProgram, feeds: Mapping[str, Any], place: Place) -> tuple[Callable[[], None], bool]:
     """Return a function that runs the low program, and whether it runs emulated."""
     if not place.emulates_low:
         return Session(low, place).bind(feeds), False
@@ -119,7 +122,6 @@ def _bind_low(
         run()  # some kernels refuse float16 only when they run
     except ORT_ERRORS as error:
         _logger.info("the CPU provider does not run the converted program: %s", error_text(error))
-        notes.append("the converted program ran emulated, which is slower: the CPU provider has no kernels for it")
         return Session(low, place).bind(feeds), True
     return run, False
 

@@ -82,6 +82,11 @@ class Request:
         return self.preset is not None or bool(self.mixed_ops)
 
     @property
+    def system(self) -> str:
+        """The system whose rules decide."""
+        return "sambanova" if self.by_sambanova else self.policy
+
+    @property
     def low(self) -> LowFormat:
         """The low format."""
         return low_format("bfloat16" if self.by_sambanova and isinstance(self.dtype, _Default) else self.dtype)

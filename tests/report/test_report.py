@@ -23,7 +23,7 @@ from amp_transpiler.report.table import (
     summary,
 )
 from amp_transpiler.report.wording import reasons
-from amp_transpiler.runtime.benchmark import SIZE_NOT_SPEED, BenchmarkResult
+from amp_transpiler.runtime.benchmark import CPU_TIMES, BenchmarkResult
 
 HOSTILE = "<script>alert('x')</script>&\x1b[31m\n[bold]"
 
@@ -362,12 +362,57 @@ def test_html_groups_operators_beyond_what_a_picture_holds():
         ({}, "latency, median of 20 2 ms 1 ms 2.00x as fast"),
         ({}, "peak memory (resident) 400.0 MB 200.0 MB 50%"),
         ({"reference_peak": None}, "peak memory (resident) - 200.0 MB -"),
-        ({}, "on a CPU low precision buys size, not speed"),
+        ({}, CPU_TIMES),
+        ({"emulated": True}, "latency, median of 20 2 ms 1 ms -"),
+        ({"emulated": True}, "peak memory (resident) 400.0 MB 200.0 MB -"),
     ],
 )
 def test_benchmark_table(changes, expected):
-    result = BenchmarkResult("CPU", 20, 2.0, 1.0, "resident", 400_000_000, 200_000_000, (SIZE_NOT_SPEED,))
+    result = BenchmarkResult("CPU", 20, 2.0, 1.0, "resident", 400_000_000, 200_000_000, notes=(CPU_TIMES,))
     file = io.StringIO()
     Console(file=file, width=80).print(benchmark_table(dataclasses.replace(result, **changes), "float16"))
     assert expected in " ".join(file.getvalue().split())
     assert max(map(len, file.getvalue().splitlines())) <= 80
+
+
+# Changes of a report -> its `repr`.
+REPRS = {
+    "converted": (
+        {},
+        (
+            "<Report of models/net.onnx -> models/net.fp16.onnx, level auto: "
+            "2 of 5 nodes float16, 2 float32, 3 casts; verified on 1 synthesised sample>"
+        ),
+    ),
+    "copied": (
+        {"is_copy": True, "asked": "level O0", "destination": None, "verdict": "not verified"},
+        "<Report of models/net.onnx, level O0: copied; not verified>",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REPRS)
+def test_a_report_is_short(case):
+    changes, expected = REPRS[case]
+    assert repr(make_report(**changes)) == expected
+
+
+def test_the_rows_of_a_report_are_short():
+    report = make_report()
+    assert repr(report.decisions[0]) == "DecisionRow('conv_0', 'Conv', 'low', 'white list')"
+    assert repr(report.decisions[2]).endswith("'black list', scope='loop_1/body')")
+    output = dataclasses.replace(report.outputs["logits"], nonfinite=3)
+    assert repr(output) == (
+        "OutputComparison('logits', 'float32', (1, 10), relative=0.00041, max_abs=0.00125, nonfinite=3)"
+    )
+
+
+def test_a_report_in_a_notebook_is_a_few_lines_without_styles():
+    text = make_report(
+        source="<b>\x1b", outputs={str(i): OutputComparison(str(i), "float32", (), i, i, 1) for i in range(9)}
+    )
+    text = text._repr_html_()
+    assert "&lt;b&gt;\\x1b" in text
+    assert "2 float16, 2 float32, 1 unchanged" in text
+    assert (text.count("<tr>"), "style" in text) == (6, False)
+    assert len(text) < 1500
