@@ -25,6 +25,7 @@ __all__ = [
     "OptionError",
     "OutputError",
     "VerificationError",
+    "innermost_text",
     "visible",
 ]
 
@@ -43,6 +44,13 @@ def visible(text: str, limit: int | None = 300) -> str:
         return text
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return shown if limit is None or len(shown) <= limit else visible(shown, limit)
+
+
+def innermost_text(error: BaseException, limit: int = 160) -> str:
+    """Return the message of the first cause of an exception of another library, as one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return visible(" ".join(str(error).split()) or type(error).__name__, limit)
 
 
 class AmpError(Exception):

@@ -9,13 +9,15 @@ import pathlib
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.errors import ModelError
+from amp_transpiler.errors import ModelError, innermost_text, visible
 from amp_transpiler.graph.external_data import check_external_data
+from amp_transpiler.graph.functions import check_expansion
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.proto import from_proto, proto_graphs
+from amp_transpiler.graph.proto import from_proto
+from amp_transpiler.graph.source_check import checked_proto, mend_text, settle_declared_types
 from amp_transpiler.graph.walk import bodies, scopes
 
-__all__ = ["load", "sort_if_needed"]
+__all__ = ["load"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,22 +37,16 @@ def load(model: object) -> Program:
     if isinstance(model, Program):
         return model
     if isinstance(model, ir.Model):
-        return _sorted(Program(model))
+        return Program(_checked(model, "the model"))
     if isinstance(model, onnx.ModelProto):
-        _check_proto(model, "the ModelProto")
-        return _sorted(Program(_deserialize(model, "the ModelProto")))
+        return Program(_from_proto(model, "the ModelProto", own=False))
     if isinstance(model, (str, os.PathLike)):
         return _load_file(pathlib.Path(os.fspath(model)))
     if isinstance(inner := getattr(model, "model", None), ir.Model):  # torch.onnx.ONNXProgram
-        return _sorted(Program(inner))
+        return Program(_checked(inner, "the model"))
     raise TypeError(
         f"cannot load a {type(model).__name__}: expected a path, an onnx.ModelProto, an onnx_ir.Model or an ONNXProgram"
     )
-
-
-def _sorted(program: Program) -> Program:
-    sort_if_needed(program.model, "the model")
-    return program
 
 
 def _load_file(path: pathlib.Path) -> Program:
@@ -67,58 +63,68 @@ def _load_file(path: pathlib.Path) -> Program:
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
     except Exception as error:  # each implementation of protobuf has a DecodeError of its own
-        raise ModelError(f"{path}: not an ONNX model, or truncated ({_first_line(error)})") from error
-    _check_proto(proto, str(path))
-    model = _deserialize(proto, str(path))
+        raise ModelError(f"{path}: not an ONNX model, or truncated ({innermost_text(error)})") from error
+    model = _from_proto(proto, str(path), own=True)
     check_external_data(model, path)
-    sort_if_needed(model, str(path))
     return Program(model, path)
 
 
-def _check_proto(proto: onnx.ModelProto, name: str) -> None:
-    if not proto.HasField("graph") or not proto.opset_import:
-        raise ModelError(f"{name}: not an ONNX model: it has no graph or imports no operator set")
-    if proto.ir_version < 3:
-        raise ModelError(f"{name}: IR version {proto.ir_version} predates ONNX 1.0; export the model again")
-    if any(scope.sparse_initializer for scope in proto_graphs(proto.graph)):
-        raise ModelError(f"{name}: sparse initializers are not supported; store them as dense initializers")
+def _from_proto(proto: onnx.ModelProto, name: str, *, own: bool) -> ir.Model:
+    proto, in_order = checked_proto(proto, name, own=own)
+    model = _deserialize(proto, name, own=own)
+    settle_declared_types(model, name)
+    check_expansion(model, name)
+    if not in_order:
+        _sort(model, name)
+    return model
 
 
-def _deserialize(proto: onnx.ModelProto, name: str) -> ir.Model:
+def _checked(model: ir.Model, name: str) -> ir.Model:
+    """Look at a model that `onnx_ir` has read already; its values may be undefined, its functions endless."""
+    _check_defined(model, name)
+    settle_declared_types(model, name)
+    check_expansion(model, name)
+    if not _is_sorted(model.graph, set()):
+        _sort(model, name)
+    return model
+
+
+def _deserialize(proto: onnx.ModelProto, name: str, *, own: bool) -> ir.Model:
     try:
         return from_proto(proto)
-    except Exception as error:
-        raise ModelError(f"{name}: malformed ONNX: {_first_line(error)}") from error
+    except Exception as error:  # onnx_ir raises what it likes, about names that are not UTF-8 too
+        if not own:
+            copy = onnx.ModelProto()
+            copy.CopyFrom(proto)
+            proto = copy
+        if mend_text(proto):
+            return _deserialize(proto, name, own=True)
+        raise ModelError(f"{visible(name, 120)}: malformed ONNX: {innermost_text(error)}") from error
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def sort_if_needed(model: ir.Model, name: str) -> None:
-    """Sort the nodes of every scope topologically if one is out of order.
-
-    Raises:
-        ModelError: the nodes form a cycle, or one reads an undefined value.
-    """
-    _check_defined(model, name)
-    if not _is_sorted(model.graph, set()):
-        try:
-            model.graph.sort()
-        except ValueError as error:
-            raise ModelError(f"{name}: the graph has a cycle: {_first_line(error)}") from error
-        logger.info("nodes of %s were not in topological order: sorted", name)
+def _sort(model: ir.Model, name: str) -> None:
+    try:
+        model.graph.sort()
+    except ValueError as error:
+        raise ModelError(f"{visible(name, 120)}: the graph has a cycle: {innermost_text(error)}") from error
+    logger.info("nodes of %s were not in topological order: sorted", visible(name))
 
 
 def _check_defined(model: ir.Model, name: str) -> None:
     for scope in scopes(model):
-        for user in (*scope.graph, scope.graph):
-            for value in user.inputs if isinstance(user, ir.Node) else user.outputs:
-                if value is None or value.producer() is not None or value.is_graph_input() or value.is_initializer():
-                    continue
-                where = f"{user.op_type} '{user.name}'" if isinstance(user, ir.Node) else "the graph's outputs"
-                raise ModelError(f"{name}: the model is invalid: {where} reads '{value.name}', which nothing computes")
+        _check_graph_defined(scope.graph, name)
+    for function in model.functions.values():
+        _check_graph_defined(function.graph, name)
+
+
+def _check_graph_defined(graph: ir.Graph, name: str) -> None:
+    for user in (*graph, graph):
+        for value in user.inputs if isinstance(user, ir.Node) else user.outputs:
+            if value is None or value.producer() is not None or value.is_graph_input() or value.is_initializer():
+                continue
+            where = f"{user.op_type} '{user.name}'" if isinstance(user, ir.Node) else "an output of the graph"
+            text = f"{where} reads '{visible(str(value.name), 60)}', which nothing computes"
+            raise ModelError(f"{visible(name, 120)}: the model is invalid: {text}")
 
 
 def _is_sorted(graph: ir.Graph, seen: set[ir.Node]) -> bool:

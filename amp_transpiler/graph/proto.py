@@ -13,6 +13,7 @@ from amp_transpiler.graph.walk import scopes
 
 __all__ = [
     "from_proto",
+    "has_opaque_type",
     "has_opaque_types",
     "holds_map",
     "proto_bodies",
@@ -58,7 +59,12 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 
 def has_opaque_types(model: ir.Model) -> bool:
     """Whether an input or output of the model has a type that `onnx_ir` does not know."""
-    return any(_OPAQUE in value.meta for value in (*model.graph.inputs, *model.graph.outputs))
+    return any(has_opaque_type(value) for value in (*model.graph.inputs, *model.graph.outputs))
+
+
+def has_opaque_type(value: ir.Value) -> bool:
+    """Whether an input or output of the model has a type that `onnx_ir` does not know."""
+    return _OPAQUE in value.meta
 
 
 def holds_map(type_: onnx.TypeProto) -> bool:

@@ -1,0 +1,455 @@
+"""A look at a model's message where it is read, before anything is built from it.
+
+Each fault that ONNX Runtime refuses ends in one line that names the node or tensor. What ONNX Runtime overlooks (a
+broken tensor or function that nothing uses, a name that is not UTF-8, an old IR version) is mended.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx_ir as ir
+from google.protobuf.message import Message
+
+from amp_transpiler.errors import ModelError, visible
+from amp_transpiler.graph.proto import has_opaque_type, proto_bodies, proto_graphs
+from amp_transpiler.graph.walk import scopes
+
+__all__ = ["checked_proto", "mend_text", "settle_declared_types"]
+
+_DEEPEST = 32  # bodies inside of bodies; protobuf reads no file with more
+_LARGEST = 2**62  # elements of a tensor
+_LARGEST_DENSE = 2**31  # bytes of a sparse initializer written out
+_HIGHEST_VERSION = 2**31 - 1  # of an operator set; onnx keeps it in 32 bits
+_OLDEST_IR = 3
+_TEXT = (str, type(None))
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+
+_A = onnx.AttributeProto
+# Type of an attribute -> the field that holds its value.
+_FIELDS = {
+    _A.FLOAT: "f",
+    _A.INT: "i",
+    _A.STRING: "s",
+    _A.TENSOR: "t",
+    _A.GRAPH: "g",
+    _A.SPARSE_TENSOR: "sparse_tensor",
+    _A.TYPE_PROTO: "tp",
+    _A.FLOATS: "floats",
+    _A.INTS: "ints",
+    _A.STRINGS: "strings",
+    _A.TENSORS: "tensors",
+    _A.GRAPHS: "graphs",
+    _A.SPARSE_TENSORS: "sparse_tensors",
+    _A.TYPE_PROTOS: "type_protos",
+}
+_VALUES = frozenset(_FIELDS.values())
+_GRAPHS = (_A.GRAPH, _A.GRAPHS)
+_TENSORS = (_A.TENSOR, _A.TENSORS)
+
+_T = onnx.TensorProto
+_BITS = {int(dtype): 0 if dtype == ir.DataType.STRING else dtype.bitwidth for dtype in ir.DataType if dtype}
+# Element type -> the field of values that are not raw, and how many elements one entry holds. The others are in
+# `int32_data`, one an entry or as many as fill a byte.
+_ENTRIES: dict[int, tuple[str, float]] = {
+    _T.FLOAT: ("float_data", 1),
+    _T.COMPLEX64: ("float_data", 0.5),
+    _T.DOUBLE: ("double_data", 1),
+    _T.COMPLEX128: ("double_data", 0.5),
+    _T.INT64: ("int64_data", 1),
+    _T.UINT32: ("uint64_data", 1),
+    _T.UINT64: ("uint64_data", 1),
+    _T.STRING: ("string_data", 1),
+}
+
+_NO_TYPE = "which holds no data"
+
+
+def checked_proto(proto: onnx.ModelProto, name: str, *, own: bool) -> tuple[onnx.ModelProto, bool]:
+    """Refuse a model that nothing can be built from, in words; mend what ONNX Runtime overlooks.
+
+    Args:
+        proto: the model.
+        name: its path, for messages.
+        own: whether it may be mended in place. Otherwise a mended model is a copy.
+
+    Returns:
+        The model, and whether the nodes of every graph are in order.
+
+    Raises:
+        ModelError: ONNX Runtime would refuse it, too.
+    """
+    look = _Look(proto, name)
+    look.model()
+    if look.mends and not own:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(proto)
+        return checked_proto(copy, name, own=True)
+    for mend in look.mends:
+        mend()
+    return proto, look.in_order
+
+
+class _Look:
+    """One walk over everything that a message holds."""
+
+    def __init__(self, proto: onnx.ModelProto, name: str) -> None:
+        self._proto = proto
+        self._name = name
+        self._known = {""}  # values of the graph at hand and of those around it; an omitted input has no name
+        self._broken: list[tuple[onnx.GraphProto, str, str]] = []  # graph, initializer, fault
+        self._odd_text = False
+        self.mends: list[Callable[[], object]] = []
+        self.in_order = True
+
+    def model(self) -> None:
+        """Look at the whole model, and collect what to mend."""
+        proto = self._proto
+        if not proto.HasField("graph") or not proto.opset_import:
+            raise self._refusal("not an ONNX model: it has no graph or imports no operator set")
+        if not proto.HasField("ir_version"):
+            raise self._refusal("not an ONNX model: it has no IR version")
+        if proto.ir_version < _OLDEST_IR:
+            self.mends.append(lambda: setattr(proto, "ir_version", _OLDEST_IR))
+        self._text(proto.producer_name, proto.producer_version, proto.domain, proto.doc_string)
+        self._metadata(proto.metadata_props)
+        self._versions(proto.opset_import, "the model")
+        for value, where in self._graph(proto.graph, 1).items():
+            raise self._undefined(where, value)
+        self._functions()
+        self._initializers()
+        if self._odd_text:
+            self.mends.append(lambda: mend_text(proto))
+
+    def _refusal(self, fault: str) -> ModelError:
+        return ModelError(f"{visible(self._name, 120)}: {fault}")
+
+    def _undefined(self, where: str, value: str) -> ModelError:
+        return self._refusal(f"the model is invalid: {where} reads '{visible(value, 60)}', which nothing computes")
+
+    def _versions(self, imports: Iterable[onnx.OperatorSetIdProto], owner: str) -> None:
+        for entry in imports:
+            self._text(entry.domain)
+            if -_HIGHEST_VERSION <= entry.version <= _HIGHEST_VERSION:
+                continue
+            if entry.domain in _STANDARD:
+                raise self._refusal(f"{owner} imports opset {entry.version} of ai.onnx, which does not exist")
+            # ONNX Runtime drops the upper bits, which makes this 0 or so; other domains have one version.
+            self.mends.append(functools.partial(setattr, entry, "version", 1))
+
+    # Graphs and nodes.
+
+    def _graph(self, graph: onnx.GraphProto, depth: int) -> dict[str, str]:
+        """Look at a graph; return the names that it reads and nothing defined before, each with its reader."""
+        if depth > _DEEPEST:
+            raise self._refusal(f"graph '{visible(graph.name, 60)}' lies in more than {_DEEPEST} others")
+        self._text(graph.name, graph.doc_string)
+        self._metadata(graph.metadata_props)
+        own = self._inputs_and_initializers(graph, depth)
+        new = own - self._known
+        self._known |= new
+        late = self._nodes(graph.node, own, new, depth)
+        for info in graph.output:
+            if info.name not in own:
+                raise self._undefined(f"an output of graph '{visible(graph.name, 60)}'", info.name)
+        for value in late.keys() & own:
+            del late[value]
+            self.in_order = False
+        self._text(*own)
+        self._known -= new
+        return late
+
+    def _inputs_and_initializers(self, graph: onnx.GraphProto, depth: int) -> set[str]:
+        own = {info.name for info in graph.input}
+        if len(own) < len(graph.input):
+            raise self._refusal(f"two inputs of graph '{visible(graph.name, 60)}' have the same name")
+        initializers = set()
+        for tensor in graph.initializer:
+            name = tensor.name
+            initializers.add(name)
+            if type(name) is bytes or type(tensor.doc_string) is bytes:
+                self._odd_text = True
+            if fault := tensor_fault(tensor):
+                self._broken.append((graph, name, fault))
+        if len(initializers) < len(graph.initializer):
+            self._same_names(graph, depth)
+        if graph.sparse_initializer:
+            initializers.update(sparse.values.name for sparse in graph.sparse_initializer)
+            self.mends.append(functools.partial(self._make_dense, graph))
+        return own | initializers
+
+    def _nodes(self, nodes: Iterable[onnx.NodeProto], own: set[str], new: set[str], depth: int) -> dict[str, str]:
+        """Look at nodes, and return the names that they read before these were known, each with its reader.
+
+        What they compute is added to `own`, and to `new` if no graph around has a value of the same name.
+        """
+        known, late = self._known, dict[str, str]()
+        for node in nodes:
+            for value in node.input[:]:  # a slice is a list, whose walk takes a fifth of the time
+                if value not in known:
+                    late.setdefault(value, _words(node))
+            if node.attribute:
+                late |= self._attributes(node, depth)
+            for value in node.output[:]:
+                if value in own:
+                    raise self._refusal(f"the model is invalid: {_words(node)} computes '{value}', defined before")
+                if value:
+                    own.add(value)
+                    if value not in known:
+                        known.add(value)
+                        new.add(value)
+            if bytes in (type(node.name), type(node.op_type), type(node.domain), type(node.doc_string)):  # type: ignore[comparison-overlap]  # protobuf hands out bytes where text is not UTF-8
+                self._odd_text = True
+            if node.metadata_props:
+                self._metadata(node.metadata_props)
+        return late
+
+    def _attributes(self, node: onnx.NodeProto, depth: int) -> dict[str, str]:
+        """Look at the attributes of a node, and return the names that its bodies read and nothing defined before."""
+        late: dict[str, str] = {}
+        seen: set[str] = set()
+        for attribute in node.attribute:
+            self._text(attribute.name, attribute.doc_string, attribute.ref_attr_name)
+            if fault := _attribute_fault(attribute, seen):
+                raise self._refusal(f"{_words(node)}: attribute '{visible(attribute.name, 60)}' {fault}")
+            if attribute.type in _GRAPHS:
+                for body in (attribute.g,) if attribute.type == _A.GRAPH else attribute.graphs:
+                    late |= self._graph(body, depth + 1)
+            elif attribute.type in _TENSORS and not attribute.ref_attr_name:
+                for tensor in (attribute.t,) if attribute.type == _A.TENSOR else attribute.tensors:
+                    if fault := tensor_fault(tensor):
+                        raise self._refusal(f"{_words(node)}: tensor of attribute '{attribute.name}' {fault}")
+        return late
+
+    def _text(self, *texts: object) -> None:
+        """Take note of strings that are not UTF-8: protobuf hands those out as bytes."""
+        if bytes in map(type, texts):
+            self._odd_text = True
+
+    def _metadata(self, entries: Iterable[onnx.StringStringEntryProto]) -> None:
+        for entry in entries:
+            self._text(entry.key, entry.value)
+
+    # Initializers.
+
+    def _same_names(self, graph: onnx.GraphProto, depth: int) -> None:
+        """Refuse initializers with one name; of those with one form too, ONNX Runtime and `onnx_ir` take the last."""
+        last: dict[str, onnx.TensorProto] = {}
+        for tensor in reversed(graph.initializer):
+            kept = last.setdefault(tensor.name, tensor)
+            if kept is tensor:
+                continue
+            if depth > 1 or tensor.data_type != kept.data_type or list(tensor.dims) != list(kept.dims):
+                raise self._refusal(f"two initializers of graph '{visible(graph.name, 60)}' are named '{tensor.name}'")
+
+    def _initializers(self) -> None:
+        """Refuse broken initializers that something reads; drop the others."""
+        read = _read_names(self._proto.graph) if self._broken else set()
+        for graph, name, fault in self._broken:
+            if name in read or fault.endswith(_NO_TYPE):
+                raise self._refusal(f"initializer '{visible(name, 60)}' {fault}")
+            self.mends.append(functools.partial(_drop, graph, name))
+
+    def _make_dense(self, graph: onnx.GraphProto) -> None:
+        for sparse in graph.sparse_initializer:
+            name = visible(sparse.values.name, 60)
+            fault = tensor_fault(sparse.values) or tensor_fault(sparse.indices)
+            if not fault:
+                fault = _append_dense(graph, sparse)
+            if fault:
+                raise self._refusal(f"sparse initializer '{name}' {fault}")
+        graph.ClearField("sparse_initializer")
+
+    # Functions.
+
+    def _functions(self) -> None:
+        """Refuse broken functions that are called; drop the others."""
+        functions = {(f.domain, f.name, f.overload): f for f in self._proto.functions}
+        if len(functions) < len(self._proto.functions):
+            raise self._refusal("two model-local functions have the same name")
+        called: set[tuple[str, str, str]] | None = None
+        for key, function in functions.items():
+            try:
+                self._function(function)
+            except ModelError:
+                called = called or _called(self._proto.graph.node, functions)
+                if key in called:
+                    raise
+                self.mends.append(functools.partial(self._proto.functions.remove, function))
+
+    def _function(self, function: onnx.FunctionProto) -> None:
+        where = f"function '{visible(f'{function.domain}::{function.name}', 80)}'"
+        self._text(function.name, function.domain, function.overload, function.doc_string)
+        self._metadata(function.metadata_props)
+        self._versions(function.opset_import, where)
+        self._known = {"", *function.input}
+        own = set(function.input)
+        for value, reader in self._nodes(function.node, own, set(), 1).items():
+            raise self._undefined(f"{where}: {reader}", value)
+        self._text(*own)
+        for value in function.output:
+            if value not in own:
+                raise self._undefined(f"an output of {where}", value)
+        for attribute in function.attribute_proto:
+            if fault := _attribute_fault(attribute, set()):
+                raise self._refusal(f"{where}: default of attribute '{visible(attribute.name, 60)}' {fault}")
+
+
+def _words(node: onnx.NodeProto) -> str:
+    return f"{visible(str(node.op_type), 60)} '{visible(str(node.name or next(iter(node.output), '')), 60)}'"
+
+
+def _read_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names that nodes and outputs read, in a graph and all of its bodies."""
+    names: set[str] = set()
+    for scope in proto_graphs(graph):
+        names.update(info.name for info in scope.output)
+        for node in scope.node:
+            names.update(node.input)
+    return names
+
+
+def _called(
+    nodes: Iterable[onnx.NodeProto], functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
+) -> set[tuple[str, str, str]]:
+    """Return the functions that nodes call, themselves or through other functions."""
+    called: set[tuple[str, str, str]] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        key = (node.domain, node.op_type, node.overload)
+        if key in functions and key not in called:
+            called.add(key)
+            pending.extend(functions[key].node)
+        for body in proto_bodies(node):
+            pending.extend(body.node)
+    return called
+
+
+def _attribute_fault(attribute: onnx.AttributeProto, seen: set[str]) -> str:
+    """Return the fault of an attribute, given the names of its node's attributes before it; empty if there is none."""
+    name, kind = attribute.name, attribute.type
+    if not name:
+        return "has no name"
+    if name in seen:
+        return "is there twice"
+    seen.add(name)
+    wanted = _FIELDS.get(kind)
+    if wanted is None:
+        return "has no type" if kind == _A.UNDEFINED else f"has the unknown type {kind}"
+    for field, _ in attribute.ListFields():
+        if field.name in _VALUES and field.name != wanted:
+            return f"has type {_A.AttributeType.Name(kind)}, but its value is in field '{field.name}'"
+    if kind == _A.GRAPH and not attribute.HasField("g") and not attribute.ref_attr_name:
+        return "has no graph"
+    return ""
+
+
+def tensor_fault(tensor: onnx.TensorProto) -> str:
+    """Return what is wrong with a tensor: its element type, dimensions, or amount of data; empty if nothing is."""
+    kind = tensor.data_type
+    bits = _BITS.get(kind)
+    if bits is None:
+        return f"has the element type {'UNDEFINED' if kind == _T.UNDEFINED else kind}, {_NO_TYPE}"
+    dims = tensor.dims[:]
+    count = math.prod(dims)
+    if count > _LARGEST or (dims and min(dims) < 0):
+        return f"has dimensions {visible(str(dims), 80)}: expected numbers from 0, {_LARGEST} elements at most"
+    if tensor.data_location == _T.EXTERNAL:
+        return "holds strings in external data" if kind == _T.STRING else ""
+    if kind != _T.STRING and tensor.HasField("raw_data"):
+        found, wanted, what = len(tensor.raw_data), (count * bits + 7) // 8, "bytes of data"
+    else:
+        field, share = _ENTRIES.get(kind, ("int32_data", max(1, 8 // bits if bits else 1)))
+        found, wanted, what = len(getattr(tensor, field)), math.ceil(count / share), f"entries of {field}"
+        if not count:  # ONNX Runtime does not look at them either
+            return ""
+    if found == wanted:
+        return ""
+    return f"has {found} {what}, {ir.DataType(kind).name} of shape {visible(str(dims), 60)} needs {wanted}"
+
+
+# ---- mending ----
+
+
+def _drop(graph: onnx.GraphProto, name: str) -> None:
+    for index in range(len(graph.initializer) - 1, -1, -1):
+        if graph.initializer[index].name == name:
+            del graph.initializer[index]
+
+
+def _append_dense(graph: onnx.GraphProto, sparse: onnx.SparseTensorProto) -> str:
+    """Write a sparse tensor out as an initializer; return its fault instead if it has one."""
+    dims = list(sparse.dims)
+    values = onnx.numpy_helper.to_array(sparse.values)
+    indices = onnx.numpy_helper.to_array(sparse.indices)
+    if not dims or min(dims) < 0 or math.prod(dims) * values.dtype.itemsize > _LARGEST_DENSE:
+        return f"has dimensions {visible(str(dims), 80)}: at most {_LARGEST_DENSE} bytes are written out"
+    if values.ndim != 1 or indices.shape not in ((len(values),), (len(values), len(dims))):
+        return f"has {list(values.shape)} values, but {list(indices.shape)} indices"
+    sizes = [math.prod(dims)] if indices.ndim == 1 else dims
+    if indices.size and (indices.min() < 0 or (indices.reshape(len(values), -1) >= sizes).any()):
+        return f"has an index outside of its shape {dims}"
+    dense = np.zeros(dims, values.dtype)
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    tensor = graph.initializer.add(name=sparse.values.name, data_type=sparse.values.data_type, dims=dims)
+    tensor.raw_data = dense.tobytes()
+    return ""
+
+
+def mend_text(message: Message) -> bool:
+    """Replace bytes that are not UTF-8 by escapes, in every string of a message; return whether there were any."""
+    found = False
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for inner in (value,) if not field.is_repeated else value:
+                found |= mend_text(inner)
+        elif field.type == field.TYPE_STRING and not field.is_repeated:
+            if isinstance(value, bytes):
+                setattr(message, field.name, value.decode(errors="backslashreplace"))
+                found = True
+        elif field.type == field.TYPE_STRING and any(isinstance(text, bytes) for text in value):
+            kept = [text.decode(errors="backslashreplace") if isinstance(text, bytes) else text for text in value]
+            del value[:]
+            value.extend(kept)
+            found = True
+    return found
+
+
+def settle_declared_types(model: ir.Model, name: str) -> None:
+    """Make negative dimensions of declared shapes unknown, and drop declared types that say nothing.
+
+    Raises:
+        ModelError: an input of the model has no type.
+    """
+    for graph in (
+        *(scope.graph for scope in scopes(model)),
+        *(function.graph for function in model.functions.values()),
+    ):
+        for value in (*graph.inputs, *graph.outputs):
+            _settle(value)
+        for node in graph:
+            for value in node.outputs:
+                if value.type is not None or value.shape is not None:
+                    _settle(value)
+    for value in model.graph.inputs:
+        if value.type is None and not has_opaque_type(value):
+            raise ModelError(f"{visible(name, 120)}: input '{visible(str(value.name), 60)}' has no type")
+
+
+def _settle(value: ir.Value) -> None:
+    if type(value.doc_string) not in _TEXT:  # bytes: not UTF-8
+        value.doc_string = None
+    shape = value.shape
+    if shape is not None and any(type(size) is int and size < 0 for size in shape.dims):
+        value.shape = ir.Shape([None if isinstance(size, int) and size < 0 else size for size in shape.dims])
+    if value.type is not None and value.dtype == ir.DataType.UNDEFINED:
+        value.type = None
