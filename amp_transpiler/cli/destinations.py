@@ -66,7 +66,7 @@ def _check_output(sources: Sources, options: Options) -> None:
             raise OutputError("-o - and --json -: both would be written to standard output; give one of them a file")
         return
     check_name("-o", output)
-    if not sources.are_many and not output.endswith(os.sep) and pathlib.Path(output).is_dir():
+    if not sources.are_many and not _ends_with_slash(output) and pathlib.Path(output).is_dir():
         raise OutputError(
             f"-o {output}: is a folder, not a regular file; for a result inside it write -o {output}{os.sep}"
         )
@@ -86,7 +86,11 @@ def _destination(model: pathlib.Path, sources: Sources, options: Options) -> pat
 def _is_folder(sources: Sources, options: Options) -> bool:
     """Whether `-o` names a folder: for many models, and with a slash at its end."""
     output = options.output
-    return output is not None and output != STREAM and (sources.are_many or output.endswith(os.sep))
+    return output is not None and output != STREAM and (sources.are_many or _ends_with_slash(output))
+
+
+def _ends_with_slash(name: str) -> bool:
+    return name.endswith(("/", os.sep))  # Windows takes both
 
 
 def _is_stream_device(name: str) -> bool:

@@ -11,13 +11,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, NoReturn
+from typing import Any
 
 from amp_transpiler.cli.destinations import Job
 from amp_transpiler.cli.exit_status import INTERNAL_ERROR
 from amp_transpiler.cli.log import logging_to_stderr
 from amp_transpiler.cli.options import Options
 from amp_transpiler.cli.outcome import Outcome, convert
+from amp_transpiler.cli.termination import Terminated, terminating_by_exception
 
 __all__ = ["convert_all"]
 
@@ -114,8 +115,10 @@ class _Worker:
             process.kill()
             process.join()
         code = process.exitcode or 0
-        killed = " (is there enough memory?)" if code == -signal.SIGKILL else ""
-        return f"was ended by {signal.Signals(-code).name}{killed}" if code < 0 else f"ended with exit status {code}"
+        if code >= 0:
+            return f"ended with exit status {code}"
+        name = signal.Signals(-code).name
+        return f"was ended by {name}{' (is there enough memory?)' if name == 'SIGKILL' else ''}"
 
 
 # ---- in the process ----
@@ -124,9 +127,16 @@ class _Worker:
 def _work(connection: Connection[Any, Any], options: Options) -> None:
     """Convert the models that come in until the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command as well, which then ends this process.
-    signal.signal(signal.SIGTERM, _leave)
     if hasattr(signal, "SIGHUP"):  # A closed terminal tells the command as well.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with terminating_by_exception():
+            _serve(connection, options)
+    except Terminated as error:
+        sys.exit(128 + error.number)
+
+
+def _serve(connection: Connection[Any, Any], options: Options) -> None:
     while True:
         try:
             job = connection.recv()
@@ -138,8 +148,3 @@ def _work(connection: Connection[Any, Any], options: Options) -> None:
         if outcome.report is not None:
             outcome.report = dataclasses.replace(outcome.report, program=None)  # nobody reads it there
         connection.send(outcome)
-
-
-def _leave(number: int, _: Any) -> NoReturn:
-    """Leave by an exception, so that unfinished files are removed on the way."""
-    sys.exit(-number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import re
+from collections.abc import Iterator
 
 from amp_transpiler.report.report import Precision, Report
 
@@ -14,6 +15,14 @@ PRECISIONS: tuple[Precision, ...] = ("low", "high", "untouched")  # in the order
 # A quoted name. Letters around a quote mark make it an apostrophe: that of "torch's" opens no name, and that inside of
 # 'it's' closes none.
 _QUOTED = re.compile(r"(?<!\w)'.*?'(?!\w)")
+
+
+# Operators with integer data. MatMulNBits is none: its weights are few bits, but its data may well be low.
+_QUANTIZED = re.compile(r"(?:com\.microsoft::)?(?:QLinear\w+|\w*QuantizeLinear|\w*Integer\w*|QAttention|QGemm)")
+_HARDLY_SMALLER = 0.95
+
+# Made by ONNX Runtime's optimizer, some of them for the CPU alone.
+_FUSED = re.compile(r"com\.microsoft::Fused\w+|com\.microsoft\.nchwc::\w+")
 
 
 def precision_name(precision: Precision, report: Report) -> str:
@@ -43,14 +52,36 @@ def reasons(report: Report, precision: Precision) -> list[tuple[str, int]]:
 
 
 def remarks(report: Report) -> tuple[str, ...]:
-    """Return the notes. The first one says so if the result is a mere copy, or if no node runs in the low format."""
+    """Return the notes, after those that the figures of the report give: what hardly profits, and why."""
     if report.is_copy:
         result = report.destination or "the result"
         return f"{result} is a copy in the source's own precision, whatever its name says", *report.notes
     if report.low_nodes or not report.decisions:
-        return report.notes
+        return *_hardly_profits(report), *report.notes
     found = reasons(report, "high") or reasons(report, "untouched")
     reason, count = found[0]
     # Without a low node, casts come from inputs, outputs or parameters that the user wants in the low format.
     subject = "no node" if report.casts else "nothing"
-    return f"{subject} became {report.dtype}: {reason} ({count} of {report.nodes} nodes)", *report.notes
+    return (
+        f"{subject} became {report.dtype}: {reason} ({count} of {report.nodes} nodes)",
+        *_hardly_profits(report),
+        *report.notes,
+    )
+
+
+def _hardly_profits(report: Report) -> Iterator[str]:
+    """Yield advice for models that another tool has worked on before: they should be converted first."""
+    quantized = sum(_QUANTIZED.fullmatch(row.op) is not None for row in report.decisions)
+    before, after = report.weight_bytes
+    if quantized and report.casts and before and after > _HARDLY_SMALLER * before:
+        saved = f"{1 - after / before:.0%}"
+        yield (
+            f"the model is quantized ({quantized} nodes): weights shrink by {saved} for {report.casts} casts, so it "
+            "may not become faster; quantize the converted model instead, or leave this one as it is"
+        )
+    fused = {op: count for op, count in report.missing_kernels.items() if _FUSED.fullmatch(op)}
+    if fused:
+        yield (
+            f"{sum(fused.values())} nodes stay float32 because ONNX Runtime's optimizer fused them "
+            f"({', '.join(sorted(fused))}) and has no {report.dtype} kernels for that; convert the model before that"
+        )

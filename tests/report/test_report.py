@@ -22,7 +22,7 @@ from amp_transpiler.report.table import (
     outputs_worst_first,
     summary,
 )
-from amp_transpiler.report.wording import reasons
+from amp_transpiler.report.wording import reasons, remarks
 from amp_transpiler.runtime.benchmark import CPU_TIMES, BenchmarkResult
 
 HOSTILE = "<script>alert('x')</script>&\x1b[31m\n[bold]"
@@ -416,3 +416,22 @@ def test_a_report_in_a_notebook_is_a_few_lines_without_styles():
     assert "2 float16, 2 float32, 1 unchanged" in text
     assert (text.count("<tr>"), "style" in text) == (6, False)
     assert len(text) < 1500
+
+
+QUANTIZED = DecisionRow("q", "DynamicQuantizeLinear", "untouched", "")
+FUSED = "com.microsoft::FusedConv"
+
+# Changes of a report -> what its first note says, None where there is no advice.
+ADVICE = {
+    "quantized": ({"decisions": (QUANTIZED,), "weight_bytes": (100, 98)}, "quantized (1 nodes): weights shrink by 2%"),
+    "quantized in part": ({"decisions": (QUANTIZED,), "weight_bytes": (100, 60)}, None),
+    "quantized, without a cast": ({"decisions": (QUANTIZED,), "weight_bytes": (100, 98), "casts": 0}, None),
+    "fused": ({"missing_kernels": {FUSED: 21, "Det": 1}}, "21 nodes stay float32 because ONNX Runtime's optimizer"),
+}
+
+
+@pytest.mark.parametrize("case", ADVICE)
+def test_advice_to_convert_first(case):
+    changes, expected = ADVICE[case]
+    note = remarks(make_report(notes=(), **changes))
+    assert [expected in text for text in note] == ([True] if expected else [])
