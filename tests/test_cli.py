@@ -6,6 +6,7 @@ import logging
 import pathlib
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import onnx
@@ -258,6 +259,22 @@ def test_verbose_shows_the_log_and_leaves_logging_as_it_was(model, monkeypatch, 
     cli.main([str(model), "-v"])
     assert "amp-transpile: info: guarded everywhere" in capsys.readouterr().err
     assert (logger.level, logger.handlers) == before
+
+
+def test_warnings_of_other_libraries_are_shown_the_same_way(model, monkeypatch, capsys):
+    def transpile(src, dst, **options):
+        logging.getLogger("onnx_ir.some").warning("dim \x1b[31m")
+        warnings.warn("value \x07\nsecond line", stacklevel=1)
+        return Report(source=str(src), level="auto", dtype="float16", target="cuda")
+
+    monkeypatch.setattr(pipeline, "transpile", transpile)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")  # as an ordinary process has it, where a warning is no error
+        cli.main([str(model)])
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "amp-transpile: warning: dim \\x1b[31m"
+    assert second.startswith("amp-transpile: warning: ")
+    assert "value \\x07 second line" in second
 
 
 def test_no_bar_where_stderr_is_no_terminal(model, transpile, capsys):

@@ -129,6 +129,24 @@ def test_an_option_does_what_the_table_says(case, tmp_path):
     assert " ".join(row.name for row in report.decisions if row.precision == "low") == expected
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ("paddle", "auto", "level auto")),
+        (["--level", "O2"], ("paddle", "O2", "level O2")),
+        (["--level", "O0"], ("paddle", "O0", "level O0")),
+        (["--policy", "torch"], ("torch", None, "policy torch")),
+        (["--policy", "mxnet"], ("mxnet", None, "policy mxnet")),
+        (["--preset", "mp4"], ("sambanova", None, "preset mp4")),
+        (["--mixed-ops", "gemm"], ("sambanova", None, "mixed gemm")),
+    ],
+)
+def test_the_report_says_who_decided(arguments, expected):
+    options = parse(["m.onnx", "--no-verify", *arguments])
+    report = amp.transpile(onnx.parser.parse_model(CLAIMS_MODEL), **options.conversion())
+    assert (report.system, report.level, report.asked) == expected
+
+
 @pytest.mark.parametrize(("verify", "checks"), [(True, 3), (False, 0)])
 def test_without_verification_nothing_is_loaded_or_compared(verify, checks):
     report = amp.transpile(onnx.parser.parse_model(CLAIMS_MODEL), verify=verify)

@@ -49,7 +49,8 @@ def cast_model_to_fp16(
         use_fp16_guard: only nodes inside an `fp16_guard` region become low.
         dest_type: `float16` or `bfloat16`.
         level: `O2` (pure), `O1` (lists), `OD` (white operators only), `O0` (nothing), or `auto`.
-        use_promote: operators on no list stay float32 if any of their inputs is.
+        use_promote: Paddle's promotion: an operator that the lists leave open stays float32 if one of its inputs is
+            float32, and runs in lower precision otherwise. Constants do not count at levels auto and O2.
 
     Returns:
         The names of the weights and constants that are low now.

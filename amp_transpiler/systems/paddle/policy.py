@@ -29,7 +29,7 @@ def paddle_policy(
         low: the low format.
         target: whose kernels count.
         lists: the operator lists; None for the defaults.
-        use_promote: an operator on no list stays float32 if any of its inputs is.
+        use_promote: Paddle's promotion (see `PaddleRules`).
     """
     lists = lists if lists is not None else AutoMixedPrecisionLists(dtype=low.name)
     rules = PaddleRules(level, lists, use_promote=use_promote)

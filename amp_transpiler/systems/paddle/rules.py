@@ -23,7 +23,8 @@ class PaddleRules(Rules):
     Args:
         level: which lists hold.
         lists: white, black and gray operators.
-        use_promote: a node that is on no list stays float32 if any of its float inputs is.
+        use_promote: Paddle's promotion: an operator that the lists leave open stays float32 if one of its inputs is
+            float32, and runs in lower precision otherwise. Constants do not count at levels auto and O2.
     """
 
     level: Level
