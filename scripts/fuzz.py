@@ -2,12 +2,12 @@
 """Converts damaged models and looks for what must not happen: foreign exceptions, crashes, changed sources, leftovers.
 
     python scripts/fuzz.py --count 100000 --seed 10 --jobs 2 --json OUT.json
-    python scripts/fuzz.py --seed 10 --index 4711 --keep FOLDER   # one mutant again; its files go to FOLDER
+    python scripts/fuzz.py --seed 10 --index 4711 --keep FOLDER  # one mutant again; its files go to FOLDER
     python scripts/fuzz.py --seed 10 --start 50000 --count 100000 # go on at mutant 50000
 
-Mutants are made of small models of many forms and the committed ones, with --corpus also of a folder's. A mutant depends
-on the run's seed, its number and the seeds alone. The first mutant of every cause is minimised and written to --failures.
-Exit status 1 if there was a fault. Ctrl-C ends the run with the table of what was done.
+Mutants are made of small models of many forms and the committed ones, with --corpus also of a folder's. A mutant
+depends on the run's seed, its number and the seed models alone. The first mutant of every cause is minimised and
+written to --failures. Exit status 1 if there was a fault. Ctrl-C ends the run with the table of what was done.
 """
 
 from __future__ import annotations

@@ -170,7 +170,8 @@ def _contents(place: pathlib.Path) -> dict[str, bytes]:
 
 
 def _scratch() -> set[str]:
-    return {entry.name for entry in pathlib.Path(tempfile.gettempdir()).iterdir()}
+    names = {entry.name for entry in pathlib.Path(tempfile.gettempdir()).iterdir()}
+    return names - {".ses"}  # ONNX Runtime's own
 
 
 def _look_around(outcome: Outcome, place: pathlib.Path, before: dict[str, bytes], scratch: set[str]) -> None:

@@ -7,13 +7,18 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-_FLOATS = {
+_FLOATS: dict[int, np.dtype] = {
     TensorProto.FLOAT: np.dtype(np.float32),
     TensorProto.FLOAT16: np.dtype(np.float16),
     TensorProto.DOUBLE: np.dtype(np.float64),
     TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
 }
-_INTEGERS = {TensorProto.INT64: np.int64, TensorProto.INT32: np.int32, TensorProto.UINT8: np.uint8, TensorProto.INT8: np.int8}
+_INTEGERS: dict[int, type[np.integer]] = {
+    TensorProto.INT64: np.int64,
+    TensorProto.INT32: np.int32,
+    TensorProto.UINT8: np.uint8,
+    TensorProto.INT8: np.int8,
+}
 _LARGEST = 50_000  # elements of an input
 
 
@@ -35,7 +40,9 @@ def make_feeds(model: onnx.ModelProto, index: int) -> dict[str, np.ndarray] | No
 def _array(type_: onnx.TypeProto, random: np.random.Generator) -> np.ndarray | None:
     if not type_.HasField("tensor_type") or not type_.tensor_type.HasField("shape"):
         return None
-    shape = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else 2 for dim in type_.tensor_type.shape.dim]
+    shape = [
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else 2 for dim in type_.tensor_type.shape.dim
+    ]
     if len(shape) > 16 or np.prod(shape, dtype=np.float64) > _LARGEST:
         return None
     dtype = type_.tensor_type.elem_type

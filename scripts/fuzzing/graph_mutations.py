@@ -10,7 +10,18 @@ from fuzzing.mutant import Mutant, NotApplicable, bodies, drop, graphs, pick, pi
 
 _VERSIONS = [-1, 0, 1, 6, 7, 9, 11, 13, 17, 18, 21, 23, 24, 25, 26, 27, 99, 2**31, 2**40, 2**63 - 1, -(2**63)]
 _IR_VERSIONS = [-1, 0, 1, 2, 3, 4, 7, 8, 10, 11, 12, 13, 14, 99, 2**40]
-_STRANGE = ["\x1b[31mred\x1b[0m", "\x07\x07", "\u202ereversed", "new\nline", "\0", "é" * 40, "n" * 20_000, "a/b/../c", "'", "%s{}"]
+_STRANGE = [
+    "\x1b[31mred\x1b[0m",
+    "\x07\x07",
+    "\u202ereversed",
+    "new\nline",
+    "\0",
+    "é" * 40,
+    "n" * 20_000,
+    "a/b/../c",
+    "'",
+    "%s{}",
+]
 _ENDS = [b"\xff\xfe", b"\xc3(", b"\xed\xa0\x80", b"\xf0\x28\x8c\x28"]  # none is UTF-8
 
 # ---- graphs ----
@@ -72,7 +83,9 @@ def nest_body(mutant: Mutant, random_: random.Random) -> None:
         inner = onnx.GraphProto(name=f"nest_{level}")
         inner.node.extend(graph.node)
         inner.output.extend(graph.output)
-        node = onnx.helper.make_node("If", ["nest_condition"], [output.name for output in graph.output], f"nest_{level}")
+        node = onnx.helper.make_node(
+            "If", ["nest_condition"], [output.name for output in graph.output], f"nest_{level}"
+        )
         for name in ("then_branch", "else_branch") if level == 0 else ("then_branch",):
             node.attribute.append(onnx.helper.make_attribute(name, inner))
         del graph.node[:]

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import onnx
-from google.protobuf.message import Error
 
 from fuzzing.attempt import write_mutant
+from fuzzing.mutant import ProtobufError
 from fuzzing.mutations import Drawn, draw
 from fuzzing.outcomes import Outcome
 from fuzzing.pool import Pool, Setup, Task
@@ -70,7 +70,7 @@ def _shrink(drawn: Drawn, same: Callable[[Drawn], bool]) -> Drawn:
     """Leave out parts of the message one by one, as long as it fails in the same way."""
     try:
         model = onnx.ModelProto.FromString(drawn.data)
-    except Error:
+    except ProtobufError:
         return drawn
     smallest = drawn
     for owner, field in _fields(model):
@@ -97,5 +97,3 @@ def _fields(model: onnx.ModelProto) -> Iterator[tuple[Any, str]]:
     for field in _FIELDS:
         yield model.graph, field
     yield model, "opset_import"
-
-

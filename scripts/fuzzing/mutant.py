@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import onnx
+from google.protobuf.message import Error as ProtobufError  # type: ignore[import-untyped]  # no types in its wheel
+
+__all__ = ["ProtobufError"]
 
 T = TypeVar("T")
 
@@ -100,7 +103,8 @@ def pick_scope(mutant: Mutant, random_: random.Random) -> Any:
 
 def pick_node(mutant: Mutant, random_: random.Random) -> onnx.NodeProto:
     """Return a node of any scope."""
-    return pick(random_, pick_scope(mutant, random_).node)
+    node: onnx.NodeProto = pick(random_, pick_scope(mutant, random_).node)
+    return node
 
 
 def pick_graph(mutant: Mutant, random_: random.Random) -> onnx.GraphProto:
@@ -119,7 +123,7 @@ def value_names(scope: Any) -> list[str]:
 
 def pick_tensor(mutant: Mutant, random_: random.Random) -> onnx.TensorProto:
     """Return an initializer, or the tensor of an attribute."""
-    found = [tensor for graph in graphs(mutant.model) for tensor in graph.initializer]
+    found: list[onnx.TensorProto] = [tensor for graph in graphs(mutant.model) for tensor in graph.initializer]
     found += [
         attribute.t
         for scope in scopes(mutant.model)
@@ -133,7 +137,8 @@ def pick_tensor(mutant: Mutant, random_: random.Random) -> onnx.TensorProto:
 def pick_value_info(mutant: Mutant, random_: random.Random) -> onnx.ValueInfoProto:
     """Return the declaration of an input, an output or a value in between."""
     graph = pick_graph(mutant, random_)
-    return pick(random_, [*graph.input, *graph.output, *graph.value_info])
+    found: list[onnx.ValueInfoProto] = [*graph.input, *graph.output, *graph.value_info]
+    return pick(random_, found)
 
 
 def pick_tensor_type(mutant: Mutant, random_: random.Random) -> Any:

@@ -7,10 +7,8 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from google.protobuf.message import Error
-
 from fuzzing import graph_mutations as graph, node_mutations as node, value_mutations as value
-from fuzzing.mutant import Mutant, NotApplicable
+from fuzzing.mutant import Mutant, NotApplicable, ProtobufError
 from fuzzing.seeds import Seed
 
 LEVELS = ("node", "type", "shape", "graph", "tensor", "string", "byte")
@@ -219,7 +217,7 @@ def _step(mutant: Mutant, rows: Sequence[Mutation], random_: random.Random) -> s
         row = random_.choice(rows)
         try:
             row.apply(mutant, random_)
-        except (NotApplicable, Error):  # Error: a message nested deeper than protobuf reads
+        except (NotApplicable, ProtobufError):  # a message nested deeper than protobuf reads
             continue
         return row.name
     return ""

@@ -11,15 +11,37 @@ from onnx import AttributeProto
 from fuzzing.mutant import Mutant, NotApplicable, bodies, pick, pick_node, pick_scope, value_names
 
 _OPERATORS = (
-    "Add Mul MatMul Relu Softmax Identity Cast CastLike Reshape Transpose Gather Concat Split Slice Conv Resize Where Pow"
-    " ReduceMean TopK Shape Size Constant ConstantOfShape If Loop Scan LSTM GRU BatchNormalization LayerNormalization"
+    "Add Mul MatMul Relu Softmax Identity Cast CastLike Reshape Transpose Gather Concat Split Slice Conv Resize Where"
+    " Pow ReduceMean TopK Shape Size Constant ConstantOfShape If Loop Scan LSTM GRU BatchNormalization LayerNormalization"
     " Dropout Clip Range Expand NonZero SequenceAt SequenceConstruct Optional OptionalGetElement QuantizeLinear"
     " DequantizeLinear Einsum Max Sum RandomNormal RandomUniformLike Upsample Scatter SimplifiedLayerNormalization"
     " SplitToSequence SequenceMap StringConcat DFT Bernoulli Swish Attention RotaryEmbedding DeformConv NoSuchOperator"
 ).split()
 _CONTRIB = "FusedMatMul BiasGelu Attention SkipLayerNormalization MatMulNBits GroupQueryAttention NoSuchContrib".split()
-_DOMAINS = ["", "ai.onnx", "com.microsoft", "ai.onnx.ml", "local", "the.domain", "ai.onnx.training", "com.ms.internal.nhwc"]
-_NAMES = ["axis", "axes", "to", "alpha", "epsilon", "value", "perm", "body", "mode", "kernel_shape", "saturate", "dtype"]
+_DOMAINS = [
+    "",
+    "ai.onnx",
+    "com.microsoft",
+    "ai.onnx.ml",
+    "local",
+    "the.domain",
+    "ai.onnx.training",
+    "com.ms.nhwc",
+]
+_NAMES = [
+    "axis",
+    "axes",
+    "to",
+    "alpha",
+    "epsilon",
+    "value",
+    "perm",
+    "body",
+    "mode",
+    "kernel_shape",
+    "saturate",
+    "dtype",
+]
 _INTEGERS = [0, 1, -1, 2, 7, 10, 16, 17, 23, 99, -(2**31), 2**31, 2**63 - 1, -(2**63)]
 _FLOATS = [0.0, -0.0, 1.0, -1.0, 1e-45, 1e-8, 70000.0, 3.4e38, float("inf"), float("-inf"), float("nan")]
 _KINDS = [*range(15), 16]
@@ -190,7 +212,8 @@ def add_attribute(mutant: Mutant, random_: random.Random) -> None:
     node = pick_node(mutant, random_)
     name = pick(random_, _NAMES)
     value: Any = pick(
-        random_, [pick(random_, _INTEGERS), pick(random_, _FLOATS), "text", [1, 2], [0.5], [pick(random_, _INTEGERS)] * 9]
+        random_,
+        [pick(random_, _INTEGERS), pick(random_, _FLOATS), "text", [1, 2], [0.5], [pick(random_, _INTEGERS)] * 9],
     )
     node.attribute.append(onnx.helper.make_attribute(name, value))
 
@@ -229,7 +252,8 @@ def reference_attribute(mutant: Mutant, random_: random.Random) -> None:
 
 
 def _node_with_attributes(mutant: Mutant, random_: random.Random) -> onnx.NodeProto:
-    return pick(random_, [node for node in pick_scope(mutant, random_).node if len(node.attribute)])
+    nodes: list[onnx.NodeProto] = [node for node in pick_scope(mutant, random_).node if len(node.attribute)]
+    return pick(random_, nodes)
 
 
 def _change_list(values: Any, extremes: list[Any], random_: random.Random) -> None:

@@ -25,7 +25,7 @@ CLASSES = (
     OutcomeClass("nothing", "nothing to do, or copied as asked"),
     OutcomeClass("refused", "refused in one clear line"),
     OutcomeClass("check failed", "the result failed its check; nothing written"),
-    OutcomeClass("vague", "refused, but the message names nothing, is long, or has control characters", fault=True),
+    OutcomeClass("vague", "refused, but the message names nothing, is long, or has control characters"),
     OutcomeClass("foreign", "an exception that is not ours", fault=True),
     OutcomeClass("crash", "the converting process died", fault=True),
     OutcomeClass("timeout", "took too long, twice", fault=True),
@@ -80,7 +80,14 @@ def _without_names(text: str) -> str:
 
 
 _UNCLEAR = ("Error calling", "_deserialize", "Traceback", "object at 0x", "internal error", "bad_alloc")
-_WHOLE_FILE = ("not an ONNX model", "the file is empty", "no graph", "imports no operator set", "truncated", "IR version")
+_WHOLE_FILE = (
+    "not an ONNX model",
+    "the file is empty",
+    "no graph",
+    "imports no operator set",
+    "truncated",
+    "IR version",
+)
 
 
 def fault_of_message(message: str, path: str, names: set[str]) -> str:
@@ -100,5 +107,5 @@ def fault_of_message(message: str, path: str, names: set[str]) -> str:
         return f"'{unclear}'"
     if "'" in rest or any(sign in rest for sign in _WHOLE_FILE):
         return ""
-    words = set(re.findall(r"[\w.:+-]+", rest))
+    words = set(re.findall(r"[\w.:+-]{3,}", rest))
     return "" if words & names else "it names nothing"

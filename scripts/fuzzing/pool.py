@@ -46,6 +46,7 @@ class Setup:
         corpus: a folder of further seeds.
         door: what stands for `transpile`, as `MODULE:FUNCTION`.
         timeout: seconds for one mutant.
+        patience: more seconds for the first mutant of a worker, which pays for all imports.
     """
 
     run: int = 0
@@ -55,6 +56,7 @@ class Setup:
     corpus: pathlib.Path | None = None
     door: str = DOOR
     timeout: float = TIMEOUT
+    patience: float = 20.0
 
     def task(self, index: int) -> Task:
         """Return the order to a worker to run one mutant."""
@@ -194,8 +196,7 @@ class Pool:
         if task is None or worker not in self._workers:
             return
         seconds, megabytes = time.monotonic() - worker.started, peak_megabytes(worker.process.pid, "VmRSS")
-        # The first mutant of a worker pays for all imports.
-        if seconds > self._setup.timeout + (20.0 if worker.turns == 1 else 0.0):
+        if seconds > self._setup.timeout + (self._setup.patience if worker.turns == 1 else 0.0):
             words = worker.last_words()
             self._dismiss(worker)
             if task.get("retried"):

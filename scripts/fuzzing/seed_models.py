@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-Weights = Mapping[str, tuple[int, ...] | np.ndarray]
+Weights = Mapping[str, tuple[int, ...] | np.ndarray | np.generic]
 
 CONTRIB = ', "com.microsoft": 1'
 LOCAL = ', "local": 1'
@@ -129,8 +129,9 @@ SEED_TEXTS: dict[str, SeedText] = {
         graph="(int64[S] ids) => (float[S,6] y) { e = Gather (table, ids) t = Transpose (table) y = MatMul (e, t) }",
         weights={"table": (6, 4)},
     ),
-    "empty_dimensions": SeedText(graph="(float[0,4] x) => (float[0,4] y) { a = MatMul (x, w) y = Add (a, a) }",
-        weights={"w": (4, 4)}),
+    "empty_dimensions": SeedText(
+        graph="(float[0,4] x) => (float[0,4] y) { a = MatMul (x, w) y = Add (a, a) }", weights={"w": (4, 4)}
+    ),
     # ---- shapes, indices ----
     "shapes": SeedText(
         graph="""(float[B,S,6] x) => (float[B,S,2,3] y, float[B,S] m) {
@@ -206,7 +207,7 @@ SEED_TEXTS: dict[str, SeedText] = {
         weights={"w": (2, 20, 4), "r": (2, 20, 5), "b": (2, 40), "lens": np.asarray([3, 2], np.int32)},
     ),
     "rnn": SeedText(
-        graph="(float[3,1,4] x) => (float[1,1,5] h) { , h = RNN <hidden_size = 5, activations = [\"Tanh\"]> (x, w, r) }",
+        graph='(float[3,1,4] x) => (float[1,1,5] h) { , h = RNN <hidden_size = 5, activations = ["Tanh"]> (x, w, r) }',
         weights={"w": (1, 5, 4), "r": (1, 5, 5)},
     ),
     # ---- control flow ----
@@ -295,7 +296,8 @@ SEED_TEXTS: dict[str, SeedText] = {
         weights={"w": (4, 4)},
     ),
     "odd_values": SeedText(
-        graph="(float[2,4] x) => (float[2,4] y) { a = Mul (x, tiny) b = Add (a, mask) c = Where (no, b, x) y = Max (c, m) }",
+        graph="(float[2,4] x) => (float[2,4] y) {"
+        " a = Mul (x, tiny) b = Add (a, mask) c = Where (no, b, x) y = Max (c, m) }",
         weights={
             "tiny": np.asarray([1e-40, 1e-8, 6e-8, 1.0], np.float32),
             "mask": np.asarray([np.nan, np.inf, -np.inf, 65520.0], np.float32),
@@ -305,7 +307,8 @@ SEED_TEXTS: dict[str, SeedText] = {
     ),
     # ---- element types ----
     "float16": SeedText(
-        graph="(float[2,4] x) => (float[2,4] y) { h = Cast <to = 10> (x) m = MatMul (h, w) r = Relu (m) y = Cast <to = 1> (r) }",
+        graph="(float[2,4] x) => (float[2,4] y) {"
+        " h = Cast <to = 10> (x) m = MatMul (h, w) r = Relu (m) y = Cast <to = 1> (r) }",
         weights={"w": np.full((4, 4), 0.1, np.float16)},
     ),
     "wholly_float16": SeedText(
@@ -319,7 +322,8 @@ SEED_TEXTS: dict[str, SeedText] = {
     ),
     "float64": SeedText(
         graph="""(float[2,4] x, double[4] d) => (double[2,4] y, float[2,4] z) {
-            a = Cast <to = 11> (x) b = Mul (a, d) c = MatMul (b, w) y = CastLike (c, d) e = CastLike (y, x) z = Tanh (e) }""",
+            a = Cast <to = 11> (x) b = Mul (a, d) c = MatMul (b, w) y = CastLike (c, d)
+            e = CastLike (y, x) z = Tanh (e) }""",
         weights={"w": np.full((4, 4), 0.7)},
     ),
     "small_types": SeedText(

@@ -26,7 +26,8 @@ class Seed:
 
     def model(self) -> onnx.ModelProto:
         """Parse a new copy of the message."""
-        return onnx.ModelProto.FromString(self.data)
+        model: onnx.ModelProto = onnx.ModelProto.FromString(self.data)
+        return model
 
 
 def all_seeds(corpus: pathlib.Path | None = None) -> list[Seed]:

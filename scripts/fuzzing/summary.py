@@ -17,6 +17,7 @@ class Summary:
         self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self.judged: collections.Counter[str] = collections.Counter()
         self.faults: list[Outcome] = []
+        self.vague: list[Outcome] = []
         self.slowest = Outcome(-1, "")
         self.largest = Outcome(-1, "")
 
@@ -27,6 +28,8 @@ class Summary:
             self.judged[outcome.judged.split(":")[0]] += 1
         if outcome.kind in FAULTS:
             self.faults.append(outcome)
+        elif outcome.kind == "vague":
+            self.vague.append(outcome)
         self.slowest = max(self.slowest, outcome, key=lambda o: o.seconds)
         self.largest = max(self.largest, outcome, key=lambda o: o.megabytes)
 
@@ -58,14 +61,11 @@ class Summary:
 
     def groups(self) -> list[tuple[str, list[Outcome]]]:
         """Return the faults by cause, the most frequent first."""
-        found: dict[str, list[Outcome]] = {}
-        for outcome in self.faults:
-            found.setdefault(outcome.signature, []).append(outcome)
-        return sorted(found.items(), key=lambda item: -len(item[1]))
+        return _by_cause(self.faults)
 
     def fault_lines(self) -> Iterable[str]:
-        """Yield one line for each cause of faults."""
-        for _, outcomes in self.groups():
+        """Yield one line for each cause of faults, then of vague messages."""
+        for _, outcomes in [*self.groups(), *_by_cause(self.vague)]:
             first = outcomes[0]
             yield f"{len(outcomes):5} x {first.kind}, mutant {first.index}: {first.detail}  [{first.where}]"
 
@@ -82,3 +82,10 @@ class Summary:
             "slowest": {"index": self.slowest.index, "seconds": self.slowest.seconds},
             "largest": {"index": self.largest.index, "megabytes": self.largest.megabytes},
         }
+
+
+def _by_cause(outcomes: list[Outcome]) -> list[tuple[str, list[Outcome]]]:
+    found: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        found.setdefault(outcome.signature, []).append(outcome)
+    return sorted(found.items(), key=lambda item: -len(item[1]))

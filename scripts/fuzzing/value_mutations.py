@@ -26,7 +26,18 @@ _DTYPES = [*range(27), 99, -1, 2**31 - 1]
 _LIKELY_DTYPES = [1, 1, 2, 3, 6, 7, 8, 9, 10, 10, 11, 14, 16, 16, 17, 22]
 _DIMENSIONS = [-1, -64, 0, 1, 2, 3, 4, 7, 2**20, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63)]
 _NUMBERS = [float("nan"), float("inf"), float("-inf"), 1e-45, 1e-39, 6e-8, 65504.0, 65520.0, 1e30, 3.4028235e38, -1e30]
-_ESCAPES = ["../weights.bin", "/etc/hostname", "a\\b", "", ".", "..", "no_such_file", "x" * 300, "model.onnx", "\x07name"]
+_ESCAPES = [
+    "../weights.bin",
+    "/etc/hostname",
+    "a\\b",
+    "",
+    ".",
+    "..",
+    "no_such_file",
+    "x" * 300,
+    "model.onnx",
+    "\x07name",
+]
 _OFFSETS = ["-1", "0", "1", "4096", "9999999999999999999999", "1e3", "", "abc", "0x10", " 4"]
 
 # ---- types ----
@@ -272,7 +283,9 @@ def drop_external_entry(mutant: Mutant, random_: random.Random) -> None:
 
 def external_without_location(mutant: Mutant, random_: random.Random) -> None:
     """Say that data are external, with nothing about where."""
-    pick_tensor(mutant, random_).data_location = pick(random_, [TensorProto.EXTERNAL, TensorProto.EXTERNAL, 0])
+    pick_tensor(mutant, random_).data_location = pick(
+        random_, [TensorProto.EXTERNAL, TensorProto.EXTERNAL, TensorProto.DEFAULT]
+    )
 
 
 def cut_data_file(mutant: Mutant, random_: random.Random) -> None:

@@ -69,7 +69,9 @@ def _given(task: dict[str, Any]) -> Any:
     from fuzzing.mutations import Drawn
 
     files = {name: bytes.fromhex(data) for name, data in task["files"].items()}
-    return Drawn(task["seed"], tuple((name, 0) for name in task["steps"]), task["level"], bytes.fromhex(task["data"]), files)
+    return Drawn(
+        task["seed"], tuple((name, 0) for name in task["steps"]), task["level"], bytes.fromhex(task["data"]), files
+    )
 
 
 def find_door(name: str) -> Door:
