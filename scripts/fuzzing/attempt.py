@@ -6,7 +6,6 @@ import dataclasses
 import pathlib
 import re
 import shutil
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -41,7 +40,9 @@ class Ask:
     judge: bool
 
 
-def attempt(ask: Ask, folder: pathlib.Path, door: Door, judge: Judge | None = None) -> Outcome:
+def attempt(
+    ask: Ask, folder: pathlib.Path, door: Door, judge: Judge | None = None, scratch: pathlib.Path | None = None
+) -> Outcome:
     """Convert one mutant in a new folder below `folder`, and classify what happened.
 
     Args:
@@ -49,13 +50,14 @@ def attempt(ask: Ask, folder: pathlib.Path, door: Door, judge: Judge | None = No
         folder: a place for its files; they are removed afterwards.
         door: `transpile`, or something that stands for it.
         judge: recomputes a verified result, if it is asked to.
+        scratch: the folder for temporary files of this process; it is watched, too.
     """
     outcome = Outcome(
         ask.index, "", ask.drawn.seed, ask.drawn.level, [name for name, _ in ask.drawn.steps], dict(ask.options)
     )
     place = folder / f"m{ask.index}"
     write_mutant(ask.drawn, place)
-    before, scratch = _contents(place), _scratch()
+    before, temporary = _contents(place), _entries(scratch)
     reset_peak()
     started = time.perf_counter()
     try:
@@ -65,7 +67,7 @@ def attempt(ask: Ask, folder: pathlib.Path, door: Door, judge: Judge | None = No
         outcome.megabytes = peak_megabytes()
     if outcome.megabytes > MEMORY_LIMIT:
         outcome.kind, outcome.detail = "memory", f"{outcome.megabytes} MB"
-    _look_around(outcome, place, before, scratch)
+    _look_around(outcome, place, before, _entries(scratch) - temporary)
     shutil.rmtree(place, ignore_errors=True)
     return outcome
 
@@ -93,7 +95,7 @@ def _convert(ask: Ask, place: pathlib.Path, door: Door, judge: Judge | None, out
     except _BUGS as error:
         _foreign(outcome, error)
     except _REFUSALS as error:
-        fault = fault_of_message(str(error), str(path), _names(ask.drawn.data) | set(map(str, ask.options.values())))
+        fault = fault_of_message(str(error), str(path), _names(ask.drawn.data) | set(ask.options))
         outcome.kind = "vague" if fault else "refused"
         outcome.detail = f"{fault}: {_one_line(str(error))}" if fault else _one_line(str(error))
         outcome.where = _innermost(error.__traceback__)
@@ -169,12 +171,13 @@ def _contents(place: pathlib.Path) -> dict[str, bytes]:
     }
 
 
-def _scratch() -> set[str]:
-    names = {entry.name for entry in pathlib.Path(tempfile.gettempdir()).iterdir()}
-    return names - {".ses"}  # ONNX Runtime's own
+def _entries(folder: pathlib.Path | None) -> set[str]:
+    if folder is None:
+        return set()
+    return {entry.name for entry in folder.iterdir()} - {".ses"}  # ONNX Runtime's own
 
 
-def _look_around(outcome: Outcome, place: pathlib.Path, before: dict[str, bytes], scratch: set[str]) -> None:
+def _look_around(outcome: Outcome, place: pathlib.Path, before: dict[str, bytes], temporary: set[str]) -> None:
     """Notice sources that changed, and files that have no business here."""
     after = _contents(place)
     changed = sorted(name for name, data in before.items() if after.get(name) != data)
@@ -184,7 +187,7 @@ def _look_around(outcome: Outcome, place: pathlib.Path, before: dict[str, bytes]
     wrote = outcome.kind in {"verified", "structural", "unverified", "nothing", "wrong"}
     allowed = _result_files(place, after) if wrote else set()
     left = sorted(set(after) - set(before) - allowed)
-    left += sorted(f"(temporary) {name}" for name in _scratch() - scratch)
+    left += sorted(f"(temporary) {name}" for name in sorted(temporary))
     if left:
         outcome.kind, outcome.detail = "leftovers", f"{', '.join(left)} ({outcome.kind}: {outcome.detail})"
 

@@ -15,7 +15,7 @@ _LEVELS = ("auto", "auto", "auto", "O1", "O2", "O2", "OD", "O0")
 _DTYPES = ("float16", "float16", "bfloat16")
 _PRESETS = ("mp0", "mp1", "mp4", "default")
 _PATTERNS = ("Mat", ".*", "^$", "no_such", "(", "relu|add")
-_OPSETS = (7, 13, 18, 21, 23, 25, 26, 99)
+_OPSETS = (7, 13, 18, 18, 21, 21, 23, 24, 25, 26, 99)
 _PARAMETERS = frozenset(inspect.signature(amp.transpile).parameters)
 
 

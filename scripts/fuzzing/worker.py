@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 import resource
+import select
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from fuzzing.seeds import Seed, all_seeds
 
 DOOR = "amp_transpiler:transpile"
 _ADDRESS_SPACE = 40 << 30  # bytes: beyond it an allocation fails, as it would on a smaller machine
+_JUDGES_TIME = 8.0  # seconds: the conversion itself must not look slow for it
 
 
 class JudgeProcess:
@@ -44,6 +46,9 @@ class JudgeProcess:
         try:
             self._process.stdin.write(json.dumps(case) + "\n")
             self._process.stdin.flush()
+            ready, _, _ = select.select([self._process.stdout], [], [], _JUDGES_TIME)
+            if not ready:
+                self._process.kill()
             answer = self._process.stdout.readline()
         except BrokenPipeError:
             answer = ""
@@ -61,7 +66,7 @@ def run_one(task: dict[str, Any], seeds: list[Seed], folder: pathlib.Path, door:
         task.get("options") or draw_options(run, index, task["verified"]),
         source_of_random(run, index, "judge").random() < task["judged"],
     )
-    return attempt(ask, folder, door, judge)
+    return attempt(ask, folder, door, judge, folder / "tmp")
 
 
 def _given(task: dict[str, Any]) -> Any:
