@@ -13,9 +13,10 @@ from fuzzing.mutant import Mutant, NotApplicable, bodies, pick, pick_node, pick_
 _OPERATORS = (
     "Add Mul MatMul Relu Softmax Identity Cast CastLike Reshape Transpose Gather Concat Split Slice Conv Resize Where"
     " Pow ReduceMean TopK Shape Size Constant ConstantOfShape If Loop Scan LSTM GRU BatchNormalization"
-    " LayerNormalization Dropout Clip Range Expand NonZero SequenceAt SequenceConstruct Optional OptionalGetElement QuantizeLinear"
-    " DequantizeLinear Einsum Max Sum RandomNormal RandomUniformLike Upsample Scatter SimplifiedLayerNormalization"
-    " SplitToSequence SequenceMap StringConcat DFT Bernoulli Swish Attention RotaryEmbedding DeformConv NoSuchOperator"
+    " LayerNormalization Dropout Clip Range Expand NonZero SequenceAt SequenceConstruct Optional"
+    " OptionalGetElement QuantizeLinear DequantizeLinear Einsum Max Sum RandomNormal RandomUniformLike Upsample Scatter"
+    " SimplifiedLayerNormalization SplitToSequence SequenceMap StringConcat DFT Bernoulli Swish Attention RotaryEmbedding"
+    " DeformConv NoSuchOperator"
 ).split()
 _CONTRIB = "FusedMatMul BiasGelu Attention SkipLayerNormalization MatMulNBits GroupQueryAttention NoSuchContrib".split()
 _DOMAINS = [
