@@ -15,8 +15,8 @@ _OPERATORS = (
     " Pow ReduceMean TopK Shape Size Constant ConstantOfShape If Loop Scan LSTM GRU BatchNormalization"
     " LayerNormalization Dropout Clip Range Expand NonZero SequenceAt SequenceConstruct Optional"
     " OptionalGetElement QuantizeLinear DequantizeLinear Einsum Max Sum RandomNormal RandomUniformLike Upsample Scatter"
-    " SimplifiedLayerNormalization SplitToSequence SequenceMap StringConcat DFT Bernoulli Swish Attention RotaryEmbedding"
-    " DeformConv NoSuchOperator"
+    " SimplifiedLayerNormalization SplitToSequence SequenceMap StringConcat DFT Bernoulli Swish"
+    " Attention RotaryEmbedding DeformConv NoSuchOperator"
 ).split()
 _CONTRIB = "FusedMatMul BiasGelu Attention SkipLayerNormalization MatMulNBits GroupQueryAttention NoSuchContrib".split()
 _DOMAINS = [
