@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import onnx
-from google.protobuf.message import Error as ProtobufError  # type: ignore[import-untyped]  # no types in its wheel
+from google.protobuf.message import Error as ProtobufError
 
 __all__ = ["ProtobufError"]
 
