@@ -25,6 +25,7 @@ from amp_transpiler.passes.convert_opset import OpsetConversionError
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
+from amp_transpiler.passes.guard_transposes import GuardTransposes
 from amp_transpiler.passes.import_domains import ImportDomains
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.inserted_casts import INSERTED
@@ -193,6 +194,8 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
         applied = run_pass(ApplyAssignment(assignment), model)
         cleaned = run_pass(CleanCasts(), model)
     run_pass(GuardFusions(), model)
+    if not program.is_training:  # its weights are no constants, and any of its values may be fetched
+        run_pass(GuardTransposes(), model)
     if policy.included:
         drop_region(model, INCLUDE)
     casts = sum(INSERTED in node.meta for node in all_nodes(model))

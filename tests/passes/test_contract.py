@@ -18,6 +18,7 @@ from amp_transpiler.passes.emulate import EmulateLow
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
+from amp_transpiler.passes.guard_transposes import GuardTransposes
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.limit_opset import LimitOpset
 from amp_transpiler.passes.lower_opset import LowerOpset
@@ -98,6 +99,9 @@ TEXTS = {
         {},
     ),
 }
+BATCH_MOVED = (
+    "(float16[5,1,4] x) => (float16[1,5,3] y) { [t] t = Transpose <perm = [1, 0, 2]> (x) [m] y = MatMul (t, w) }"
+)
 FUNCTION = (
     '<domain: "local", opset_import: ["": 18]> twice (a) => (b) { [i] b = Add (a, a) }',
     "(float[2] x) => (float[2] y) { [f] y = local.twice (x) }",
@@ -124,6 +128,7 @@ def at_opset(version, ir_version=10):
 FILES = {
     **{name: lambda name=name: of_text(name) for name in TEXTS},
     **{path.stem: lambda path=path: onnx.load(path) for path in sorted(MODELS.glob("*.onnx"))},
+    "batch moved": lambda: parse(BATCH_MOVED, w=array(4, 3).astype(np.float16)),
     "function": lambda: parse(FUNCTION[1], FUNCTION[0], imports=', "local": 1'),
     "listed initializer": lambda: with_listed_initializer(8),
     "old file": lambda: with_listed_initializer(3),
@@ -162,6 +167,7 @@ PASSES = {
     "ApplyAssignment": lambda model: ApplyAssignment(decided(model)),
     "CleanCasts": lambda _: CleanCasts(),
     "GuardFusions": lambda _: GuardFusions(),
+    "GuardTransposes": lambda _: GuardTransposes(),
     "BakeCasts": lambda _: BakeCasts(),
     "EmulateLow": lambda _: EmulateLow(),
     "LowerBatchNorm": lambda _: LowerBatchNorm(),

@@ -1,0 +1,98 @@
+"""Protection from two rewritings of ONNX Runtime's CPU provider that end the process together."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.node_builder import NodeBuilder
+
+__all__ = ["GuardTransposes"]
+
+logger = logging.getLogger(__name__)
+
+
+class GuardTransposes(Pass[PassResult]):
+    """Keeps a float16 MatMul with a matrix of weights apart from a Transpose that moves the batch; counts the MatMuls.
+
+    ONNX Runtime 1.31's CPU provider computes such a MatMul in float32. MatmulTransposeFusion then starts on a Transpose
+    that moves the first dimension to one of the last two, gives up because the weights have another rank, and leaves
+    nodes behind that FuseFp16InitializerToFp32NodeTransformer follows into nothing: SIGSEGV when the session opens.
+    The weights multiply rows, so the Transpose is done after the product where it leaves the rows whole; else the
+    weights get the other operand's rank. Neither changes a number, nor costs the CUDA provider a launch.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        names, count = NameAllocator(model), 0
+        for node in list(all_nodes(model)):
+            if node.op_type == "MatMul" and is_standard(node) and node.outputs[0].dtype == ir.DataType.FLOAT16:
+                count += any(_guard(node, side, names) for side in (0, 1))
+        if count:
+            logger.info("%d products kept apart from a Transpose that would crash ONNX Runtime on the CPU", count)
+        return PassResult(model, modified=bool(count), count=count)
+
+
+def _guard(node: ir.Node, side: int, names: NameAllocator) -> bool:
+    """Rewrite a product whose operand on `side` is transposed and whose other one is a matrix of weights."""
+    operand, weights = node.inputs[side], node.inputs[1 - side]
+    tensor = constant_of(weights)
+    if operand is None or tensor is None or len(tensor.shape) != 2:
+        return False
+    transpose = _producer_before_scaling(operand)
+    perm = _perm(transpose)
+    if transpose is None or not _moves_the_batch(perm):
+        return False
+    builder = NodeBuilder(node, names)
+    if side == 0 and transpose is operand.producer() and perm[-1] == len(perm) - 1:
+        _transpose_last(node, transpose, perm, builder)
+    else:
+        shape = np.array([1] * (len(perm) - 2) + list(tensor.shape.numpy()), np.int64)
+        same = builder.node("Reshape", [weights, builder.constant(shape)], dtype=ir.DataType.FLOAT16)
+        same.shape = ir.Shape(shape.tolist())
+        node.replace_input_with(1 - side, same)
+    return True
+
+
+def _transpose_last(node: ir.Node, transpose: ir.Node, perm: list[int], builder: NodeBuilder) -> None:
+    """Multiply what is transposed, and transpose the product; the product keeps its node's name."""
+    product = builder.node("MatMul", [transpose.inputs[0], node.inputs[1]], dtype=ir.DataType.FLOAT16)
+    multiplied = product.producer()
+    assert multiplied is not None, "the builder made it"
+    if node.outputs[0].shape is not None:
+        dims = node.outputs[0].shape.dims
+        product.shape = ir.Shape([dims[perm.index(axis)] for axis in range(len(perm))])
+    builder.become("Transpose", [product], {"perm": perm})
+    node.name, multiplied.name = multiplied.name, node.name
+    if transpose.graph is not None and not transpose.outputs[0].uses() and not transpose.outputs[0].is_graph_output():
+        transpose.graph.remove(transpose, safe=True)
+
+
+def _producer_before_scaling(value: ir.Value) -> ir.Node | None:
+    """Return the node that makes a value, looking past products with one number: ONNX Runtime absorbs them first."""
+    node = value.producer()
+    while node is not None and node.op_type in ("Mul", "Div") and is_standard(node):
+        tensor = constant_of(node.inputs[1])
+        if tensor is None or tensor.size != 1 or node.inputs[0] is None:
+            return None
+        node = node.inputs[0].producer()
+    return node
+
+
+def _perm(transpose: ir.Node | None) -> list[int]:
+    if transpose is None or transpose.op_type != "Transpose" or not is_standard(transpose):
+        return []
+    given = transpose.attributes.get("perm")
+    return [] if given is None or given.is_ref() else list(given.as_ints())
+
+
+def _moves_the_batch(perm: list[int]) -> bool:
+    """Whether a permutation puts the first dimension among the last two and leaves the others in order."""
+    rank = len(perm)
+    return rank > 2 and perm[:-2] == list(range(1, rank - 1)) and sorted(perm[-2:]) == [0, rank - 1]

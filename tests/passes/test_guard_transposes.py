@@ -1,0 +1,91 @@
+"""Products of float16 that are kept apart from a Transpose of the batch."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.passes.guard_transposes import GuardTransposes
+from amp_transpiler.passes.manager import run_pass
+from tests.support import array, parse, run
+
+
+def w(*shape):
+    return array(*shape).astype(np.float16)
+
+
+T = "[t] t = Transpose <perm = {}> (x)"
+LAST, PADDED = ["MatMul", "Transpose"], ["Transpose", "Constant", "Reshape", "MatMul"]
+# inputs and outputs, nodes, weights, operators afterwards (None: as before)
+ROWS = {
+    "batch first": ("[5,2,4] x", "[2,5,3]", T.format([1, 0, 2]) + " [m] y = MatMul (t, w)", w(4, 3), LAST),
+    "four dimensions": ("[5,2,3,4] x", "[2,3,5,3]", T.format([1, 2, 0, 3]) + " [m] y = MatMul (t, w)", w(4, 3), LAST),
+    "batch last": ("[5,2,4] x", "[2,4,3]", T.format([1, 2, 0]) + " [m] y = MatMul (t, w)", w(5, 3), PADDED),
+    "weights on the left": ("[4,2,5] x", "[2,3,5]", T.format([1, 0, 2]) + " [m] y = MatMul (w, t)", w(3, 4), PADDED),
+    "scaled": (
+        "[5,2,4] x",
+        "[2,5,3]",
+        T.format([1, 0, 2]) + " [s] s = Mul (t, k) [m] y = MatMul (s, w)",
+        w(4, 3),
+        ["Transpose", "Mul", "Constant", "Reshape", "MatMul"],
+    ),
+    "read twice": (
+        "[5,2,4] x",
+        "[2,5,3]",
+        T.format([1, 0, 2]) + " [m] a = MatMul (t, w) [r] r = Relu (t) [n] b = MatMul (r, w) [y] y = Add (a, b)",
+        w(4, 3),
+        ["Transpose", "MatMul", "Transpose", "Relu", "MatMul", "Add"],
+    ),
+    "within the rows": ("[5,2,4] x", "[5,4,3]", T.format([0, 2, 1]) + " [m] y = MatMul (t, w)", w(2, 3), None),
+    "a batch of weights": ("[5,2,4] x", "[2,5,3]", T.format([1, 0, 2]) + " [m] y = MatMul (t, w)", w(2, 4, 3), None),
+    "something between": (
+        "[5,2,4] x",
+        "[2,5,3]",
+        T.format([1, 0, 2]) + " [r] r = Relu (t) [m] y = MatMul (r, w)",
+        w(4, 3),
+        None,
+    ),
+}
+
+
+def converted(row, dtype):
+    given, result, nodes, weights, _ = row
+    kind = {np.float16: "float16", np.float32: "float"}[dtype]
+    scale = {"k": np.array(0.5, dtype)} if "k)" in nodes else {}
+    proto = parse(f"({kind}{given}) => ({kind}{result} y) {{ {nodes} }}", w=weights.astype(dtype), **scale)
+    model = ir.from_proto(proto)
+    propagate_types(model)
+    run_pass(GuardTransposes(), model)
+    return proto, model
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_the_product_is_kept_apart(row):
+    before, model = converted(row, np.float16)
+    operators = row[4] or [node.op_type for node in before.graph.node]
+    assert [node.op_type for node in model.graph] == operators
+    assert {"m"} == {node.name for node in model.graph if node.op_type == "MatMul"} - {"n"}
+    assert [output.name for output in model.graph.outputs] == ["y"]
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_it_computes_the_same_numbers(row):
+    # The float32 kernels, since the float16 form is what crashes.
+    before, model = converted(row, np.float16)
+    shape = [int(size) for size in row[0].split("]")[0].strip("[").split(",")]
+    after = ir.to_proto(model)
+    for proto in (before, after):
+        for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+            if value.type.tensor_type.elem_type == 10:
+                value.type.tensor_type.elem_type = 1
+        for tensor in proto.graph.initializer:
+            if tensor.data_type == 10:
+                tensor.raw_data = ir.from_proto(tensor).numpy().astype(np.float32).tobytes()
+                tensor.data_type = 1
+    x = {"x": array(*shape)}
+    np.testing.assert_allclose(run(before, x)["y"], run(after, x)["y"], rtol=1e-6)
+
+
+def test_float32_is_left_alone():
+    before, model = converted(ROWS["batch first"], np.float32)
+    assert [node.op_type for node in model.graph] == [node.op_type for node in before.graph.node]
