@@ -38,7 +38,7 @@ from amp_transpiler.systems.program_names import IoTypes, low_inputs_and_outputs
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.verification.child import start_early
-from amp_transpiler.verification.verify import check_result, check_source, convert_and_compare
+from amp_transpiler.verification.verify import Basis, check_result, check_source, convert_and_compare
 
 __all__ = ["transpile"]
 
@@ -156,12 +156,14 @@ def transpile(
         return _copied(source, chosen, report, destination, clock)
     if verify:
         start_early()
+    basis: Basis | None = None
     ranges = RangeFaults(chosen.low, strict=chosen.strict_ranges)
     with clock.phase("prepare"):
         prepare(program, chosen, ranges)
     if verify:
         check_source(source, program, clock.phase)
-        program, conversion, failure = convert_and_compare(source, program, chosen, ranges, inputs, report, clock.phase)
+        compared = convert_and_compare(source, program, chosen, ranges, inputs, report, clock.phase)
+        program, conversion, failure, basis = compared
     else:
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""
@@ -169,7 +171,7 @@ def transpile(
     describe_result(report, program, conversion)
     if failure:
         raise CheckFailed(failure, report)
-    _write(program, destination, source if verify else None, report, clock)
+    _write(program, destination, basis, report, clock)
     report.seconds, report.phases = clock.total(), clock.phases
     return report
 
@@ -234,12 +236,12 @@ def _copied(source: Program, policy: Policy, report: Report, destination: pathli
 
 
 def _write(
-    program: Program, destination: pathlib.Path | None, checked_against: Program | None, report: Report, clock: Clock
+    program: Program, destination: pathlib.Path | None, basis: Basis | None, report: Report, clock: Clock
 ) -> None:
     """Write the program to `destination`, after checking the staged file if verification is on."""
-    with clock.phase("write"), _staged(program, destination, checked_against is not None, clock) as staged:
-        if staged is not None and checked_against is not None:
-            check_result(staged, program, checked_against, report, clock.phase)
+    with clock.phase("write"), _staged(program, destination, basis is not None, clock) as staged:
+        if staged is not None and basis is not None:
+            check_result(staged, program, basis, report, clock.phase)
         if staged is not None and destination is not None:
             report.file_bytes = (report.file_bytes[0], staged.file_bytes)
             staged.commit()

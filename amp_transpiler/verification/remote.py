@@ -9,13 +9,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from amp_transpiler.graph.program import Program
 from amp_transpiler.runtime.feeds import ValueInfo
 from amp_transpiler.runtime.openable import AnyProgram, Openable, openable
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.verification.child import Child, RuntimeCrash, lease
 
-__all__ = ["RemoteSession", "open_file", "open_program"]
+__all__ = ["RemoteSession", "open_by_default", "open_file", "open_program"]
 
 
 class RemoteSession:
@@ -110,6 +111,26 @@ def open_file(
     """
     form = Openable(os.fspath(pathlib.Path(path).absolute()), settings or SessionSettings())
     session = RemoteSession(lambda: (form, settings), place)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+@contextlib.contextmanager
+def open_by_default(program: Program, place: str) -> Iterator[RemoteSession]:
+    """Open a program in a child process with the options that ONNX Runtime has by default.
+
+    Raises:
+        RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.
+    """
+
+    def form() -> tuple[Openable, SessionSettings | None]:
+        found = openable(program.source or program, CPUPlace(), emulate=False)
+        # Only a setting tells where the weights of a message lie.
+        return found, None if found.settings.external_folder is None else found.settings
+
+    session = RemoteSession(form, place)
     try:
         yield session
     finally:

@@ -11,7 +11,7 @@ from amp_transpiler.runtime.ort import SessionSettings, error_text
 from amp_transpiler.verification.child import RUN_ERRORS, default_place_name
 from amp_transpiler.verification.remote import open_file, open_program
 
-__all__ = ["LoadResult", "check_load"]
+__all__ = ["LoadResult", "check_load", "lacks_something"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def check_load(path: pathlib.Path, program: Program) -> LoadResult:
         with open_file(path, SessionSettings(optimize=False), place):
             pass
     except RUN_ERRORS as error:
-        if not _lacks_kernel_or_operator(error) and not _is_in_a_function_body(error):
+        if not lacks_something(error):
             return LoadResult("refused", error_text(error))
         reason = error_text(error)
     else:
@@ -48,6 +48,11 @@ def check_load(path: pathlib.Path, program: Program) -> LoadResult:
             return LoadResult("structural", error_text(error))
         return LoadResult("refused", f"emulated: {error_text(error)}")
     return LoadResult("emulated", reason)
+
+
+def lacks_something(error: BaseException) -> bool:
+    """Whether a session was refused because this machine's providers lack a kernel or an operator."""
+    return _lacks_kernel_or_operator(error) or _is_in_a_function_body(error)
 
 
 def _is_in_a_function_body(error: BaseException) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import CheckFailed, InputError, ModelError
@@ -18,19 +18,35 @@ from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import Report
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.child import RUN_ERRORS
+from amp_transpiler.verification.default_session import must_run, open_as_users_do
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.remote import open_program
 from amp_transpiler.verification.repair import RepairBudget, worst_nodes
 from amp_transpiler.verification.structure import check_load
 from amp_transpiler.verification.verdict import failing_outputs, judge
 
-__all__ = ["check_result", "check_source", "convert_and_compare"]
+__all__ = ["Basis", "check_result", "check_source", "convert_and_compare"]
 
 logger = logging.getLogger(__name__)
 
 _LOAD_ERRORS: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
 
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Basis:
+    """What a written file is checked against.
+
+    Attributes:
+        source: the program as the user gave it.
+        policy: whose target and tolerance count.
+        reference: samples and fp32 outputs; None if there are none.
+    """
+
+    source: Program
+    policy: Policy
+    reference: Reference | None
 
 
 def check_source(source: Program, program: Program, phase: Phase) -> None:
@@ -63,7 +79,7 @@ def convert_and_compare(
     inputs: Inputs | None,
     report: Report,
     phase: Phase,
-) -> tuple[Program, Conversion, str]:
+) -> tuple[Program, Conversion, str, Basis]:
     """Convert `prepared`, compare the result with `source`, and repair it as often as the policy allows.
 
     Args:
@@ -76,7 +92,8 @@ def convert_and_compare(
         phase: times a block.
 
     Returns:
-        The converted program, the record of its conversion, and why it is not good enough: empty if it is.
+        The converted program, the record of its conversion, why it is not good enough (empty if it is), and what its
+        file is to be checked against.
     """
     program = prepared.clone()
     with phase("convert"):
@@ -103,9 +120,10 @@ def convert_and_compare(
     except CannotCompare as reason:
         report.verdict = f"structurally checked only: {reason}"
         report.notes = (*report.notes, f"not compared with the fp32 model: {reason}")
-        return program, conversion, ""
+        return program, conversion, "", Basis(source, policy, None)
     report.repaired = tuple(forced)
-    return program, conversion, judge(report, reference, failing, policy.tolerance)
+    failure = judge(report, reference, failing, policy.tolerance)
+    return program, conversion, failure, Basis(source, policy, reference)
 
 
 def _nodes_to_repair(
@@ -125,12 +143,14 @@ def _nodes_to_repair(
         return {}
 
 
-def check_result(staged: Staged, program: Program, source: Program, report: Report, phase: Phase) -> None:
-    """Check the written model with ONNX's checker and ONNX Runtime.
+def check_result(staged: Staged, program: Program, basis: Basis, report: Report, phase: Phase) -> None:
+    """Check the written model with ONNX's checker and ONNX Runtime, its default session included.
 
     Raises:
-        CheckFailed: the result is invalid and the source was not.
+        CheckFailed: the result is invalid and the source was not; or a default session on the CPU crashes, refuses it
+            or computes something else, and the program is for the CPU provider.
     """
+    source = basis.source
     checks = ["types of every node"]
     with phase("check result"):
         fault = checker_fault(program.model)
@@ -150,7 +170,24 @@ def check_result(staged: Staged, program: Program, source: Program, report: Repo
         else:
             where = loaded.detail if loaded.outcome == "loaded" else "CPU, emulated"
             checks.append(f"ONNX Runtime ({where})")
+            checks += _check_as_users_open(staged, program, basis, report)
     report.checks = tuple(checks)
+
+
+def _check_as_users_open(staged: Staged, program: Program, basis: Basis, report: Report) -> Iterator[str]:
+    """Yield the default sessions that opened and ran the file well; note the others."""
+    policy = basis.policy
+    for opened in open_as_users_do(staged.path, program, basis.source, basis.reference, policy.tolerance):
+        session = f"ONNX Runtime's default session ({opened.place})"
+        if opened.outcome == "fault" and must_run(policy.target):
+            raise CheckFailed(f"{report.source}: {opened.detail}; nothing was written", report)
+        if opened.outcome == "good":
+            yield session
+        elif opened.outcome == "unknown":
+            logger.info("nothing was found out with %s: %s", session, opened.detail)
+        else:
+            start = "fault of the source: " if opened.outcome == "source" else ""
+            report.notes = (*report.notes, start + opened.detail)
 
 
 def _loads(source: Program) -> bool:

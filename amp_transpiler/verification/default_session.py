@@ -1,0 +1,128 @@
+"""The written file opened and run as users do it: with the options that ONNX Runtime has by default.
+
+Emulation judges the numbers, on a graph that ONNX Runtime may not fuse. Users' sessions fuse, and a fusion may have no
+kernel, be wrong, or end the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.tensors import tensor_bytes
+from amp_transpiler.report import OutputComparison
+from amp_transpiler.runtime.memory import available_memory
+from amp_transpiler.runtime.ort import CPU_PROVIDER, error_text
+from amp_transpiler.targets import Target
+from amp_transpiler.verification.accuracy import Reference, named_outputs
+from amp_transpiler.verification.child import RUN_ERRORS, RuntimeCrash, default_place_name
+from amp_transpiler.verification.compare import compare_outputs
+from amp_transpiler.verification.remote import RemoteSession, open_by_default, open_file
+from amp_transpiler.verification.structure import lacks_something
+
+__all__ = ["Opened", "must_run", "open_as_users_do"]
+
+logger = logging.getLogger(__name__)
+
+_SOURCE_ERRORS: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
+_CPU = "CPU"
+_COPIES = 4  # opening a session holds the weights in float16, in float32, and as they were read
+_REMEDY = (
+    "Open it with graph optimisation switched off (SessionOptions.graph_optimization_level), or keep the nodes that it "
+    "is about in float32 with --disable-amp or --black"
+)
+
+
+class Opened(NamedTuple):
+    """How a default session received the file.
+
+    Attributes:
+        place: where it was opened.
+        outcome: `good`; `fault`; `source`: the source has the fault, too; `unknown`: nothing can be said.
+        detail: a sentence about the fault and the remedy, or the reason why nothing can be said.
+    """
+
+    place: str
+    outcome: Literal["good", "fault", "source", "unknown"]
+    detail: str = ""
+
+
+def must_run(target: Target) -> bool:
+    """Whether programs for `target` are for the CPU provider itself, not only for nodes that another one leaves."""
+    return target.fallback is None and any(one.provider == CPU_PROVIDER for one in target.providers)
+
+
+def open_as_users_do(
+    path: pathlib.Path, program: Program, source: Program, reference: Reference | None, tolerance: float
+) -> Iterable[Opened]:
+    """Open the file at `path` by default on the CPU and, where a device answers, on CUDA, and run it.
+
+    Args:
+        path: the written file.
+        program: the program that it holds.
+        source: the program as the user gave it; a fault that it has, too, is its own.
+        reference: samples to run on, and the fp32 outputs; None to open it only.
+        tolerance: the largest relative error of an output.
+    """
+    needed, free = _COPIES * sum(tensor_bytes(program.model)), available_memory()
+    for place in dict.fromkeys((_CPU, default_place_name())):
+        if reference is None and free is not None and needed > free:
+            yield Opened(place, "unknown", f"needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} are free")
+            continue
+        found = _fault(path, place, reference, tolerance)
+        if found.outcome == "fault" and _source_fails(source, place, reference):
+            found = Opened(place, "source", found.detail)
+        yield found
+
+
+def _fault(path: pathlib.Path, place: str, reference: Reference | None, tolerance: float) -> Opened:
+    session = f"ONNX Runtime's default session ({place})"
+    try:
+        with open_file(path, None, place) as opened:
+            outputs = _run(opened, reference)
+    except RuntimeCrash as crash:
+        if crash.signal == "SIGKILL":
+            return Opened(place, "unknown", str(crash))
+        return Opened(place, "fault", f"{session} crashes on the written file: {crash}. {_REMEDY}")
+    except RUN_ERRORS as error:
+        if lacks_something(error):
+            return Opened(place, "unknown", error_text(error))
+        return Opened(place, "fault", f"{session} refuses the written file: {error_text(error)}. {_REMEDY}")
+    except InputError as error:  # a type that ONNX Runtime's Python bindings cannot pass
+        return Opened(place, "unknown", str(error))
+    if reference is not None and (row := _worst(reference, outputs, tolerance)) is not None:
+        return Opened(place, "fault", f"{session} computes something else than fp32: output {_said(row)}. {_REMEDY}")
+    return Opened(place, "good")
+
+
+def _run(session: RemoteSession, reference: Reference | None) -> list[dict[str, object]]:
+    return [] if reference is None else [named_outputs(session, sample) for sample in reference.samples]
+
+
+def _worst(reference: Reference, outputs: list[dict[str, object]], tolerance: float) -> OutputComparison | None:
+    """Return the output that is furthest beyond the tolerance, if one is."""
+    unjudged = reference.unjudged()
+    rows = compare_outputs(reference.outputs, outputs).values()
+    failing = [row for row in rows if row.nonfinite or (not row.relative <= tolerance and row.name not in unjudged)]
+    return max(failing, key=lambda row: (row.nonfinite, row.relative), default=None)
+
+
+def _said(row: OutputComparison) -> str:
+    if row.nonfinite:
+        return f"'{row.name}' has {row.nonfinite} non-finite values where fp32 is finite"
+    return f"'{row.name}' differs by {row.relative:.2%} in relative norm"
+
+
+def _source_fails(source: Program, place: str, reference: Reference | None) -> bool:
+    """Whether the source itself crashes a default session, is refused by it, or computes something else there."""
+    try:
+        with open_by_default(source, place) as session:
+            outputs = _run(session, reference)
+    except _SOURCE_ERRORS as error:
+        logger.info("the source does not run in a default session either: %s", error)
+        return True
+    return reference is not None and _worst(reference, outputs, 1.0) is not None
