@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import errno
@@ -204,7 +205,10 @@ def _weights_outside(
             file.unlink()
             yield None
             return
-        name = data_name(path.name, file)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            flushed = pool.submit(sync_file, file)  # the disk works meanwhile
+            name = data_name(path.name, file, _WRITERS)
+            flushed.result()
         file.rename(file.with_name(name))
         for value in values:
             tensor = value.const_value

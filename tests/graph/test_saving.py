@@ -15,7 +15,7 @@ import onnx.parser
 import pytest
 
 from amp_transpiler.errors import OutputError
-from amp_transpiler.graph import file_lock, staging
+from amp_transpiler.graph import data_files, file_lock, staging
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.durable import write_file
 from amp_transpiler.graph.loading import load
@@ -58,10 +58,24 @@ def data_of(path):
 def test_the_file_of_weights_is_named_by_its_content(tmp_path):
     path = tmp_path / "m.onnx"
     save(proto(), path, external=True)
-    content = data_of(path).read_bytes()
-    assert data_of(path).name == f"m.onnx.{hashlib.sha256(content).hexdigest()[:16]}.data"
+    digest = hashlib.sha256(data_of(path).read_bytes()).digest()
+    assert data_of(path).name == f"m.onnx.{hashlib.sha256(digest).hexdigest()[:16]}.data"
     assert names(tmp_path) == sorted(["m.onnx", data_of(path).name])
     np.testing.assert_array_equal(held(path), weights())
+
+
+def test_every_byte_counts_for_the_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_files, "_PART", 64)
+    monkeypatch.setattr(data_files, "_CHUNK", 16)
+    content = bytearray(range(200))
+    found = set()
+    for place in (None, *range(200)):
+        changed = bytearray(content)
+        if place is not None:
+            changed[place] ^= 1
+        (tmp_path / "data").write_bytes(changed)
+        found.add(data_files.data_name("m", tmp_path / "data", threads=2))
+    assert len(found) == 201
 
 
 @pytest.mark.parametrize("name", ["lock", "note", "new", "data", "m.data", ".hidden", "ü.onnx"])
