@@ -7,7 +7,6 @@ import dataclasses
 import math
 import os
 import pathlib
-import tempfile
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.graph.saving import Staged, check_destination, stage
+from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.user_lists import UserLists
@@ -258,8 +258,8 @@ def _staged(program: Program, destination: pathlib.Path | None, verify: bool, cl
             yield staged
     elif verify:
         with (
-            tempfile.TemporaryDirectory(prefix="amp-transpiler-") as folder,
-            stage(program, pathlib.Path(folder) / "model.onnx") as staged,
+            temporary_folder() as folder,
+            stage(program, folder / "model.onnx", durable=False) as staged,
         ):
             yield staged
     else:

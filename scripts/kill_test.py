@@ -265,22 +265,21 @@ def _write_until(bench: Bench, last: int) -> None:
 
 def call_kills(bench: Bench, call: str, work: pathlib.Path) -> int:
     """Kill the writer of version 1 at the first, second, ... of one system call; return how many kills there were."""
-    kept = work / "kept"
-    shutil.rmtree(kept, ignore_errors=True)
-    shutil.copytree(bench.folder, kept, symlinks=True)
+    kept = work / f"{bench.folder.name}.kept"
+    if not kept.exists():
+        shutil.copytree(bench.folder, kept, symlinks=True)
     arguments = [sys.executable, "-B", __file__, "write", bench.name, str(bench.sources), str(bench.folder)]
     for number in range(1, 1000):
+        shutil.rmtree(bench.folder)
+        shutil.copytree(kept, bench.folder, symlinks=True)
+        bench.version = 0
         when = f"inject={call}:signal=KILL:when={number}"
-        run = subprocess.run(
-            ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}", "-e", when, *arguments], check=False
-        )
+        strace = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}", "-e", when]
+        run = subprocess.run([*strace, *arguments], check=False)
         if run.returncode == 0 or (call in WRITES and number > MOST_WRITES):
             return number - 1
         bench.judge(f"{call} {number}")
         bench.sweep()
-        bench.version = 0
-        shutil.rmtree(bench.folder)
-        shutil.copytree(kept, bench.folder, symlinks=True)
     raise AssertionError("the calls do not end")
 
 

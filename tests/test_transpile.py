@@ -187,7 +187,7 @@ def test_weights_beyond_protobuf_s_limit_go_outside_by_themselves(tmp_path, monk
     """style T2: an inline file beyond 2 GB is written without an error and can be read by nobody."""
     size, external = SIZES[name]
     monkeypatch.setattr(saving, "tensor_bytes", lambda _: iter([size]))
-    amp.save(amp.load(network()), tmp_path / "m.onnx")
+    amp.save(amp.load(big_network()), tmp_path / "m.onnx")
     assert len(list(tmp_path.glob("m.onnx.*.data"))) == external
     support.assert_valid(onnx.load(tmp_path / "m.onnx"))
 

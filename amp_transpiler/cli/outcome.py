@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import logging
 import pathlib
-import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +85,10 @@ def _written(job: Job, options: Options) -> Iterator[pathlib.Path | None]:
     elif str(job.output) != STREAM:
         yield job.output
     else:
-        with tempfile.TemporaryDirectory(prefix="amp-transpiler-") as folder:
-            yield pathlib.Path(folder) / f"{_STANDARD_OUTPUT}.onnx"
+        from amp_transpiler.graph.staging import temporary_folder
+
+        with temporary_folder() as folder:
+            yield folder / f"{_STANDARD_OUTPUT}.onnx"
 
 
 def _convert(outcome: Outcome, source: pathlib.Path, result: pathlib.Path | None, options: Options) -> None:

@@ -9,7 +9,6 @@ import os
 import pathlib
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
 
 from amp_transpiler.cli.places import STREAM, check_name, is_standard_input
@@ -84,8 +83,10 @@ def spooled(model: pathlib.Path) -> Iterator[pathlib.Path]:
     if not is_standard_input(model):
         yield model
         return
-    with tempfile.TemporaryDirectory(prefix="amp-transpiler-") as folder:
-        file = pathlib.Path(folder) / f"{STANDARD_INPUT}.onnx"
+    from amp_transpiler.graph.staging import temporary_folder
+
+    with temporary_folder() as folder:
+        file = folder / f"{STANDARD_INPUT}.onnx"
         _read(model, file)
         yield file
 

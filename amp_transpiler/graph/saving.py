@@ -43,12 +43,14 @@ class Staged:
         path: the written file; ONNX Runtime can load it from here.
         destination: the path that `commit` moves it to, links resolved.
         data: the name of the file that holds its weights, beside both; None: the model holds them.
+        durable: whether the files should survive a power failure.
         kept: files that are never removed.
     """
 
     path: pathlib.Path
     destination: pathlib.Path
     data: str | None = None
+    durable: bool = True
     kept: frozenset[pathlib.Path] = frozenset()
 
     def commit(self) -> None:
@@ -58,8 +60,9 @@ class Staged:
             OutputError: another process keeps writing there.
         """
         folder, place = self.path.parent, self.destination.parent
-        for file in self._files():
-            sync_file(file)
+        if self.durable:
+            for file in self._files():
+                sync_file(file)
         try:
             with placing(place):
                 self._move(folder, place)
@@ -113,15 +116,18 @@ def stage(
     destination: str | os.PathLike[str],
     external: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    durable: bool = True,
 ) -> Iterator[Staged]:
     """Write `program` into a hidden folder beside `destination`; `Staged.commit` moves it there.
 
     Args:
         program: the program to write.
         destination: the final path.
-        external: write weights to a file of their own, `DESTINATION.data`; None: if the source has external weights,
-            or if the model exceeds protobuf's limit.
+        external: write weights to a file of their own, `DESTINATION.HASH.data`; None: if the source has external
+            weights, or if the model exceeds protobuf's limit.
         progress: called with the number of tensors written, and of all tensors.
+        durable: whether the files should survive a power failure; no for temporary ones.
 
     Raises:
         OutputError: the destination is unusable, or the disk is full. Nothing is left behind.
@@ -135,8 +141,8 @@ def stage(
     try:
         with staging_folder(target.parent) as folder:
             path = folder / target.name
-            data = _write(program.model, path, external, progress)
-            yield Staged(path, target, data, frozenset(files_of(program)))
+            data = _write(program.model, path, external, durable, progress)
+            yield Staged(path, target, data, durable, frozenset(files_of(program)))
     except OSError as error:
         if error.errno in _DISK_FAULTS:
             raise OutputError(f"{target}: cannot be written: {error.strerror}; nothing was left behind") from error
@@ -153,7 +159,11 @@ def _check_data_name(target: pathlib.Path) -> None:
 
 
 def save(
-    program: Program | ir.Model | onnx.ModelProto, path: str | os.PathLike[str], external: bool | None = None
+    program: Program | ir.Model | onnx.ModelProto,
+    path: str | os.PathLike[str],
+    external: bool | None = None,
+    *,
+    durable: bool = True,
 ) -> None:
     """Write `program` to `path`, atomically: after a failure, an old file is still there.
 
@@ -161,17 +171,18 @@ def save(
         program: the program to write; beyond 2 GB, weights go to a file of their own.
         path: the .onnx file; replaced if present.
         external: see `stage`.
+        durable: see `stage`.
 
     Raises:
         OutputError: the destination is unusable, or the disk is full.
     """
-    with stage(load(program), path, external) as staged:
+    with stage(load(program), path, external, durable=durable) as staged:
         staged.commit()
 
 
 @collection_paused()
 def _write(
-    model: ir.Model, path: pathlib.Path, external: bool, progress: Callable[[int, int], None] | None
+    model: ir.Model, path: pathlib.Path, external: bool, durable: bool, progress: Callable[[int, int], None] | None
 ) -> str | None:
     """Write a model to `path`, and return the name of the file beside it that holds its weights, if it is not alone."""
     if not external:
@@ -181,14 +192,14 @@ def _write(
                     value.const_value = in_memory(value.const_value)
             onnx.save_model(to_proto(model), path)
         return None
-    with _weights_outside(model, path, progress) as data:
+    with _weights_outside(model, path, durable, progress) as data:
         onnx.save_model(to_proto(model), path)
     return data
 
 
 @contextlib.contextmanager
 def _weights_outside(
-    model: ir.Model, path: pathlib.Path, progress: Callable[[int, int], None] | None
+    model: ir.Model, path: pathlib.Path, durable: bool, progress: Callable[[int, int], None] | None
 ) -> Iterator[str | None]:
     """Write the larger weights to a file beside `path`, and let the model's initializers name it meanwhile."""
 
@@ -206,9 +217,10 @@ def _weights_outside(
             yield None
             return
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            flushed = pool.submit(sync_file, file)  # the disk works meanwhile
+            flushed = pool.submit(sync_file, file) if durable else None  # the disk works meanwhile
             name = data_name(path.name, file, _WRITERS)
-            flushed.result()
+            if flushed is not None:
+                flushed.result()
         file.rename(file.with_name(name))
         for value in values:
             tensor = value.const_value

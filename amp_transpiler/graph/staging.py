@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from amp_transpiler.graph.data_files import Identity, remove_unused
 from amp_transpiler.graph.file_lock import NO_LOCK, LockBusy, hold, open_locked, unlock
 
-__all__ = ["note", "placing", "staging_folder"]
+__all__ = ["note", "placing", "staging_folder", "temporary_folder"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,17 @@ def staging_folder(place: pathlib.Path) -> Iterator[pathlib.Path]:
         yield folder / _NEW
     finally:
         _remove(folder, handle)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[pathlib.Path]:
+    """Provide a folder among the system's temporary files. What dead processes left there goes first.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    with staging_folder(pathlib.Path(tempfile.gettempdir())) as folder:
+        yield folder
 
 
 @contextlib.contextmanager

@@ -77,7 +77,7 @@ def openable(program: AnyProgram, place: Place, *, emulate: bool = True) -> Open
         return Openable(message, dataclasses.replace(settings, external_folder=folder_of_weights), emulated)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="amp-transpiler-"))
     try:
-        save(program, folder / "model.onnx", external=True)
+        save(program, folder / "model.onnx", external=True, durable=False)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

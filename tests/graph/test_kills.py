@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 
@@ -24,6 +25,21 @@ def test_a_kill_before_any_change_of_a_file(bench):
     assert bench.tally.old > 0
     assert bench.tally.new > 0
     assert bench.tally.swept > 0
+
+
+def test_two_writers_never_mix(tmp_path):
+    """Both write the same file again and again; whoever comes last has it, whole, with nothing of the other's."""
+    kill_test.make_sources(tmp_path / "sources", 16)
+    bench = kill_test.Bench("external data", tmp_path, tmp_path / "sources")
+
+    def writing(version):
+        for _ in range(5):
+            bench.write(version)
+
+    children = [kill_test.forked(lambda version=version: writing(version)) for version in (0, 1)]
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    version = bench.digests.index(bench.case.read(bench.output))
+    assert bench.listing() == bench.clean[version]
 
 
 @pytest.mark.slow

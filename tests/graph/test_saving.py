@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -20,6 +21,8 @@ from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.durable import write_file
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.saving import save, stage
+from amp_transpiler.paddle.static.tensor_file import write_tensors
+from amp_transpiler.pipeline import transpile
 
 SIZE = 600
 
@@ -359,3 +362,50 @@ def test_a_note_names_no_file_that_is_another_by_now(tmp_path):
     save(proto(), tmp_path / "m.onnx")
     assert data.read_bytes() == b"somebody else's"
     assert names(tmp_path) == sorted(["m.onnx", data.name])
+
+
+# ---- places ----
+
+
+def external(folder):
+    """Write m.onnx with its weights in w.safetensors, and links to both in another folder."""
+    onnx.save(proto(1), folder / "m.onnx", save_as_external_data=True, location="w.safetensors", size_threshold=0)
+    (folder / "links").mkdir()
+    for name in ("m.onnx", "w.safetensors"):
+        (folder / "links" / name).symlink_to(folder / name)
+    (folder / "links" / "hard.onnx").hardlink_to(folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+WRITERS = {
+    "save": lambda source, place: save(load(source), place),
+    "transpile": lambda source, place: transpile(source, place, verify=False),
+    "copy": copy_model,
+    "transpile at O0": lambda source, place: transpile(source, place, level="O0"),
+}
+TAKEN = ["w.safetensors", "links/w.safetensors", "m.onnx", "links/m.onnx", "links/hard.onnx"]
+
+
+@pytest.mark.parametrize("place", TAKEN)
+@pytest.mark.parametrize("writer", WRITERS)
+def test_no_file_of_the_source_is_written(tmp_path, writer, place):
+    source = external(tmp_path)
+    before = {name: (tmp_path / name).read_bytes() for name in names(tmp_path) if (tmp_path / name).is_file()}
+    if writer == "save" or not place.endswith(".onnx"):
+        with pytest.raises(OutputError, match=r"external data|same file"):
+            WRITERS[writer](source, tmp_path / place)
+    else:  # copying a model onto itself does nothing
+        with contextlib.suppress(OutputError):
+            WRITERS[writer](source, tmp_path / place)
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    assert not list(tmp_path.rglob(".amp*"))
+
+
+def test_a_checkpoint_does_not_replace_weights_in_use(tmp_path):
+    program = load(external(tmp_path))
+    before = (tmp_path / "w.safetensors").read_bytes()
+    arrays = {"a": np.zeros(2, np.float32)}
+    with pytest.raises(OutputError, match="external data of a model in use"):
+        write_tensors(tmp_path / "links" / "w.safetensors", arrays, arrays, {})
+    assert (tmp_path / "w.safetensors").read_bytes() == before
+    np.testing.assert_array_equal(program.model.graph.initializers["w"].const_value.numpy(), weights(1))
