@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import numpy as np
 
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.saving import save
-from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
+from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.runtime.places import Place, default_place, place_named
 from amp_transpiler.runtime.session import AnyProgram, Session
 
@@ -29,7 +30,7 @@ __all__ = ["BenchmarkResult", "benchmark", "measure_peak", "measure_peak_here"]
 _logger = logging.getLogger(__name__)
 
 CPU_TIMES = "on a CPU low precision buys size; its time says nothing about a GPU"
-EMULATED_TIMES = "emulated on the CPU, which has no kernels for all of it: its time says nothing about a GPU"
+EMULATED_TIMES = "emulated, since ONNX Runtime does not run it on the CPU: its time says nothing about a GPU"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ def benchmark(
     """Measure a float32 program against its low-precision version on the same inputs.
 
     The two take turns, so that throttling and other load affect both alike. On the CPU the low program runs as ONNX
-    Runtime runs it (float16 mostly computed in float32), or emulated if it does not load.
+    Runtime runs it (float16 mostly computed in float32), or emulated if it does not. Memory is measured first, in
+    processes of their own: a program that crashes ONNX Runtime ends one of those.
 
     Args:
         reference: the float32 program.
@@ -93,37 +95,30 @@ def benchmark(
     Raises:
         InputError: the feeds do not fit.
         EnvironmentProblem: the place cannot be used.
-        ORT_ERRORS: ONNX Runtime refuses one of the programs.
+        ORT_ERRORS: ONNX Runtime refuses one of the programs, or crashes on it.
     """
     place = default_place() if place is None else place
+    before = _in_child(reference, feeds, place).checked()
+    after = _in_child(low, feeds, place, emulate=False)
+    if after.failure is not None and place.emulates_low:
+        emulated, after = True, _in_child(low, feeds, place)
+    else:
+        emulated = False
+    after.checked()
     run_reference = Session(reference, place).bind(feeds)
-    run_low, emulated = _bind_low(low, feeds, place)
+    run_low = Session(low, place, emulate=emulated).bind(feeds)
     times_reference, times_low = _alternate(run_reference, run_low, runs=max(1, runs), warmup=warmup)
-    del run_reference, run_low  # a device has to be empty again before its memory is measured
     return BenchmarkResult(
         place=str(place),
         runs=max(1, runs),
         reference_ms=statistics.median(times_reference) * 1e3,
         low_ms=statistics.median(times_low) * 1e3,
         memory=place.memory_kind,
-        reference_peak=measure_peak(reference, feeds, place),
-        low_peak=measure_peak(low, feeds, place, emulate=emulated),
+        reference_peak=before.peak,
+        low_peak=after.peak,
         emulated=emulated,
         notes=(EMULATED_TIMES,) if emulated else (CPU_TIMES,) if place.emulates_low else (),
     )
-
-
-def _bind_low(low: AnyProgram, feeds: Mapping[str, Any], place: Place) -> tuple[Callable[[], None], bool]:
-    """Return a function that runs the low program, and whether it runs emulated."""
-    if not place.emulates_low:
-        return Session(low, place).bind(feeds), False
-    try:
-        run = Session(low, place, emulate=False).bind(feeds)
-        run()  # some kernels refuse float16 only when they run
-    except ORT_ERRORS as error:
-        _logger.info("the CPU provider does not run the converted program: %s", error_text(error))
-        return Session(low, place).bind(feeds), True
-    return run, False
 
 
 def _alternate(
@@ -142,11 +137,49 @@ def _alternate(
     return times
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Measured:
+    """The outcome of loading and running a program in a process of its own.
+
+    Attributes:
+        peak: its peak of memory in bytes; None if that could not be measured.
+        failure: the last line of what it said, or the signal that ended it; None if it did not fail.
+        crashed: whether a signal ended it.
+    """
+
+    peak: int | None = None
+    failure: str | None = None
+    crashed: bool = False
+
+    def checked(self) -> _Measured:
+        """Return this, with a warning if the process failed; what else failed there fails here too, and says why.
+
+        Raises:
+            ORT_ERRORS: ONNX Runtime crashed, and would end this process as well.
+        """
+        if self.crashed:
+            raise _CRASHED(f"ONNX Runtime crashed ({self.failure})")
+        if self.failure is not None:
+            _logger.warning("peak memory could not be measured: %s", self.failure)
+        return self
+
+
+_CODE = "import sys; from amp_transpiler.runtime.benchmark import measure_peak_here; measure_peak_here(sys.argv[1])"
+_CRASHED = next(kind for kind in ORT_ERRORS if kind.__name__ == "RuntimeException")
+
+
 def measure_peak(program: AnyProgram, feeds: Mapping[str, Any], place: Place, *, emulate: bool = True) -> int | None:
     """Return the peak bytes of loading and running `program`, measured in a separate process.
 
     See `BenchmarkResult.memory` for the kind of memory. None, with a warning in the log, if that process failed.
+
+    Raises:
+        ORT_ERRORS: the process crashed.
     """
+    return _in_child(program, feeds, place, emulate=emulate).checked().peak
+
+
+def _in_child(program: AnyProgram, feeds: Mapping[str, Any], place: Place, *, emulate: bool = True) -> _Measured:
     with tempfile.TemporaryDirectory(prefix="amp-transpiler-") as name:
         folder = pathlib.Path(name)
         if isinstance(program, (str, os.PathLike)):
@@ -164,7 +197,7 @@ def measure_peak(program: AnyProgram, feeds: Mapping[str, Any], place: Place, *,
             "emulate": emulate,
         }
         (folder / "order.json").write_text(json.dumps(order))
-        return _peak_of_child(folder)
+        return _measured_in(folder)
 
 
 def _storable(value: Any) -> np.ndarray:
@@ -172,23 +205,21 @@ def _storable(value: Any) -> np.ndarray:
     return array.astype(np.str_) if array.dtype.kind == "O" else array
 
 
-def _peak_of_child(folder: pathlib.Path) -> int | None:
+def _measured_in(folder: pathlib.Path) -> _Measured:
     package_parent = str(pathlib.Path(__file__).resolve().parents[2])
     path = os.pathsep.join(part for part in (package_parent, os.environ.get("PYTHONPATH")) if part)
-    code = "import sys; from amp_transpiler.runtime.benchmark import measure_peak_here; measure_peak_here(sys.argv[1])"
     child = subprocess.run(  # noqa: S603  this very interpreter, with a folder made above
-        [sys.executable, "-c", code, str(folder)],
+        [sys.executable, "-c", _CODE, str(folder)],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
-    if child.returncode != 0:
-        last = child.stderr.strip().splitlines()[-1:] or [f"exit status {child.returncode}"]
-        _logger.warning("peak memory could not be measured: %s", last[0])
-        return None
-    peak: int | None = json.loads((folder / "peak.json").read_text())
-    return peak
+    if child.returncode < 0:
+        return _Measured(failure=signal.Signals(-child.returncode).name, crashed=True)
+    if child.returncode > 0:
+        return _Measured(failure=(child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1])
+    return _Measured(peak=json.loads((folder / "peak.json").read_text()))
 
 
 def measure_peak_here(folder: str | os.PathLike[str]) -> None:

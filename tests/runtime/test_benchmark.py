@@ -7,7 +7,8 @@ import onnx.parser
 import pytest
 
 from amp_transpiler.runtime import benchmark as benchmark_module
-from amp_transpiler.runtime.benchmark import CPU_TIMES, EMULATED_TIMES, benchmark
+from amp_transpiler.runtime.benchmark import CPU_TIMES, EMULATED_TIMES, _Measured as Measured, benchmark
+from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.runtime.places import CPUPlace
 from tests.support import doubling_matmul
 
@@ -26,8 +27,8 @@ def test_the_two_programs_take_turns():
 
 
 def test_a_benchmark_on_the_cpu_says_what_low_precision_buys(monkeypatch):
-    peaks = iter([200, 100])
-    monkeypatch.setattr(benchmark_module, "measure_peak", lambda *_args, **_options: next(peaks))
+    measured = iter([Measured(200), Measured(100)])
+    monkeypatch.setattr(benchmark_module, "_in_child", lambda *_args, **_options: next(measured))
     result = benchmark(
         doubling_matmul(np.float32),
         doubling_matmul(np.float16),
@@ -42,16 +43,33 @@ def test_a_benchmark_on_the_cpu_says_what_low_precision_buys(monkeypatch):
     assert result.notes == (CPU_TIMES,)
 
 
-def test_a_benchmark_emulates_what_does_not_load(monkeypatch):
+MULTIPLY = "g ({0}[N] x) => ({0}[N] y) {{ y = Mul(x, x) }}"
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_benchmark_emulates_what_does_not_run(crashed, monkeypatch):
+    measured = iter([Measured(200), Measured(failure="SIGSEGV", crashed=crashed), Measured(100)])
     emulated = []
-    monkeypatch.setattr(benchmark_module, "measure_peak", lambda *_args, emulate=True: emulated.append(emulate))
-    body = "g ({0}[N] x) => ({0}[N] y) {{ y = Mul(x, x) }}"
-    result = benchmark(
-        model(body.format("float")), model(body.format("bfloat16")), {"x": np.ones(2, np.float32)}, CPUPlace(), runs=1
-    )
-    assert emulated == [True, True]
+
+    def in_child(*_args, emulate=True):
+        emulated.append(emulate)
+        return next(measured)
+
+    monkeypatch.setattr(benchmark_module, "_in_child", in_child)
+    feeds = {"x": np.ones(2, np.float32)}
+    result = benchmark(model(MULTIPLY.format("float")), model(MULTIPLY.format("bfloat16")), feeds, CPUPlace(), runs=1)
+    assert emulated == [True, False, True]
+    assert (result.reference_peak, result.low_peak) == (200, 100)
     assert (result.emulated, result.speedup) == (True, None), "the emulation is neither fast nor slow"
     assert result.notes == (EMULATED_TIMES,)
+
+
+def test_a_program_that_crashes_ends_a_process_of_its_own(monkeypatch):
+    dying = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    monkeypatch.setattr(benchmark_module, "_CODE", dying)
+    program = model(MULTIPLY.format("float"))
+    with pytest.raises(ORT_ERRORS, match=r"crashed \(SIGSEGV\)"):
+        benchmark(program, program, {"x": np.ones(2, np.float32)}, CPUPlace())
 
 
 @pytest.mark.slow
