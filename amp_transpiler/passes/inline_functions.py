@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
-from amp_transpiler.errors import ModelError
+from amp_transpiler.errors import ModelError, visible
+from amp_transpiler.graph.functions import call_graph, check_expansion
+from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import install
 from amp_transpiler.graph.walk import bodies
@@ -20,6 +22,8 @@ __all__ = ["InlineFunctions"]
 
 logger = logging.getLogger(__name__)
 
+_DEEPEST = 32  # bodies inside of bodies; protobuf writes no file with more
+
 
 class InlineFunctions(Pass[PassResult]):
     """Replaces every call of a model-local function by the function's body; counts the calls.
@@ -30,8 +34,9 @@ class InlineFunctions(Pass[PassResult]):
     3. Names of graph inputs, outputs and initializers stay; other names stay unless taken.
 
     Raises:
-        ModelError: functions call each other in a cycle, take a graph as attribute, or import another opset than the
-            model of a domain whose operators differ between the two. The model is then as it was.
+        ModelError: functions call each other in a circle or stand for too many nodes, use a graph given as attribute,
+            or import another opset than the model of a domain whose operators differ between the two; a call has more
+            inputs or outputs than its function. The model is then as it was.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -47,9 +52,14 @@ class InlineFunctions(Pass[PassResult]):
             raise ir.passes.PostconditionError("model-local functions are left")
 
 
+@collection_paused()
 def _inline(model: ir.Model) -> int:
     """Inline on a copy, which then takes the place of the model's graph; return the number of calls."""
+    check_expansion(model, "the model")
+    graph = call_graph(model, "the model")
     copy = model.clone()
+    for identifier in copy.functions.keys() - set(graph.order):  # uncalled ones bind nothing, not even opsets
+        del copy.functions[identifier]
     for imports in (copy.graph.opset_imports, *(function.opset_imports for function in copy.functions.values())):
         if "ai.onnx" in imports:  # the other spelling of the same domain
             imports.setdefault("", imports.pop("ai.onnx"))
@@ -57,38 +67,118 @@ def _inline(model: ir.Model) -> int:
     for function in copy.functions.values():
         _separate_outputs(function)
     _complete_calls(copy)
-    try:
-        InlinePass()(copy)
-    except (ValueError, RuntimeError, ir.passes.PassError, ir.passes.InvariantError) as error:
-        raise ModelError(f"model-local functions cannot be inlined: {_root_cause(error)}") from error
-    calls = _calls(model)
+    _Inliner(copy).graph(copy.graph, 1)
     domains = {domain for domain, _, _ in model.functions}
     copy.functions.clear()
     _forget_domains(copy, domains)
     _separate_scopes(copy)
     install(model, copy)
-    return calls
+    return graph.calls
 
 
-def _root_cause(error: BaseException) -> BaseException:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
+class _Inliner:
+    """Puts the nodes of functions in the place of calls, from the outermost calls to the innermost.
+
+    Every node of the result is made once, and every name is found at once, so the cost is that of the result.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._functions = model.functions
+        self._node_names = _Names("node")
+        self._value_names = _Names("val")
+
+    def graph(self, graph: ir.Graph, depth: int) -> None:
+        """Inline every call in a graph and in the bodies of its nodes, including those that inlining brings."""
+        if depth > _DEEPEST:
+            raise ModelError(f"model-local functions put more than {_DEEPEST} bodies of control flow into each other")
+        self._value_names.take(value.name for value in graph.inputs)
+        self._value_names.take(graph.initializers)
+        for node in graph:
+            self._node_names.take([node.name])
+            self._value_names.take(value.name for value in node.outputs)
+        for node in graph:  # which goes on with the nodes that take a call's place
+            function = self._functions.get(node.op_identifier())
+            if function is None:
+                for _, body in bodies(node):
+                    self.graph(body, depth + 1)
+                continue
+            nodes, values = self._instance(node, function)
+            ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, values)
+
+    def _instance(self, call: ir.Node, function: ir.Function) -> tuple[list[ir.Node], list[ir.Value]]:
+        """Return a copy of the function's nodes, fed by the inputs of the call, and of its outputs."""
+        _check_call(call, function)
+        copy = function.clone()
+        defaults = {name: attribute for name, attribute in copy.attributes.items() if attribute.value is not None}
+        attributes = {**defaults, **call.attributes}
+        for parameter, value in itertools.zip_longest(copy.inputs, call.inputs):
+            for node, index in tuple(parameter.uses()):
+                node.replace_input_with(index, value)
+        nodes, values = list(copy.graph), list(copy.outputs)
+        for node in nodes:
+            self._settle(node, call, attributes)
+        copy.outputs.clear()
+        copy.graph.remove(nodes)
+        return nodes, values
+
+    def _settle(self, node: ir.Node, call: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
+        """Give a copied node its names, the metadata of the call, and values for references to attributes."""
+        for name, attribute in list(node.attributes.items()):
+            if attribute.is_ref():
+                given = attributes.get(str(attribute.ref_attr_name))
+                if given is None:  # an optional attribute that the call leaves out
+                    del node.attributes[name]
+                else:
+                    node.attributes[name] = _renamed(name, given, call)
+        for _, body in bodies(node):
+            for inner in body:
+                self._settle(inner, call, attributes)
+        for key, text in call.metadata_props.items():
+            node.metadata_props.setdefault(key, text)
+        node.name = self._node_names.fresh(node.name)
+        for value in node.outputs:
+            value.name = self._value_names.fresh(value.name)
 
 
-def _calls(model: ir.Model) -> int:
-    """Count the calls, those inside a called function once for each time that it is called."""
-    known: dict[ir.OperatorIdentifier, int] = {}
+class _Names:
+    """Names in use: a new one is its hint, or the hint with the next free number from 2."""
 
-    def count(nodes: Iterator[ir.Node]) -> int:
-        return sum(1 + of(node.op_identifier()) for node in nodes if node.op_identifier() in model.functions)
+    def __init__(self, default: str) -> None:
+        self._default = default
+        self._taken: set[str] = set()
+        self._last: dict[str, int] = {}
 
-    def of(function: ir.OperatorIdentifier) -> int:
-        if function not in known:
-            known[function] = count(model.functions[function].all_nodes())
-        return known[function]
+    def take(self, names: Iterable[str | None]) -> None:
+        self._taken.update(name for name in names if name is not None)
 
-    return count(model.graph.all_nodes())
+    def fresh(self, hint: str | None) -> str:
+        hint = name = hint or self._default
+        count = self._last.get(hint, 1)
+        while name in self._taken:
+            count += 1
+            name = f"{hint}_{count}"
+        self._last[hint] = count
+        self._taken.add(name)
+        return name
+
+
+def _check_call(call: ir.Node, function: ir.Function) -> None:
+    for kind, given, known in (
+        ("inputs", len(call.inputs), len(function.inputs)),
+        ("outputs", len(call.outputs), len(function.outputs)),
+    ):
+        if given > known:
+            name, node = visible(f"{function.domain}::{function.name}", 80), visible(str(call.name), 60)
+            raise ModelError(f"node '{node}' calls function '{name}' with {given} {kind}, and it has {known}")
+
+
+def _renamed(name: str, attribute: ir.Attr, call: ir.Node) -> ir.Attr:
+    if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+        raise ModelError(
+            f"node '{visible(str(call.name), 60)}' gives a function the graph '{visible(attribute.name, 60)}' as "
+            "attribute, which cannot be inlined"
+        )
+    return ir.Attr(name, attribute.type, attribute.value, doc_string=attribute.doc_string)
 
 
 # ---- before ----

@@ -1,5 +1,7 @@
 """Inlining model-local functions keeps values, names and regions, whatever the functions look like."""
 
+import time
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -174,9 +176,46 @@ def test_nothing_to_do_changes_nothing():
     assert ir.to_proto(model) == before
 
 
+def test_uncalled_functions_bind_no_opset():
+    model = parse("(float[A,B] x) => (float[A,B] y) { y = Neg (x) }", SUM, function_opset=12)
+    assert inline(model, 0).graph.opset_imports[""] == 18
+
+
 def test_uncalled_functions_go():
     model = parse("(float[A,B] x) => (float[A,B] y) { y = Neg (x) }", SCALED)
     inline(model, 0)
+
+
+def _nested(depth):
+    """A model whose one call stands for `depth` functions, each of which calls the next."""
+    functions = [f"n{index} (a) => (b) {{ q = Neg (a) b = local.n{index + 1} (q) }}" for index in range(depth - 1)]
+    functions.append(f"n{depth - 1} (a) => (b) {{ b = Neg (a) }}")
+    return parse("(float[A,B] x) => (float[A,B] y) { y = local.n0 (x) }", *functions)
+
+
+def test_calls_nested_deeper_than_python_s_recursion(run):
+    model = inline(_nested(1200), 1200)
+    assert [node.op_type for node in model.graph] == ["Neg"] * 1200
+    assert len({value.name for node in model.graph for value in node.outputs}) == 1200
+    np.testing.assert_array_equal(run(model, {"x": X})[0], X)
+
+
+def _called_often(calls):
+    names = ["x", *(f"v{index}" for index in range(calls - 1)), "y"]
+    nodes = " ".join(f"{names[index + 1]} = local.same ({names[index]})" for index in range(calls))
+    return parse(f"(float[A,B] x) => (float[A,B] y) {{ {nodes} }}", SAME)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [_nested, _called_often], ids=["nested", "one after the other"])
+def test_time_is_linear_in_the_number_of_calls(model):
+    seconds = []
+    for calls in (500, 4000):
+        source = model(calls)
+        start = time.process_time()
+        InlineFunctions()(source)
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 3 * 8 * seconds[0]  # quadratic: 64
 
 
 @pytest.mark.parametrize(("function_opset", "opset"), [(17, 18), (18, 17), (13, 21)])
@@ -202,13 +241,16 @@ LOOPING = ["f (a) => (b) { b = local.g (a) }", "g (a) => (b) { b = local.f (a) }
 REFUSED = {
     "opset": ([SUM], 12, r"local::f.*12.*18.*ReduceSum"),
     "newer opset": (["f (a) => (b) { b = Gelu (a) }"], 20, r"local::f.*20.*18.*Gelu"),
-    "cycle": (LOOPING, 18, "[Cc]yclic"),
+    "outputs": (["f (a) => (b) { b = Neg (a) }"], 18, "calls function 'local::f' with 2 outputs, and it has 1"),
+    "cycle": (LOOPING, 18, "in a circle: local::f -> local::g -> local::f"),
 }
 
 
 @pytest.mark.parametrize(("functions", "function_opset", "message"), REFUSED.values(), ids=REFUSED)
 def test_refused_and_left_as_it_was(functions, function_opset, message):
-    model = parse("(float[A,B] x) => (float[P,Q] y) { y = local.f (x) }", *functions, function_opset=function_opset)
+    outputs = "y, z" if "outputs" in message else "y"
+    graph = f"(float[A,B] x) => (float[P,Q] y) {{ {outputs} = local.f (x) }}"
+    model = parse(graph, *functions, function_opset=function_opset)
     before = ir.to_proto(model)
     with pytest.raises(ModelError, match=message):
         InlineFunctions()(model)
