@@ -52,6 +52,7 @@ from amp_transpiler.precision.opset_choice import (
 )
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.targets.kernel_table import is_within
 
 __all__ = ["Conversion", "convert", "fitted", "prepare", "prepare_and_convert"]
 
@@ -193,7 +194,7 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
         program.notes += fused_advice(assignment)
         applied = run_pass(ApplyAssignment(assignment), model)
         cleaned = run_pass(CleanCasts(), model)
-    run_pass(GuardFusions(), model)
+    run_pass(GuardFusions(every=policy.low is BFLOAT16 and is_within(policy.target.ort, None, "1.23")), model)
     if not program.is_training:  # its weights are no constants, and any of its values may be fetched
         run_pass(GuardTransposes(), model)
     if policy.included:

@@ -21,9 +21,8 @@ import sys
 import tempfile
 from typing import Any
 
-from kernel_dump import unpack
-
 import amp_transpiler
+from kernel_dump import unpack
 
 PLACEMENT = pathlib.Path(__file__).with_name("placement.py")
 CASES = {"auto": {"level": "auto"}, "O2": {"level": "O2"}, "O2 bf16": {"level": "O2", "dtype": "bfloat16"}}
@@ -80,15 +79,17 @@ def check(release: str, wheel: pathlib.Path, models: list[pathlib.Path], scratch
     for (model, case), result in written.items():
         before, after = placed[model], placed[result]
         if before.refusal:
-            print(f"{release} {case} {model}: the source is refused: {before.refusal[:160]}; result: {after}")
-            failed += bool(after.refusal)
+            # Opset or IR version may be too new for the release, or its own inference wrong: nothing to compare with.
+            print(f"{release} {case} {model}: the source is refused ({before.refusal[:200]}); the result: {after}")
             continue
         if after.refusal or after.cpu > before.cpu:
             failed += 1
             print(f"FAULT {release} {case} {model}: {before.cpu} nodes on the CPU before, after: {after}")
         totals[case] = [a + b for a, b in zip(totals[case], (1, before.cpu, after.cpu, after.cuda), strict=True)]
     for case, (count, before_cpu, after_cpu, cuda) in totals.items():
-        print(f"{release} {case}: {count} models, on the CPU {before_cpu} nodes before, {after_cpu} after; {cuda} on CUDA")
+        print(
+            f"{release} {case}: {count} models, on the CPU {before_cpu} nodes before, {after_cpu} after; {cuda} on CUDA"
+        )
     return failed
 
 

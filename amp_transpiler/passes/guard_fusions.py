@@ -25,10 +25,18 @@ class GuardFusions(Pass[PassResult]):
     absorbs casts in front of it and before the last Mul. With bfloat16 on one side and float32 on the other, input
     against scale, CUDA has no such kernel and the session is refused. A square written as a product is not recognised,
     so nothing is fused and everything runs.
+
+    Args:
+        every: write every square as a product. ONNX Runtime up to 1.23 makes a LayerNormalization of a written-out one
+            whose ends are bfloat16, and of that and the Add before it a SkipLayerNormalization, which it does not have
+            in bfloat16: the session is refused.
     """
 
+    def __init__(self, *, every: bool = False) -> None:
+        self._every = every
+
     def call(self, model: ir.Model) -> PassResult:
-        squares = [node for node in all_nodes(model) if is_pow_of_two(node) and _is_mixed(node)]
+        squares = [node for node in all_nodes(model) if is_pow_of_two(node) and (self._every or _is_mixed(node))]
         for node in squares:
             node.op_type = "Mul"
             node.replace_input_with(1, node.inputs[0])

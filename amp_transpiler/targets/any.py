@@ -36,10 +36,7 @@ class EachOf(Target):
 
     def has_kernel(self, operator: Operator) -> bool:
         """Whether each member has a kernel, or computes the operator between casts of its own."""
-        return all(
-            target.has_kernel(operator) or (target.inserts_casts and target.has_kernel(operator.in_float32()))
-            for target in self._targets
-        )
+        return all(target.takes(operator) for target in self._targets)
 
     @property
     def providers(self) -> tuple[Target, ...]:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["KernelTable", "kernel_type", "release_number", "rows_of"]
+__all__ = ["KernelTable", "is_within", "kernel_type", "release_number", "rows_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,11 +90,12 @@ def rows_of(text: str, separator: str, release: str) -> Iterator[str]:
     """Yield the rows that a release has, of rows such as `11-` and `22-@1.21-`, `14-@-1.19,1.23-1.25`."""
     for marked in text.split(separator) if text else ():
         row, _, spans = marked.partition("@")
-        if not spans or any(_within(release, *span.split("-")) for span in spans.split(",")):
+        if not spans or any(is_within(release, *span.split("-")) for span in spans.split(",")):
             yield row
 
 
-def _within(release: str, first: str, last: str) -> bool:
+def is_within(release: str, first: str | None, last: str | None) -> bool:
+    """Whether a release is not before `first` and not after `last`; an empty or missing one sets no limit."""
     number = release_number(release)
     return (not first or release_number(first) <= number) and (not last or number <= release_number(last))
 

@@ -41,9 +41,13 @@ class Provider(Target):
         registered = self.table.has_kernel(operator.domain, operator.op_type, version, operator.bound_types)
         return registered and self.refusal(operator) is None
 
+    def takes(self, operator: Operator) -> bool:
+        """Whether it has a kernel, or inserts casts; where a registered kernel is refused, it inserts none."""
+        return super().takes(operator) and self.refusal(operator) is None
+
     def refusal(self, operator: Operator) -> str | None:
         """Return why the provider refuses a registered kernel for this operator; None if it does not."""
         from amp_transpiler.targets.refusals import REFUSALS
 
         rows = REFUSALS.get((self.name, operator.op_type), ()) if not operator.domain else ()
-        return next((row.reason for row in rows if row.applies(operator)), None)
+        return next((row.reason for row in rows if row.holds(operator, self.ort)), None)

@@ -1,8 +1,9 @@
 """Registered kernels that a provider does not accept, or that do not work, and why.
 
 Most rows were observed: a session on the CUDA provider, with stand-ins for the driver, put the node on the CPU or
-refused the model. The rows about ScatterND, ScatterElements and Resize are about running: on the CPU the failure was
-observed, on CUDA it follows from the kernels that are compiled.
+refused the model. Those without releases were seen in 1.31; the others are faults of fusions that later releases do
+not have. The rows about ScatterND, ScatterElements and Resize are about running: on the CPU the failure was observed,
+on CUDA it follows from the kernels that are compiled.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+
+from amp_transpiler.targets.kernel_table import is_within
 
 if TYPE_CHECKING:
     from amp_transpiler.targets.operator import Operator
@@ -31,12 +34,20 @@ class Refusal:
         op_type: the operator, of ONNX's own domain.
         applies: whether an operator of this type is refused.
         reason: what happens instead.
+        first: the first release of ONNX Runtime that does so; None: every one before `last`.
+        last: the last release that does; None: the newest ones do.
     """
 
     target: str
     op_type: str
     applies: Applies
     reason: str
+    first: str | None = None
+    last: str | None = None
+
+    def holds(self, operator: Operator, release: str) -> bool:
+        """Whether `release` refuses the operator."""
+        return is_within(release, self.first, self.last) and self.applies(operator)
 
 
 def _other_than(*activations: str, **required: int) -> Applies:
@@ -70,6 +81,10 @@ def _reduces(*modes: str, dtype: str) -> Applies:
     return lambda operator: operator.attribute("reduction", "none") in modes and operator.bound_types.get("T") == dtype
 
 
+def _is_of(dtype: str) -> Applies:
+    return lambda operator: f"tensor({dtype})" in (*operator.inputs, *operator.outputs)
+
+
 def _is_set(name: str) -> Applies:
     return lambda operator: operator.attribute(name, 0) != 0
 
@@ -79,6 +94,32 @@ def _region_of_interest_is_low(operator: Operator) -> bool:
 
 
 _ROWS = (
+    *(
+        Refusal(
+            target,
+            op_type,
+            _is_of("float16"),
+            "the optimizer fails on quantization with float16 scales: it reads them as float32",
+            first="1.19",
+            last="1.20",
+        )
+        for target in ("cuda", "cpu")
+        for op_type in ("QuantizeLinear", "DequantizeLinear")
+    ),
+    Refusal(
+        "cuda",
+        "LayerNormalization",
+        _is_of("bfloat16"),
+        "it is fused with the Add before it into a SkipLayerNormalization, which does not exist in bfloat16",
+        last="1.23",
+    ),
+    Refusal(
+        "cuda",
+        "Sigmoid",
+        _is_of("bfloat16"),
+        "with the Mul behind it, it is fused into a QuickGelu, which has no bfloat16 kernel",
+        last="1.22",
+    ),
     Refusal(
         "cuda",
         "BatchNormalization",

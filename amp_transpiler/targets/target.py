@@ -70,6 +70,10 @@ class Target(abc.ABC):
     def has_kernel(self, operator: Operator) -> bool:
         """Whether the target has a kernel of its own for the operator with these types and accepts its attributes."""
 
+    def takes(self, operator: Operator) -> bool:
+        """Whether the target has a kernel of its own, or computes the operator in float32 between casts of its own."""
+        return self.has_kernel(operator) or (self.inserts_casts and self.has_kernel(operator.in_float32()))
+
     def runs(self, operator: Operator) -> bool:
         """Whether the target runs the operator: by a kernel, by a function body, or between casts of its own.
 
@@ -78,7 +82,7 @@ class Target(abc.ABC):
         """
         from amp_transpiler.targets.function_bodies import body_of, is_ill_typed
 
-        if self.has_kernel(operator) or (self.inserts_casts and self.has_kernel(operator.in_float32())):
+        if self.takes(operator):
             # ONNX's checker refuses a body that is ill-typed in these types, whoever has a kernel for the whole.
             return not is_ill_typed(operator)
         if self.fallback is not None and self.fallback.has_kernel(operator):

@@ -181,6 +181,7 @@ def test_a_bidirectional_layer_lists_its_activations_twice(op):
 def test_the_cpus_float16_scatters(op, reduction, expected):
     _, node = single_node(f'y = {op}<reduction="{reduction}">(x, i, x)', "f16", 21)
     assert on("cpu", node, 21) is expected
+    assert CPU.runs(operator_of(node, (("", 21),))) is expected  # no cast is inserted: a kernel is registered
     _, node = single_node(f'y = {op}<reduction="{reduction}">(x, i, x)', "f32", 21)
     assert on("cpu", node, 21)
 

@@ -52,6 +52,59 @@ def test_kernels_by_release(op, inputs, opset, dtype, first, last):
 
 
 @pytest.mark.parametrize(
+    ("op", "opset", "dtype", "inputs", "refused"),  # sessions of these releases were refused, of the others not
+    [
+        ("LayerNormalization", 17, "bfloat16", 2, NAMES[:7]),
+        ("LayerNormalization", 17, "float16", 2, ()),
+        ("Sigmoid", 13, "bfloat16", 1, NAMES[:6]),
+        ("Sigmoid", 13, "float16", 1, ()),
+    ],
+)
+def test_operators_that_a_fusion_of_some_releases_cannot_bear(op, opset, dtype, inputs, refused):
+    asked = operator(op, opset, dtype, inputs)
+    assert tuple(name for name in NAMES if not find_target("cuda", name).has_kernel(asked)) == refused
+
+
+QUANTIZED = """<ir_version: 9, opset_import: ["": 19]>
+g (float[4] x) => (float[4] y) <float s = {0.5}, uint8 z = {3}> {
+    q = QuantizeLinear(x, s, z)
+    d = DequantizeLinear(q, s, z)
+    y = Relu(d)
+}"""
+
+
+@pytest.mark.parametrize("target", ["cuda", "cpu"])
+@pytest.mark.parametrize(("ort", "low"), [("1.18", True), ("1.19", False), ("1.20", False), ("1.21", True)])
+def test_quantization_stays_float32_where_the_optimizer_cannot_read_float16_scales(ort, low, target):
+    model = onnx.parser.parse_model(QUANTIZED)
+    report = amp_transpiler.transpile(model, level="O2", ort=ort, target=target, verify=False)
+    decided = {row.op: row.precision for row in report.decisions}
+    assert (decided["DequantizeLinear"] == "low") is low
+
+
+NORM = """<ir_version: 8, opset_import: ["": 17]> g (float[2,4,8] x, float[2,4,8] r) => (float[2,4,8] y)
+<float[8] s = {1, 1, 1, 1, 1, 1, 1, 1}, float two = {2}, float eps = {0.00001}> {
+    a = Add(x, r)
+    m = ReduceMean<axes=[-1]>(a)
+    d = Sub(a, m)
+    p = Pow(d, two)
+    v = ReduceMean<axes=[-1]>(p)
+    e = Add(v, eps)
+    q = Sqrt(e)
+    n = Div(d, q)
+    y = Mul(n, s)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("ort", "dtype", "squares"), [("1.23", "bfloat16", 0), ("1.24", "bfloat16", 1), ("1.23", "float16", 1)]
+)
+def test_a_norm_written_out_is_not_recognised_where_its_fusion_is_refused(ort, dtype, squares):
+    report = amp_transpiler.transpile(onnx.parser.parse_model(NORM), level="O2", dtype=dtype, ort=ort, verify=False)
+    assert [node.op_type for node in report.program.model.graph].count("Pow") == squares
+
+
+@pytest.mark.parametrize(
     ("domain", "op", "opset", "versions"),
     [
         ("", "Cast", 21, {"1.17": 19, "1.18": 21, "1.31": 21}),
