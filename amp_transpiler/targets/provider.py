@@ -45,6 +45,10 @@ class Provider(Target):
         """Whether it has a kernel, or inserts casts; where a registered kernel is refused, it inserts none."""
         return super().takes(operator) and self.refusal(operator) is None
 
+    def runs(self, operator: Operator) -> bool:
+        """Whether it takes the operator, or writes it out; where a registered kernel is refused, it does neither."""
+        return super().runs(operator) and self.refusal(operator) is None
+
     def refusal(self, operator: Operator) -> str | None:
         """Return why the provider refuses a registered kernel for this operator; None if it does not."""
         from amp_transpiler.targets.refusals import REFUSALS
