@@ -1,0 +1,149 @@
+"""The faults of ONNX Runtime that are guarded against: each is still there, and each guard and test exists."""
+
+import ast
+import importlib
+import pathlib
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from amp_transpiler.runtime.faults import FAULTS, table
+from amp_transpiler.runtime.ort import ORT_ERRORS
+from amp_transpiler.verification.child import RuntimeCrash
+from amp_transpiler.verification.remote import open_file, open_program
+from tests.support import array, parse
+
+TESTS = pathlib.Path(__file__).parents[1]
+F16 = np.float16
+RELEASE = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(model):
+        onnx.save(model, tmp_path / "model.onnx")
+        return tmp_path / "model.onnx"
+
+    return save
+
+
+def open_and_run(path, feeds):
+    with open_file(path) as session:
+        return session.run(feeds)
+
+
+# ---- the faults, with the options that ONNX Runtime has by default ----
+
+CRASH = pytest.mark.slow  # a crash costs a process
+SCAN = (
+    "(float[2,N,3] x) => (float[2,N,3] y) { y = Scan <num_scan_inputs = 1, scan_input_axes = [1], "
+    "scan_output_axes = [1], body = b (float[2,3] a) => (float[2,3] c) { c = Neg (a) }> (x) }"
+)
+
+
+@CRASH
+@pytest.mark.skipif(RELEASE < (1, 23), reason="since 1.23")
+@pytest.mark.parametrize(
+    ("nodes", "shape", "weights"),
+    [
+        ("t = Transpose <perm = [1, 0, 2]> (x) y = MatMul (t, w)", (5, 2, 4), (4, 3)),
+        ("t = Transpose <perm = [1, 2, 0]> (x) y = MatMul (t, w)", (5, 2, 4), (5, 3)),
+        ("t = Transpose <perm = [1, 0, 2]> (x) y = MatMul (w, t)", (4, 2, 5), (3, 4)),
+        ("t = Transpose <perm = [1, 0, 2]> (x) s = Mul (t, k) y = MatMul (s, w)", (5, 2, 4), (4, 3)),
+    ],
+    ids=["batch first", "batch last", "weights on the left", "scaled"],
+)
+def test_a_transposed_batch_crashes(saved, nodes, shape, weights):
+    sizes = ", ".join(map(str, shape))
+    scale = {"k": np.array(0.5, F16)} if "k)" in nodes else {}
+    model = parse(f"(float16[{sizes}] x) => (float16[a,b,c] y) {{ {nodes} }}", w=array(*weights).astype(F16), **scale)
+    with pytest.raises(RuntimeCrash, match="SIGSEGV"), open_file(saved(model)):
+        pass
+
+
+@CRASH
+def test_nothing_to_scan_crashes(saved):
+    with pytest.raises(RuntimeCrash, match="SIGFPE"):
+        open_and_run(saved(parse(SCAN)), {"x": np.zeros((2, 0, 3), np.float32)})
+
+
+@CRASH
+def test_the_smallest_integer_crashes(saved):
+    model = parse("(int64[1] x, int64[1] y) => (int64[1] z) { z = Div (x, y) }")
+    with pytest.raises(RuntimeCrash, match="SIGFPE"):
+        open_and_run(saved(model), {"x": np.array([np.iinfo(np.int64).min]), "y": np.array([-1])})
+
+
+def test_the_reciprocal_of_a_removed_node_is_refused(saved):
+    model = parse(
+        "(float[2] x, float[2] b) => (float[2] y) { i = Identity (x) q = Div (one, b) y = Mul (i, q) }",
+        one=np.float32(1),
+    )
+    feeds = {"x": np.ones(2, np.float32), "b": np.full(2, 4, np.float32)}
+    with pytest.raises(ORT_ERRORS, match="Node input 'i'"):
+        open_and_run(saved(model), feeds)
+    with open_program(model) as session:
+        assert session.run(feeds)[0].tolist() == [0.25, 0.25]
+
+
+def test_a_normalisation_is_fused_from_pow_and_not_from_mul(tmp_path):
+    text = (
+        "(float[2,4] x) => (float[2,4] y) {{ q = {square} m = ReduceMean <axes = [-1]> (q) v = Add (m, e) "
+        "d = Sqrt (v) n = Div (x, d) y = Mul (n, g) }}"
+    )
+    found = {}
+    for square in ("Pow (x, two)", "Mul (x, x)"):
+        two = {"two": np.float32(2)} if "two" in square else {}
+        model = parse(text.format(square=square), opset=17, e=np.float32(0.1), g=array(4), **two)
+        options = onnxruntime.SessionOptions()
+        options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        optimized = onnx.load(tmp_path / "optimized.onnx")
+        found[square] = "SimplifiedLayerNormalization" in {node.op_type for node in optimized.graph.node}
+    assert found == {"Pow (x, two)": True, "Mul (x, x)": False}
+
+
+@pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
+def test_a_scatter_in_float16_fails_when_it_runs(saved, op):
+    index = "[2,1] i" if op == "ScatterND" else "[2,3] i"
+    values = f"(float16[4,3] x, int64{index}, float16[2,3] u) => (float16[4,3] y)"
+    model = parse(f'{values} {{ y = {op} <reduction = "add"> (x, i, u) }}')
+    shape = (2, 1) if op == "ScatterND" else (2, 3)
+    feeds = {"x": np.ones((4, 3), F16), "i": np.ones(shape, np.int64), "u": np.ones((2, 3), F16)}
+    with open_file(saved(model)) as session, pytest.raises(ORT_ERRORS, match="MLFloat16"):
+        session.run(feeds)
+
+
+# ---- the table ----
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_guards_and_tests_exist(fault):
+    for guard in fault.guards:
+        module, _, name = guard.rpartition(".")
+        try:
+            owner = importlib.import_module(f"amp_transpiler.{module}")
+        except ModuleNotFoundError:  # a method
+            module, _, kind = module.rpartition(".")
+            owner = getattr(importlib.import_module(f"amp_transpiler.{module}"), kind)
+        assert hasattr(owner, name), guard
+    file, _, test = fault.test.partition("::")
+    functions = {node.name for node in ast.parse((TESTS / file).read_text()).body if isinstance(node, ast.FunctionDef)}
+    assert test in functions
+
+
+def test_every_reproduction_here_has_a_row():
+    here = {fault.test.partition("::")[2] for fault in FAULTS if fault.test.startswith("runtime/test_faults.py")}
+    written = {name for name in globals() if name.startswith("test_")}
+    assert written - here == {
+        "test_guards_and_tests_exist",
+        "test_every_reproduction_here_has_a_row",
+        "test_the_page_shows_the_table",
+    }
+
+
+def test_the_page_shows_the_table():
+    """Renew it with what `table()` returns."""
+    assert table() in (TESTS.parent / "docs" / "onnxruntime_faults.md").read_text(encoding="utf-8")
