@@ -48,8 +48,8 @@ def visible(text: str, limit: int | None = 300) -> str:
 
 def innermost_text(error: BaseException, limit: int = 160) -> str:
     """Return the message of the first cause of an exception of another library, as one line."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
     return visible(" ".join(str(error).split()) or type(error).__name__, limit)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from amp_transpiler.errors import OutputError
 from amp_transpiler.graph.data_files import identity, own_data, remove_unused
 from amp_transpiler.graph.durable import regular_place, sync_file, sync_folder
-from amp_transpiler.graph.external_data import external_files, is_link
+from amp_transpiler.graph.external_data import is_link, named_files
 from amp_transpiler.graph.file_lock import LockBusy
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.occupied import files_of
@@ -43,7 +43,7 @@ def copy_model(source: pathlib.Path, destination: pathlib.Path) -> int:
         return source.stat().st_size
     check_destination(destination, program)
     target = regular_place(destination)
-    files = {file for file in external_files(program.model) if file.is_file()}
+    files = {file for file in named_files(program.model) if file.is_file()}
     if target.parent.samefile(source.parent):
         files = set()
     names = sorted(file.relative_to(source.parent) for file in files)

@@ -9,16 +9,33 @@ import weakref
 
 import onnx_ir as ir
 
-from amp_transpiler.errors import ModelError
+from amp_transpiler.errors import ModelError, innermost_text, visible
 from amp_transpiler.graph.tensors import stored_tensors
 from amp_transpiler.graph.walk import scopes
 
-__all__ = ["check_external_data", "external_files", "files_in_use", "in_memory", "is_link"]
+__all__ = [
+    "check_external_data",
+    "check_external_files",
+    "external_files",
+    "files_in_use",
+    "in_memory",
+    "is_link",
+    "named_files",
+]
 
 _FILES = "amp_transpiler.external_files"  # key in `model.meta`: the files it was loaded from, for later size reports
 _IN_USE: weakref.WeakSet[ir.ExternalTensor] = weakref.WeakSet()  # tensors of loaded files that somebody still holds
 _IN_USE_LOCK = threading.Lock()
 _SMALL = 1024  # bytes; constants up to this size, such as shapes, are read by inference and kept in memory
+
+
+class _Weights(ir.ExternalTensor):
+    """External weights whose file was checked when the model was loaded."""
+
+    __slots__ = ()
+
+    def _check_path_containment(self) -> None:
+        """Do not check again: the original refuses files with several hard links, as package stores make them."""
 
 
 def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
@@ -27,34 +44,126 @@ def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
     Small tensors are read at once. So are tensors of attributes, which ONNX Runtime does not read from files.
 
     Raises:
-        ModelError: a file is missing, too short, a symbolic link, or outside the model's folder.
+        ModelError: a file is missing, too short, or outside the model's folder.
     """
-    folder = path.parent
-    files = set()
-    for tensor in _external_tensors(model):
-        tensor.base_dir = folder
-        location = pathlib.PurePosixPath(str(tensor.location).replace("\\", "/"))
-        where = f"{path}: external data of '{tensor.name}'"
-        if location.is_absolute() or ".." in location.parts:
-            raise ModelError(f"{where} points outside the model's folder ({location}); move the file beside the model")
-        file = folder / location
-        if is_link(file, folder):
-            raise ModelError(f"{where} is a symbolic link ({file}); put a copy in its place, for example with cp -L")
-        if not file.is_file():
-            raise ModelError(f"{where} is missing: no file {file}; keep it beside the model")
-        end = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
-        if end > file.stat().st_size or (tensor.length is not None and tensor.length < tensor.nbytes):
-            raise ModelError(f"{where} ends at byte {end}, but {file} has {file.stat().st_size}: the file is truncated")
-        files.add(file)
-    model.meta[_FILES] = frozenset(files)
+    files = _Files(path)
+    for scope in scopes(model):
+        for value in scope.graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                weights = files.weights(value.const_value)
+                value.const_value = in_memory(weights) if weights.nbytes <= _SMALL else weights
+        for node in scope.graph:
+            for name, attribute in list(
+                node.attributes.data.items()
+            ):  # the plain dict: its walk is several times faster
+                if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
+                    tensor = attribute.as_tensor()
+                    if isinstance(tensor, ir.ExternalTensor):
+                        node.attributes[name] = ir.AttrTensor(name, in_memory(files.weights(tensor)))
+    model.meta[_FILES] = frozenset(files.seen)
     with _IN_USE_LOCK:
-        _IN_USE.update(_external_tensors(model))
-    _read_small(model)
+        _IN_USE.update(tensor for tensor in stored_tensors(model) if isinstance(tensor, ir.ExternalTensor))
+
+
+class _Files:
+    """The files of a model's weights, each checked once."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        self._folder = path.parent
+        # ONNX Runtime reads from the folder of the path and, where that is a link, from the folder of its target.
+        self._allowed = tuple({os.path.realpath(self._folder), os.path.dirname(os.path.realpath(path))})  # noqa: PTH120  strings
+        self._places: dict[str, tuple[pathlib.Path, str, int]] = {}  # location -> base folder, location in it, size
+        self.seen: set[pathlib.Path] = set()
+
+    def weights(self, tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+        """Return the tensor bound to its file.
+
+        Raises:
+            ModelError: there is no such file in a folder that weights may lie in, or it is too short.
+        """
+        location, name = str(tensor.location), visible(str(tensor.name), 60)
+        where = f"{visible(str(self._path), 100)}: external data of '{name}'"
+        if location not in self._places:
+            self._places[location] = self._find(location, where)
+        folder, inside, size = self._places[location]
+        offset, length = tensor.offset or 0, tensor.length or tensor.nbytes
+        if offset + max(length, tensor.nbytes) > size or length < tensor.nbytes:
+            end = offset + max(length, tensor.nbytes)
+            raise ModelError(
+                f"{where} ends at byte {end} and has {tensor.nbytes} bytes, length {length}, but "
+                f"{visible(inside, 60)} has {size}: the file is truncated"
+            )
+        return _Weights(
+            inside,
+            tensor.offset,
+            tensor.length or None,
+            tensor.dtype,
+            shape=tensor.shape,
+            name=tensor.name,
+            doc_string=tensor.doc_string,
+            metadata_props=dict(tensor.metadata_props),
+            base_dir=folder,
+        )
+
+    def _find(self, location: str, where: str) -> tuple[pathlib.Path, str, int]:
+        shown = visible(location, 80)
+        if not location:
+            raise ModelError(f"{where} has no location: the entry that names its file is empty or missing")
+        named = pathlib.PurePath(location)
+        if named.is_absolute() or ".." in named.parts or "\0" in location:
+            raise ModelError(f"{where} points outside the model's folder ({shown}); move the file beside the model")
+        file = self._folder / location
+        real = os.path.realpath(file)
+        try:
+            regular, size = file.is_file(), file.stat().st_size if file.is_file() else 0
+        except OSError as error:
+            raise ModelError(f"{where} is in '{shown}': {error.strerror}") from error
+        base = next((folder for folder in self._allowed if _contains(folder, real)), None)
+        if base is None:
+            raise ModelError(f"{where} points outside the model's folder ({shown}); move the file beside the model")
+        if not regular:
+            kind = "is not a regular file" if file.exists() else "is missing: no file"
+            raise ModelError(f"{where} {kind} '{shown}'; {_remedy(location)}")
+        self.seen.add(file)
+        if not is_link(file, self._folder):
+            return self._folder, location, size
+        return pathlib.Path(base), os.path.relpath(real, base), size  # without links, which ONNX Runtime may refuse
+
+
+def _contains(folder: str, file: str) -> bool:
+    return os.path.commonpath([folder, file]) == folder and file != folder
+
+
+def _remedy(location: str) -> str:
+    return "write the location with / for \\" if "\\" in location else "keep it beside the model"
+
+
+def check_external_files(model: ir.Model, name: str) -> None:
+    """Raise ModelError unless the external weights of a model that was read elsewhere are where it says, complete."""
+    for tensor in stored_tensors(model):
+        if isinstance(tensor, ir.ExternalTensor):
+            where = f"{visible(name, 100)}: external data of '{visible(str(tensor.name), 60)}'"
+            try:
+                size = pathlib.Path(tensor.path).stat().st_size
+            except (OSError, ValueError) as error:
+                raise ModelError(
+                    f"{where}: '{visible(str(tensor.path), 80)}' cannot be read: {innermost_text(error, 60)}; load the "
+                    "model from its path"
+                ) from error
+            if (tensor.offset or 0) + tensor.nbytes > size:
+                raise ModelError(f"{where} ends beyond its file '{visible(str(tensor.path), 80)}': it is truncated")
+
+
+def named_files(model: ir.Model) -> set[pathlib.Path]:
+    """Return the files of external weights by the names under which the file that was loaded knows them."""
+    return set(model.meta.get(_FILES, ()))
 
 
 def external_files(model: ir.Model) -> set[pathlib.Path]:
     """Return the files of the model's external weights, now and when it was loaded."""
-    return {pathlib.Path(tensor.path) for tensor in _external_tensors(model)} | set(model.meta.get(_FILES, ()))
+    files = {pathlib.Path(tensor.path) for tensor in stored_tensors(model) if isinstance(tensor, ir.ExternalTensor)}
+    return files | named_files(model)
 
 
 def files_in_use() -> set[pathlib.Path]:
@@ -62,19 +171,6 @@ def files_in_use() -> set[pathlib.Path]:
     with _IN_USE_LOCK:
         paths = {tensor.path for tensor in _IN_USE}
     return {pathlib.Path(os.path.realpath(path)) for path in paths}
-
-
-def _read_small(model: ir.Model) -> None:
-    for scope in scopes(model):
-        for value in scope.graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor) and value.const_value.nbytes <= _SMALL:
-                value.const_value = in_memory(value.const_value)
-        for node in scope.graph:
-            for name, attribute in list(node.attributes.items()):
-                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                    tensor = attribute.as_tensor()
-                    if isinstance(tensor, ir.ExternalTensor):
-                        node.attributes[name] = ir.AttrTensor(name, in_memory(tensor))
 
 
 def in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
@@ -86,7 +182,3 @@ def is_link(file: pathlib.Path, folder: pathlib.Path) -> bool:
     """Whether `file`, or a folder between it and `folder`, is a symbolic link."""
     parts = [file, *(parent for parent in file.parents if parent != folder and folder in parent.parents)]
     return any(part.is_symlink() for part in parts)
-
-
-def _external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
-    return [tensor for tensor in stored_tensors(model) if isinstance(tensor, ir.ExternalTensor)]

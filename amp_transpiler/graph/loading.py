@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, innermost_text, visible
-from amp_transpiler.graph.external_data import check_external_data
+from amp_transpiler.graph.external_data import check_external_data, check_external_files
 from amp_transpiler.graph.functions import check_expansion
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import from_proto
@@ -39,7 +39,9 @@ def load(model: object) -> Program:
     if isinstance(model, ir.Model):
         return Program(_checked(model, "the model"))
     if isinstance(model, onnx.ModelProto):
-        return Program(_from_proto(model, "the ModelProto", own=False))
+        program = Program(_from_proto(model, "the ModelProto", own=False))
+        check_external_files(program.model, "the ModelProto")
+        return program
     if isinstance(model, (str, os.PathLike)):
         return _load_file(pathlib.Path(os.fspath(model)))
     if isinstance(inner := getattr(model, "model", None), ir.Model):  # torch.onnx.ONNXProgram
@@ -84,6 +86,7 @@ def _checked(model: ir.Model, name: str) -> ir.Model:
     _check_defined(model, name)
     settle_declared_types(model, name)
     check_expansion(model, name)
+    check_external_files(model, name)
     if not _is_sorted(model.graph, set()):
         _sort(model, name)
     return model

@@ -361,7 +361,7 @@ def tensor_fault(tensor: onnx.TensorProto) -> str:
     if count > _LARGEST or (dims and min(dims) < 0):
         return f"has dimensions {visible(str(dims), 80)}: expected numbers from 0, {_LARGEST} elements at most"
     if tensor.data_location == _T.EXTERNAL:
-        return "holds strings in external data" if kind == _T.STRING else ""
+        return "holds strings in external data" if kind == _T.STRING else _place_fault(tensor)
     if kind != _T.STRING and tensor.HasField("raw_data"):
         found, wanted, what = len(tensor.raw_data), (count * bits + 7) // 8, "bytes of data"
     else:
@@ -372,6 +372,13 @@ def tensor_fault(tensor: onnx.TensorProto) -> str:
     if found == wanted:
         return ""
     return f"has {found} {what}, {ir.DataType(kind).name} of shape {visible(str(dims), 60)} needs {wanted}"
+
+
+def _place_fault(tensor: onnx.TensorProto) -> str:
+    for entry in tensor.external_data:
+        if entry.key in {"offset", "length"} and not entry.value.strip().isdecimal():
+            return f"has external data with {entry.key} '{visible(entry.value, 60)}', which is no size"
+    return ""
 
 
 # ---- mending ----
