@@ -11,8 +11,9 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, OptionError
-from amp_transpiler.graph.dtypes import BFLOAT16
+from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
 from amp_transpiler.graph.garbage import collection_paused
+from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import INCLUDE, drop_region
 from amp_transpiler.graph.shape_inference import complete_shapes, fill_in_shapes
@@ -38,6 +39,7 @@ from amp_transpiler.passes.rewrite_equivalents import has_equivalent
 from amp_transpiler.passes.set_ir_version import SetIrVersion
 from amp_transpiler.passes.skip_identities import SkipIdentities
 from amp_transpiler.passes.unify_constants import UnifyConstants
+from amp_transpiler.passes.widen_low_floats import WidenLowFloats
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import Constraints
@@ -52,9 +54,10 @@ from amp_transpiler.precision.opset_choice import (
 )
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.refitting import refitting_note
 from amp_transpiler.targets.kernel_table import is_within
 
-__all__ = ["Conversion", "convert", "fitted", "prepare", "prepare_and_convert"]
+__all__ = ["Conversion", "adds_nothing", "convert", "fitted", "prepare", "prepare_and_convert"]
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +134,12 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
             f"{source}: uses operators newer than opset {policy.target.newest_opset}, which ONNX Runtime "
             f"{policy.target.ort} does not know yet"
         ) from error
+    if policy.widens:
+        widened = run_pass(WidenLowFloats(policy.widens, policy.low_io), model)
+        program.notes += widened.notes
+        if policy.low is not FLOAT32:
+            program.notes += refitting_note(widened.constants, policy.low)
+        program.widened = widened.formats
     try:
         program.notes += PassManager(_typed_passes(model, policy, ranges))(model).notes
     except OpsetConversionError as error:
@@ -159,6 +168,8 @@ def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[
     def best_opset(model: ir.Model) -> OpsetChoice:
         return choose_opset(model, constraints, has_equivalent, policy.rules.can_lower)
 
+    if policy.low is FLOAT32:
+        return [*_asked_opset(policy, constraints), SetIrVersion()]
     return [
         *_asked_opset(policy, constraints),
         *([RaiseOpset(lambda model: opset_for_io(model, policy.low), required=True)] if policy.low_io else ()),
@@ -204,6 +215,32 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
     casts = sum(INSERTED in node.meta for node in all_nodes(model))
     logger.info("%d constants converted, %d casts inserted, %d removed", len(applied.converted), casts, cleaned.removed)
     return Conversion(assignment, applied.converted, casts, cleaned.removed)
+
+
+def adds_nothing(
+    program: Program, policy: Policy, ranges: RangeFaults, own_opset: int
+) -> tuple[Program, Conversion] | None:
+    """Convert a copy of a prepared program; return it with its record if the source is what was asked for already.
+
+    That is so if it holds the wanted 16-bit format and nothing more becomes low, or, where float32 is wanted, if
+    it holds no 16-bit floats.
+
+    Args:
+        program: the prepared program; not changed.
+        policy: how to decide.
+        ranges: a look-up of constants.
+        own_opset: the opset of the source.
+    """
+    if program.widened or policy.opset not in (None, own_opset):
+        return None
+    if policy.low is not FLOAT32 and not has_low_values(program, dtypes=(policy.low.dtype,)):
+        return None
+    trial = program.clone()
+    conversion = convert(trial, policy, ranges)
+    made = conversion.assignment
+    gained = (conversion.converted, made.low_values, made.low_uses, made.rounded_values)
+    lowered = any(decision.precision == "low" for decision in made.decisions.values())
+    return None if lowered or any(gained) else (trial, conversion)
 
 
 @contextlib.contextmanager

@@ -113,9 +113,14 @@ OPTIONS = (
         name="dtype",
         group="decide",
         flags=("--dtype",),
-        metavar="float16|bfloat16",
+        metavar="float16|bfloat16|float32",
         parameter="dtype",
-        text="The lower precision. Default: `float16`, or `bfloat16` with a preset or mixed operators.",
+        text="The format to convert to. Default: `float16`, or `bfloat16` with a preset or mixed operators. The source "
+        "may be in any of the three: another 16-bit format is made float32 first, exactly. With `float32` all 16-bit "
+        "floats inside the model become float32; inputs and outputs follow with `--io-types low`.",
+        python="The format to convert to. Default: `float16`, or `bfloat16` with a preset or mixed operators. The "
+        "source may be in any of the three: another 16-bit format is made float32 first, exactly. With `float32` all "
+        "16-bit floats inside the model become float32; inputs and outputs follow with `keep_io_types=False`.",
     ),
     Option(
         name="target",
@@ -142,8 +147,8 @@ OPTIONS = (
         flags=("--io-types",),
         metavar="keep|low|NAME=low,...",
         parameter="keep_io_types",
-        text="Types of the graph's inputs and outputs: `keep` them (default), make all floats `low`, or only those "
-        "named or matched by a pattern (`past_key_values.*=low`).",
+        text="Types of the graph's inputs and outputs: `keep` them (default), make all floats `low` (of the new "
+        "format), or only those named or matched by a pattern (`past_key_values.*=low`).",
         python="Which inputs and outputs of the graph keep their types: all (True), none (False), or those named or "
         "matched by a pattern. A dict such as `{'past_key_values.*': 'low'}` names those that do not.",
     ),

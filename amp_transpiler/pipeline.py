@@ -10,9 +10,10 @@ import pathlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from amp_transpiler.conversion import convert, fitted, prepare
+from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.graph.copy_files import copy_model
+from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
@@ -24,7 +25,7 @@ from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report
 from amp_transpiler.report.clock import Clock, Progress
-from amp_transpiler.report.describe import describe_copy, describe_result, describe_source
+from amp_transpiler.report.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.systems.choice import (
     DEFAULT_DTYPE,
     DtypeName,
@@ -41,7 +42,23 @@ from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.verification.child import start_early
 from amp_transpiler.verification.verify import Basis, check_result, check_source, convert_and_compare
 
-__all__ = ["transpile"]
+__all__ = ["DefaultPlace", "transpile"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DefaultPlace:
+    """A destination that nobody named: a source that is what was asked for already is not copied there.
+
+    Attributes:
+        path: the file.
+    """
+
+    path: pathlib.Path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    __str__ = __fspath__
 
 
 def transpile(
@@ -77,7 +94,9 @@ def transpile(
             safe, except nodes that go back to float32 until the result is accurate; `O0`: nothing (the files are
             copied); `OD`: the white list only; `O1`: the white operators of Paddle's lists, and gray ones that follow
             them; `O2`: all that the target can run, even operators on the default black list.
-        dtype: The lower precision. Default: `float16`, or `bfloat16` with a preset or mixed operators.
+        dtype: The format to convert to. Default: `float16`, or `bfloat16` with a preset or mixed operators. The source
+            may be in any of the three: another 16-bit format is made float32 first, exactly. With `float32` all 16-bit
+            floats inside the model become float32; inputs and outputs follow with `keep_io_types=False`.
         target: Whose kernels count. `cuda` (default): ONNX Runtime's CUDA provider; `cpu`: ONNX Runtime's CPU provider;
             `any`: both providers; `tensorrt`: TensorRT (ONNX's schemas decide, since there is no kernel table).
         keep_io_types: Which inputs and outputs of the graph keep their types: all (True), none (False), or those named
@@ -161,6 +180,9 @@ def transpile(
     ranges = RangeFaults(chosen.low, strict=chosen.strict_ranges)
     with clock.phase("prepare"):
         prepare(program, chosen, ranges)
+        needless = adds_nothing(program, chosen, ranges, report.opset[0])
+    if needless is not None:
+        return _left_alone(report, source, needless, None if isinstance(dst, DefaultPlace) else destination, clock)
     if verify:
         check_source(source, program, clock.phase)
         compared = convert_and_compare(source, program, chosen, ranges, inputs, report, clock.phase)
@@ -175,6 +197,22 @@ def transpile(
     if failure:
         raise CheckFailed(failure, report)
     _write(program, destination, basis, report, clock)
+    return _timed(report, clock)
+
+
+def _left_alone(
+    report: Report,
+    source: Program,
+    needless: tuple[Program, Conversion],
+    destination: pathlib.Path | None,
+    clock: Clock,
+) -> Report:
+    """Report that there is nothing to do, and copy the source to a destination that the user named."""
+    describe_needless(report, source, *needless, _copy_files(source, destination, clock))
+    return _timed(report, clock)
+
+
+def _timed(report: Report, clock: Clock) -> Report:
     report.seconds, report.phases = clock.total(), clock.phases
     return report
 
@@ -210,8 +248,11 @@ def _with_program(
     include: str | Collection[str],
 ) -> Policy:
     """Mark the user's regions in the program, and return the policy with the program's own facts filled in."""
-    if include and policy.copies:
-        raise OptionError("include has no meaning where nothing is changed: drop it, or choose another level or preset")
+    marks = {"guard": guard, "disable_amp": disable_amp, "include": include}
+    for name, patterns in marks.items():
+        if patterns and (policy.low is FLOAT32 or (policy.copies and name == "include")):
+            what = "everything becomes float32" if policy.low is FLOAT32 else "nothing is changed"
+            raise OptionError(f"{name} has no meaning where {what}: drop it, or choose another dtype, level or preset")
     for kind, patterns in ((FP16_GUARD, guard), (DISABLE_AMP, disable_amp), (INCLUDE, include)):
         for pattern in (patterns,) if isinstance(patterns, str) else patterns:
             mark_region(program, kind, nodes=pattern)
@@ -222,20 +263,24 @@ def _with_program(
 
 
 def _copied(source: Program, policy: Policy, report: Report, destination: pathlib.Path | None, clock: Clock) -> Report:
-    """Copy the source's files byte for byte; write a source that came from memory as it is."""
+    """Give the source back as it is."""
     if policy.low_io:
         raise OptionError(f"{report.asked} changes nothing, so inputs and outputs cannot become {policy.low.name}")
+    describe_copy(report, source, _copy_files(source, destination, clock))
+    return _timed(report, clock)
+
+
+def _copy_files(source: Program, destination: pathlib.Path | None, clock: Clock) -> int | None:
+    """Copy the source's files, or write a source that came from memory; return the bytes written, None for nothing."""
     with clock.phase("write"):
-        written = None
-        if destination is not None and source.source is not None:
-            written = copy_model(source.source, destination)
-        elif destination is not None:
-            with stage(source, destination) as staged:
-                written = staged.file_bytes
-                staged.commit()
-    describe_copy(report, source, written)
-    report.seconds, report.phases = clock.total(), clock.phases
-    return report
+        if destination is None:
+            return None
+        if source.source is not None:
+            return copy_model(source.source, destination)
+        with stage(source, destination) as staged:
+            written = staged.file_bytes
+            staged.commit()
+            return written
 
 
 def _write(

@@ -147,7 +147,7 @@ def test_the_report_says_who_decided(arguments, expected):
     assert (report.system, report.level, report.asked) == expected
 
 
-@pytest.mark.parametrize(("verify", "checks"), [(True, 3), (False, 0)])
+@pytest.mark.parametrize(("verify", "checks"), [(True, 4), (False, 0)])
 def test_without_verification_nothing_is_loaded_or_compared(verify, checks):
     report = amp.transpile(onnx.parser.parse_model(CLAIMS_MODEL), verify=verify)
     assert (len(report.checks), bool(report.outputs)) == (checks, verify)

@@ -93,14 +93,14 @@ def _written(job: Job, options: Options) -> Iterator[pathlib.Path | None]:
 
 def _convert(outcome: Outcome, source: pathlib.Path, result: pathlib.Path | None, options: Options) -> None:
     from amp_transpiler.graph.loading import load
-    from amp_transpiler.pipeline import transpile
+    from amp_transpiler.pipeline import DefaultPlace, transpile
 
     model: Any = load(source) if options.benchmark else source  # loaded once for both
     title = STANDARD_INPUT if is_standard_input(outcome.job.model) else source.name
     with progress_bar(title, options) as progress:
         outcome.report = transpile(
             model,
-            result,
+            DefaultPlace(result) if result is not None and options.output is None else result,
             **options.conversion(),
             progress=progress,
         )

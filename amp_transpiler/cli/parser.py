@@ -106,10 +106,11 @@ def _help(option: Option) -> str:
 
 
 def _dtype(text: str) -> str:
-    names = {"float16": "float16", "fp16": "float16", "bfloat16": "bfloat16", "bf16": "bfloat16"}
-    if text.lower() not in names:
-        raise argparse.ArgumentTypeError(f"unknown low-precision dtype {text!r}: expected float16 or bfloat16")
-    return names[text.lower()]
+    names = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+    name = names.get(text.lower(), text.lower())
+    if name not in names.values():
+        raise argparse.ArgumentTypeError(f"unknown dtype {text!r}: expected float16, bfloat16 or float32")
+    return name
 
 
 def _mixed_ops(text: str) -> str:

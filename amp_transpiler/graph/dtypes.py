@@ -14,6 +14,7 @@ __all__ = [
     "AMP_DTYPES",
     "BFLOAT16",
     "FLOAT16",
+    "FLOAT32",
     "FLOAT_DTYPES",
     "INTEGER_DTYPES",
     "LOW_DTYPES",
@@ -21,6 +22,7 @@ __all__ = [
     "LowFormat",
     "cast_is_lossless",
     "dtype_name",
+    "float_format",
     "low_format",
     "parse_dtype",
 ]
@@ -62,6 +64,17 @@ BFLOAT16 = LowFormat(
     2.0**-133,
     8,
 )
+FLOAT32 = LowFormat(
+    "float32",
+    "fp32",
+    ir.DataType.FLOAT,
+    np.dtype(np.float32),
+    (2.0 - 2.0**-23) * 2.0**127,
+    2.0**-149,
+    24,
+)
+"""Not a low format: that of a conversion which makes 16-bit floats float32."""
+
 _BY_NAME = {"float16": FLOAT16, "fp16": FLOAT16, "bfloat16": BFLOAT16, "bf16": BFLOAT16}
 
 
@@ -81,6 +94,24 @@ def low_format(dtype: object) -> LowFormat:
     if found is None:
         raise OptionError(f"unknown low-precision dtype {dtype!r}: expected 'float16' or 'bfloat16'")
     return found
+
+
+def float_format(dtype: object) -> LowFormat:
+    """Return the format that `dtype` names, float32 included.
+
+    Args:
+        dtype: as for `low_format`, or `float32` and `fp32` besides.
+
+    Raises:
+        OptionError: `dtype` names no such format.
+    """
+    name = dtype.name if isinstance(dtype, (np.dtype, ir.DataType)) else getattr(dtype, "__name__", dtype)
+    if str(name).lower() in ("float32", "fp32", "float"):
+        return FLOAT32
+    try:
+        return low_format(dtype)
+    except OptionError as error:
+        raise OptionError(f"unknown dtype {dtype!r}: expected 'float16', 'bfloat16' or 'float32'") from error
 
 
 def dtype_name(dtype: ir.DataType | None) -> str:

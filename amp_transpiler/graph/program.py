@@ -66,6 +66,7 @@ class Program:
         updates: persistable name -> name of the value that replaces it after a run.
         outputs: names of the outputs of `to_onnx`, besides the updates: losses, and the outputs of a loaded model.
         no_gradient: names of values that no gradient passes through.
+        widened: names of the 16-bit formats of the source that were made float32, for a conversion to another.
         random_seed: determines initial values and Dropout masks; 0 for that of `amp_transpiler.seed`.
         version: grows with every edit.
     """
@@ -78,6 +79,7 @@ class Program:
         self.updates: dict[str, str] = {}
         self.outputs: list[str] = []
         self.no_gradient: set[str] = set()
+        self.widened: frozenset[str] = frozenset()
         self.random_seed = 0
         self.version = 0
         self._values: dict[str, ir.Value] | None = None
@@ -203,6 +205,7 @@ class Program:
         copy.updates = dict(self.updates)
         copy.outputs = list(self.outputs)
         copy.no_gradient = set(self.no_gradient)
+        copy.widened = self.widened
         copy.random_seed = self.random_seed
         if for_test:
             switch_to_inference(copy.model)

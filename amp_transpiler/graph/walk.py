@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_transpiler.ops.names import is_standard
 
 __all__ = [
+    "WIDENED",
     "ControlPort",
     "Scope",
     "Use",
@@ -20,6 +21,10 @@ __all__ = [
     "is_used",
     "scopes",
 ]
+
+WIDENED = (
+    "amp_transpiler.widened"  # key in `Node.meta`: the 16-bit format that a node computed in; not written to files
+)
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 

@@ -7,9 +7,10 @@ import collections
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, region_of
 from amp_transpiler.graph.roles import role_of
-from amp_transpiler.graph.walk import bodies, control_ports, has_bodies
+from amp_transpiler.graph.walk import WIDENED, all_nodes, bodies, control_ports, has_bodies
 from amp_transpiler.ops.kinds import CAPPED
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.assignment import Assignment, Decision
@@ -39,6 +40,8 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
     Raises:
         OptionError: a node that the user wants low by force cannot be low.
     """
+    if policy.low is FLOAT32:
+        return Assignment(FLOAT32, decisions={node: _in_float32(node) for node in all_nodes(model)})
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
     if policy.included and not any(decision.forced for decision in decisions.values()):
@@ -56,6 +59,14 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
     )
     decide_values(model, policy, assignment)
     return assignment
+
+
+def _in_float32(node: ir.Node) -> Decision:
+    """Decide about a node of a program that only becomes float32."""
+    if has_bodies(node) or not touches_float32(node) or (node.op_type == "Cast" and is_standard(node)):
+        return Decision("untouched", "it has no precision of its own")
+    before = node.meta.get(WIDENED)
+    return Decision("high", f"computed in {before} before" if before else "float32 before")
 
 
 class _Assigner:

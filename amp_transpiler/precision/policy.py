@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
+import onnx_ir as ir
+
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.assignment import ConstantStorage
 from amp_transpiler.precision.rules import Rules
@@ -21,7 +23,8 @@ class Policy:
 
     Attributes:
         rules: the rules of the system: they decide about a node that may be low.
-        low: the low format.
+        low: the low format; float32 to make nothing low, but everything in `widens` float32.
+        widens: 16-bit formats of the source that are made float32 before anything is decided.
         target: the backend whose kernels count.
         copies: change nothing: the files are copied byte for byte, and no other field matters.
         numerics: `static`: operators that are unsafe by `precision/numerics.py` stay float32; `ignore`: they do not.
@@ -47,6 +50,7 @@ class Policy:
     rules: Rules
     low: LowFormat
     target: Target
+    widens: frozenset[ir.DataType] = frozenset()
     copies: bool = False
     numerics: Literal["ignore", "static"] = "ignore"
     strict_ranges: bool = False

@@ -14,11 +14,12 @@ from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import opset_of
+from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report.report import DecisionRow, Report
 
-__all__ = ["describe_copy", "describe_result", "describe_source"]
+__all__ = ["describe_copy", "describe_needless", "describe_result", "describe_source"]
 
 
 def describe_source(
@@ -73,9 +74,40 @@ def describe_result(report: Report, program: Program, conversion: Conversion) ->
     report.notes = (*program.notes, *report.notes)
 
 
+def describe_needless(
+    report: Report, source: Program, trial: Program, conversion: Conversion, written: int | None
+) -> None:
+    """Describe a source that is what was asked for already.
+
+    Args:
+        report: the report of the conversion.
+        source: the program.
+        trial: the same, converted: nothing that matters has changed.
+        conversion: the record of that.
+        written: bytes of the written copy, or None.
+    """
+    report.program = source.clone()
+    report.decisions = tuple(_rows(trial.model, conversion.assignment))
+    report.nodes = len(report.decisions)
+    report.high_nodes = sum(row.precision == "high" for row in report.decisions)
+    report.missing_kernels = dict(conversion.assignment.missing_kernels)
+    report.file_bytes = (report.file_bytes[0], written)
+    if written is None:
+        report.destination = None
+    if report.dtype == "float32":
+        report.verdict = "nothing to do: the model holds no 16-bit floats"
+    else:
+        report.verdict = (
+            f"nothing to do: the model holds {report.dtype} already, and no more of it becomes {report.dtype}"
+        )
+    report.notes = ("the result is a copy of the source, unchanged",) if written is not None else ()
+
+
 def _rows(model: ir.Model, assignment: Assignment) -> Iterator[DecisionRow]:
     paths = {scope.graph: scope.path for scope in scopes(model)}
     for node, decision in assignment.decisions.items():
+        if INSERTED in node.meta:
+            continue  # a cast put in when the program was prepared
         path = paths.get(node.graph, "") if isinstance(node.graph, ir.Graph) else ""
         yield DecisionRow(str(node.name), operator_name(node), decision.precision, decision.reason, path)
 

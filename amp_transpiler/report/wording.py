@@ -56,6 +56,8 @@ def remarks(report: Report) -> tuple[str, ...]:
     if report.is_copy:
         result = report.destination or "the result"
         return f"{result} is a copy in the source's own precision, whatever its name says", *report.notes
+    if report.dtype == "float32":
+        return report.notes
     if report.low_nodes or not report.decisions:
         return *_hardly_profits(report), *report.notes
     found = reasons(report, "high") or reasons(report, "untouched")

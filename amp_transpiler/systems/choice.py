@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Literal, TypeAlias, cast
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.dtypes import LowFormat, low_format
+from amp_transpiler.graph.dtypes import FLOAT16, FLOAT32, LOW_DTYPES, LowFormat, float_format
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.paddle.levels import find_level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
@@ -88,8 +88,8 @@ class Request:
 
     @property
     def low(self) -> LowFormat:
-        """The low format."""
-        return low_format("bfloat16" if self.by_sambanova and isinstance(self.dtype, _Default) else self.dtype)
+        """The low format; float32 for a conversion that only widens."""
+        return float_format("bfloat16" if self.by_sambanova and isinstance(self.dtype, _Default) else self.dtype)
 
     @property
     def level_name(self) -> str | None:
@@ -111,7 +111,9 @@ def choose_policy(request: Request) -> Policy:
     Raises:
         OptionError: an option has no such value, or two options contradict each other.
     """
-    policy = _policy_of_system(request)
+    policy = _widening(request) if request.low is FLOAT32 else _policy_of_system(request)
+    if not policy.copies:
+        policy = dataclasses.replace(policy, widens=LOW_DTYPES - {policy.low.dtype})
     if request.opset is None:
         return policy
     _check_opset(request.opset, policy.target.newest_opset)
@@ -123,6 +125,25 @@ def choose_policy(request: Request) -> Policy:
 def _check_opset(opset: object, newest: int) -> None:
     if not isinstance(opset, int) or not _OLDEST_OPSET <= opset <= newest:
         raise OptionError(f"opset is {opset!r}: expected a number from {_OLDEST_OPSET} to {newest}")
+
+
+def _widening(request: Request) -> Policy:
+    """Return the policy that makes 16-bit floats float32 and nothing low: no system has a say."""
+    plain = Request()
+    for given, default, name in (
+        (request.policy, plain.policy, "policy"),
+        (find_level(request.level).name, plain.level, "level"),
+        (request.use_promote, plain.use_promote, "use_promote"),
+        (request.preset, plain.preset, "preset"),
+        (tuple(request.mixed_ops), (), "mixed_ops"),
+        (request.lists, None, "a list of operators or values"),
+    ):
+        if given != default:
+            shown = f" {given!r}" if isinstance(given, str) else ""
+            raise OptionError(f"dtype float32 makes everything float32, so {name}{shown} has no meaning: drop one")
+    target = find_target(request.target)
+    decides = paddle_policy(find_level("O0"), FLOAT16, target)
+    return dataclasses.replace(decides, low=FLOAT32, copies=False, use_guard=False)
 
 
 def _policy_of_system(request: Request) -> Policy:

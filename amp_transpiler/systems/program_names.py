@@ -79,17 +79,13 @@ def _by_name(
         if kind == "keep":
             low.difference_update(found)
             continue
-        floats = [name for name in found if values[name].dtype is None or _is_float_tensor(values[name])]
+        floats = [name for name in found if values[name].dtype in (None, *AMP_DTYPES)]
         if not floats:
             raise OptionError(
                 f"{option}: {found[0]!r} is {values[found[0]].dtype}; only 16-bit floats and float32 can become {dtype}"
             )
         low.update(floats)
     return frozenset(low)
-
-
-def _is_float_tensor(value: ir.Value) -> bool:
-    return value.dtype in AMP_DTYPES and isinstance(value.type, ir.TensorType)
 
 
 def resolved_lists(lists: UserLists | None, program: Program, dtype: str) -> AutoMixedPrecisionLists | None:

@@ -15,6 +15,7 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.report import OutputComparison
+from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.memory import available_memory
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.child import RUN_ERRORS
@@ -44,12 +45,14 @@ class Reference:
         samples: input name -> array, one dict per sample.
         outputs: output name -> array, one dict per sample.
         given: the inputs are the user's, not made up.
+        name: how the verdict calls the program.
     """
 
     program: Program
     samples: list[dict[str, Any]]
     outputs: list[dict[str, Any]]
     given: bool
+    name: str = "fp32"
 
     def unjudged(self) -> list[str]:
         """Return the names of outputs that made-up inputs leave practically zero: their relative error says nothing."""
@@ -65,7 +68,9 @@ class Reference:
         """
         try:
             with open_program(low) as session:
-                results = [named_outputs(session, sample) for sample in self.samples]
+                # Inputs that changed their type take the samples in the new one.
+                samples = [check_feeds(sample, session.inputs, lenient=True) for sample in self.samples]
+                results = [named_outputs(session, sample) for sample in samples]
         except RUN_ERRORS as error:
             raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
         return compare_outputs(self.outputs, results)

@@ -38,7 +38,7 @@ def judge(report: Report, reference: Reference, failing: list[OutputComparison],
         report.notes = (*report.notes, f"not compared with the fp32 model: {why}")
         return ""
     worst = max((row.relative for row in report.outputs.values() if row.name not in unjudged), default=0.0)
-    report.verdict = f"verified: within {worst:.2%} of fp32 on {samples}, rounding emulated"
+    report.verdict = f"verified: within {worst:.2%} of {reference.name} on {samples}, rounding emulated"
     if not reference.given:
         report.notes = (*report.notes, "compared on made-up inputs; judge on real ones with --inputs")
     return ""

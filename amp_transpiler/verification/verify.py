@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import CheckFailed, InputError, ModelError
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes, runtime_operators
+from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.saving import Staged
+from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import Report
@@ -100,7 +102,10 @@ def convert_and_compare(
         conversion = convert(program, policy, ranges)
     try:
         with phase("run fp32"):
-            reference = make_reference(source, prepared, inputs)
+            reference = make_reference(source, _stand_in(source, prepared, policy), inputs)
+            if prepared.widened:
+                reference = dataclasses.replace(reference, name="the source")
+            report.notes = (*report.notes, *_reference_note(reference, source, prepared, policy))
         forced: dict[str, str] = {}
         budget = RepairBudget()
         for attempt in range(policy.repair_limit + 1):
@@ -124,6 +129,25 @@ def convert_and_compare(
     report.repaired = tuple(forced)
     failure = judge(report, reference, failing, policy.tolerance)
     return program, conversion, failure, Basis(source, policy, reference)
+
+
+def _stand_in(source: Program, prepared: Program, policy: Policy) -> Program:
+    """Return the program to compare with if ONNX Runtime does not load the source: one that computes the same.
+
+    The prepared program does, made float32 where it was of another 16-bit format; that would be the result itself if
+    float32 is what is wanted, so there the source is emulated, which rounds as it does.
+    """
+    return emulate(source) if policy.low is FLOAT32 and prepared.widened else prepared
+
+
+def _reference_note(reference: Reference, source: Program, prepared: Program, policy: Policy) -> tuple[str, ...]:
+    """Say what the result was compared with, where that is neither a float32 model nor the source itself."""
+    if reference.program is source or not prepared.widened:
+        return ()
+    formats = " and ".join(sorted(prepared.widened))
+    if policy.low is FLOAT32:
+        return (f"compared with the source emulated, since the CPU does not run its {formats}",)
+    return (f"compared with the source in float32, since the CPU does not run its {formats}",)
 
 
 def _nodes_to_repair(

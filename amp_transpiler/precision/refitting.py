@@ -1,0 +1,70 @@
+"""Constants of one 16-bit format in another: which of them stay exact, and what becomes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.constants import read
+from amp_transpiler.graph.dtypes import LowFormat
+
+__all__ = ["refit", "refitting_note"]
+
+_BLOCK = 1 << 20  # elements looked at in one go
+_NAMED = 3
+
+_FAULTS = {
+    "overflows": "beyond its range",
+    "vanishes": "in part too small for it, so zero",
+    "rounds": "rounded",
+}
+
+
+def refit(tensor: ir.TensorProtocol, low: LowFormat) -> str:
+    """Say what becomes of a 16-bit tensor in another 16-bit format.
+
+    Returns:
+        `exact`; or the worst of `rounds`: digits are lost, `vanishes`: a number becomes zero, and `overflows`: a finite
+        number becomes infinite.
+    """
+    return read(tensor, lambda array: _refit(array.reshape(-1), low))
+
+
+def _refit(flat: np.ndarray, low: LowFormat) -> str:
+    found = "exact"
+    for at in range(0, flat.size, _BLOCK):
+        wide = flat[at : at + _BLOCK].astype(np.float32)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            narrow = wide.astype(low.numpy).astype(np.float32)
+        finite = np.isfinite(wide)
+        if bool((finite & ~np.isfinite(narrow)).any()):
+            return "overflows"
+        if bool(((wide != 0) & (narrow == 0)).any()):
+            found = "vanishes"
+        elif found == "exact" and bool((finite & (wide != narrow)).any()):
+            found = "rounds"
+    return found
+
+
+def refitting_note(constants: Iterable[tuple[str, ir.TensorProtocol]], low: LowFormat) -> tuple[str, ...]:
+    """Return a sentence about the constants of another 16-bit format, in `low`; none if there are no constants.
+
+    Args:
+        constants: name and 16-bit tensor of each.
+        low: the format that they are converted to where their readers become low.
+    """
+    names: dict[str, list[str]] = {}
+    for name, tensor in constants:
+        names.setdefault(refit(tensor, low), []).append(name)
+    total = sum(map(len, names.values()))
+    if not total:
+        return ()
+    parts = [f"{len(names.get('exact', ()))} of {total} constants are exact in {low.name}"]
+    for fault, words in _FAULTS.items():
+        if found := names.get(fault):
+            shown = ", ".join(f"'{name}'" for name in found[:_NAMED])
+            more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+            parts.append(f"{words}: {shown}{more}")
+    return ("; ".join(parts),)
