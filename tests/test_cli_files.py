@@ -100,6 +100,7 @@ REFUSED = {
     "m.onnx -o /dev/stdout": ["/dev/stdout", "-o -"],
     "m.onnx a.onnx -o -": ["-o -", "one model", "folder"],
     "models/deeper -o -": ["-o -", "one model", "folder"],
+    "large.onnx -o -": ["-o -", "large.data"],
     "m.onnx -o - --json -": ["-o -", "--json -", "file"],
     "- -o x.onnx m.onnx": ["-: standard input", "only model"],
     "-": ["standard input", "-o"],
@@ -138,6 +139,12 @@ def check_refused(arguments, expected, capfd):
     assert (stdout, len(stderr.splitlines())) == ("", 1)
     for text in expected:
         assert text in stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_no_model_is_written_to_a_terminal(monkeypatch, capfd):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    check_refused(["m.onnx", "-o", "-"], ["terminal"], capfd)
 
 
 NOT_UTF_8 = os.fsdecode(b"caf\xe9.onnx")

@@ -9,11 +9,13 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import sys
 from collections.abc import Iterator, Sequence
 
 from amp_transpiler.cli.options import Options
 from amp_transpiler.cli.places import STREAM, check_name, is_standard_input
 from amp_transpiler.cli.sources import Sources
+from amp_transpiler.cli.streams import is_closed
 from amp_transpiler.errors import OutputError
 
 __all__ = ["Job", "check_places", "destinations", "output_folder"]
@@ -64,6 +66,8 @@ def _check_output(sources: Sources, options: Options) -> None:
             raise OutputError("-o -: standard output takes one model; give -o a folder for several")
         if options.json == STREAM:
             raise OutputError("-o - and --json -: both would be written to standard output; give one of them a file")
+        if sys.stdout.isatty() or is_closed(sys.stdout):
+            raise OutputError("-o -: standard output is a terminal or closed; redirect it, or give -o a file")
         return
     check_name("-o", output)
     if not sources.are_many and not _ends_with_slash(output) and pathlib.Path(output).is_dir():
@@ -123,6 +127,8 @@ def output_folder(sources: Sources, options: Options) -> Iterator[None]:
 def check_places(options: Options, jobs: Sequence[Job]) -> None:
     """Raise OutputError if a result or report would replace a file that is in use, or could not be written."""
     in_use = _InUse(options, jobs)
+    if options.to_stdout and (weights := in_use.weights_of(jobs[0].model)):
+        raise OutputError(f"-o -: standard output has no place for weights in another file ({weights[0].name})")
     if len(jobs) > 1:  # the conversion of one model does this itself
         for job in jobs:
             if (found := in_use.file_at(job.output)) is not None:
@@ -176,6 +182,12 @@ class _InUse:
         samples = pathlib.Path(os.path.realpath(self._inputs)) if self._inputs else None
         is_sample = samples is not None and (place == samples or samples in place.parents)
         return path if is_sample and place.exists() else None
+
+    def weights_of(self, model: pathlib.Path) -> list[pathlib.Path]:
+        """Return the other files that a model consists of."""
+        from amp_transpiler.graph.occupied import files_of
+
+        return sorted(files_of(model) - {pathlib.Path(os.path.realpath(model))})
 
     def result_at(self, path: pathlib.Path) -> pathlib.Path | None:
         """Return the result that `path` is, or whose weights would be there."""

@@ -16,7 +16,7 @@ exit status:
   1    the result failed its check or tolerance; no model is written
   2    the input, an option, the output place or the installation is wrong; no model is written
   3    an internal error: please report it
-  130  interrupted
+  130  interrupted; ended by another signal: 128 and its number, such as 143 for SIGTERM
   With several models the highest status counts; one that fails does not stop the others.
 """
 

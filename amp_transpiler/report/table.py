@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from amp_transpiler.errors import visible
 from amp_transpiler.report.report import OutputComparison, Precision, Report
 from amp_transpiler.report.wording import PRECISIONS, precision_name, reasons, remarks, target_words
 
@@ -36,7 +37,7 @@ _COLOURS: dict[Precision, str] = {"low": "green", "high": "yellow", "untouched":
 
 def printable(text: object) -> str:
     """Return `text` with control characters escaped: names come from the model and must not control the terminal."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text))
+    return visible(str(text), None)
 
 
 def human_bytes(count: int | None) -> str:

@@ -11,7 +11,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.saving import save
+from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.runtime.places import Place, default_place, place_named
 from amp_transpiler.runtime.session import AnyProgram, Session
@@ -180,8 +180,7 @@ def measure_peak(program: AnyProgram, feeds: Mapping[str, Any], place: Place, *,
 
 
 def _in_child(program: AnyProgram, feeds: Mapping[str, Any], place: Place, *, emulate: bool = True) -> _Measured:
-    with tempfile.TemporaryDirectory(prefix="amp-transpiler-") as name:
-        folder = pathlib.Path(name)
+    with temporary_folder() as folder:
         if isinstance(program, (str, os.PathLike)):
             model = pathlib.Path(program).absolute()
         else:
