@@ -296,10 +296,10 @@ OPTIONS = (
         group="check",
         flags=("--no-verify",),
         parameter="verify",
-        text="Check only the types of every node's inputs. Skip onnx.checker, loading in ONNX Runtime, and the "
-        "comparison with fp32.",
-        python="Check the result with onnx.checker, load it in ONNX Runtime, and compare it with the fp32 model. "
-        "False: check only the types of every node's inputs.",
+        text="Check only the types of every node's inputs. Skip onnx.checker, opening and running the result in ONNX "
+        "Runtime, and the comparison with fp32.",
+        python="Check the result with onnx.checker, open and run it in ONNX Runtime, and compare it with the fp32 "
+        "model. False: check only the types of every node's inputs.",
     ),
     Option(
         name="benchmark",

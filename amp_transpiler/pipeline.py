@@ -112,8 +112,8 @@ def transpile(
             model's shapes.
         tolerance: The largest relative error (of the norm) of any output, as a fraction. Default: 0.02 in float16 and
             0.05 in bfloat16 at level auto of policy paddle; otherwise any finite error passes and is reported.
-        verify: Check the result with onnx.checker, load it in ONNX Runtime, and compare it with the fp32 model. False:
-            check only the types of every node's inputs.
+        verify: Check the result with onnx.checker, open and run it in ONNX Runtime, and compare it with the fp32 model.
+            False: check only the types of every node's inputs.
         policy: Whose rules decide. Only `paddle` has levels OD and O2. `paddle` (default): Paddle's lists and levels;
             `torch`: PyTorch's autocast classes; `raf`: RAF's casting rules; `mxnet`: MXNet's conversion lists.
         preset: SambaNova's presets, instead of a policy and level. `mp0`: nothing (the files are copied); `mp1`: matrix
