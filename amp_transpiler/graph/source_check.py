@@ -20,7 +20,7 @@ from amp_transpiler.errors import ModelError, visible
 from amp_transpiler.graph.proto import has_opaque_type, proto_bodies, proto_graphs
 from amp_transpiler.graph.walk import scopes
 
-__all__ = ["checked_proto", "mend_text", "settle_declared_types"]
+__all__ = ["checked_proto", "mend_text", "settle_declared_types", "tensor_fault"]
 
 _DEEPEST = 32  # bodies inside of bodies; protobuf reads no file with more
 _LARGEST = 2**62  # elements of a tensor

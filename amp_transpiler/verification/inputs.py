@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -14,8 +13,10 @@ import onnx
 import onnx.numpy_helper
 import onnx_ir as ir
 
-from amp_transpiler.errors import InputError
-from amp_transpiler.runtime.feeds import check_feeds, model_inputs
+from amp_transpiler.errors import InputError, innermost_text, visible
+from amp_transpiler.graph.source_check import tensor_fault
+from amp_transpiler.runtime.feeds import ValueInfo, check_feeds, model_inputs
+from amp_transpiler.verification.npz import check_regular, read_npz
 
 __all__ = ["Inputs", "given_inputs"]
 
@@ -47,6 +48,8 @@ def given_inputs(inputs: Inputs, model: ir.Model) -> list[dict[str, Any]]:
 def _samples(inputs: Inputs, model: ir.Model) -> list[tuple[str, Mapping[str, Any]]]:
     """Return every sample, each with its origin in words, for messages."""
     if isinstance(inputs, (str, os.PathLike)):
+        if not os.fspath(inputs):
+            raise InputError("inputs: the path is empty; expected an .npz file or a folder of them")
         return _from_path(pathlib.Path(inputs), model)
     if isinstance(inputs, Mapping):
         return [("inputs", inputs)]
@@ -62,11 +65,19 @@ def _samples(inputs: Inputs, model: ir.Model) -> list[tuple[str, Mapping[str, An
 
 
 def _from_path(path: pathlib.Path, model: ir.Model) -> list[tuple[str, Mapping[str, Any]]]:
-    if path.is_dir():
+    try:
+        folder, there = path.is_dir(), path.exists()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{visible(str(path))}: cannot be read: {innermost_text(error)}") from error
+    if folder:
         return _from_folder(path, model)
-    if not path.exists():
+    if not there:
         raise InputError(f"{path}: no such file; inputs are an .npz file or a folder of them")
-    return [(str(path), _read_npz(path))]
+    return [(str(path), read_npz(path, _infos(model)))]
+
+
+def _infos(model: ir.Model) -> dict[str, ValueInfo]:
+    return {info.name: info for info in model_inputs(model)}
 
 
 def _from_folder(folder: pathlib.Path, model: ir.Model) -> list[tuple[str, Mapping[str, Any]]]:
@@ -75,26 +86,16 @@ def _from_folder(folder: pathlib.Path, model: ir.Model) -> list[tuple[str, Mappi
         sets = [folder]
     found: list[tuple[str, Mapping[str, Any]]] = [(str(f), _read_data_set(f, model)) for f in sets]
     if not found:
-        found = [(str(file), _read_npz(file)) for file in sorted(folder.glob("*.npz"))]
+        infos = _infos(model)
+        found = [(str(file), read_npz(file, infos)) for file in sorted(folder.glob("*.npz"))]
     if not found:
-        raise InputError(f"{folder}: holds no inputs; expected .npz files or folders test_data_set_*")
+        raise InputError(f"{folder}: is a folder that holds no inputs; expected .npz files or folders test_data_set_*")
     return found
 
 
 def _number(name: str) -> tuple[int, str]:
     digits = re.search(r"\d+", name)
     return (int(digits[0]) if digits else -1, name)
-
-
-def _read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.lib.npyio.NpzFile):
-            with loaded as arrays:
-                return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not an .npz file of plain arrays: {error}") from error
-    raise InputError(f"{path}: holds one unnamed array; write it with numpy.savez(path, INPUT_NAME=array)")
 
 
 def _read_data_set(folder: pathlib.Path, model: ir.Model) -> dict[str, Any]:
@@ -108,12 +109,18 @@ def _read_data_set(folder: pathlib.Path, model: ir.Model) -> dict[str, Any]:
 
 
 def _read_message(file: pathlib.Path, value: ir.Value) -> Any:
-    data = file.read_bytes()
+    check_regular(file)
     try:
+        data = file.read_bytes()
         if isinstance(value.type, ir.OptionalType):
             return onnx.numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
         if isinstance(value.type, ir.SequenceType):
             return onnx.numpy_helper.to_list(onnx.SequenceProto.FromString(data))
-        return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data))
+        tensor = onnx.TensorProto.FromString(data)
+        fault = "holds its data in another file" if tensor.data_location else tensor_fault(tensor)
+        if not fault:
+            return onnx.numpy_helper.to_array(tensor)
     except Exception as error:  # each implementation of protobuf has a DecodeError of its own
-        raise InputError(f"{file}: not the protobuf of a value for input '{value.name}': {error}") from error
+        fault = innermost_text(error)
+        raise InputError(f"{file}: not the protobuf of a value for input '{value.name}': {fault}") from error
+    raise InputError(f"{file}: the tensor for input '{value.name}' {fault}")

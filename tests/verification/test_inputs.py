@@ -142,7 +142,7 @@ def test_bad_files_are_named(tmp_path):
     (tmp_path / "text.npz").write_text("no zip")
     np.savez(tmp_path / "pickled.npz", x=np.array([{}], object))
     np.save(tmp_path / "lone.npy", np.zeros(2))
-    for name, words in (("text.npz", "not an .npz file"), ("pickled.npz", "not an .npz file"), ("lone.npy", "unnamed")):
+    for name, words in (("text.npz", "not an .npz file"), ("pickled.npz", "a pickle"), ("lone.npy", "unnamed")):
         with pytest.raises(InputError, match=f"{name}.*{words}"):
             given_inputs(tmp_path / name, TWO)
     (tmp_path / "input_0.pb").write_bytes(b"\xff\xff\xff")
