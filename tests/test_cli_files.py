@@ -106,6 +106,9 @@ REFUSED = {
     "-": ["standard input", "-o"],
     "m.onnx --jobs 0": ["--jobs", "'0'", "expected 1"],
     "m.onnx --jobs many": ["--jobs", "'many'"],
+    "m.onnx --jobs 2 --benchmark": ["--jobs", "--benchmark"],
+    "m.onnx -o out/ --report out/deeper/r.html": ["--report", "does not exist"],
+    "m.onnx -o out/ --report out/r.html --dry-run": ["--report", "does not exist"],
     # Files of sources and results, under whatever name.
     "large.onnx -o large.data": ["large.data"],
     "large.onnx -o link": ["link"],
@@ -175,6 +178,12 @@ def test_a_folder_of_one_model_is_reported_as_many(calls, capfd):
     assert cli.main(["models/deeper", "--json", "-"]) == 0
     assert [record["model"] for record in json.loads(capfd.readouterr().out)] == ["models/deeper/f.onnx"]
     assert len(calls) == 1
+
+
+@pytest.mark.usefixtures("folder", "calls")
+def test_reports_may_go_to_the_folder_that_is_made_for_the_results():
+    assert cli.main(["m.onnx", "-o", "out/", "--report", "out/r.html", "--json", "./out/r.json"]) == 0
+    assert sorted(path.name for path in pathlib.Path("out").iterdir()) == ["r.html", "r.json"]
 
 
 HOSTILE = "\x1b[31m\x07\u202e[bold]"

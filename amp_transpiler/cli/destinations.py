@@ -18,7 +18,7 @@ from amp_transpiler.cli.sources import Sources
 from amp_transpiler.cli.streams import is_closed
 from amp_transpiler.errors import OutputError
 
-__all__ = ["Job", "check_places", "destinations", "output_folder"]
+__all__ = ["Job", "check_places", "destinations", "makes_folder", "output_folder"]
 
 _SUFFIXES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
@@ -102,13 +102,18 @@ def _is_stream_device(name: str) -> bool:
     return str(pathlib.Path(name).absolute().parent) in {"/dev", "/dev/fd", "/proc/self/fd"} and os.path.lexists(name)
 
 
+def makes_folder(sources: Sources, options: Options) -> bool:
+    """Whether the folder that `-o` names is made where it is missing."""
+    return not options.dry_run and _is_folder(sources, options)
+
+
 @contextlib.contextmanager
 def output_folder(sources: Sources, options: Options) -> Iterator[None]:
     """Create the folder that results go to; remove it again if nothing was written."""
-    if options.output is None or options.dry_run or not _is_folder(sources, options):
+    if not makes_folder(sources, options):
         yield
         return
-    folder = pathlib.Path(options.output)
+    folder = pathlib.Path(str(options.output))
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"-o {options.output}: names a folder here, but this is a file")
     is_new = not folder.exists()
@@ -124,8 +129,14 @@ def output_folder(sources: Sources, options: Options) -> Iterator[None]:
                 folder.rmdir()
 
 
-def check_places(options: Options, jobs: Sequence[Job]) -> None:
-    """Raise OutputError if a result or report would replace a file that is in use, or could not be written."""
+def check_places(options: Options, jobs: Sequence[Job], *, makes_folder: bool) -> None:
+    """Raise OutputError if a result or report would replace a file that is in use, or could not be written.
+
+    Args:
+        options: the places.
+        jobs: the models and their results.
+        makes_folder: whether the folder of the results will be made.
+    """
     in_use = _InUse(options, jobs)
     if options.to_stdout and (weights := in_use.weights_of(jobs[0].model)):
         raise OutputError(f"-o -: standard output has no place for weights in another file ({weights[0].name})")
@@ -137,7 +148,7 @@ def check_places(options: Options, jobs: Sequence[Job]) -> None:
     for option, text in (("--report", options.report), ("--json", options.json)):
         if text is None or text == STREAM:
             continue
-        path = _report_place(option, text)
+        path = _report_place(option, text, new_folder=jobs[0].output.parent if makes_folder else None)
         place = os.path.realpath(path)
         owner = taken.get(place) or str(in_use.file_at(path) or in_use.result_at(path) or "")
         if owner:
@@ -145,11 +156,13 @@ def check_places(options: Options, jobs: Sequence[Job]) -> None:
         taken[place] = text
 
 
-def _report_place(option: str, text: str) -> pathlib.Path:
+def _report_place(option: str, text: str, new_folder: pathlib.Path | None) -> pathlib.Path:
     check_name(option, text)
     path = pathlib.Path(text)
     if path.is_dir():
         raise OutputError(f"{option} {text}: is a folder; give the name of a file")
+    if path.parent == new_folder and not new_folder.exists():
+        return path
     if not path.parent.is_dir():
         raise OutputError(f"{option} {text}: the folder {path.parent} does not exist; create it first")
     if not os.access(path if path.exists() else path.parent, os.W_OK):

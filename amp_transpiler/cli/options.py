@@ -155,6 +155,8 @@ def _check_contradictions(options: Options) -> None:
     both = sorted(set(options.white) & set(options.black))
     if both:
         raise OptionError(f"operator {both[0]!r} is both in --white and in --black; drop one of the two")
+    if options.benchmark and options.jobs > 1:
+        raise OptionError("--benchmark and --jobs: the measurements would disturb each other; drop one of the two")
     if options.inputs is not None:
         check_name("--inputs", options.inputs)
 
