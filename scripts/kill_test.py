@@ -33,6 +33,7 @@ import onnx
 import onnx.parser
 
 import amp_transpiler as amp
+from amp_transpiler.graph import saving
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.paddle.static.tensor_file import write_tensors
 
@@ -145,10 +146,25 @@ class Bench:
         self.digests: list[str] = []
         self.clean: list[set[str]] = []
         for version in (1, 0):
+            for path in self.folder.iterdir():
+                path.unlink()
             self.write(version)
             self.digests.insert(0, self.case.read(self.output))
             self.clean.insert(0, self.listing())
         self.version = 0
+        self.replaced = False  # since the last sweep
+        assert name != "external data" or all(len(files) == 2 for files in self.clean), "the weights are too small"
+
+    def clear(self) -> None:
+        """Delete the other version's weights of a copy: they have a name of the source's, so they stay otherwise."""
+        if self.name == "copy":
+            for name in self.clean[1 - self.version] - self.clean[self.version]:
+                (self.folder / name).unlink(missing_ok=True)
+
+    def replacing(self) -> None:
+        """Write the version that is not there."""
+        self.clear()
+        self.write(1 - self.version)
 
     def write(self, version: int) -> None:
         self.case.write(self.sources, version, self.output)
@@ -168,17 +184,19 @@ class Bench:
             self.tally.old += 1
         else:
             self.tally.new += 1
+            self.replaced = True
         self.version = found
 
     def sweep(self) -> None:
         """Write the present version once more, completely: everything that kills have left must go."""
         left = len(self.listing() - self.clean[0] - self.clean[1])
         self.write(self.version)
-        # Names of a copy's weights are the source's, so those of the replaced model stay.
-        known = self.clean[0] | self.clean[1] if self.name == "copy" else self.clean[self.version]
-        if extra := self.listing() - known:
+        if self.replaced:
+            self.clear()
+        if extra := self.listing() - self.clean[self.version]:
             self.tally.faults.append(f"left behind: {', '.join(sorted(extra))}")
         self.tally.swept += left
+        self.replaced = False
 
 
 def forked(work: Callable[[], None]) -> int:
@@ -201,13 +219,13 @@ def random_kills(bench: Bench, kills: int, randomness: random.Random, sweep_ever
     seconds = _duration(bench)
     while bench.tally.kills < kills:
         moment = randomness.uniform(0, 1.1 * seconds)
-        child = forked(lambda: bench.write(1 - bench.version))
+        child = forked(bench.replacing)
         time.sleep(moment)
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             bench.tally.unkilled += 1
-            bench.version = 1 - bench.version
+            bench.version, bench.replaced = 1 - bench.version, True
             continue
         bench.judge(f"after {moment * 1000:.1f} ms")
         if bench.tally.kills % sweep_every == 0:
@@ -218,7 +236,7 @@ def _duration(bench: Bench) -> float:
     times = []
     for _ in range(3):
         start = time.perf_counter()
-        os.waitpid(forked(lambda: bench.write(1 - bench.version)), 0)
+        os.waitpid(forked(bench.replacing), 0)
         times.append(time.perf_counter() - start)
         bench.version = 1 - bench.version
     return min(times)
@@ -236,16 +254,16 @@ def audited_kills(bench: Bench) -> int:
         child = forked(lambda: _write_until(bench, number))  # noqa: B023 - it is called at once
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
-            bench.version = 1 - bench.version
+            bench.version, bench.replaced = 1 - bench.version, True
             if status:
                 bench.tally.faults.append(f"the writer failed: {status}")
             bench.sweep()
             return number - 1
         bench.judge(f"before change {number}")
         bench.sweep()
-        if bench.version == 1:  # always replace the same version
-            bench.write(0)
-            bench.version = 0
+        if bench.version == 1:  # always the same work from the same state, so that no change is passed over
+            bench.version, bench.replaced = 0, True
+            bench.sweep()
 
 
 def _write_until(bench: Bench, last: int) -> None:
@@ -259,6 +277,8 @@ def _write_until(bench: Bench, last: int) -> None:
             if seen == last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
+    saving._WRITERS = 1  # noqa: SLF001 - several threads would open the file of weights at other moments each time
+    bench.clear()
     sys.addaudithook(hook)
     bench.write(1 - bench.version)
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(sys, "addaudithook") or sys.platform
 
 @pytest.fixture(params=kill_test.CASES)
 def bench(request, tmp_path):
-    kill_test.make_sources(tmp_path / "sources", 16)
+    kill_test.make_sources(tmp_path / "sources", 160)
     return kill_test.Bench(request.param, tmp_path, tmp_path / "sources")
 
 
@@ -29,7 +29,7 @@ def test_a_kill_before_any_change_of_a_file(bench):
 
 def test_two_writers_never_mix(tmp_path):
     """Both write the same file again and again; whoever comes last has it, whole, with nothing of the other's."""
-    kill_test.make_sources(tmp_path / "sources", 16)
+    kill_test.make_sources(tmp_path / "sources", 160)
     bench = kill_test.Bench("external data", tmp_path, tmp_path / "sources")
 
     def writing(version):
