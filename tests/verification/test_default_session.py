@@ -10,6 +10,7 @@ from amp_transpiler.errors import CheckFailed
 from amp_transpiler.passes.manager import PassResult
 from amp_transpiler.targets import TARGETS
 from amp_transpiler.verification import default_session
+from amp_transpiler.verification.child import RuntimeCrash
 from amp_transpiler.verification.default_session import must_run
 from tests.support import array, parse
 
@@ -124,6 +125,29 @@ def test_a_fault_that_the_source_has_is_its_own(tmp_path):
         [found] = default_session.open_as_users_do(path, amp.load(crashing), amp.load(source), None, 0.02)
         assert found.outcome == outcome
         assert "crashes" in found.detail
+
+
+@pytest.mark.parametrize(("target", "failed"), [("cuda", False), ("any", True)])
+def test_where_a_device_answers_the_file_is_opened_there_too(monkeypatch, target, failed):
+    def open_file(path, settings, place):
+        assert settings is None
+        if place != "CPU":
+            raise RuntimeCrash("SIGABRT")
+        return plain(path, settings, place)
+
+    plain = default_session.open_file
+    monkeypatch.setattr(default_session, "open_file", open_file)
+    monkeypatch.setattr(default_session, "default_place_name", lambda: "CUDA:0")
+    monkeypatch.setattr(default_session, "_source_fails", lambda *_: False)
+    try:
+        report = amp.transpile(PLAIN, target=target)
+    except CheckFailed as error:
+        assert failed
+        assert "default session (CUDA:0) crashes" in str(error)  # noqa: PT017  # raising is right for one of two
+        return
+    assert not failed
+    assert SESSION in report.checks
+    assert any("default session (CUDA:0) crashes" in note for note in report.notes)
 
 
 def test_memory_that_runs_out_says_nothing_about_the_file(monkeypatch):
