@@ -14,6 +14,7 @@ from amp_transpiler import cli
 from amp_transpiler.report.as_html import page
 from amp_transpiler.report.as_json import report_as_dict
 from amp_transpiler.report.wording import remarks
+from amp_transpiler.systems.program_names import resolved_lists
 from tests.support import array, parse
 
 NOTHING = "structurally checked only: no finite output to compare"
@@ -155,7 +156,7 @@ def test_a_custom_operator_of_the_model_is_listed_without_a_warning(option, tmp_
     monkeypatch.setattr(pipeline, "transpile", transpile)
     assert cli.main([str(tmp_path / "model.onnx"), option, "my.ops::Scale", option, "Tanh", "-q"]) == 0
     assert capsys.readouterr().err == ""
-    lists = seen[0]
+    lists = resolved_lists(seen[0], amp.load(tmp_path / "model.onnx"), "float16")
     black = option == "--black"
     for name in ("my.ops::Scale", "Tanh"):
         assert (name in lists.custom_black_list, name in lists.black_list) == (black, black)
