@@ -127,6 +127,8 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     propagate_types(model)
     if fault := next(faults(model), None):
         raise ModelError(f"{source}: the model is invalid as it is, before any conversion: {fault}")
+    if policy.widens:
+        _widen(program, policy)
     try:
         program.notes += PassManager([LimitOpset(policy.target.newest_opset)])(model).notes
     except OpsetConversionError as error:
@@ -134,18 +136,21 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
             f"{source}: uses operators newer than opset {policy.target.newest_opset}, which ONNX Runtime "
             f"{policy.target.ort} does not know yet"
         ) from error
-    if policy.widens:
-        widened = run_pass(WidenLowFloats(policy.widens, policy.low_io), model)
-        program.notes += widened.notes
-        if policy.low is not FLOAT32:
-            program.notes += refitting_note(widened.constants, policy.low)
-        program.widened = widened.formats
     try:
         program.notes += PassManager(_typed_passes(model, policy, ranges))(model).notes
     except OpsetConversionError as error:
         if policy.opset is None:
             raise
         raise OptionError(f"opset {policy.opset} does not do for {source}: {error}") from error
+
+
+def _widen(program: Program, policy: Policy) -> None:
+    """Make other 16-bit formats float32. It comes first: float32 may need no opset as new as theirs."""
+    widened = run_pass(WidenLowFloats(policy.widens, policy.low_io), program.model)
+    program.widened = widened.formats
+    program.notes += widened.notes
+    if policy.low is not FLOAT32:
+        program.notes += refitting_note(widened.constants, policy.low)
 
 
 def _source_passes(program: Program) -> list[Pass[Any]]:

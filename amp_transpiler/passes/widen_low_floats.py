@@ -78,8 +78,8 @@ class WidenLowFloats(Pass[Widened]):
             return Widened(model, modified=False)
         dropped = CleanCasts()(model).removed
         formats = frozenset(dtype_name(dtype) for dtype in edit.found)
-        told = f"{len(edit.values)} values, {len(edit.constants)} of them constants"
-        casts = f"; {dropped} casts of the source became needless" if dropped else ""
+        told = f"{_counted(len(edit.values), 'value')}, of which {_counted(len(edit.constants), 'constant')}"
+        casts = f"; {_counted(dropped, 'cast')} of the source needed no more" if dropped else ""
         note = f"the source's {' and '.join(sorted(formats))} was made float32 first, exactly: {told}{casts}"
         return Widened(
             model,
@@ -264,6 +264,10 @@ class _Edit:
         result = add_cast(value, dtype, low_format(dtype).short, self._names)
         self._model.graph.outputs[index] = result
         rename_output(value, result, self._names, "fp32")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _check_meaning(node: ir.Node) -> None:

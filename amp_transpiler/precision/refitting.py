@@ -17,7 +17,7 @@ _NAMED = 3
 
 _FAULTS = {
     "overflows": "beyond its range",
-    "vanishes": "in part too small for it, so zero",
+    "vanishes": "some elements become zero",
     "rounds": "rounded",
 }
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16, LOW_DTYPES
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
 from amp_transpiler.passes.bake_casts import BakeCasts
@@ -30,6 +30,7 @@ from amp_transpiler.passes.set_ir_version import SetIrVersion
 from amp_transpiler.passes.skip_identities import SkipIdentities
 from amp_transpiler.passes.training import Legalize, LowerBatchNorm, LowerDropout
 from amp_transpiler.passes.unify_constants import UnifyConstants
+from amp_transpiler.passes.widen_low_floats import WidenLowFloats
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.opset_choice import OpsetChoice
 from amp_transpiler.precision.policy import Policy
@@ -170,6 +171,7 @@ PASSES = {
     "GuardTransposes": lambda _: GuardTransposes(),
     "BakeCasts": lambda _: BakeCasts(),
     "EmulateLow": lambda _: EmulateLow(),
+    "WidenLowFloats": lambda _: WidenLowFloats(LOW_DTYPES),
     "LowerBatchNorm": lambda _: LowerBatchNorm(),
     "LowerDropout": lambda model: LowerDropout(*seeds(model)),
     "Legalize": lambda _: Legalize(CUDA, BFLOAT16),
