@@ -114,7 +114,7 @@ def _known_values(graph: ir.Graph, sizes: Mapping[str, Sequence[int | None]]) ->
     for node in graph:
         if not is_standard(node) or not node.outputs:
             continue
-        if node.op_type == "Shape" and node.inputs[0] is not None and str(node.inputs[0].name) in sizes:
+        if node.op_type == "Shape" and node.inputs and node.inputs[0] is not None and str(node.inputs[0].name) in sizes:
             dims = [_UNKNOWN if size is None else size for size in sizes[str(node.inputs[0].name)]]
             first, last = node.attributes.get_int("start", 0), node.attributes.get_int("end", len(dims))
             known[node.outputs[0]] = np.array(dims[first:last], np.int64)
