@@ -73,6 +73,11 @@ PLACES = {
     "m.onnx -o ./": ["m.onnx -> m.fp16.onnx"],
     "m.onnx -o empty/ --dtype bf16": ["m.onnx -> empty/m.bf16.onnx"],
     "m.onnx -o out/ --dry-run": ["m.onnx -> None"],
+    "m.onnx --level O1 models/deeper/f.onnx -o out": [
+        "m.onnx -> out/m.fp16.onnx",
+        "models/deeper/f.onnx -> out/f.fp16.onnx",
+    ],
+    "-o out/ -- -dash.onnx": ["-dash.onnx -> out/-dash.fp16.onnx"],
     "models": [f"models/{name} -> models/{name[:1]}.fp16.onnx" for name in ("a.onnx", "b.onnx", "e.ONNX")],
     "models/deeper -o out": ["models/deeper/f.onnx -> out/f.fp16.onnx"],
     "m.onnx models/deeper/ -o out": ["m.onnx -> out/m.fp16.onnx", "models/deeper/f.onnx -> out/f.fp16.onnx"],

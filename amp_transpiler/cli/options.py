@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +142,10 @@ def parse(argv: Sequence[str] | None) -> Options:
         SystemExit: after `--help` and `--version`.
     """
     parser = build_parser()
-    options = Options(**vars(parser.parse_intermixed_args(argv)))
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    # Models may stand between options; but behind `--` they may begin with a dash, which that parsing forgets.
+    parse_arguments = parser.parse_args if "--" in arguments else parser.parse_intermixed_args
+    options = Options(**vars(parse_arguments(arguments)))
     _check_contradictions(options)
     if options.copied_by is not None:
         ignored = [name for name in _NO_EFFECT_ON_COPIES if getattr(options, name) != parser.get_default(name)]

@@ -27,7 +27,7 @@ def is_standard_input(model: str | os.PathLike[str]) -> bool:
 def check_name(option: str, name: str) -> None:
     """Raise OptionError if no file can have this name, or if ONNX Runtime could not open it."""
     if not name:
-        raise OptionError(f"{option} '': the name is empty; give the name of a file, or leave the option out")
+        raise OptionError(f"{option} '': the name is empty; give the name of a file")
     try:
         os.fsencode(name).decode("utf-8")
     except UnicodeError as error:
