@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.graph.garbage import collection_paused
+from amp_transpiler.graph.onnx_ir_log import route_log
 from amp_transpiler.graph.walk import scopes
 
 __all__ = [
@@ -30,6 +31,7 @@ _OPAQUE = "amp_transpiler.opaque_type"  # key in `Value.meta`: the message of a 
 @collection_paused()
 def from_proto(proto: onnx.ModelProto) -> ir.Model:
     """Return the model that `proto` describes. Maps, the outputs of ai.onnx.ml's classifiers, are kept as they are."""
+    route_log()
     opaque = {v.name: v.type for v in (*proto.graph.input, *proto.graph.output) if holds_map(v.type)}
     if any(holds_map(info.type) for info in proto.graph.value_info):
         opaque.setdefault("", onnx.TypeProto())

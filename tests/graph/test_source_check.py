@@ -1,6 +1,7 @@
 """A model is looked at once where it is read: what ONNX Runtime refuses is refused in one line, the rest is mended."""
 
 import functools
+import logging
 import time
 
 import numpy as np
@@ -364,3 +365,11 @@ def test_names_from_a_file_reach_no_terminal_raw():
     assert str(caught.value).isprintable()
     assert "\\x1b]0;owned\\x07\\u202e" in str(caught.value)
     assert len(str(caught.value)) <= 300
+
+
+def test_what_onnx_ir_logs_is_shown_as_ours(caplog):
+    load(onnx.parser.parse_model(TEXT))
+    logging.getLogger("onnx_ir.serde").warning("Input '%s' of node is odd", "\x1b]0;owned\a\u202e")
+    [record] = [record for record in caplog.records if record.name.startswith("amp_transpiler")]
+    assert record.getMessage() == "Input '\\x1b]0;owned\\x07\\u202e' of node is odd"
+    assert not logging.getLogger("onnx_ir").propagate  # else other handlers would print it as it is
