@@ -14,7 +14,7 @@ from amp_transpiler.graph.external_data import check_external_data, check_extern
 from amp_transpiler.graph.functions import check_expansion
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import from_proto
-from amp_transpiler.graph.source_check import checked_proto, mend_text, settle_declared_types
+from amp_transpiler.graph.source_check import checked_proto, mend_text, settle_declared_types, value_fault
 from amp_transpiler.graph.walk import bodies, scopes
 
 __all__ = ["load"]
@@ -102,7 +102,9 @@ def _deserialize(proto: onnx.ModelProto, name: str, *, own: bool) -> ir.Model:
             proto = copy
         if mend_text(proto):
             return _deserialize(proto, name, own=True)
-        raise ModelError(f"{visible(name, 120)}: malformed ONNX: {innermost_text(error)}") from error
+        raise ModelError(
+            f"{visible(name, 120)}: malformed ONNX: {value_fault(proto) or innermost_text(error)}"
+        ) from error
 
 
 def _sort(model: ir.Model, name: str) -> None:

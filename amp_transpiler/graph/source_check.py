@@ -20,7 +20,7 @@ from amp_transpiler.errors import ModelError, visible
 from amp_transpiler.graph.proto import has_opaque_type, proto_bodies, proto_graphs
 from amp_transpiler.graph.walk import scopes
 
-__all__ = ["checked_proto", "mend_text", "settle_declared_types", "tensor_fault"]
+__all__ = ["checked_proto", "mend_text", "settle_declared_types", "tensor_fault", "value_fault"]
 
 _DEEPEST = 32  # bodies inside of bodies; protobuf reads no file with more
 _LARGEST = 2**62  # elements of a tensor
@@ -104,6 +104,7 @@ class _Look:
         self._known = {""}  # values of the graph at hand and of those around it; an omitted input has no name
         self._broken: list[tuple[onnx.GraphProto, str, str]] = []  # graph, initializer, fault
         self._odd_text = False
+        self._in_function = False
         self.mends: list[Callable[[], object]] = []
         self.in_order = True
 
@@ -215,6 +216,8 @@ class _Look:
         seen: set[str] = set()
         for attribute in node.attribute:
             self._text(attribute.name, attribute.doc_string, attribute.ref_attr_name)
+            if attribute.ref_attr_name and not self._in_function:  # ONNX Runtime takes the value that is there
+                self.mends.append(functools.partial(attribute.ClearField, "ref_attr_name"))
             if fault := _attribute_fault(attribute, seen):
                 raise self._refusal(f"{_words(node)}: attribute '{visible(attribute.name, 60)}' {fault}")
             if attribute.type in _GRAPHS:
@@ -273,6 +276,7 @@ class _Look:
         if len(functions) < len(self._proto.functions):
             raise self._refusal("two model-local functions have the same name")
         called: set[tuple[str, str, str]] | None = None
+        self._in_function = True
         for key, function in functions.items():
             try:
                 self._function(function)
@@ -347,6 +351,26 @@ def _attribute_fault(attribute: onnx.AttributeProto, seen: set[str]) -> str:
             return f"has type {_A.AttributeType.Name(kind)}, but its value is in field '{field.name}'"
     if kind == _A.GRAPH and not attribute.HasField("g") and not attribute.ref_attr_name:
         return "has no graph"
+    return ""
+
+
+def value_fault(proto: onnx.ModelProto) -> str:
+    """Return the fault of the first declared type that cannot be read, with its value; empty if there is none."""
+    for graph in proto_graphs(proto.graph):
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            if fault := _type_fault(info.type):
+                return f"the type of '{visible(str(info.name), 60)}' {fault}"
+    return ""
+
+
+def _type_fault(declared: onnx.TypeProto) -> str:
+    kind = declared.WhichOneof("value")
+    if kind in {"tensor_type", "sparse_tensor_type"}:
+        element = getattr(declared, kind).elem_type
+        return "" if element in _BITS or not element else f"has the unknown element type {element}"
+    if kind in {"sequence_type", "optional_type"}:
+        inner = getattr(declared, kind).elem_type
+        return _type_fault(inner) if inner.WhichOneof("value") else f"is a {kind[:-5]} of nothing"
     return ""
 
 

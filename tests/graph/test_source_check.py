@@ -182,7 +182,11 @@ REFUSED = {
     ),
     "an input of an unknown type": (
         lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 99),
-        "malformed ONNX: 99 is not a valid DataType",
+        "malformed ONNX: the type of 'x' has the unknown element type 99",
+    ),
+    "a sequence of nothing": (
+        lambda m: m.graph.value_info.add(name="h").type.sequence_type.SetInParent(),
+        "malformed ONNX: the type of 'h' is a sequence of nothing",
     ),
     # Versions and functions.
     "opset beyond 32 bits": (lambda m: setattr(m.opset_import[0], "version", 2**40), "opset 1099511627776 of ai.onnx"),
@@ -227,6 +231,7 @@ ACCEPTED = {
         m.graph.node.insert(0, m.graph.node.pop()),
     ),
     "IR version 2": lambda m: setattr(m, "ir_version", 2),
+    "a reference outside of functions": lambda m: setattr(m.graph.node[2].attribute[0], "ref_attr_name", "axis"),
     "a negative IR version": lambda m: setattr(m, "ir_version", -1),
     "a strange version of another domain": lambda m: m.opset_import.add(domain="com.microsoft", version=2**40),
     "a negative version of another domain": lambda m: m.opset_import.add(domain="foo", version=-(2**40)),
