@@ -16,7 +16,7 @@ from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import INCLUDE, drop_region
-from amp_transpiler.graph.shape_inference import complete_shapes, fill_in_shapes
+from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes
@@ -97,8 +97,6 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
     conversion = convert(program, policy, ranges)
     if program.is_training:
         complete_shapes(program.model)  # a backward pass needs the shapes of the new operators too
-    else:
-        fill_in_shapes(program.model)
     program.touch()
     program.source = None
     return conversion

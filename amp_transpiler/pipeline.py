@@ -18,7 +18,6 @@ from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.graph.saving import Staged, check_destination, stage
-from amp_transpiler.graph.shape_inference import fill_in_shapes
 from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
@@ -191,8 +190,6 @@ def transpile(
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""
         report.verdict = "not verified: verification was switched off"
-    with clock.phase("convert"):
-        fill_in_shapes(program.model)
     describe_result(report, program, conversion)
     if failure:
         raise CheckFailed(failure, report)

@@ -24,6 +24,7 @@ from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.occupied import files_of, occupied
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
+from amp_transpiler.graph.shape_inference import add_shapes
 from amp_transpiler.graph.staging import note, placing, staging_folder
 from amp_transpiler.graph.tensors import initializer_tensors, tensor_bytes
 
@@ -190,10 +191,10 @@ def _write(
             for value in values:
                 if isinstance(value.const_value, ir.ExternalTensor):  # else it would go on naming the source's file
                     value.const_value = in_memory(value.const_value)
-            onnx.save_model(to_proto(model), path)
+            onnx.save_model(add_shapes(to_proto(model)), path)
         return None
     with _weights_outside(model, path, durable, progress) as data:
-        onnx.save_model(to_proto(model), path)
+        onnx.save_model(add_shapes(to_proto(model)), path)
     return data
 
 

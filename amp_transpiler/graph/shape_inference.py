@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -11,10 +11,10 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import infer_outputs
 from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
-from amp_transpiler.graph.skeleton import skeleton
-from amp_transpiler.graph.walk import all_nodes, scopes
+from amp_transpiler.graph.skeleton import CONTROL_FLOW, skeleton
+from amp_transpiler.graph.walk import all_nodes
 
-__all__ = ["complete_shapes", "fill_in_shapes", "infer_shapes", "sizes_from_inputs"]
+__all__ = ["add_shapes", "complete_shapes", "infer_shapes", "sizes_from_inputs"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,70 +40,86 @@ def infer_shapes(model: ir.Model) -> None:
 
 
 @collection_paused()
-def fill_in_shapes(model: ir.Model) -> None:
-    """Infer shapes, and dimensions of shapes, that are not known yet; known ones stay as they are.
+def add_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Infer shapes, and sizes in shapes, that a message leaves open; known ones stay. Return the message.
 
-    ONNX Runtime fuses some operators only if it knows that shapes are equal, and infers less by itself. Unknown sizes
-    get names where inference finds that several are equal, but not in the outputs of the model.
+    ONNX Runtime fuses some operators only if it knows that shapes are equal, and infers less by itself. Open sizes
+    get made-up names, equal ones the same, but not in the outputs of the model.
     """
-    unknown = _values_of_unknown_size(model)
-    if not unknown:
-        return
-    proto = skeleton(model)
+    wanted = _open_values(proto)
+    if not wanted:
+        return proto
+    for dim in (dim for info in wanted.values() for dim in _dims(info)):
+        if dim.dim_value < 0:
+            dim.Clear()
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(skeleton(proto), data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         logger.info("shapes could not be inferred: %s", " ".join(str(error).split())[:300])
-        return
+        return proto
+    outputs = {info.name for info in proto.graph.output}
     symbols = {dim.dim_param for info in (*proto.graph.input, *proto.graph.output) for dim in _dims(info)}
-    outputs = set(model.graph.outputs)
-    for graph in proto_graphs(inferred.graph):
+    for graph in _graphs(inferred.graph):
         for info in (*graph.value_info, *graph.output):
-            value = unknown.get(info.name)
-            if value is None or not info.type.tensor_type.HasField("shape"):
-                continue
-            sizes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in _dims(info)]
-            if value in outputs:
-                sizes = [size if isinstance(size, int) or size in symbols else None for size in sizes]
-            _fill_in(value, sizes)
+            mine = wanted.get(info.name)
+            if mine is not None and info.type.tensor_type.HasField("shape"):
+                _fill_in(mine.type.tensor_type, info, symbols if info.name in outputs else None)
+    return proto
 
 
-def _values_of_unknown_size(model: ir.Model) -> dict[str, ir.Value]:
-    """Return the results of nodes whose shape is not fully known, by name; names that two values have are left out."""
-    found: dict[str, ir.Value] = {}
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield `graph` and the bodies of control flow in it."""
+    yield graph
+    for node in graph.node:
+        if node.op_type in CONTROL_FLOW:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    yield from _graphs(attribute.g)
+
+
+def _open_values(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+    """Return what is not fully known, by name, without names that sibling bodies use twice."""
+    found: dict[str, onnx.ValueInfoProto] = {}
+    twice: set[str] = set()
     seen: set[str] = set()
-    for scope in scopes(model):
-        seen.update(str(value.name) for value in scope.graph.inputs)
-        for node in scope.graph:
-            for value in node.outputs:
-                name = value.name
-                if not name:
-                    continue
-                if name in seen:
-                    found.pop(name, None)
-                elif _is_open(value):
-                    found[name] = value
-                seen.add(name)
-    return found
+    for graph in _graphs(proto.graph):
+        for info in (*graph.value_info, *graph.output):
+            name = info.name
+            if name in seen:
+                twice.add(name)
+            elif _is_open(info):
+                found[name] = info
+            seen.add(name)
+    return {name: info for name, info in found.items() if name not in twice} if twice else found
 
 
-def _is_open(value: ir.Value) -> bool:
-    if value.shape is None:
-        return value.type is None or isinstance(value.type, ir.TensorType)
-    return any(map(_is_open_size, value.shape))
+def _is_open(info: onnx.ValueInfoProto) -> bool:
+    """Whether `info` is a tensor of which the shape, or a size, is not known."""
+    if info.type.WhichOneof("value") != "tensor_type":
+        return False
+    tensor = info.type.tensor_type
+    return not tensor.HasField("shape") or any(map(_is_open_size, tensor.shape.dim))
 
 
-def _is_open_size(size: int | ir.SymbolicDim) -> bool:
-    return size < 0 if isinstance(size, int) else size.value is None
+def _is_open_size(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    kind = dim.WhichOneof("value")
+    return kind is None or (dim.dim_value < 0 if kind == "dim_value" else not dim.dim_param)
 
 
-def _fill_in(value: ir.Value, sizes: list[int | str | None]) -> None:
-    known = value.shape
-    if known is None:
-        value.shape = ir.Shape(sizes)
-    elif len(known) == len(sizes):
-        pairs = zip(known, sizes, strict=True)
-        value.shape = ir.Shape([new if _is_open_size(old) else old for old, new in pairs])
+def _fill_in(tensor: onnx.TypeProto.Tensor, inferred: onnx.ValueInfoProto, symbols: set[str] | None) -> None:
+    """Take over what `inferred` knows; of names only those in `symbols`, unless that is None."""
+    sizes = _dims(inferred)
+    if not tensor.HasField("shape"):
+        tensor.shape.CopyFrom(inferred.type.tensor_type.shape)
+    elif len(tensor.shape.dim) == len(sizes):
+        for old, new in zip(tensor.shape.dim, sizes, strict=True):
+            if _is_open_size(old):
+                old.CopyFrom(new)
+    if symbols is None:
+        return
+    for dim in tensor.shape.dim:
+        if dim.WhichOneof("value") == "dim_param" and dim.dim_param not in symbols:
+            dim.ClearField("dim_param")
 
 
 def _dims(info: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:

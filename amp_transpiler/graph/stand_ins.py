@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import onnx
-import onnx_ir as ir
-
-from amp_transpiler.ops.names import operator_name
 
 __all__ = ["stand_ins"]
 
-Placeholder = Callable[[list[int | None], int], str]
-"""Makes a graph input of a shape and element type, and returns its name."""
+Placeholder = Callable[[int, int], str]
+"""Makes a matrix of that many rows and columns, and returns its name."""
 
 _KEEPS_SHAPE = """Affine ImageScaler LayerNormalization ParametricSoftplus Scale ScaledTanh SimplifiedLayerNormalization
 ThresholdedRelu com.microsoft::BiasAdd com.microsoft::BiasGelu com.microsoft::BiasSoftmax com.microsoft::FastGelu
@@ -37,54 +34,55 @@ _OPERATORS: Mapping[str, tuple[str, tuple[int, ...]]] = {
 }
 
 
-def stand_ins(node: ir.Node, placeholder: Placeholder) -> list[onnx.NodeProto]:
+def stand_ins(
+    node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto], placeholder: Placeholder
+) -> list[onnx.NodeProto]:
     """Return nodes that stand for one of ONNX Runtime's own; none if no shape of its results is known.
 
     Args:
         node: a node whose operator ONNX does not have.
-        placeholder: makes a graph input.
+        weights: name -> initializer.
+        placeholder: makes a constant.
     """
-    name = operator_name(node)
-    names = ["" if value is None else str(value.name) for value in node.inputs]
-    results = [str(value.name) for value in node.outputs]
+    name = f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    names, results = list(node.input), list(node.output)
     if name in _SHAPES:
         pairs = [(source, index) for index, source in _SHAPES[name].items() if index < len(results) and results[index]]
         return [onnx.helper.make_node("Identity", [names[source]], [results[index]]) for source, index in pairs]
     if name in _OPERATORS:
         op_type, inputs = _OPERATORS[name]
-        stand_in = onnx.helper.make_node(op_type, [names[index] for index in inputs], results[:1])
+        stand_in = onnx.NodeProto(op_type=op_type, input=[names[index] for index in inputs], output=results[:1])
         if op_type != "Gather":
-            for attribute in node.attributes.values():
-                ir.serde.serialize_attribute_into(stand_in.attribute.add(), attribute)
+            stand_in.attribute.extend(node.attribute)
         return [stand_in]
     if name == "com.microsoft::FusedMatMul":
-        return _product(node, names, results)
-    if (sizes := _weight_sizes(name, node)) is not None and node.inputs[0] is not None and node.inputs[0].dtype:
-        weight = placeholder(sizes, int(node.inputs[0].dtype))
-        return [onnx.helper.make_node("MatMul", [names[0], weight], results[:1])]
+        return _product(node)
+    if (sizes := _weight_sizes(name, node, weights)) is not None:
+        return [onnx.helper.make_node("MatMul", [names[0], placeholder(*sizes)], results[:1])]
     if name == "com.microsoft::GroupQueryAttention" and len(names) > 1 and names[1]:  # otherwise query holds all three
         return [onnx.helper.make_node("Identity", names[:1], results[:1])]
     return []
 
 
-def _product(node: ir.Node, names: list[str], results: list[str]) -> list[onnx.NodeProto]:
+def _product(node: onnx.NodeProto) -> list[onnx.NodeProto]:
     """Stand for FusedMatMul, which may transpose the last two axes of its inputs."""
-    if node.attributes.get_int("transBatchA", 0) or node.attributes.get_int("transBatchB", 0):
+    options = {attribute.name: attribute.i for attribute in node.attribute}
+    if options.get("transBatchA") or options.get("transBatchB"):
         return []
-    left, right = node.attributes.get_int("transA", 0), node.attributes.get_int("transB", 0)
+    left, right = options.get("transA"), options.get("transB")
     if not left and not right:
-        return [onnx.helper.make_node("MatMul", names[:2], results[:1])]
+        return [onnx.helper.make_node("MatMul", node.input[:2], node.output[:1])]
     equation = f"...{'ji' if left else 'ij'},...{'kj' if right else 'jk'}->...ik"
-    return [onnx.helper.make_node("Einsum", names[:2], results[:1], equation=equation)]
+    return [onnx.helper.make_node("Einsum", node.input[:2], node.output[:1], equation=equation)]
 
 
-def _weight_sizes(name: str, node: ir.Node) -> list[int | None] | None:
+def _weight_sizes(name: str, node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> tuple[int, int] | None:
     """Return the shape of the matrix that turns the shape of input 0 into that of output 0."""
-    if name == "com.microsoft::MatMulNBits":
-        return [node.attributes.get_int("K", None), node.attributes.get_int("N", None)]
-    weights = node.inputs[1] if name == "com.microsoft::Attention" else None
-    if weights is None or weights.shape is None or len(weights.shape) != 2:
+    options = {attribute.name: attribute for attribute in node.attribute}
+    if name == "com.microsoft::MatMulNBits" and {"K", "N"} <= options.keys():
+        return options["K"].i, options["N"].i
+    weight = weights.get(node.input[1]) if name == "com.microsoft::Attention" else None
+    if weight is None or len(weight.dims) != 2:
         return None
-    rows, columns = (size if isinstance(size, int) else None for size in weights.shape)
-    widths = node.attributes.get_ints("qkv_hidden_sizes", None)  # without it, query, key and value are of one size
-    return [rows, widths[2] if widths else columns // 3 if columns else None]
+    widths = options["qkv_hidden_sizes"].ints if "qkv_hidden_sizes" in options else [0, 0, weight.dims[1] // 3]
+    return weight.dims[0], widths[2]

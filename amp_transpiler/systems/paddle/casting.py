@@ -18,6 +18,7 @@ from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.program import Program, install
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import FP16_GUARD, region_of
+from amp_transpiler.graph.shape_inference import add_shapes
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.paddle.levels import find_level
@@ -88,7 +89,7 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, policy: Policy, 
         logger.info("the program has no fp16_guard region: it counts as guarded everywhere")
     converted = set(prepare_and_convert(work, policy).converted)
     if isinstance(program, onnx.ModelProto):
-        program.CopyFrom(to_proto(work.model))
+        program.CopyFrom(add_shapes(to_proto(work.model)))
     else:
         if given.is_training:
             converted |= _low_parameters(given, work, policy.low.dtype)
