@@ -117,6 +117,7 @@ REFUSED = {
     # Files of sources and results, under whatever name.
     "large.onnx -o large.data": ["large.data"],
     "large.onnx -o link": ["link"],
+    "other.onnx -o hard_link": ["hard_link"],
     "large.onnx --json large.data": ["--json large.data", "own"],
     "other.onnx --json hard_link": ["--json hard_link", "other.data"],
     "large.onnx --report link": ["--report link", "large.data"],
