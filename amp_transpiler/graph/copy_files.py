@@ -16,7 +16,7 @@ from amp_transpiler.graph.external_data import is_link, named_files
 from amp_transpiler.graph.file_lock import LockBusy
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.occupied import files_of
-from amp_transpiler.graph.saving import check_destination
+from amp_transpiler.graph.saving import check_data_place, check_destination
 from amp_transpiler.graph.staging import note, placing, staging_folder
 
 __all__ = ["copy_model"]
@@ -46,6 +46,8 @@ def copy_model(source: pathlib.Path, destination: pathlib.Path) -> int:
     files = {file for file in named_files(program.model) if file.is_file()}
     if target.parent.samefile(source.parent):
         files = set()
+    if files:
+        check_data_place(destination, target)
     names = sorted(file.relative_to(source.parent) for file in files)
     missing = [name for name in names if not _is_there(source.parent / name, target, name)]
     with _staging(target) as folder:

@@ -28,7 +28,7 @@ from amp_transpiler.graph.shape_inference import add_shapes
 from amp_transpiler.graph.staging import note, placing, staging_folder
 from amp_transpiler.graph.tensors import initializer_tensors, tensor_bytes
 
-__all__ = ["Staged", "check_destination", "save", "stage"]
+__all__ = ["Staged", "check_data_place", "check_destination", "save", "stage"]
 
 _WRITERS = 2  # threads that convert and write weights; each holds one tensor in memory
 _OUTSIDE = 256  # bytes; larger weights go outside, and ONNX Runtime wants shapes and axes inside
@@ -138,7 +138,7 @@ def stage(
     if external is None:
         external = sum(tensor_bytes(program.model)) > _INLINE_LIMIT or _has_external_data(program.model)
     if external:
-        _check_data_name(target)
+        check_data_place(pathlib.Path(destination), target)
     try:
         with staging_folder(target.parent) as folder:
             path = folder / target.name
@@ -150,8 +150,13 @@ def stage(
         raise
 
 
-def _check_data_name(target: pathlib.Path) -> None:
-    """Raise OutputError if no file beside `target` could have the name of its weights."""
+def check_data_place(destination: pathlib.Path, target: pathlib.Path) -> None:
+    """Raise OutputError if no weights could be beside a model at `target`, which `destination` leads to."""
+    if target.parent != pathlib.Path(os.path.realpath(destination.parent)):
+        raise OutputError(
+            f"{destination}: is a symbolic link into another folder, through which external data is not found; "
+            f"write to {target}"
+        )
     regular_place(target.with_name(f"{target.name}.{'0' * 16}.data"))
     try:
         target.name.encode()

@@ -222,6 +222,23 @@ def test_an_output_that_is_a_link_stays_one(tmp_path):
     assert names(tmp_path) == ["far", "far/m.onnx", "link.onnx"]
 
 
+@pytest.mark.parametrize("write", [save, copying], ids=["save", "copy"])
+def test_weights_that_a_link_would_hide_are_refused(tmp_path, write):
+    """ONNX Runtime looks for them beside the link and refuses them beside the file."""
+    out, far = tmp_path / "out", tmp_path / "far"
+    out.mkdir()
+    far.mkdir()
+    (out / "link.onnx").symlink_to(far / "m.onnx")
+    with pytest.raises(OutputError, match="symbolic link into another folder"):
+        write(proto(1), out / "link.onnx", external=True)
+    assert names(far) == []
+    (out / "link.onnx").unlink()
+    (out / "link.onnx").symlink_to("m.onnx")
+    if write is save:
+        save(proto(1), out / "link.onnx", external=True)
+        np.testing.assert_array_equal(held(out / "link.onnx"), weights(1))
+
+
 def test_external_weights_written_inline(tmp_path):
     """The result must not name the weights of its source."""
     ours(tmp_path)
