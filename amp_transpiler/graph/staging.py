@@ -79,11 +79,14 @@ def _make(place: pathlib.Path) -> tuple[pathlib.Path, int]:
         folder = pathlib.Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
         try:
             handle = open_locked(folder / _LOCK)
+            if handle is not None:
+                (folder / _NEW).mkdir()
+                return folder, handle
         except FileNotFoundError:  # another process took the new folder for a dead one's
             continue
-        if handle is not None:
-            (folder / _NEW).mkdir()
-            return folder, handle
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 def _sweep(place: pathlib.Path) -> None:
