@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import pathlib
 import re
 import shutil
@@ -13,10 +14,12 @@ from types import TracebackType
 from typing import Any
 
 import onnx
+from rich.console import Console
 
 import amp_transpiler as amp
+from amp_transpiler.report import as_html, as_json, explain, table
 from fuzzing.feeds import make_feeds
-from fuzzing.mutant import graphs
+from fuzzing.mutant import graphs, scopes
 from fuzzing.mutations import Drawn
 from fuzzing.outcomes import LONGEST_MESSAGE, Outcome, fault_of_message
 
@@ -24,6 +27,7 @@ Door = Callable[..., Any]
 Judge = Callable[[dict[str, Any]], str]
 SOURCE, RESULT = "model.onnx", "result.onnx"
 MEMORY_LIMIT = 2500  # megabytes
+_SHOWN = 8  # every report of so many is rendered
 
 _PACKAGE = str(pathlib.Path(amp.__file__).parent)
 _REFUSALS = (amp.InputError,)
@@ -59,12 +63,8 @@ def attempt(
     write_mutant(ask.drawn, place)
     before, temporary = _contents(place), _entries(scratch)
     reset_peak()
-    started = time.perf_counter()
-    try:
-        _convert(ask, place, door, judge, outcome)
-    finally:
-        outcome.seconds = round(time.perf_counter() - started, 4)
-        outcome.megabytes = peak_megabytes()
+    _convert(ask, place, door, judge, outcome)
+    outcome.megabytes = peak_megabytes()
     if outcome.megabytes > MEMORY_LIMIT:
         outcome.kind, outcome.detail = "memory", f"{outcome.megabytes} MB"
     _look_around(outcome, place, before, _entries(scratch) - temporary)
@@ -82,12 +82,13 @@ def write_mutant(drawn: Drawn, place: pathlib.Path) -> None:
 
 def _convert(ask: Ask, place: pathlib.Path, door: Door, judge: Judge | None, outcome: Outcome) -> None:
     path = place / SOURCE
-    options = dict(ask.options)
-    feeds = None
+    options, feeds = dict(ask.options), None
     if judge is not None and ask.judge and options["verify"]:
         feeds = options["inputs"] = _feeds(ask)
     try:
-        report = door(path, place / RESULT, **options)
+        report = _timed(door, outcome, path, place / RESULT, options)
+        if ask.index % _SHOWN == 0:
+            _show(report)
     except amp.CheckFailed as error:
         outcome.kind, outcome.detail = "check failed", _one_line(str(error))
         if fault := fault_of_message(str(error), str(path), _names(ask.drawn.data)):
@@ -99,6 +100,8 @@ def _convert(ask: Ask, place: pathlib.Path, door: Door, judge: Judge | None, out
         outcome.kind = "vague" if fault else "refused"
         outcome.detail = f"{fault}: {_one_line(str(error))}" if fault else _one_line(str(error))
         outcome.where = _innermost(error.__traceback__)
+        if judge is not None and ask.judge and isinstance(error, amp.ModelError):
+            outcome.judged = judge({"loads": str(path)})
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  (that nothing else comes out is what is being tested)
@@ -109,6 +112,22 @@ def _convert(ask: Ask, place: pathlib.Path, door: Door, judge: Judge | None, out
             outcome.judged = judge(_case(ask, place, report))
             if outcome.judged.startswith("wrong"):
                 outcome.kind, outcome.detail = "wrong", outcome.judged
+
+
+def _timed(door: Door, outcome: Outcome, src: pathlib.Path, dst: pathlib.Path, options: dict[str, Any]) -> Any:
+    started = time.perf_counter()
+    try:
+        return door(src, dst, **options)
+    finally:
+        outcome.seconds = round(time.perf_counter() - started, 4)
+
+
+def _show(report: Any) -> None:
+    """Render a report in every way: names in it may be anything."""
+    as_html.page([(report, None)])
+    as_json.dump(as_json.report_as_dict(report))
+    Console(file=io.StringIO()).print(table.summary(report))
+    list(explain.explain_lines(report))
 
 
 def _converted(outcome: Outcome, report: Any) -> None:
@@ -157,9 +176,20 @@ def _one_line(text: str) -> str:
 
 
 def _names(data: bytes) -> set[str]:
-    """Return all words of a model's text: what a message may name, even where the message is damaged."""
-    text = data.decode("utf-8", "replace")
-    return set(re.findall(r"[\w.:+-]+", text))
+    """Return what a message may name: nodes, operators, values, functions, domains; any word if the file is damaged."""
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except Exception:  # noqa: BLE001  (each implementation of protobuf has a DecodeError of its own)
+        return set(re.findall(r"[\w.:+-]{3,}", data.decode("utf-8", "replace")))
+    found = {"ai.onnx", *(entry.domain for entry in model.opset_import)}
+    for scope in scopes(model):
+        for node in scope.node:
+            found |= {node.name, node.op_type, node.domain, *node.input, *node.output}
+    for graph in graphs(model):
+        found |= {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
+    for function in model.functions:
+        found |= {function.name, f"{function.domain}::{function.name}"}
+    return {str(name) for name in found}
 
 
 # ---- files ----

@@ -41,8 +41,11 @@ def judge(case: dict[str, Any]) -> str:
     """Return `agrees`, `wrong: ...` or `not judged: ...` about one result.
 
     Args:
-        case: `index`, `source`, `result`, and `reported`: output -> [relative error, non-finite elements].
+        case: `index`, `source`, `result`, and `reported`: output -> [relative error, non-finite elements]. Or `loads`,
+            a refused model: the answer is whether ONNX Runtime loads it.
     """
+    if "loads" in case:
+        return "refused, and ONNX Runtime loads it" if _loads(case["loads"]) else "refused by ONNX Runtime, too"
     try:
         source, result = (_read(case[key]) for key in ("source", "result"))
         feeds = make_feeds(source, case["index"])
@@ -95,6 +98,14 @@ def _run_whole(path: pathlib.Path, feeds: Values) -> Values:
         return dict(zip((o.name for o in session.get_outputs()), session.run(None, feeds), strict=True))
     except Exception as error:  # ONNX Runtime raises a dozen classes
         raise NotJudged(f"the source does not run: {type(error).__name__}") from error
+
+
+def _loads(path: str) -> bool:
+    try:
+        _session(path)
+    except Exception:  # noqa: BLE001  (ONNX Runtime raises a dozen classes)
+        return False
+    return True
 
 
 def _session(model: str | bytes) -> ort.InferenceSession:

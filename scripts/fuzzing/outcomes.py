@@ -52,7 +52,8 @@ class Outcome:
         where: innermost file and line of an exception, ours first.
         seconds: how long the conversion took.
         megabytes: peak memory of the process; 0 if unknown.
-        judged: what the judge said: `agrees`, `wrong` or `not judged: REASON`; empty if it was not asked.
+        judged: what the judge said: of results `agrees`, `wrong` or `not judged: REASON`; of refused models whether
+            ONNX Runtime loads them. Empty if it was not asked.
     """
 
     index: int
@@ -107,5 +108,5 @@ def fault_of_message(message: str, path: str, names: set[str]) -> str:
         return f"'{unclear}'"
     if "'" in rest or any(sign in rest for sign in _WHOLE_FILE):
         return ""
-    words = set(re.findall(r"[\w.:+-]{3,}", rest))
+    words = {word.strip("().,;:") for word in re.split(r"[\s()=,]+", rest)}
     return "" if words & names else "it names nothing"

@@ -18,6 +18,7 @@ class Summary:
         self.judged: collections.Counter[str] = collections.Counter()
         self.faults: list[Outcome] = []
         self.vague: list[Outcome] = []
+        self.strict: list[Outcome] = []
         self.slowest = Outcome(-1, "")
         self.largest = Outcome(-1, "")
 
@@ -26,6 +27,8 @@ class Summary:
         self.counts[outcome.kind, outcome.level] += 1
         if outcome.judged:
             self.judged[outcome.judged.split(":")[0]] += 1
+        if "loads it" in outcome.judged:
+            self.strict.append(outcome)
         if outcome.kind in FAULTS:
             self.faults.append(outcome)
         elif outcome.kind == "vague":
@@ -64,10 +67,11 @@ class Summary:
         return _by_cause(self.faults)
 
     def fault_lines(self) -> Iterable[str]:
-        """Yield one line for each cause of faults, then of vague messages."""
-        for _, outcomes in [*self.groups(), *_by_cause(self.vague)]:
-            first = outcomes[0]
-            yield f"{len(outcomes):5} x {first.kind}, mutant {first.index}: {first.detail}  [{first.where}]"
+        """Yield one line for each cause of faults, of vague messages, and of refusals where ONNX Runtime is content."""
+        for title, found in (("", self.faults), ("", self.vague), ("ONNX Runtime loads it; ", self.strict)):
+            for _, outcomes in _by_cause(found):
+                first = outcomes[0]
+                yield f"{len(outcomes):5} x {title}{first.kind}, mutant {first.index}: {first.detail}  [{first.where}]"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts for JSON."""
