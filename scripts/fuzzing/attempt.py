@@ -31,7 +31,6 @@ _SHOWN = 8  # every report of so many is rendered
 
 _PACKAGE = str(pathlib.Path(amp.__file__).parent)
 _REFUSALS = (amp.InputError,)
-_BUGS = (amp.VerificationError, amp.EnvironmentProblem)  # ours, but never what a model deserves
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,17 +88,8 @@ def _convert(ask: Ask, place: pathlib.Path, door: Door, judge: Judge | None, out
         report = _timed(door, outcome, path, place / RESULT, options)
         if ask.index % _SHOWN == 0:
             _show(report)
-    except amp.CheckFailed as error:
-        outcome.kind, outcome.detail = "check failed", _one_line(str(error))
-        if fault := fault_of_message(str(error), str(path), _names(ask.drawn.data)):
-            outcome.kind, outcome.detail = "vague", f"{fault}: {outcome.detail}"
-    except _BUGS as error:
-        _foreign(outcome, error)
-    except _REFUSALS as error:
-        fault = fault_of_message(str(error), str(path), _names(ask.drawn.data) | set(ask.options))
-        outcome.kind = "vague" if fault else "refused"
-        outcome.detail = f"{fault}: {_one_line(str(error))}" if fault else _one_line(str(error))
-        outcome.where = _innermost(error.__traceback__)
+    except (amp.CheckFailed, *_REFUSALS) as error:
+        _refused(ask, path, outcome, error)
         if judge is not None and ask.judge and isinstance(error, amp.ModelError):
             outcome.judged = judge({"loads": str(path)})
     except KeyboardInterrupt:
@@ -112,6 +102,15 @@ def _convert(ask: Ask, place: pathlib.Path, door: Door, judge: Judge | None, out
             outcome.judged = judge(_case(ask, place, report))
             if outcome.judged.startswith("wrong"):
                 outcome.kind, outcome.detail = "wrong", outcome.judged
+
+
+def _refused(ask: Ask, path: pathlib.Path, outcome: Outcome, error: amp.AmpError) -> None:
+    """Classify an error of ours by its message."""
+    fault = fault_of_message(str(error), str(path), _names(ask.drawn.data) | set(ask.options))
+    outcome.kind = "check failed" if isinstance(error, amp.CheckFailed) else "refused"
+    outcome.detail, outcome.where = _one_line(str(error)), _innermost(error.__traceback__)
+    if fault:
+        outcome.kind, outcome.detail = "vague", f"{fault}: {outcome.detail}"
 
 
 def _timed(door: Door, outcome: Outcome, src: pathlib.Path, dst: pathlib.Path, options: dict[str, Any]) -> Any:

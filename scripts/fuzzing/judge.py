@@ -18,6 +18,7 @@ import onnxruntime as ort
 from onnx import AttributeProto, TensorProto
 
 from fuzzing.feeds import make_feeds
+from fuzzing.pipes import private_stdout
 
 Values = dict[str, Any]
 
@@ -25,6 +26,17 @@ _LOW: dict[int, np.dtype] = {
     TensorProto.FLOAT16: np.dtype(np.float16),
     TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
 }
+_WHOLE: dict[int, np.dtype] = {
+    TensorProto.INT8: np.dtype(np.int8),
+    TensorProto.UINT8: np.dtype(np.uint8),
+    TensorProto.INT16: np.dtype(np.int16),
+    TensorProto.UINT16: np.dtype(np.uint16),
+    TensorProto.INT32: np.dtype(np.int32),
+    TensorProto.UINT32: np.dtype(np.uint32),
+    TensorProto.INT64: np.dtype(np.int64),
+    TensorProto.UINT64: np.dtype(np.uint64),
+}
+_NUMPY_HAS = frozenset(range(17))  # the element types before float8, which ONNX Runtime hands out as bytes
 _LOW_DTYPES = frozenset(_LOW.values())
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
@@ -187,11 +199,15 @@ class Emulation:
         to = _onnx_type(values[node.input[1]]) if node.op_type == "CastLike" else node.attribute[0].i
         if not isinstance(value, np.ndarray):
             raise NotJudged("a cast of no tensor")
+        if to not in _NUMPY_HAS:
+            raise NotJudged("a type that numpy lacks")
         if to in _LOW:
             if value.dtype.kind in "OUS":
                 raise NotJudged("a cast of text")
             with np.errstate(over="ignore", invalid="ignore"):
                 return value.astype(np.float32).astype(_LOW[to])
+        if value.dtype.kind == "f" and to in _WHOLE and not _fits(value, _WHOLE[to]):
+            raise NotJudged("a cast out of range, which every processor does in its own way")
         plain = onnx.helper.make_node("Cast", [node.input[0]], [node.output[0]], to=to)
         return self._run_alone(plain, values, {})[0]
 
@@ -214,6 +230,8 @@ class Emulation:
         rounded = []
         for name in node.output:
             result = next(results) if name else None
+            if types.get(name, TensorProto.FLOAT) not in _NUMPY_HAS:
+                raise NotJudged("a type that numpy lacks")
             dtype = _LOW.get(types[name]) if types.get(name) else fallback
             rounded.append(_round(result, dtype))
         return rounded
@@ -222,6 +240,12 @@ class Emulation:
 def _body(node: onnx.NodeProto, name: str) -> onnx.GraphProto:
     body: onnx.GraphProto = next(attribute.g for attribute in node.attribute if attribute.name == name)
     return body
+
+
+def _fits(value: np.ndarray, dtype: np.dtype) -> bool:
+    """Whether every element is a number that an integer type holds."""
+    limits = np.iinfo(dtype)
+    return bool(np.isfinite(value).all()) and bool(((value > limits.min - 1) & (value < limits.max + 1)).all())
 
 
 def _is_tensor(value: onnx.ValueInfoProto) -> bool:
@@ -286,9 +310,10 @@ def _widen_attributes(node: onnx.NodeProto) -> np.dtype | None:
 
 def main() -> None:
     """Judge the cases that come in, one JSON line each, until there are no more."""
+    answers = private_stdout()
     ort.set_default_logger_severity(4)
     for line in sys.stdin:
-        print(json.dumps(judge(json.loads(line))), flush=True)
+        print(json.dumps(judge(json.loads(line))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -185,8 +185,12 @@ class Pool:
             worker.task = None
             yield Outcome(**json.loads(line))
             return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(5.0)  # else its status would be that of being killed
         task, words = worker.task, worker.last_words()
         status = self._dismiss(worker)
+        if status == 1 and "Traceback (most recent" in words:
+            raise RuntimeError(f"the fuzzer itself failed at {task}:\n{words}")
         if task is not None:
             yield self._lost(task, "crash", _status_words(status), words)
 

@@ -328,7 +328,7 @@ SEED_TEXTS: dict[str, SeedText] = {
     ),
     "small_types": SeedText(
         graph="""(float[2,4] x) => (float[2,4] y, uint8[2,4] u, bool[2,4] p) {
-            a = Cast <to = 17> (x) b = Cast <to = 1> (a) u = Cast <to = 2> (b) p = Cast <to = 9> (u)
+            a = Cast <to = 17> (x) n = Cast <to = 1> (a) b = Abs (n) u = Cast <to = 2> (b) p = Cast <to = 9> (u)
             c = Cast <to = 6> (x) d = BitShift <direction = "LEFT"> (u, u) e = Cast <to = 1> (d)
             f = Cast <to = 1> (c) g = Add (e, f) y = Mul (g, b) }""",
         opset=19,

@@ -13,12 +13,13 @@ import select
 import subprocess
 import sys
 import tempfile
-from typing import IO, Any
+from typing import Any
 
 from fuzzing.attempt import Ask, Door, attempt
 from fuzzing.mutations import draw, source_of_random
 from fuzzing.options import draw_options
 from fuzzing.outcomes import Outcome
+from fuzzing.pipes import private_stdout
 from fuzzing.seeds import Seed, all_seeds
 
 DOOR = "amp_transpiler:transpile"
@@ -86,16 +87,9 @@ def find_door(name: str) -> Door:
     return found
 
 
-def _private_stdout() -> IO[str]:
-    """Keep the pipe to the parent for us: what foreign code prints goes to stderr."""
-    pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return pipe
-
-
 def main() -> None:
     """Serve tasks from stdin, one JSON line each; the first one says how."""
-    answers = _private_stdout()
+    answers = private_stdout()
     faulthandler.enable()
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
