@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, OptionError
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
+from amp_transpiler.graph.form_check import check_forms
 from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
@@ -121,6 +122,8 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         ModelError: the program is invalid, or needs an opset that ONNX Runtime does not know.
     """
     model, source = program.model, str(program.source or "the model")
+    program.notes += PassManager([InlineFunctions(), ImportDomains()], typed=False)(model).notes
+    check_forms(model, source)
     program.notes += PassManager(_source_passes(program), typed=False)(model).notes
     propagate_types(model)
     if fault := next(faults(model), None):
@@ -154,8 +157,6 @@ def _widen(program: Program, policy: Policy) -> None:
 def _source_passes(program: Program) -> list[Pass[Any]]:
     """Turn what was loaded into plain operators and constants. Its own types may still be wrong."""
     return [
-        InlineFunctions(),
-        ImportDomains(),
         ReleaseInitializers(),
         UnifyConstants(),
         SkipIdentities(keep=program.is_training),  # in training anything may be fetched by name

@@ -30,13 +30,15 @@ __all__ = [
 ]
 
 
-def visible(text: str, limit: int | None = 300) -> str:
+def visible(text: str | bytes, limit: int | None = 300) -> str:
     """Return `text` as one line for a terminal: control, bidirectional and other hidden characters as escapes.
 
     Args:
-        text: anything, a name from a file or the message of another library.
+        text: anything, a name from a file (bytes if it is not UTF-8) or the message of another library.
         limit: characters to keep; a longer text is cut in its middle. None keeps all.
     """
+    if isinstance(text, bytes):
+        text = text.decode(errors="backslashreplace")
     if limit is not None and len(text) > limit:
         head = limit * 3 // 5
         text = f"{text[:head]}...{text[head + 3 - limit :]}"

@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 import platform
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -133,4 +134,5 @@ def _write_json(out: pathlib.Path, setup: Setup, numbers: range, summary: Summar
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: no worker stays behind
     sys.exit(main())

@@ -12,6 +12,8 @@ from amp_transpiler.ops.schema import only_in_runtime, opset_of
 
 __all__ = ["checker_fault", "mend_declared_shapes", "runtime_operators"]
 
+# ValueError: of element types and messages that the C++ side cannot take.
+_REFUSALS = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError)
 _APART = "amp_transpiler.runtime"  # a domain that onnx.checker leaves alone
 
 
@@ -28,7 +30,7 @@ def checker_fault(model: ir.Model, *, full: bool = True) -> str:
     _set_apart(proto, opset_of(model, ""))
     try:
         onnx.checker.check_model(proto, full_check=full)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+    except _REFUSALS as error:
         return " ".join(str(error).split())[:400]
     return ""
 
@@ -85,7 +87,10 @@ def _inferred_ranks(model: ir.Model) -> dict[str, int]:
     proto = to_proto_without_weights(model)
     for info in proto.graph.output:
         info.type.tensor_type.ClearField("shape")
-    inferred = onnx.shape_inference.infer_shapes(proto).graph.output
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto).graph.output
+    except _REFUSALS:
+        return {}
     return {
         info.name: len(info.type.tensor_type.shape.dim) for info in inferred if info.type.tensor_type.HasField("shape")
     }

@@ -67,6 +67,9 @@ _ENTRIES: dict[int, tuple[str, float]] = {
     _T.STRING: ("string_data", 1),
 }
 
+_OTHERS = ("int32_data", 1)
+_LISTS = tuple(dict.fromkeys([_OTHERS[0], *(field for field, _ in _ENTRIES.values())]))
+
 _NO_TYPE = "which holds no data"
 
 
@@ -159,6 +162,8 @@ class _Look:
             if info.name not in own:
                 raise self._undefined(f"an output of graph '{visible(graph.name, 60)}'", info.name)
         for value in late.keys() & own:
+            if self._in_function:  # onnx.checker wants its nodes in order, and nothing sorts them
+                raise self._undefined(late[value], value)
             del late[value]
             self.in_order = False
         self._text(*own)
@@ -175,6 +180,7 @@ class _Look:
             initializers.add(name)
             if type(name) is bytes or type(tensor.doc_string) is bytes:
                 self._odd_text = True
+            self._superfluous(tensor)
             if fault := tensor_fault(tensor):
                 self._broken.append((graph, name, fault))
         if len(initializers) < len(graph.initializer):
@@ -225,9 +231,17 @@ class _Look:
                     late |= self._graph(body, depth + 1)
             elif attribute.type in _TENSORS and not attribute.ref_attr_name:
                 for tensor in (attribute.t,) if attribute.type == _A.TENSOR else attribute.tensors:
+                    self._superfluous(tensor)
                     if fault := tensor_fault(tensor):
                         raise self._refusal(f"{_words(node)}: tensor of attribute '{attribute.name}' {fault}")
         return late
+
+    def _superfluous(self, tensor: onnx.TensorProto) -> None:
+        """Take note of data in fields that ONNX Runtime does not look at."""
+        used = "" if tensor.HasField("raw_data") else _ENTRIES.get(tensor.data_type, _OTHERS)[0]
+        for field in _LISTS:
+            if field != used and getattr(tensor, field):
+                self.mends.append(functools.partial(tensor.ClearField, field))
 
     def _text(self, *texts: object) -> None:
         """Take note of strings that are not UTF-8: protobuf hands those out as bytes."""

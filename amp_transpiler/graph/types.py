@@ -243,7 +243,7 @@ def _infer_missing(model: ir.Model) -> None:
     proto = to_proto_without_weights(model)
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False)
-    except onnx.shape_inference.InferenceError as error:  # its text names the operator and the node
+    except (onnx.shape_inference.InferenceError, ValueError) as error:  # its text names the operator and the node
         reason = " ".join(str(error).split())[:400]
         raise ModelError(
             f"the model is invalid as it is, before any conversion: ONNX cannot infer its types: {reason}"

@@ -20,6 +20,7 @@ import onnx_ir as ir
 __all__ = [
     "Signature",
     "Slot",
+    "is_onnx_domain",
     "newest_opset",
     "only_in_runtime",
     "opset_of",
@@ -88,6 +89,11 @@ def _slot(slots: tuple[Slot, ...], index: int) -> Slot | None:
     if index < len(slots):
         return slots[index]
     return slots[-1] if slots and slots[-1].variadic else None
+
+
+def is_onnx_domain(domain: str) -> bool:
+    """Whether ONNX itself has operators in a domain."""
+    return domain in _ONNX_DOMAINS or domain == "ai.onnx"
 
 
 @functools.cache

@@ -79,6 +79,7 @@ def nest_body(mutant: Mutant, random_: random.Random) -> None:
     if not len(graph.output):
         raise NotApplicable
     graph.initializer.append(onnx.helper.make_tensor("nest_condition", onnx.TensorProto.BOOL, [], [True]))
+    original = onnx.GraphProto(node=graph.node, output=graph.output)
     for level in range(random_.choice([1, 3, 10, 25])):
         inner = onnx.GraphProto(name=f"nest_{level}")
         inner.node.extend(graph.node)
@@ -86,8 +87,9 @@ def nest_body(mutant: Mutant, random_: random.Random) -> None:
         node = onnx.helper.make_node(
             "If", ["nest_condition"], [output.name for output in graph.output], f"nest_{level}"
         )
-        for name in ("then_branch", "else_branch") if level == 0 else ("then_branch",):
-            node.attribute.append(onnx.helper.make_attribute(name, inner))
+        original.name = f"other_{level}"
+        node.attribute.append(onnx.helper.make_attribute("then_branch", inner))
+        node.attribute.append(onnx.helper.make_attribute("else_branch", original))
         del graph.node[:]
         graph.node.append(node)
 

@@ -109,4 +109,5 @@ def fault_of_message(message: str, path: str, names: set[str]) -> str:
     if "'" in rest or any(sign in rest for sign in _WHOLE_FILE):
         return ""
     words = {word.strip("().,;:") for word in re.split(r"[\s()=,]+", rest)}
-    return "" if words & names else "it names nothing"
+    # A name of one letter may be an article.
+    return "" if any(len(word) > 1 for word in words & names) else "it names nothing"

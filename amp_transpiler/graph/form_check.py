@@ -1,0 +1,164 @@
+"""The form of every node against its operator's schema: counts, required attributes, attribute types, bodies.
+
+Everything after it may take for granted that a Cast has an input and a Loop a body. ONNX Runtime refuses the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.errors import ModelError, visible
+from amp_transpiler.graph.walk import scopes
+from amp_transpiler.ops.dtype_attributes import dtype_attribute
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.ops.schema import is_onnx_domain, opset_of, runtime_schema
+
+__all__ = ["check_forms"]
+
+
+def check_forms(model: ir.Model, name: str) -> None:
+    """Refuse a model with a node that its operator's schema does not allow, whatever its types.
+
+    Args:
+        model: a model without calls of its own functions.
+        name: its path, for the message.
+
+    Raises:
+        ModelError: naming the node and what is wrong.
+    """
+    for scope in scopes(model):
+        for node in scope.graph:
+            fault = next(_faults(node, opset_of(model, node.domain)), "")
+            if fault:
+                where = f" in {scope.path}" if scope.path else ""
+                words = f"{visible(node.op_type, 60)} '{visible(node.name or _first_output(node), 60)}'"
+                raise ModelError(visible(f"{visible(name, 120)}: the model is invalid: {words}{where} {fault}"))
+
+
+def _first_output(node: ir.Node) -> str:
+    return str(node.outputs[0].name) if node.outputs else ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Form:
+    """What a schema says of a node's form."""
+
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    single: tuple[str, ...]  # names of the required inputs at the front
+    attributes: Mapping[str, tuple[bool, int]]  # name -> required, type
+
+
+@functools.cache
+def _form(domain: str, op_type: str, opset: int) -> _Form | None:
+    domain = "" if domain == "ai.onnx" else domain
+    schema: Any = None
+    if is_onnx_domain(domain):
+        with contextlib.suppress(onnx.defs.SchemaError):
+            schema = onnx.defs.get_schema(op_type, opset, domain)
+    schema = schema or runtime_schema(domain, op_type, opset)
+    if schema is None:
+        return None
+    single = []
+    for formal in schema.inputs:
+        if "Single" not in str(formal.option):
+            break
+        single.append(formal.name)
+    attributes = {name: (bool(formal.required), int(formal.type)) for name, formal in schema.attributes.items()}
+    return _Form(
+        (schema.min_input, schema.max_input), (schema.min_output, schema.max_output), tuple(single), attributes
+    )
+
+
+def _faults(node: ir.Node, opset: int) -> Iterator[str]:
+    form = _form(node.domain, node.op_type, opset)
+    if form is None:
+        return
+    yield from _count_faults("inputs", _present(node.inputs), form.inputs)
+    yield from _count_faults("outputs", len(node.outputs), form.outputs, least=0)
+    for index, name in enumerate(form.single):
+        if index < len(node.inputs) and node.inputs[index] is None:
+            yield f"lacks its input {index} ({name})"
+    if node.attributes or any(required for required, _ in form.attributes.values()):
+        yield from _attribute_faults(node, form)
+    check = _BODIES.get(node.op_type) if is_standard(node) else None
+    if check is not None:
+        yield from check(node)
+
+
+def _present(inputs: Sequence[ir.Value | None]) -> int:
+    """Return the number of inputs without omitted ones at the end."""
+    count = len(inputs)
+    while count and inputs[count - 1] is None:
+        count -= 1
+    return count
+
+
+def _count_faults(what: str, count: int, limits: tuple[int, int], least: int | None = None) -> Iterator[str]:
+    low, high = limits
+    if count < (low if least is None else least) or count > high:
+        expected = str(low) if low == high else f"from {low} to {high}" if high < 2**31 - 1 else f"at least {low}"
+        yield f"has {count} {what}, expected {expected}"
+
+
+def _attribute_faults(node: ir.Node, form: _Form) -> Iterator[str]:
+    for name, (required, kind) in form.attributes.items():
+        attribute = node.attributes.get(name)
+        if attribute is None:
+            if required:
+                yield f"lacks its attribute '{name}'"
+        elif attribute.is_ref():
+            yield f"has an attribute '{name}' that refers to one of a function, but is in none"
+        elif kind and attribute.type.value != kind:
+            yield f"has an attribute '{name}' of type {attribute.type.name}, expected {ir.AttributeType(kind).name}"
+        elif attribute.value is None:
+            yield f"has an attribute '{name}' without a value"
+    rule = dtype_attribute(node)
+    given = node.attributes.get(rule.attribute) if rule is not None and not rule.holds_tensor else None
+    if given is None or given.type != ir.AttributeType.INT:
+        return
+    if given.value not in _DTYPES or (not given.value and form.attributes[given.name][0]):
+        yield f"has an attribute '{given.name}' of {given.value}, which is no element type"
+
+
+_DTYPES = frozenset(dtype.value for dtype in ir.DataType)
+
+
+def _if_faults(node: ir.Node) -> Iterator[str]:
+    for name in ("then_branch", "else_branch"):
+        found = len(node.attributes[name].as_graph().outputs)
+        if found != len(node.outputs):
+            yield f"has {len(node.outputs)} outputs, its {name} {found}"
+
+
+def _loop_faults(node: ir.Node) -> Iterator[str]:
+    body = node.attributes["body"].as_graph()
+    states = max(0, len(node.inputs) - 2)
+    if len(body.inputs) != states + 2:
+        yield f"has {len(node.inputs)} inputs, its body {len(body.inputs)}, expected {states + 2}"
+    if len(body.outputs) != len(node.outputs) + 1 or len(node.outputs) < states:
+        yield f"has {len(node.outputs)} outputs and {states} states, its body {len(body.outputs)} outputs"
+
+
+def _scan_faults(node: ir.Node) -> Iterator[str]:
+    body, scans = node.attributes["body"].as_graph(), node.attributes["num_scan_inputs"].as_int()
+    if not 0 < scans <= len(body.inputs):
+        yield f"has an attribute 'num_scan_inputs' of {scans}, its body {len(body.inputs)} inputs"
+    if len(node.inputs) - len(body.inputs) not in (0, 1):  # 1 at opset 8, which has sequence_lens in front
+        yield f"has {len(node.inputs)} inputs, its body {len(body.inputs)}"
+    if len(body.outputs) != len(node.outputs) or len(body.outputs) < len(body.inputs) - scans:
+        yield f"has {len(node.outputs)} outputs, its body {len(body.outputs)}"
+
+
+_BODIES: dict[str, Callable[[ir.Node], Iterator[str]]] = {
+    "If": _if_faults,
+    "Loop": _loop_faults,
+    "Scan": _scan_faults,
+}

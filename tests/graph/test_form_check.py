@@ -1,0 +1,95 @@
+"""Nodes that their operator's schema does not allow are refused by name."""
+
+import onnx
+import pytest
+
+import amp_transpiler as amp
+from tests.support import array, parse
+
+LOOP = """(float[2,4] x) => (float[2,4] y) { y = Loop (n, c, x) <body = b (int64 i, bool k, float[2,4] a)
+    => (bool k2, float[2,4] a2) { k2 = Identity (k) a2 = Relu (a) }> }"""
+SCAN = """(float[2,4] x, float[5,2,4] s) => (float[2,4] y) { y = Scan <num_scan_inputs = 1,
+    body = b (float[2,4] a, float[2,4] v) => (float[2,4] a2) { a2 = Add (a, v) }> (x, s) }"""
+IF = """(float[2] x, bool c) => (float[2] y) { y = If (c) <then_branch = t () => (float[2] a) { a = Relu (x) },
+    else_branch = e () => (float[2] b) { b = Neg (x) }> }"""
+CAST = "(float[2] x) => (float[2] y) { y = Cast <to = 1> (x) }"
+
+
+def only(model):
+    return model.graph.node[0]
+
+
+def body(model):
+    return only(model).attribute[-1].g
+
+
+def refer(model):
+    attribute = only(model).attribute[0]
+    kept = (attribute.name, attribute.type)
+    attribute.Clear()
+    attribute.name, attribute.type = kept
+    attribute.ref_attr_name = "slope"
+
+
+CASES = [
+    (CAST, lambda m: only(m).input.pop(), "Cast 'y' has 0 inputs, expected 1"),
+    (CAST, lambda m: only(m).input.append("x"), "Cast 'y' has 2 inputs, expected 1"),
+    (CAST, lambda m: only(m).attribute.pop(), "Cast 'y' lacks its attribute 'to'"),
+    (CAST, lambda m: setattr(only(m).attribute[0], "i", 99), "Cast 'y' has an attribute 'to' of 99"),
+    (
+        CAST,
+        lambda m: only(m).attribute[0].CopyFrom(onnx.helper.make_attribute("to", 1.0)),
+        "of type FLOAT, expected INT",
+    ),
+    (CAST, refer, "Cast 'y' has an attribute 'to' of 0, which is no element type"),
+    (
+        "(float[2] x) => (float[2] y) { y = Mul (x, x) }",
+        lambda m: only(m).input.__setitem__(0, ""),
+        "lacks its input 0 (A)",
+    ),
+    (LOOP, lambda m: only(m).input.pop(), "Loop 'y' has 2 inputs, its body 3, expected 2"),
+    (LOOP, lambda m: body(m).output.pop(), "Loop 'y' has 1 outputs and 1 states, its body 1 outputs"),
+    (LOOP, lambda m: only(m).attribute.pop(), "Loop 'y' lacks its attribute 'body'"),
+    (SCAN, lambda m: setattr(only(m).attribute[0], "i", 9), "'num_scan_inputs' of 9, its body 2 inputs"),
+    (SCAN, lambda m: only(m).output.append("z"), "Scan 'y' has 2 outputs, its body 1"),
+    (IF, lambda m: only(m).output.append("z"), "If 'y' has 2 outputs, its then_branch 1"),
+    (IF, lambda m: only(m).attribute.pop(), "If 'y' lacks its attribute 'else_branch'"),
+]
+
+
+@pytest.mark.parametrize(("text", "damage", "message"), CASES)
+@pytest.mark.parametrize("verify", [True, False])
+def test_refused(text, damage, message, verify):
+    model = parse(text, n=5, c=True) if text is LOOP else parse(text)
+    amp.transpile(model, level="O2", verify=False)
+    damage(model)
+    with pytest.raises(amp.ModelError) as refusal:
+        amp.transpile(model, level="O2", verify=verify)
+    assert message in str(refusal.value)
+    assert len(str(refusal.value)) <= 300
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_reference_beside_a_value_is_dropped_as_onnx_runtime_does():
+    model = parse(
+        "(float[2,4] x) => (float[2,4] y) { [m] h = MatMul (x, w) y = LeakyRelu <alpha = 0.5> (h) }", w=array(4, 4)
+    )
+    model.graph.node[1].attribute[0].ref_attr_name = "slope"
+    assert amp.transpile(model).verdict.startswith("verified")
+
+
+def test_data_in_a_second_field_is_ignored_as_onnx_runtime_does():
+    model = parse("(float[2,4] x) => (float[2,4] y) { y = Add (x, w) }", w=array(4))
+    model.graph.initializer[0].int32_data.append(7)
+    assert amp.transpile(model).verdict.startswith("verified")
+
+
+def test_a_cycle_in_a_body_of_a_function():
+    model = parse(
+        "(float[2] x, bool c) => (float[2] y) { y = local.f (x, c) }",
+        '<domain: "local", opset_import: ["": 18]> f (x, c) => (y) { y = If (c) <then_branch = t () => (a)'
+        " { a = Relu (a) }, else_branch = e () => (b) { b = Neg (x) }> }",
+        imports=', "local": 1',
+    )
+    with pytest.raises(amp.ModelError, match="Relu 'a' reads 'a', which nothing computes"):
+        amp.transpile(model)
