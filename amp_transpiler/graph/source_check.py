@@ -224,7 +224,10 @@ class _Look:
             self._text(attribute.name, attribute.doc_string, attribute.ref_attr_name)
             if attribute.ref_attr_name and not self._in_function:  # ONNX Runtime takes the value that is there
                 self.mends.append(functools.partial(attribute.ClearField, "ref_attr_name"))
-            if fault := _attribute_fault(attribute, seen):
+            fault = _attribute_fault(attribute, seen)
+            if not fault and attribute.ref_attr_name and self._in_function and attribute.type in _GRAPHS:
+                fault = "refers to a graph that the function is given, which ONNX Runtime cannot write out"
+            if fault:
                 raise self._refusal(f"{_words(node)}: attribute '{visible(attribute.name, 60)}' {fault}")
             if attribute.type in _GRAPHS:
                 for body in (attribute.g,) if attribute.type == _A.GRAPH else attribute.graphs:

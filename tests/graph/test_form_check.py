@@ -93,3 +93,17 @@ def test_a_cycle_in_a_body_of_a_function():
     )
     with pytest.raises(amp.ModelError, match="Relu 'a' reads 'a', which nothing computes"):
         amp.transpile(model)
+
+
+def test_a_graph_given_to_a_function():
+    model = parse(
+        "(float[2] x, bool c) => (float[2] y) { y = local.f (x, c) }",
+        '<domain: "local", opset_import: ["": 18]> f (x, c) => (y) { y = If (c) <then_branch = t () => (a)'
+        " { a = Relu (x) }, else_branch = e () => (b) { b = Neg (x) }> }",
+        imports=', "local": 1',
+    )
+    attribute = model.functions[0].node[0].attribute[0]
+    attribute.ClearField("g")
+    attribute.ref_attr_name = "branch"
+    with pytest.raises(amp.ModelError, match="If 'y': attribute 'then_branch' refers to a graph"):
+        amp.transpile(model)
