@@ -16,11 +16,11 @@ from amp_transpiler.graph.form_check import check_forms
 from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.regions import INCLUDE, drop_region
+from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, drop_region, region_of
 from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
-from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.graph.walk import WIDENED, all_nodes
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
 from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.convert_opset import OpsetConversionError
@@ -150,6 +150,10 @@ def _widen(program: Program, policy: Policy) -> None:
     widened = run_pass(WidenLowFloats(policy.widens, policy.low_io), program.model)
     program.widened = widened.formats
     program.notes += widened.notes
+    kept = sum(WIDENED in node.meta and DISABLE_AMP in region_of(node) for node in all_nodes(program.model))
+    if kept:
+        formats = " and ".join(sorted(widened.formats))
+        program.notes.append(f"nodes inside disable_amp regions that were {formats} and compute in float32 now: {kept}")
     if policy.low is not FLOAT32:
         program.notes += refitting_note(widened.constants, policy.low)
 

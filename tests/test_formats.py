@@ -334,3 +334,12 @@ def test_a_sequence_at_the_border_must_change_its_type():
         amp.transpile(onnx.parser.parse_model(text), dtype="float32", verify=False)
     report = amp.transpile(onnx.parser.parse_model(text), dtype="float32", keep_io_types={"y": "low"}, verify=False)
     assert report.program.model.graph.outputs[0].dtype.name == "FLOAT"
+
+
+def test_nodes_kept_out_of_it_become_float32_and_the_report_says_so():
+    """They cannot stay in a format that the target may not run beside the new one."""
+    report = amp.transpile(
+        model("[kept] h = MatMul (x, w) y = MatMul (h, w)", "bfloat16"), disable_amp="kept", verify=False
+    )
+    assert [(row.precision, row.name == "kept") for row in report.decisions] == [("high", True), ("low", False)]
+    assert "nodes inside disable_amp regions that were bfloat16 and compute in float32 now: 1" in report.notes

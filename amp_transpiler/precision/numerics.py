@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of, is_pow_of_two
-from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.dtypes import LOW_DTYPES, LowFormat
 from amp_transpiler.graph.walk import bodies, control_ports
 from amp_transpiler.ops.kinds import BOUNDED, CAPPED, ROOT, SCATTER, SQUARES, SUM
 from amp_transpiler.ops.names import is_standard
@@ -153,6 +153,8 @@ def _index_arithmetic(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults)
         if floats and all(value in derived for value in floats):
             derived.update(node.outputs)
             yield node, "index arithmetic: computed from integers alone"
+        elif any(value is not None and value.dtype in LOW_DTYPES for value in node.inputs):
+            continue  # a cast of a 16-bit float
         elif not floats and node.op_type in ("Cast", "Range", "Where", "CumSum"):
             derived.update(node.outputs)
             if node.op_type != "Cast":

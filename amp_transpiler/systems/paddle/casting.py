@@ -15,11 +15,13 @@ import onnx_ir as ir
 from amp_transpiler.conversion import prepare_and_convert
 from amp_transpiler.graph.dtypes import LowFormat, low_format
 from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.name_matching import is_pattern
 from amp_transpiler.graph.program import Program, install
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import FP16_GUARD, region_of
 from amp_transpiler.graph.shape_inference import add_shapes
 from amp_transpiler.graph.walk import scopes
+from amp_transpiler.ops.vocabulary import known_operator
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.paddle.levels import find_level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
@@ -84,6 +86,10 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, policy: Policy, 
     policy = dataclasses.replace(policy, use_guard=use_guard, outputs_as_computed=given.is_training)
     if policy.copies:
         return set()
+    lists = policy.rules.lists
+    for name in sorted({*lists.custom_white_list, *lists.custom_black_list}):
+        if is_pattern(name) and not known_operator(name):
+            logger.warning("%s: patterns of operators are looked up by transpile alone; it has no effect here", name)
     work = given.clone()
     if use_guard and not any(FP16_GUARD in region_of(node) for node in work.model.graph.all_nodes()):
         logger.info("the program has no fp16_guard region: it counts as guarded everywhere")
