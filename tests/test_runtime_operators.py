@@ -35,6 +35,12 @@ MODELS = {
         "(float[b,8,16] x) => (float[b,8,16] y) { a = MatMul(x, w) y = com.microsoft.FastGelu(a) }",
         (14, "", "uses com.microsoft without importing it"),
     ),
+    "a body whose results have no types": (
+        """(float[2,16] x, bool c) => (y) { y = If(c) <then_branch = t () => (p) {
+        m = SimplifiedLayerNormalization<axis=-1>(x, s) p = MatMul(m, w) },
+        else_branch = e () => (q) { q = MatMul(x, w) }> }""",
+        (14, "", "not portable: SimplifiedLayerNormalization"),
+    ),
     "an output without type and shape": (
         "(float[b,8,16] x) => (y) { a = MatMul(x, w) y = Relu(a) }",
         (14, "", ""),
@@ -50,7 +56,7 @@ def build(name):
 
 def feeds_of(model):
     sizes = [dim.dim_value or 2 for dim in model.graph.input[0].type.tensor_type.shape.dim]
-    return {"x": array(*sizes, seed=3)}
+    return {"x": array(*sizes, seed=3)} | ({"c": np.array(True)} if len(model.graph.input) > 1 else {})
 
 
 def assert_close(expected, found, limit=0.02):

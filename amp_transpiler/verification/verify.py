@@ -181,7 +181,8 @@ def check_result(staged: Staged, program: Program, basis: Basis, report: Report,
         if fault and not checker_fault(source.model):
             raise CheckFailed(f"{report.source}: the result fails onnx.checker: {fault}", report)
         if fault:
-            report.notes = (*report.notes, f"fault of the source: onnx.checker says {fault}")
+            if not any(note.endswith(fault) for note in report.notes):  # said before, about the source
+                report.notes = (*report.notes, f"fault of the source: onnx.checker says {fault}")
         else:
             checks.append("onnx.checker, full")
         loaded = check_load(staged.path, program)
