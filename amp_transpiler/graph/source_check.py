@@ -24,6 +24,7 @@ __all__ = ["checked_proto", "mend_text", "settle_declared_types", "tensor_fault"
 
 _DEEPEST = 32  # bodies inside of bodies; protobuf reads no file with more
 _LARGEST = 2**62  # elements of a tensor
+_LARGEST_SIZE = 2**27  # of a declared dimension; onnx's inference walks over each element of one that it reads as data
 _LARGEST_DENSE = 2**31  # bytes of a sparse initializer written out
 _HIGHEST_VERSION = 2**31 - 1  # of an operator set; onnx keeps it in 32 bits
 _OLDEST_IR = 3
@@ -473,7 +474,7 @@ def mend_text(message: Message) -> bool:
 
 
 def settle_declared_types(model: ir.Model, name: str) -> None:
-    """Make negative dimensions of declared shapes unknown, and drop declared types that say nothing.
+    """Make negative and absurd dimensions of declared shapes unknown, and drop declared types that say nothing.
 
     Raises:
         ModelError: an input of the model has no type.
@@ -497,7 +498,8 @@ def _settle(value: ir.Value) -> None:
     if type(value.doc_string) not in _TEXT:  # bytes: not UTF-8
         value.doc_string = None
     shape = value.shape
-    if shape is not None and any(type(size) is int and size < 0 for size in shape.dims):
-        value.shape = ir.Shape([None if isinstance(size, int) and size < 0 else size for size in shape.dims])
+    if shape is not None and any(type(size) is int and not 0 <= size < _LARGEST_SIZE for size in shape.dims):
+        known = range(_LARGEST_SIZE)
+        value.shape = ir.Shape([None if isinstance(size, int) and size not in known else size for size in shape.dims])
     if value.type is not None and value.dtype == ir.DataType.UNDEFINED:
         value.type = None

@@ -318,7 +318,9 @@ def test_negative_sizes_are_unknown_ones():
     model = onnx.parser.parse_model(TEXT)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
     model.graph.value_info.append(helper.make_tensor_value_info("h", 1, [-1, 4]))
+    model.graph.value_info.append(helper.make_tensor_value_info("t", 1, [2**31 - 1, 4]))
     program = load(model)
+    assert list(program.value("t").shape) == [ir.SymbolicDim(None), 4]
     assert list(program.value("x").shape) == [ir.SymbolicDim(None), 4]
     assert list(program.value("h").shape) == [ir.SymbolicDim(None), 4]
 
