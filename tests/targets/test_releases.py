@@ -183,8 +183,8 @@ def test_a_release_is_that_of_the_fallback_and_the_members_too(name):
 
 def test_a_release_loads_quickly():
     code = (
-        "import time; from amp_transpiler.targets import find_target; begin = time.perf_counter();"
-        "find_target('cuda', '1.20').newest_opset; print(time.perf_counter() - begin)"
+        "import time; from amp_transpiler.targets import find_target; begin = time.process_time();"
+        "find_target('cuda', '1.20').newest_opset; print(time.process_time() - begin)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 0.3  # 20 ms; wide, for busy machines
