@@ -1,4 +1,4 @@
-"""The fuzzer: mutants can be made again, and planted faults of every class are seen."""
+"""The fuzzer: 300 mutants without a fault, and planted faults of every class, each seen."""
 
 import dataclasses
 
@@ -19,12 +19,23 @@ from fuzzing.seeds import all_seeds
 from fuzzing.summary import Summary
 from tests.support import parse
 
+MUTANTS = 300
 SEEDS = all_seeds()
 
 
 def run(setup, numbers):
     with Pool(setup) as pool:
         return list(pool.run(map(setup.task, numbers)))
+
+
+def test_mutants_do_no_harm():
+    summary = Summary()
+    for outcome in run(Setup(run=300, jobs=2, verified=0.25), range(MUTANTS)):
+        summary.add(outcome)
+    assert summary.total == MUTANTS
+    assert list(summary.fault_lines())[: len(summary.groups())] == []
+    for kind in ("verified", "unverified", "refused"):  # else the mutants are all alike
+        assert summary.of_kind(kind) >= MUTANTS // 20, kind
 
 
 def test_a_mutant_depends_on_seed_and_number_alone():

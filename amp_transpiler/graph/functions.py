@@ -38,8 +38,8 @@ def check_expansion(model: ir.Model, name: str) -> None:
     if graph.nodes > _MOST_NODES:
         count = graph.nodes if graph.nodes < 10**12 else f"10^{len(str(graph.nodes)) - 1}"
         raise ModelError(
-            f"{visible(name, 120)}: its functions call each other so often that {count} nodes would take their place; "
-            f"at most {_MOST_NODES} are written out"
+            f"{visible(name, 120)}: its functions, such as '{visible('::'.join(graph.order[-1][:2]), 60)}', call each "
+            f"other so often that {count} nodes would take their place; at most {_MOST_NODES} are written out"
         )
 
 

@@ -111,8 +111,43 @@ def _sort(model: ir.Model, name: str) -> None:
     try:
         model.graph.sort()
     except ValueError as error:
-        raise ModelError(f"{visible(name, 120)}: the graph has a cycle: {innermost_text(error)}") from error
+        raise ModelError(
+            f"{visible(name, 120)}: the graph has a cycle: {_on_a_cycle(model)} reads its own result"
+        ) from error
     logger.info("nodes of %s were not in topological order: sorted", visible(name))
+
+
+def _on_a_cycle(model: ir.Model) -> str:
+    """Return a node that waits for its own result, in words."""
+    for scope in scopes(model):
+        needs = {node: _producers(node, scope.graph) for node in scope.graph}
+        readers: dict[ir.Node, list[ir.Node]] = {node: [] for node in needs}
+        for node, producers in needs.items():
+            for producer in producers:
+                readers[producer].append(node)
+        ready = [node for node, producers in needs.items() if not producers]
+        while ready:
+            done = ready.pop()
+            del needs[done]
+            for reader in readers[done]:
+                needs[reader].discard(done)
+                if not needs[reader]:
+                    ready.append(reader)
+        if needs:  # cycles, and what waits for them
+            path: dict[ir.Node, None] = {}
+            node = next(iter(needs))
+            while node not in path:
+                path[node] = None
+                node = next(iter(needs[node]))
+            return f"{visible(node.op_type, 60)} '{visible(str(node.name or node.outputs[0].name), 60)}'"
+    return "a node"
+
+
+def _producers(node: ir.Node, graph: ir.Graph) -> set[ir.Node]:
+    """Return the nodes of `graph` whose results a node reads, itself or in its bodies."""
+    readers = [node, *(inner for _, body in bodies(node) for inner in body.all_nodes())]
+    found = {value.producer() for reader in readers for value in reader.inputs if value is not None}
+    return {producer for producer in found if producer is not None and producer.graph is graph}
 
 
 def _check_defined(model: ir.Model, name: str) -> None:

@@ -7,14 +7,21 @@ import collections
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.dtypes import FLOAT32
+from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, region_of
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.walk import WIDENED, all_nodes, bodies, control_ports, has_bodies
 from amp_transpiler.ops.kinds import CAPPED
 from amp_transpiler.ops.names import is_standard, operator_name
+from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.precision.assignment import Assignment, Decision
-from amp_transpiler.precision.constraints import Constraint, Constraints, LowForm, touches_float32
+from amp_transpiler.precision.constraints import (
+    FIRST_OPSET_WITH_BFLOAT16,
+    Constraint,
+    Constraints,
+    LowForm,
+    touches_float32,
+)
 from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.islands import islands
 from amp_transpiler.precision.numerics import in_order, unsafe_nodes
@@ -78,6 +85,7 @@ class _Assigner:
         self._ranges = ranges
         self._rules = policy.rules.begin(model)
         self._constraints = Constraints(model, policy.target, policy.low, training=policy.training)
+        self._has_casts = policy.low is not BFLOAT16 or opset_of(model, "") >= FIRST_OPSET_WITH_BFLOAT16
         self._state = DecisionState(policy, self._constraints)
         self._decisions: dict[ir.Node, Decision] = {}
         self._folded = folded_nodes(in_order(model.graph))
@@ -150,7 +158,8 @@ class _Assigner:
         if INCLUDE in region_of(node):
             return self._forced(node, found)
         if found.form is None:
-            return self._rules.decide_without_form(node) or self._unsupported(node, found)
+            rounded = self._rules.decide_without_form(node) if self._has_casts else None
+            return rounded or self._unsupported(node, found)
         if node in self._folded:
             return Decision("high", "computed from constants alone: folded when the model is loaded", neutral=True)
         if reason := self._must_stay_float32(node, found.form):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.dtypes import BFLOAT16, LowFormat
 from amp_transpiler.graph.kind import Kind, kind_of
 from amp_transpiler.ops.dtype_attributes import DTYPE_ATTRIBUTES
 from amp_transpiler.ops.names import is_standard
@@ -20,7 +20,9 @@ from amp_transpiler.ops.schema import Signature, Slot, opset_of
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.operator import Imports, Operator, Types, imports_of, operator_of
 
-__all__ = ["Constraint", "Constraints", "LowForm", "is_float32", "touches_float32"]
+__all__ = ["FIRST_OPSET_WITH_BFLOAT16", "Constraint", "Constraints", "LowForm", "is_float32", "touches_float32"]
+
+FIRST_OPSET_WITH_BFLOAT16 = 13  # where Cast knows it
 
 _FLOAT = "tensor(float)"
 
@@ -163,6 +165,9 @@ class _Judge:
             return Constraint(None, slots)
         if self._low_type not in sig.allowed.get(_primary(slots), ()):
             return Constraint(None, f"the schema of {name}-{sig.since_version} does not permit {self._low.name}")
+        newest = dict(imports).get("", FIRST_OPSET_WITH_BFLOAT16)
+        if self._low is BFLOAT16 and newest < FIRST_OPSET_WITH_BFLOAT16:  # other domains have it at any opset
+            return Constraint(None, f"the schema of Cast-{newest} does not permit {self._low.name}")
         if self._training and standard and name in _LOWERED_FOR_TRAINING:
             found = _lowered_form(kind, sig)
             fits = inputs is None or found.form is None or found.form.inputs == inputs

@@ -18,13 +18,11 @@ from amp_transpiler.graph.walk import all_nodes, has_bodies
 from amp_transpiler.ops.kinds import COMPUTE
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.precision.constraints import Constraints, touches_float32
+from amp_transpiler.precision.constraints import FIRST_OPSET_WITH_BFLOAT16, Constraints, touches_float32
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.operator import operator_of
 
 __all__ = ["FIRST_OPSET_WITH_BFLOAT16", "OpsetChoice", "asked_opset", "choose_opset", "opset_for_io"]
-
-FIRST_OPSET_WITH_BFLOAT16 = 13  # where Cast knows it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

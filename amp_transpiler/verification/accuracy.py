@@ -95,7 +95,7 @@ def make_reference(source: Program, fallback: Program, inputs: Inputs | None) ->
         try:
             outputs = [named_outputs(session, sample) for sample in samples]
         except RUN_ERRORS as error:
-            message = f"the fp32 model fails on the given inputs: {error_text(error)}"
+            message = f"the fp32 model fails on the given inputs: {error_text(error, limit=180)}"
             raise InputError(f"{message}; supply inputs that it accepts") from error
     return Reference(program, samples, outputs, inputs is not None)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.errors import visible
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.child import TIMED_OUT, RuntimeCrash
 from amp_transpiler.verification.input_roles import CannotSynthesise, ModelInput, image_layout
@@ -22,6 +23,7 @@ __all__ = ["CannotSynthesise", "synthesise_inputs"]
 
 _MOST_ELEMENTS = 1 << 25  # larger guesses are skipped: a model may square the length of a long sequence
 
+_MOST_DIMENSIONS = 64  # numpy has no more
 _MOST_CRASHES = 4  # of ONNX Runtime, before no other guess is tried
 
 _CONSTANTS = {
@@ -88,6 +90,11 @@ def _feeds(
     length = sequence_length(inputs, found, guess)
     feeds = {}
     for info in inputs:
+        if len(found[info.name]) > _MOST_DIMENSIONS or math.prod(found[info.name]) > _MOST_ELEMENTS:
+            raise CannotSynthesise(
+                f"input '{visible(info.name, 60)}' of shape {visible(str(list(found[info.name])), 60)} is too large to "
+                f"be made up: at most {_MOST_ELEMENTS} elements are"
+            )
         # Seeded by name, so that an input keeps its values when others are added or removed.
         rng = np.random.default_rng([seed, *info.name.encode()])
         feeds[info.name] = _values(info, found[info.name], guess, length, rng, drawn=drawn)

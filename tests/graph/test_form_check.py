@@ -107,3 +107,27 @@ def test_a_graph_given_to_a_function():
     attribute.ref_attr_name = "branch"
     with pytest.raises(amp.ModelError, match="If 'y': attribute 'then_branch' refers to a graph"):
         amp.transpile(model)
+
+
+def test_a_cycle_names_a_node_on_it():
+    text = "(float[2] x) => (float[2] y) { [in] a = Neg (x) [one] b = Add (a, c) [two] c = Neg (b) [out] y = Neg (c) }"
+    with pytest.raises(amp.ModelError, match=r"the graph has a cycle: (Add 'one'|Neg 'two') reads its own result"):
+        amp.transpile(parse(text))
+
+
+@pytest.mark.parametrize("options", [{"target": "any", "level": "O2"}, {"mixed_ops": "softmax"}])
+def test_bfloat16_where_the_opset_has_no_casts_and_cannot_be_raised(options):
+    """An unknown operator keeps the opset; others that know bfloat16 would need casts that opset 9 lacks."""
+    model = parse(
+        """(float[2,8] x) => (float[2,8] y) { a = NoSuchOperator (x) [norm] b = SimplifiedLayerNormalization (a, g)
+            [soft] y = Softmax (b) }""",
+        opset=9,
+        g=array(8),
+    )
+    report = amp.transpile(model, dtype="bfloat16", verify=False, **options)
+    assert report.low_nodes == report.casts == 0
+
+
+def test_inputs_too_large_to_be_made_up():
+    report = amp.transpile(parse("(float[1048576,1048576] x) => (float[1048576,1048576] y) { y = Neg (x) }"))
+    assert report.verdict.startswith("structurally checked only: no inputs could be made up")

@@ -157,7 +157,7 @@ REFUSED = {
         "Relu 'o2' reads 'zz', which nothing computes",
     ),
     "a body returns an outer value": (lambda m: _branches(m, [], "x"), "an output of graph 'body' reads 'x'"),
-    "a circle of nodes": (lambda m: m.graph.node[0].input.__setitem__(0, "y"), "the graph has a cycle"),
+    "a circle of nodes": (lambda m: m.graph.node[0].input.__setitem__(0, "y"), "the graph has a cycle: "),
     "computed twice": (lambda m: m.graph.node[1].output.__setitem__(0, "h"), "Add 'h' computes 'h', defined before"),
     "computed and an input": (lambda m: m.graph.input.add(name="h"), "MatMul 'h' computes 'h', defined before"),
     "computed and an initializer": (
