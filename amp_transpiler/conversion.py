@@ -14,7 +14,7 @@ from amp_transpiler.errors import ModelError, OptionError
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
 from amp_transpiler.graph.form_check import check_forms
 from amp_transpiler.graph.garbage import collection_paused
-from amp_transpiler.graph.low_values import has_low_values
+from amp_transpiler.graph.low_values import has_values_of
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, drop_region, region_of
 from amp_transpiler.graph.shape_inference import complete_shapes
@@ -241,7 +241,7 @@ def adds_nothing(
     """
     if program.widened or policy.opset not in (None, own_opset):
         return None
-    if policy.low is not FLOAT32 and not has_low_values(program, dtypes=(policy.low.dtype,)):
+    if policy.low is not FLOAT32 and not has_values_of(program.model, (policy.low.dtype,)):
         return None
     trial = program.clone()
     conversion = convert(trial, policy, ranges)

@@ -1,4 +1,4 @@
-"""Whether a program holds float16 or bfloat16 values, even where no types are declared."""
+"""Whether a program holds float16 or bfloat16 values."""
 
 from __future__ import annotations
 
@@ -12,13 +12,27 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import initializer_tensors
 from amp_transpiler.graph.walk import all_nodes, scopes
 
-__all__ = ["has_low_values"]
+__all__ = ["has_low_values", "has_values_of"]
 
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "output_datatype")  # integers that name an element type
 
 
+def has_values_of(model: ir.Model, dtypes: Collection[ir.DataType]) -> bool:
+    """Whether any value of a model without functions, typed by `propagate_types`, has one of `dtypes`."""
+    return any(
+        value.dtype in dtypes
+        for scope in scopes(model)
+        for value in itertools.chain(
+            scope.graph.inputs, scope.graph.initializers.values(), *(node.outputs for node in scope.graph)
+        )
+    )
+
+
 def has_low_values(program: Program, *, dtypes: Collection[ir.DataType] = LOW_DTYPES) -> bool:
-    """Whether any value of the program, in any scope or function, is float16 or bfloat16, or one of `dtypes`."""
+    """Whether any value of the program, in any scope or function, is float16 or bfloat16, or one of `dtypes`.
+
+    Types need not be declared: attributes that make them count too.
+    """
     tensors = [tensor.dtype for tensor in initializer_tensors(program.model)]
     inputs = [value.dtype for scope in scopes(program.model) for value in scope.graph.inputs]
     if any(dtype in dtypes for dtype in (*tensors, *inputs)):

@@ -30,13 +30,16 @@ class GuardTransposes(Pass[PassResult]):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        names, count = NameAllocator(model), 0
-        for node in list(all_nodes(model)):
-            if node.op_type == "MatMul" and is_standard(node) and node.outputs[0].dtype == ir.DataType.FLOAT16:
-                count += any(_guard(node, side, names) for side in (0, 1))
+        products = [node for node in all_nodes(model) if node.op_type == "MatMul" and _is_float16(node)]
+        names = NameAllocator(model) if products else None
+        count = sum(any(_guard(node, side, names) for side in (0, 1)) for node in products if names is not None)
         if count:
             logger.info("%d products kept apart from a Transpose that would crash ONNX Runtime on the CPU", count)
         return PassResult(model, modified=bool(count), count=count)
+
+
+def _is_float16(node: ir.Node) -> bool:
+    return is_standard(node) and node.outputs[0].dtype == ir.DataType.FLOAT16
 
 
 def _guard(node: ir.Node, side: int, names: NameAllocator) -> bool:

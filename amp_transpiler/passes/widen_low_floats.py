@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES, dtype_name, low_format
+from amp_transpiler.graph.low_values import has_values_of
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.types import node_signature, set_dtype
 from amp_transpiler.graph.walk import WIDENED, Use, has_bodies, scopes
@@ -72,6 +73,8 @@ class WidenLowFloats(Pass[Widened]):
         self._new_io = frozenset(new_io)
 
     def call(self, model: ir.Model) -> Widened:
+        if not has_values_of(model, self._formats):
+            return Widened(model, modified=False)
         edit = _Edit(model, self._formats, self._new_io)
         edit.run()
         if not edit.values:
