@@ -230,8 +230,8 @@ def adds_nothing(
 ) -> tuple[Program, Conversion] | None:
     """Convert a copy of a prepared program; return it with its record if the source is what was asked for already.
 
-    That is so if it holds the wanted 16-bit format and nothing more becomes low, or, where float32 is wanted, if
-    it holds no 16-bit floats.
+    That is so if it holds the wanted 16-bit format, nothing more becomes low and no cast is saved, or, where float32
+    is wanted, if it holds no 16-bit floats.
 
     Args:
         program: the prepared program; not changed.
@@ -246,7 +246,7 @@ def adds_nothing(
     trial = program.clone()
     conversion = convert(trial, policy, ranges)
     made = conversion.assignment
-    gained = (conversion.converted, made.low_values, made.low_uses, made.rounded_values)
+    gained = (conversion.converted, conversion.casts_removed, made.low_values, made.low_uses, made.rounded_values)
     lowered = any(decision.precision == "low" for decision in made.decisions.values())
     return None if lowered or any(gained) else (trial, conversion)
 

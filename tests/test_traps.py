@@ -28,7 +28,7 @@ def test_converts_to_a_valid_and_close_model(name, level, dtype):
     trap = TRAPS[name]
     if not trap.random:
         report = support.convert(trap.model, trap.feeds, level, dtype, limit=trap.limit)
-        assert report.verdict.startswith("verified")
+        assert report.verdict.startswith(("verified", "nothing to do"))
         return
     report = amp.transpile(trap.model, level=level, dtype=dtype, verify=False)
     onnx.checker.check_model(report.program.to_onnx(), full_check=True)

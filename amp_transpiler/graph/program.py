@@ -20,6 +20,7 @@ from amp_transpiler.graph.names import values_by_name
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import REGION_KEY, current_region
 from amp_transpiler.graph.roles import ROLE_KEY, Role
+from amp_transpiler.graph.shape_inference import add_shapes
 
 __all__ = ["TRAINING_IR", "TRAINING_OPSET", "Persistable", "Program", "Variable", "install"]
 
@@ -225,18 +226,18 @@ class Program:
         self.outputs = [name for name in self.outputs if self.find(name) is not None]
 
     def to_onnx(self, scope: Mapping[str, np.ndarray] | None = None) -> onnx.ModelProto:
-        """Return the program as a protobuf message.
+        """Return the program as a protobuf message, with every shape that is known or can be inferred.
 
         Args:
             scope: values of persistables, which become initializers; None: persistables are graph inputs, and their
                 updates are outputs. A loaded program always contains its weights.
         """
         if not self.is_training:
-            return to_proto(self.model)
+            return add_shapes(to_proto(self.model))
         assembled = assemble(self, self.outputs, updates=scope is None)
         if scope is not None:
             with_values(assembled.model, self, scope)
-        return to_proto(assembled.model)
+        return add_shapes(to_proto(assembled.model))
 
 
 class Variable:

@@ -11,6 +11,7 @@ from amp_transpiler.conversion import Conversion
 from amp_transpiler.graph.external_data import external_files
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import tensor_bytes
+from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import opset_of
@@ -87,6 +88,7 @@ def describe_needless(
         written: bytes of the written copy, or None.
     """
     report.program = source.clone()
+    propagate_types(report.program.model)
     report.decisions = tuple(_rows(trial.model, conversion.assignment))
     report.nodes = len(report.decisions)
     report.high_nodes = sum(row.precision == "high" for row in report.decisions)
