@@ -120,12 +120,22 @@ def _attribute_faults(node: ir.Node, form: _Form) -> Iterator[str]:
             yield f"has an attribute '{name}' of type {attribute.type.name}, expected {ir.AttributeType(kind).name}"
         elif attribute.value is None:
             yield f"has an attribute '{name}' without a value"
+        elif attribute.type in _TEXTS and node.op_type != "Constant" and not _is_text(attribute.value):
+            yield f"has an attribute '{name}' that is not UTF-8"
     rule = dtype_attribute(node)
     given = node.attributes.get(rule.attribute) if rule is not None and not rule.holds_tensor else None
     if given is None or given.type != ir.AttributeType.INT:
         return
     if given.value not in _DTYPES or (not given.value and form.attributes[given.name][0]):
         yield f"has an attribute '{given.name}' of {given.value}, which is no element type"
+
+
+_TEXTS = (ir.AttributeType.STRING, ir.AttributeType.STRINGS)
+
+
+def _is_text(value: object) -> bool:
+    """Whether a string, or each of several, is one: `onnx_ir` keeps bytes that are not UTF-8."""
+    return all(isinstance(text, str) for text in (value if isinstance(value, (list, tuple)) else (value,)))
 
 
 _DTYPES = frozenset(dtype.value for dtype in ir.DataType)

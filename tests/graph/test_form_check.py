@@ -47,6 +47,11 @@ CASES = [
         lambda m: only(m).input.__setitem__(0, ""),
         "lacks its input 0 (A)",
     ),
+    (
+        '(float[1,4,2,2] x) => (float[1,1,4,4] y) { y = DepthToSpace <blocksize = 2, mode = "DCR"> (x) }',
+        lambda m: setattr(only(m).attribute[1], "s", b"\xff\xfe"),
+        "DepthToSpace 'y' has an attribute 'mode' that is not UTF-8",
+    ),
     (LOOP, lambda m: only(m).input.pop(), "Loop 'y' has 2 inputs, its body 3, expected 2"),
     (LOOP, lambda m: body(m).output.pop(), "Loop 'y' has 1 outputs and 1 states, its body 1 outputs"),
     (LOOP, lambda m: only(m).attribute.pop(), "Loop 'y' lacks its attribute 'body'"),
