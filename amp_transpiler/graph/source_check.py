@@ -292,7 +292,9 @@ class _Look:
         """Refuse broken functions that are called; drop the others."""
         functions = {(f.domain, f.name, f.overload): f for f in self._proto.functions}
         if len(functions) < len(self._proto.functions):
-            raise self._refusal("two model-local functions have the same name")
+            twice = next(f for f in self._proto.functions if functions[f.domain, f.name, f.overload] is not f)
+            name = visible(f"{twice.domain}::{twice.name}", 80)
+            raise self._refusal(f"two model-local functions have the same name, '{name}'")
         called: set[tuple[str, str, str]] | None = None
         self._in_function = True
         for key, function in functions.items():
@@ -490,6 +492,8 @@ def settle_declared_types(model: ir.Model, name: str) -> None:
                 if value.type is not None or value.shape is not None:
                     _settle(value)
     for value in model.graph.inputs:
+        if value.type is None and value.const_value is not None:  # the default of an input says it all
+            value.type = ir.TensorType(value.const_value.dtype)
         if value.type is None and not has_opaque_type(value):
             raise ModelError(f"{visible(name, 120)}: input '{visible(str(value.name), 60)}' has no type")
 

@@ -136,3 +136,16 @@ def test_bfloat16_where_the_opset_has_no_casts_and_cannot_be_raised(options):
 def test_inputs_too_large_to_be_made_up():
     report = amp.transpile(parse("(float[1048576,1048576] x) => (float[1048576,1048576] y) { y = Neg (x) }"))
     assert report.verdict.startswith("structurally checked only: no inputs could be made up")
+
+
+def test_an_untyped_input_has_the_type_of_its_default():
+    model = parse("(float[2,4] x, float[4] w) => (float[2,4] y) { y = Add (x, w) }", w=array(4))
+    model.graph.input[1].ClearField("type")
+    assert amp.transpile(model).verdict.startswith("verified")
+
+
+def test_two_functions_of_one_name():
+    function = '<domain: "local", opset_import: ["": 18]> f (x) => (y) { y = Neg (x) }'
+    text = "(float[2] x) => (float[2] y) { y = local.f (x) }"
+    with pytest.raises(amp.ModelError, match="two model-local functions have the same name, 'local::f'"):
+        amp.transpile(parse(text, function, function, imports=', "local": 1'))
