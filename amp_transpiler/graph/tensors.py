@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.walk import all_nodes, scopes
+from amp_transpiler.graph.walk import GRAPHS, scopes
 
 __all__ = ["initializer_tensors", "stored_tensors", "tensor_bytes"]
 
@@ -21,11 +21,19 @@ def initializer_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 def stored_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield the tensor of every initializer, and of every attribute that holds one."""
-    yield from initializer_tensors(model)
-    for node in all_nodes(model):
-        for attribute in node.attributes.data.values():  # the plain dict: its walk is several times faster
-            if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
-                yield attribute.as_tensor()
+    pending = [model.graph]
+    while pending:  # one walk of its own: every conversion asks several times
+        graph = pending.pop()
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+        for node in graph:
+            for attribute in node.attributes.data.values():  # the plain dict: its walk is several times faster
+                kind = attribute.type
+                if kind is ir.AttributeType.TENSOR and not attribute.is_ref():
+                    yield attribute.as_tensor()
+                elif kind in GRAPHS and not attribute.is_ref():
+                    pending += attribute.as_graphs() if kind is ir.AttributeType.GRAPHS else [attribute.as_graph()]
 
 
 def tensor_bytes(model: ir.Model) -> Iterator[int]:

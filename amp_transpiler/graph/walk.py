@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_transpiler.ops.names import is_standard
 
 __all__ = [
+    "GRAPHS",
     "WIDENED",
     "ControlPort",
     "Scope",
@@ -26,7 +27,8 @@ WIDENED = (
     "amp_transpiler.widened"  # key in `Node.meta`: the 16-bit format that a node computed in; not written to files
 )
 
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+"""Types of the attributes that hold bodies."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +63,7 @@ def has_bodies(node: ir.Node) -> bool:
     if not attributes:
         return False
     for attribute in attributes.values():  # noqa: SIM110  every walk asks this of every node: no generator
-        if attribute.type in _GRAPHS:
+        if attribute.type in GRAPHS:
             return True
     return False
 

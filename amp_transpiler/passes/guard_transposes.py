@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -31,8 +33,8 @@ class GuardTransposes(Pass[PassResult]):
 
     def call(self, model: ir.Model) -> PassResult:
         products = [node for node in all_nodes(model) if node.op_type == "MatMul" and _is_float16(node)]
-        names = NameAllocator(model) if products else None
-        count = sum(any(_guard(node, side, names) for side in (0, 1)) for node in products if names is not None)
+        names = functools.cache(lambda: NameAllocator(model))  # collecting the names takes longer than all the rest
+        count = sum(any(_guard(node, side, names) for side in (0, 1)) for node in products)
         if count:
             logger.info("%d products kept apart from a Transpose that would crash ONNX Runtime on the CPU", count)
         return PassResult(model, modified=bool(count), count=count)
@@ -42,7 +44,7 @@ def _is_float16(node: ir.Node) -> bool:
     return is_standard(node) and node.outputs[0].dtype == ir.DataType.FLOAT16
 
 
-def _guard(node: ir.Node, side: int, names: NameAllocator) -> bool:
+def _guard(node: ir.Node, side: int, names: Callable[[], NameAllocator]) -> bool:
     """Rewrite a product whose operand on `side` is transposed and whose other one is a matrix of weights."""
     operand, weights = node.inputs[side], node.inputs[1 - side]
     tensor = constant_of(weights)
@@ -52,7 +54,7 @@ def _guard(node: ir.Node, side: int, names: NameAllocator) -> bool:
     perm = _perm(transpose)
     if transpose is None or not _moves_the_batch(perm):
         return False
-    builder = NodeBuilder(node, names)
+    builder = NodeBuilder(node, names())
     if side == 0 and transpose is operand.producer() and perm[-1] == len(perm) - 1:
         _transpose_last(node, transpose, perm, builder)
     else:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of, is_pow_of_two
 from amp_transpiler.graph.dtypes import LOW_DTYPES, LowFormat
-from amp_transpiler.graph.walk import bodies, control_ports
+from amp_transpiler.graph.walk import bodies, control_ports, has_bodies
 from amp_transpiler.ops.kinds import BOUNDED, CAPPED, ROOT, SCATTER, SQUARES, SUM
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.table import column, operator_table
@@ -145,17 +145,17 @@ def _index_arithmetic(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults)
     """Floats made from integers, and floats computed from such floats and constants alone."""
     derived: set[ir.Value] = set()
     for node in nodes:
-        if not is_standard(node) or not any(map(is_float32, node.outputs)) or any(bodies(node)):
-            continue
         floats = [value for value in node.inputs if is_float32(value) and constant_of(value) is None]
-        if _applies_weights(node):
+        if any(value not in derived for value in floats) or not is_standard(node) or has_bodies(node):
             continue
-        if floats and all(value in derived for value in floats):
+        if not any(map(is_float32, node.outputs)) or _applies_weights(node):
+            continue
+        if floats:
             derived.update(node.outputs)
             yield node, "index arithmetic: computed from integers alone"
         elif any(value is not None and value.dtype in LOW_DTYPES for value in node.inputs):
             continue  # a cast of a 16-bit float
-        elif not floats and node.op_type in ("Cast", "Range", "Where", "CumSum"):
+        elif node.op_type in ("Cast", "Range", "Where", "CumSum"):
             derived.update(node.outputs)
             if node.op_type != "Cast":
                 yield node, "index arithmetic: computed from integers alone"
