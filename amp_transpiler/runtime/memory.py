@@ -20,20 +20,21 @@ def available_memory() -> int | None:
     return min(found) if found else None
 
 
-def peak_memory() -> int:
-    """Return the largest number of bytes that this process has had resident."""
+def peak_memory() -> int | None:
+    """Return the largest number of bytes that this process has had resident; None if unknown, as on Windows."""
     peak = _kilobytes(_PROC / "self" / "status", "VmHWM")
     if peak is not None:
         return peak
-    # Not on Linux, where a process inherits this number from its parent.
-    import resource
-
+    try:
+        import resource  # not on Linux, where a process inherits this number from its parent
+    except ImportError:  # Windows has no such module
+        return None
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return used if sys.platform == "darwin" else used * 1024
 
 
-def current_memory() -> int:
-    """Return the bytes that this process has resident now; its peak if that is unknown."""
+def current_memory() -> int | None:
+    """Return the bytes that this process has resident now; its peak if that is unknown; None if both are."""
     return _kilobytes(_PROC / "self" / "status", "VmRSS") or peak_memory()
 
 

@@ -132,11 +132,11 @@ class CPUPlace(Place):
         return array
 
     def memory_in_use(self) -> int | None:
-        """Return the bytes that this process has resident."""
+        """Return the bytes that this process has resident; None if unknown."""
         return memory.current_memory()
 
     def peak_memory(self) -> int | None:
-        """Return the most bytes that this process has had resident."""
+        """Return the most bytes that this process has had resident; None if unknown."""
         return memory.peak_memory()
 
 

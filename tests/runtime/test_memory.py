@@ -1,5 +1,7 @@
 """How much memory is available, and how much a process has used."""
 
+import sys
+
 import pytest
 
 from amp_transpiler.runtime import memory
@@ -48,3 +50,15 @@ def test_peak_memory_grows_with_what_is_used():
     assert memory.peak_memory() >= before + (40 << 20)
     del block
     assert memory.peak_memory() >= before + (40 << 20)
+
+
+def test_without_proc_and_the_module_resource_memory_is_unknown(machine, monkeypatch):
+    """As on Windows."""
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert memory.peak_memory() is None
+    assert memory.current_memory() is None
+
+
+def test_without_proc_the_peak_is_that_of_the_module_resource(machine):
+    assert memory.peak_memory() > 1 << 20
+    assert memory.current_memory() == memory.peak_memory()
