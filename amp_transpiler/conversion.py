@@ -135,7 +135,7 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     except OpsetConversionError as error:
         raise ModelError(
             f"{source}: uses operators newer than opset {policy.target.newest_opset}, which ONNX Runtime "
-            f"{policy.target.ort} does not know yet"
+            f"{policy.target.ort} does not know yet: {error}"
         ) from error
     try:
         program.notes += PassManager(_typed_passes(model, policy, ranges))(model).notes

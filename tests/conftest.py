@@ -6,6 +6,8 @@ import pathlib
 
 import pytest
 
+from tests.support import NEEDS_ONNX
+
 SUMMARY = "summary"  # a user property of a test under this name is printed at the end of the run
 
 
@@ -30,11 +32,21 @@ def corpus(request: pytest.FixtureRequest) -> pathlib.Path:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    lines = []
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if getattr(report, "when", None) == "call":
-                lines += [f"{report.nodeid}: {value}" for name, value in report.user_properties if name == SUMMARY]
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    told = [
+        f"{report.nodeid}: {value}"
+        for report in reports
+        if getattr(report, "when", None) == "call"
+        for name, value in report.user_properties
+        if name == SUMMARY
+    ]
+    _section(terminalreporter, "corpus", told)
+    skipped = [r for r in terminalreporter.stats.get("skipped", []) if isinstance(r.longrepr, tuple)]
+    reasons = [(report.nodeid, report.longrepr[2].removeprefix("Skipped: ")) for report in skipped]
+    _section(terminalreporter, "skipped for the installed onnx", [f"{i}: {r}" for i, r in reasons if NEEDS_ONNX in r])
+
+
+def _section(terminalreporter: pytest.TerminalReporter, title: str, lines: list[str]) -> None:
     if lines:
-        terminalreporter.section("corpus", sep="-")
+        terminalreporter.section(title, sep="-")
         terminalreporter.write_line("\n".join(sorted(lines)))

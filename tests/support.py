@@ -6,6 +6,8 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
+from packaging.version import Version
 
 import amp_transpiler as amp
 
@@ -13,6 +15,16 @@ LOW_NAMES = {"float16": "FLOAT16", "bfloat16": "BFLOAT16"}
 NUMPY = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 LIMITS = {"float16": 0.02, "bfloat16": 0.05}
 ORT_ERROR = "onnxruntime.capi.onnxruntime_pybind11_state"
+NEEDS_ONNX = "needs onnx "  # so begins the reason of every test that is skipped for the installed onnx
+
+
+def needs_onnx(version, reason):
+    """Skip a test, or a row of one, where the installed onnx is older than `version`."""
+    old = Version(onnx.__version__) < Version(version)
+    return pytest.mark.skipif(old, reason=f"{NEEDS_ONNX}{version} ({onnx.__version__} is installed): {reason}")
+
+
+HAS_SWIGLU = needs_onnx("1.23", "a table has a row for SwiGLU of opset 28")
 
 
 # ---- making models ----

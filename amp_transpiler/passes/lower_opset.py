@@ -27,7 +27,8 @@ class LowerOpset(Pass[PassResult]):
     and element types. A model that is not above `target` is left as it is, and so is the IR version.
 
     Raises:
-        OpsetConversionError: a node needs a newer opset. The model is as it was.
+        OpsetConversionError: a node needs a newer opset, or the installed onnx does not know the opset of the model.
+            The model is as it was.
     """
 
     def __init__(self, target: int) -> None:
@@ -37,6 +38,12 @@ class LowerOpset(Pass[PassResult]):
         source, target = standard_opset(model), self._target
         if source <= target:
             return PassResult(model, modified=False)
+        known = onnx.defs.onnx_opset_version()
+        if source > known:  # what its operators mean cannot be looked up
+            raise OpsetConversionError(
+                f"opset {source} is not known to the installed onnx {onnx.__version__}, "
+                f"which ends at opset {known}: install a newer onnx"
+            )
         called = (node for function in model.functions.values() for node in function.all_nodes() if is_standard(node))
         for node in (*standard_nodes(model), *called):
             if not _valid_before(node, source, target):

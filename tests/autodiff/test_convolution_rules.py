@@ -15,6 +15,7 @@ from tests.autodiff.gradient_check import (
     needs_torch,
     run_gradients,
 )
+from tests.support import needs_onnx
 
 RANDOM = np.random.default_rng(0)
 BATCH = 2
@@ -87,13 +88,14 @@ def test_conv(x, w, bias, strides, pads, dilations, group):
     check_by_torch(text("Conv", x, w, bias, of(strides, pads, dilations, group)), feeds(x, w, bias), function)
 
 
+PADS_RIGHT = needs_onnx("1.23", "the older reference evaluator pads a strided Conv wrongly")
 # x without batch, w, attributes
 AUTO_PADS = [
     ((1, 5), (2, 1, 2), 'auto_pad = "SAME_UPPER"'),
     ((1, 5), (2, 1, 2), 'auto_pad = "SAME_LOWER"'),
     ((2, 6, 5), (2, 1, 4, 3), 'auto_pad = "SAME_UPPER", strides = [2, 1], group = 2'),
-    ((2, 6, 5), (2, 1, 4, 3), 'auto_pad = "SAME_LOWER", strides = [2, 1], group = 2'),
-    ((1, 6, 5), (1, 1, 3, 2), 'auto_pad = "VALID", strides = [2, 2]'),
+    pytest.param((2, 6, 5), (2, 1, 4, 3), 'auto_pad = "SAME_LOWER", strides = [2, 1], group = 2', marks=PADS_RIGHT),
+    pytest.param((1, 6, 5), (1, 1, 3, 2), 'auto_pad = "VALID", strides = [2, 2]', marks=PADS_RIGHT),
     ((1, 5, 4), (1, 1, 2, 2), ""),
 ]
 

@@ -19,6 +19,7 @@ from amp_transpiler.systems.mxnet.conversion import (
 )
 from amp_transpiler.systems.mxnet.lists import default_mxnet_lists, like_mxnet_name
 from amp_transpiler.systems.paddle.default_colours import DEFAULT_COLOURS
+from tests.support import HAS_SWIGLU
 
 FORMATS = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 QUERIES = (list_lp16_ops, list_fp32_ops, list_widest_type_cast, list_lp16_fp32_ops)
@@ -48,6 +49,7 @@ def test_row_69_no_operator_is_on_two_lists_or_twice_on_one(dtype):
     assert [key for key, count in collections.Counter(listed(dtype)).items() if count > 1] == []
 
 
+@HAS_SWIGLU
 @FORMATS
 def test_row_69_every_listed_operator_exists(dtype):
     known = known_schemas()

@@ -11,6 +11,7 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.paddle.utils import unique_name
 from tests.paddle import nets
 from tests.support import (
+    HAS_SWIGLU,
     array,
     assert_valid,
     casts,
@@ -320,6 +321,7 @@ def test_what_type_inference_cannot_make_low_stays_as_written():
     assert "no float16 kernel" in reasons(report)["gru"]
 
 
+@HAS_SWIGLU
 @cell("stats / audit", "MXNet 2")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_lists_cover_operators_that_exist_once_each(dtype):
