@@ -205,7 +205,7 @@ def _left_alone(
     clock: Clock,
 ) -> Report:
     """Report that there is nothing to do, and copy the source to a destination that the user named."""
-    describe_needless(report, source, *needless, _copy_files(source, destination, clock))
+    describe_needless(report, *needless, _copy_files(source, destination, clock))
     return _timed(report, clock)
 
 

@@ -265,7 +265,17 @@ SOMETHING = {
     "another format": ("y = MatMul (x, w)", {"dtype": "bfloat16"}),
     "float32": ("y = MatMul (x, w)", {"dtype": "float32"}),
     "another opset": ("y = MatMul (x, w)", {"opset": 23}),
+    "a pair of casts": ("f = Cast <to = 1> (x) g = Cast <to = K> (f) y = MatMul (g, w)", {"level": "O2"}),
 }
+
+
+def test_nothing_to_do_needs_no_types_in_the_source(tmp_path):
+    """The source imports no version of an operator's domain, as ONNX Runtime allows."""
+    path = tmp_path / "model.onnx"
+    onnx.save(model("h = MatMul (x, w) y = com.microsoft.Gelu (h)", "float16"), path)
+    report = amp.transpile(path, tmp_path / "result.onnx")
+    assert report.verdict.startswith("nothing to do: ")
+    assert [value.dtype.name for node in report.program.model.graph for value in node.outputs] == ["FLOAT16"] * 2
 
 
 @pytest.mark.parametrize(("body", "options"), SOMETHING.values(), ids=SOMETHING)

@@ -11,7 +11,6 @@ from amp_transpiler.conversion import Conversion
 from amp_transpiler.graph.external_data import external_files
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import tensor_bytes
-from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import opset_of
@@ -75,20 +74,16 @@ def describe_result(report: Report, program: Program, conversion: Conversion) ->
     report.notes = (*program.notes, *report.notes)
 
 
-def describe_needless(
-    report: Report, source: Program, trial: Program, conversion: Conversion, written: int | None
-) -> None:
+def describe_needless(report: Report, trial: Program, conversion: Conversion, written: int | None) -> None:
     """Describe a source that is what was asked for already.
 
     Args:
         report: the report of the conversion.
-        source: the program.
-        trial: the same, converted: nothing that matters has changed.
+        trial: the source, converted: nothing that matters has changed.
         conversion: the record of that.
         written: bytes of the written copy, or None.
     """
-    report.program = source.clone()
-    propagate_types(report.program.model)
+    report.program = trial  # the source again, with names and types for every node
     report.decisions = tuple(_rows(trial.model, conversion.assignment))
     report.nodes = len(report.decisions)
     report.high_nodes = sum(row.precision == "high" for row in report.decisions)
