@@ -79,7 +79,10 @@ def _form(domain: str, op_type: str, opset: int) -> _Form | None:
 
 def _faults(node: ir.Node, opset: int) -> Iterator[str]:
     form = _form(node.domain, node.op_type, opset)
+    check = _CHECKS.get(node.op_type) if is_standard(node) else None
     if form is None:
+        if check is not None:
+            yield f"is no operator of opset {opset}"
         return
     yield from _count_faults("inputs", _present(node.inputs), form.inputs)
     yield from _count_faults("outputs", len(node.outputs), form.outputs, least=0)
@@ -88,7 +91,6 @@ def _faults(node: ir.Node, opset: int) -> Iterator[str]:
             yield f"lacks its input {index} ({name})"
     if node.attributes or any(required for required, _ in form.attributes.values()):
         yield from _attribute_faults(node, form)
-    check = _BODIES.get(node.op_type) if is_standard(node) else None
     if check is not None:
         yield from check(node)
 
@@ -167,8 +169,17 @@ def _scan_faults(node: ir.Node) -> Iterator[str]:
         yield f"has {len(node.outputs)} outputs, its body {len(body.outputs)}"
 
 
-_BODIES: dict[str, Callable[[ir.Node], Iterator[str]]] = {
+def _split_faults(node: ir.Node) -> Iterator[str]:
+    """Both ONNX's inference and ONNX Runtime end the process where there are more outputs than the attribute says."""
+    given = node.attributes.get("num_outputs")
+    if given is not None and given.as_int() < len(node.outputs):
+        yield f"has an attribute 'num_outputs' of {given.as_int()}, but {len(node.outputs)} outputs"
+
+
+_CHECKS: dict[str, Callable[[ir.Node], Iterator[str]]] = {
     "If": _if_faults,
     "Loop": _loop_faults,
     "Scan": _scan_faults,
+    "Split": _split_faults,
 }
+"""Operators that need more than their schema's counts and types."""

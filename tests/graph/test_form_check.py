@@ -57,6 +57,12 @@ CASES = [
     (LOOP, lambda m: only(m).attribute.pop(), "Loop 'y' lacks its attribute 'body'"),
     (SCAN, lambda m: setattr(only(m).attribute[0], "i", 9), "'num_scan_inputs' of 9, its body 2 inputs"),
     (SCAN, lambda m: only(m).output.append("z"), "Scan 'y' has 2 outputs, its body 1"),
+    (SCAN, lambda m: m.opset_import.add(domain="", version=0), "Scan 'y' is no operator of opset 0"),
+    (
+        "(float[4,2] x) => (float[2,2] y, float[2,2] z) { y, z = Split <num_outputs = 2> (x) }",
+        lambda m: setattr(only(m).attribute[0], "i", 1),
+        "Split 'y' has an attribute 'num_outputs' of 1, but 2 outputs",
+    ),
     (IF, lambda m: only(m).output.append("z"), "If 'y' has 2 outputs, its then_branch 1"),
     (IF, lambda m: only(m).attribute.pop(), "If 'y' lacks its attribute 'else_branch'"),
 ]
