@@ -171,6 +171,18 @@ def test_what_a_row_cites_is_there(page):
     assert missing == []
 
 
+def test_what_the_page_of_attacks_cites_is_there():
+    lines = (DOCS / "robustness.md").read_text(encoding="utf-8").splitlines()
+    cells = [line.strip("|").split("|")[-1] for line in lines if line.startswith("|") and "`" in line]
+    missing = []
+    for cell in cells:
+        files, tests = cited(cell)
+        sources = [(ROOT / "tests" / name).read_text(encoding="utf-8") for name in files]
+        missing += [name for name in tests if not any(f"def {name}(" in source for source in sources)]
+        assert tests, cell
+    assert missing == []
+
+
 @pytest.mark.parametrize("path", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda path: path.name)
 def test_relative_links_lead_somewhere(path):
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8"))
@@ -183,6 +195,8 @@ def test_files_that_a_page_names_exist(path):
     assert [name for name in names if not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize("name", ["raf", "mxnet", "sambanova", "pytorch", "behaviours", "paddle_behaviours"])
+@pytest.mark.parametrize(
+    "name", ["raf", "mxnet", "sambanova", "pytorch", "behaviours", "paddle_behaviours", "robustness"]
+)
 def test_the_readme_leads_to_every_page(name):
     assert f"(docs/{name}.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
