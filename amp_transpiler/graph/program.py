@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.errors import InputError
+from amp_transpiler.errors import InputError, ModelError, innermost_text
 from amp_transpiler.graph.assemble import assemble, with_values
 from amp_transpiler.graph.builder import GraphBuilder, Operand
 from amp_transpiler.graph.dtypes import parse_dtype
@@ -199,8 +199,15 @@ class Program:
         Args:
             for_test: remove the backward pass and the optimizer, and switch BatchNormalization and Dropout to
                 inference. Persistable values keep their names, so both programs share them through the scope.
+
+        Raises:
+            ModelError: a node reads a value that is not computed before it in its own body, but has a namesake outside.
         """
-        copy = Program(self.model.clone(), self.source)
+        try:
+            model = self.model.clone()
+        except RuntimeError as error:  # onnx_ir's cloner goes through the nodes in their order
+            raise ModelError(f"{self.source or 'the model'}: the model is invalid: {innermost_text(error)}") from error
+        copy = Program(model, self.source)
         copy.notes = list(self.notes)
         copy.persistables = {name: dataclasses.replace(p) for name, p in self.persistables.items()}
         copy.updates = dict(self.updates)

@@ -4,6 +4,7 @@ import onnx
 import pytest
 
 import amp_transpiler as amp
+from amp_transpiler.errors import ModelError
 from tests.support import array, parse
 
 LOOP = """(float[2,4] x) => (float[2,4] y) { y = Loop (n, c, x) <body = b (int64 i, bool k, float[2,4] a)
@@ -155,3 +156,12 @@ def test_two_functions_of_one_name():
     text = "(float[2] x) => (float[2] y) { y = local.f (x) }"
     with pytest.raises(amp.ModelError, match="two model-local functions have the same name, 'local::f'"):
         amp.transpile(parse(text, function, function, imports=', "local": 1'))
+
+
+def test_a_value_that_hides_a_namesake_before_it_is_computed_is_refused():
+    """ONNX Runtime calls such a body a cycle."""
+    text = """(float[2] x, bool c) => (float[2] y) { w = Neg (x) y = If (c) <
+        then_branch = t () => (float[2] a) { b = Relu (w) w = Neg (b) a = Add (b, w) },
+        else_branch = e () => (float[2] d) { d = Neg (x) }> }"""
+    with pytest.raises(ModelError, match=r"the model is invalid: .*'w|w.* used by node"):
+        amp.transpile(parse(text))
