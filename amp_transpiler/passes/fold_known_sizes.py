@@ -77,8 +77,9 @@ _OPERATORS = {"Cast", *_MOVES, *_ARITHMETIC}
 class FoldKnownSizes(Pass[PassResult]):
     """Replaces floats of the main graph that depend on fixed sizes alone by constants; counts them.
 
-    Sizes are inferred from the graph's inputs and weights. Shapes that the model declares for other values do not
-    count: they may be wrong. Integers stay as they are, since ONNX Runtime computes them where it needs them.
+    Only sizes of values that have open ones too count: where all are fixed, ONNX Runtime folds. Sizes are inferred from
+    the graph's inputs and weights. Shapes that the model declares for other values do not count: they may be wrong.
+    Integers stay as they are, since ONNX Runtime computes them where it needs them.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -116,6 +117,8 @@ def _known_values(graph: ir.Graph, sizes: Mapping[str, Sequence[int | None]]) ->
             continue
         if node.op_type == "Shape" and node.inputs and node.inputs[0] is not None and str(node.inputs[0].name) in sizes:
             dims = [_UNKNOWN if size is None else size for size in sizes[str(node.inputs[0].name)]]
+            if _UNKNOWN not in dims:
+                continue  # ONNX Runtime folds it
             first, last = node.attributes.get_int("start", 0), node.attributes.get_int("end", len(dims))
             known[node.outputs[0]] = np.array(dims[first:last], np.int64)
         elif node.op_type in _OPERATORS and any(value in known for value in node.inputs):

@@ -49,7 +49,10 @@ TEXTS = {
     "numbers": ("(float[2] x) => (float[2] y) { [k] c = Constant <value_float = 2.0> () [a] y = Mul (x, c) }", {}),
     "identities": ("(float[2] x) => (float[2] y) { [i] j = Identity (w) [a] y = Add (x, j) }", {"w": array(2)}),
     "a fixed size": (
-        "(float[2] x) => (float[2] y) { [a] s = Shape (x) [b] f = Cast <to = 1> (s) [c] y = Div (x, f) }",
+        (
+            "(float[N,2] x) => (float[N,2] y) {"
+            " [a] s = Shape <start = 1> (x) [b] f = Cast <to = 1> (s) [c] y = Div (x, f) }"
+        ),
         {},
     ),
     "unread identity": ("(float[2] x) => (float[2] y) { [i] j = Identity (w) [a] y = Neg (x) }", {"w": array(2)}),

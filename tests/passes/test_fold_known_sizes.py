@@ -53,6 +53,13 @@ CASES = {
         [4.0],
         ["Cast", "Constant", "Mul", "Mul", "Neg", "Shape", "Slice"],
     ),
+    "all sizes fixed: ONNX Runtime folds them": (
+        "float[3,8] x",
+        (3, 8),
+        f"h = MatMul (x, w) {SCALE}",
+        [],
+        ["Cast", "Div", "MatMul", "Mul", "Shape", "Slice", "Sqrt", "Sqrt"],
+    ),
     "integers are ONNX Runtime's": (
         "float[2,8] x",
         (2, 8),
