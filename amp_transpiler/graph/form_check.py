@@ -48,7 +48,7 @@ def _first_output(node: ir.Node) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Form:
-    """What a schema says of a node's form."""
+    """The part of a schema that a node's form must match."""
 
     inputs: tuple[int, int]
     outputs: tuple[int, int]
