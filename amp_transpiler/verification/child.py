@@ -48,7 +48,7 @@ class RuntimeCrash(Exception):
 
 
 _DEATHS = {
-    "SIGKILL": "ONNX Runtime's process was killed (SIGKILL), perhaps for want of memory",
+    "SIGKILL": "ONNX Runtime's process was killed (SIGKILL), perhaps because memory ran out",
     TIMED_OUT: f"ONNX Runtime gave no answer within {TIMEOUT:.0f} s",
 }
 

@@ -38,7 +38,7 @@ Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Basis:
-    """What a written file is checked against.
+    """The facts that a written file is checked against.
 
     Attributes:
         source: the program as the user gave it.

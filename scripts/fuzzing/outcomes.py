@@ -39,7 +39,7 @@ FAULTS = frozenset(row.name for row in CLASSES if row.fault)
 
 @dataclasses.dataclass(slots=True)
 class Outcome:
-    """What became of one mutant.
+    """The outcome of one mutant.
 
     Attributes:
         index: the number of the mutant.
@@ -70,7 +70,7 @@ class Outcome:
 
     @property
     def signature(self) -> str:
-        """What two outcomes of one cause share."""
+        """The part that two outcomes of one cause have in common."""
         if self.kind in {"vague", "wrong", "leftovers"}:
             return f"{self.kind} {_without_names(self.detail)[:60]}"
         return f"{self.kind} {self.detail.split(':')[0]} {self.where}"

@@ -1,4 +1,4 @@
-"""What the worker and the judge share."""
+"""Messages between the fuzzer, its worker and its judge."""
 
 from __future__ import annotations
 
