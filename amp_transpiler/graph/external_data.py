@@ -46,11 +46,13 @@ def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
     Raises:
         ModelError: a file is missing, too short, or outside the model's folder.
     """
-    files = _Files(path)
+    files, in_use = _Files(path), []
     for scope in scopes(model):
         for value in scope.graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
                 weights = files.weights(value.const_value)
+                if weights.nbytes > _SMALL:
+                    in_use.append(weights)
                 value.const_value = in_memory(weights) if weights.nbytes <= _SMALL else weights
         for node in scope.graph:
             for name, attribute in list(
@@ -62,7 +64,7 @@ def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
                         node.attributes[name] = ir.AttrTensor(name, in_memory(files.weights(tensor)))
     model.meta[_FILES] = frozenset(files.seen)
     with _IN_USE_LOCK:
-        _IN_USE.update(tensor for tensor in stored_tensors(model) if isinstance(tensor, ir.ExternalTensor))
+        _IN_USE.update(in_use)
 
 
 class _Files:

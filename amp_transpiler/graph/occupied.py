@@ -10,7 +10,7 @@ from amp_transpiler.graph.data_files import is_data_name, locations
 from amp_transpiler.graph.external_data import external_files
 from amp_transpiler.graph.program import Program
 
-__all__ = ["belongs_to_result", "files_of", "is_same_file", "occupied"]
+__all__ = ["belongs_to_result", "files_of", "is_same_file", "occupied", "same_file"]
 
 
 def files_of(model: Program | str | os.PathLike[str]) -> set[pathlib.Path]:
@@ -38,10 +38,14 @@ def occupied(path: str | os.PathLike[str], programs: Iterable[Program | str | os
     exists = os.path.lexists(place)
     for program in programs:
         files = files_of(program) if exists or isinstance(program, Program) else {_resolved(program)}
-        for file in sorted(files):
-            if is_same_file(place, file):
-                return file
+        if taken := same_file(place, files):
+            return taken
     return None
+
+
+def same_file(path: pathlib.Path, files: Iterable[pathlib.Path]) -> pathlib.Path | None:
+    """Return the first of `files`, all resolved, that the resolved `path` also names, or None."""
+    return next((file for file in sorted(files) if is_same_file(path, file)), None)
 
 
 def belongs_to_result(path: str | os.PathLike[str], destination: str | os.PathLike[str]) -> bool:

@@ -8,7 +8,7 @@ import dataclasses
 import errno
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import onnx
@@ -21,12 +21,12 @@ from amp_transpiler.graph.external_data import files_in_use, in_memory
 from amp_transpiler.graph.file_lock import LockBusy
 from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.loading import load
-from amp_transpiler.graph.occupied import files_of, occupied
+from amp_transpiler.graph.occupied import files_of, same_file
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.shape_inference import add_shapes
 from amp_transpiler.graph.staging import note, placing, staging_folder
-from amp_transpiler.graph.tensors import initializer_tensors, tensor_bytes
+from amp_transpiler.graph.tensors import stored_tensors
 
 __all__ = ["Staged", "check_data_place", "check_destination", "save", "stage"]
 
@@ -97,8 +97,12 @@ class Staged:
 
 def check_destination(destination: pathlib.Path, program: Program) -> None:
     """Raise OutputError if `destination` is not writable, or if writing there would destroy a source."""
+    _check_destination(destination, program, files_of(program))
+
+
+def _check_destination(destination: pathlib.Path, program: Program, sources: Iterable[pathlib.Path]) -> None:
     place = regular_place(destination)
-    if taken := occupied(place, [program]):
+    if taken := same_file(place, sources):
         if program.source is not None and taken == pathlib.Path(os.path.realpath(program.source)):
             raise OutputError(f"{destination}: output and input are the same file; the source is never overwritten")
         raise OutputError(f"{destination}: is external data of {program!r}; choose another output")
@@ -133,17 +137,18 @@ def stage(
     Raises:
         OutputError: the destination is unusable, or the disk is full. Nothing is left behind.
     """
-    check_destination(pathlib.Path(destination), program)
+    sources = frozenset(files_of(program))
+    _check_destination(pathlib.Path(destination), program, sources)
     target = regular_place(pathlib.Path(destination))
     if external is None:
-        external = sum(tensor_bytes(program.model)) > _INLINE_LIMIT or _has_external_data(program.model)
+        external = _belongs_outside(list(stored_tensors(program.model)))
     if external:
         check_data_place(pathlib.Path(destination), target)
     try:
         with staging_folder(target.parent) as folder:
             path = folder / target.name
             data = _write(program.model, path, external, durable, progress)
-            yield Staged(path, target, data, durable, frozenset(files_of(program)))
+            yield Staged(path, target, data, durable, sources)
     except OSError as error:
         if error.errno in _DISK_FAULTS:
             raise OutputError(f"{target}: cannot be written: {error.strerror}; nothing was left behind") from error
@@ -249,8 +254,7 @@ def _restoring(model: ir.Model) -> Iterator[list[ir.Value]]:
             value.const_value = tensor
 
 
-def _has_external_data(model: ir.Model) -> bool:
-    return any(
-        isinstance(tensor, ir.ExternalTensor) or getattr(tensor, "streamed", False)
-        for tensor in initializer_tensors(model)
-    )
+def _belongs_outside(tensors: Sequence[ir.TensorProtocol]) -> bool:
+    """Whether weights are outside already, or are too large for a message."""
+    outside = any(isinstance(tensor, ir.ExternalTensor) or getattr(tensor, "streamed", False) for tensor in tensors)
+    return outside or sum(tensor.nbytes for tensor in tensors) > _INLINE_LIMIT

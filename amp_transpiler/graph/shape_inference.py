@@ -49,9 +49,6 @@ def add_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     wanted = _open_values(proto)
     if not wanted:
         return proto
-    for dim in (dim for info in wanted.values() for dim in _dims(info)):
-        if dim.dim_value < 0:
-            dim.Clear()
     try:
         inferred = onnx.shape_inference.infer_shapes(skeleton(proto), data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
@@ -62,8 +59,16 @@ def add_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     for graph in _graphs(inferred.graph):
         for info in (*graph.value_info, *graph.output):
             mine = wanted.get(info.name)
-            if mine is not None and info.type.tensor_type.HasField("shape"):
-                _fill_in(mine.type.tensor_type, info, symbols if info.name in outputs else None)
+            if mine is not None:
+                found, tensor = info.type.tensor_type, mine.type.tensor_type
+                if not found.HasField("shape"):
+                    continue
+                if not tensor.HasField("shape"):
+                    tensor.shape.CopyFrom(found.shape)
+                else:
+                    _fill_in(tensor.shape, found.shape)
+                if info.name in outputs:
+                    _drop_other_names(tensor.shape, symbols)
     return proto
 
 
@@ -78,27 +83,34 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _open_values(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
-    """Return what is not fully known, by name, without names that sibling bodies use twice."""
+    """Return the tensors of which the shape or a size is not known, by name; without names that sibling bodies share.
+
+    Negative sizes are cleared: they mean the same, and inference takes them for numbers.
+    """
     found: dict[str, onnx.ValueInfoProto] = {}
     twice: set[str] = set()
     seen: set[str] = set()
     for graph in _graphs(proto.graph):
         for info in (*graph.value_info, *graph.output):
-            name = info.name
+            name, type_ = info.name, info.type
             if name in seen:
                 twice.add(name)
-            elif _is_open(info):
-                found[name] = info
+            elif type_.HasField("tensor_type"):
+                tensor = type_.tensor_type
+                if not tensor.HasField("shape") or _has_open_size(tensor.shape):
+                    found[name] = info
             seen.add(name)
     return {name: info for name, info in found.items() if name not in twice} if twice else found
 
 
-def _is_open(info: onnx.ValueInfoProto) -> bool:
-    """Whether `info` is a tensor of which the shape, or a size, is not known."""
-    if info.type.WhichOneof("value") != "tensor_type":
-        return False
-    tensor = info.type.tensor_type
-    return not tensor.HasField("shape") or any(map(_is_open_size, tensor.shape.dim))
+def _has_open_size(shape: onnx.TensorShapeProto) -> bool:
+    is_open = False
+    for dim in shape.dim:
+        if _is_open_size(dim):
+            is_open = True
+            if dim.dim_value < 0:
+                dim.Clear()
+    return is_open
 
 
 def _is_open_size(dim: onnx.TensorShapeProto.Dimension) -> bool:
@@ -106,19 +118,18 @@ def _is_open_size(dim: onnx.TensorShapeProto.Dimension) -> bool:
     return kind is None or (dim.dim_value < 0 if kind == "dim_value" else not dim.dim_param)
 
 
-def _fill_in(tensor: onnx.TypeProto.Tensor, inferred: onnx.ValueInfoProto, symbols: set[str] | None) -> None:
-    """Take over what `inferred` knows; of names only those in `symbols`, unless that is None."""
-    sizes = _dims(inferred)
-    if not tensor.HasField("shape"):
-        tensor.shape.CopyFrom(inferred.type.tensor_type.shape)
-    elif len(tensor.shape.dim) == len(sizes):
-        for old, new in zip(tensor.shape.dim, sizes, strict=True):
+def _fill_in(shape: onnx.TensorShapeProto, found: onnx.TensorShapeProto) -> None:
+    """Take over sizes of `found` where `shape` has none."""
+    if len(shape.dim) == len(found.dim):
+        for old, new in zip(shape.dim, found.dim, strict=True):
             if _is_open_size(old):
                 old.CopyFrom(new)
-    if symbols is None:
-        return
-    for dim in tensor.shape.dim:
-        if dim.WhichOneof("value") == "dim_param" and dim.dim_param not in symbols:
+
+
+def _drop_other_names(shape: onnx.TensorShapeProto, names: set[str]) -> None:
+    """Leave sizes open that have a name which is not one of `names`."""
+    for dim in shape.dim:
+        if dim.WhichOneof("value") == "dim_param" and dim.dim_param not in names:
             dim.ClearField("dim_param")
 
 

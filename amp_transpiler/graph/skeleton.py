@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from itertools import starmap
+
 import onnx
 
 from amp_transpiler.graph.stand_ins import stand_ins
@@ -42,13 +45,18 @@ class _Writer:
         target.value_info.extend(source.value_info)
         for tensor in source.initializer:
             self._constant(tensor, target)
-        nodes: list[onnx.NodeProto] = []
+        if all(starmap(self._is_plain, {(node.domain, node.op_type) for node in source.node})):
+            target.node.extend(source.node)
+            return
         for node in source.node:
             if not self._is_known(node.domain, node.op_type):
-                nodes += stand_ins(node, self._weights, self._placeholder)
+                target.node.extend(stand_ins(node, self._weights, self._placeholder))
             else:
-                nodes.append(self._with_bodies(node) if node.op_type in CONTROL_FLOW else node)
-        target.node.extend(nodes)
+                target.node.append(self._with_bodies(node) if node.op_type in CONTROL_FLOW else node)
+
+    def _is_plain(self, domain: str, op_type: str) -> bool:
+        """Whether nodes of an operator can be taken as they are."""
+        return op_type not in CONTROL_FLOW and self._is_known(domain, op_type)
 
     def _is_known(self, domain: str, op_type: str) -> bool:
         known = self._known.get((domain, op_type))
@@ -70,10 +78,7 @@ class _Writer:
 
     def _constant(self, tensor: onnx.TensorProto, target: onnx.GraphProto) -> None:
         self._weights[tensor.name] = tensor
-        size = 1
-        for dimension in tensor.dims:
-            size *= dimension
-        if size <= _SMALL and tensor.data_type in _DATA:
+        if tensor.data_type in _DATA and math.prod(tensor.dims) <= _SMALL:
             target.initializer.append(tensor)
         else:
             empty = target.initializer.add()  # inference reads the data of small ones only
