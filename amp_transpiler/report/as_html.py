@@ -11,12 +11,11 @@ from amp_transpiler.report.report import Report
 from amp_transpiler.report.table import (
     human_bytes,
     human_number,
-    human_percent,
     is_float,
     outputs_worst_first,
     printable,
 )
-from amp_transpiler.report.wording import PRECISIONS, precision_name, reasons, remarks, target_words
+from amp_transpiler.report.wording import PRECISIONS, percent, precision_name, reasons, remarks, target_words
 
 __all__ = ["page", "summary"]
 
@@ -86,7 +85,7 @@ def summary(report: Report) -> str:
         for precision in PRECISIONS
     )
     rows = "".join(
-        f"<tr><td>{_html(output.name)}</td><td>{human_percent(output.relative) if is_float(output.dtype) else '-'}</td>"
+        f"<tr><td>{_html(output.name)}</td><td>{percent(output.relative) if is_float(output.dtype) else '-'}</td>"
         f"<td>{human_number(output.max_abs)}</td><td>{output.nonfinite}</td></tr>"
         for output in outputs_worst_first(report.outputs.values())[:_OUTPUTS_IN_SUMMARY]
     )
@@ -146,7 +145,7 @@ def _tiles(report: Report) -> str:
         tiles.append((human_bytes(report.file_bytes[1]), f"on disk, was {human_bytes(report.file_bytes[0])}"))
     floats = [output for output in outputs_worst_first(report.outputs.values()) if is_float(output.dtype)]
     if floats:
-        tiles.append((human_percent(floats[0].relative), "relative error of the worst output"))
+        tiles.append((percent(floats[0].relative), "relative error of the worst output"))
     cells = "".join(f'<div><b>{big}</b><span class="soft">{small}</span></div>' for big, small in tiles)
     return f'<div class="tiles">{cells}</div>'
 
@@ -178,7 +177,7 @@ def _outputs(report: Report) -> str:
         exact = is_float(output.dtype)
         figures = (
             human_number(output.max_abs),
-            human_percent(output.relative) if exact else "-",
+            percent(output.relative) if exact else "-",
             f"{output.cosine:.6f}" if exact else "-",
             str(output.nonfinite),
             str(output.nonfinite_reference),

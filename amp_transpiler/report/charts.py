@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from amp_transpiler.report.report import OutputComparison, Precision, Report
-from amp_transpiler.report.table import human_percent, is_float, outputs_worst_first, printable
-from amp_transpiler.report.wording import PRECISIONS, precision_name
+from amp_transpiler.report.table import is_float, outputs_worst_first, printable
+from amp_transpiler.report.wording import PRECISIONS, percent, precision_name
 
 __all__ = ["error_chart", "operator_chart"]
 
@@ -60,7 +60,7 @@ def error_chart(outputs: Sequence[OutputComparison]) -> str:
     for index, output in enumerate(shown):
         bad = output.nonfinite > 0 or not math.isfinite(output.relative)
         width = _decade_position(output.relative) - _LABELS if not bad else float(_WIDTH - _LABELS - _VALUES)
-        figure = f"{output.nonfinite} non-finite" if output.nonfinite else human_percent(output.relative)
+        figure = f"{output.nonfinite} non-finite" if output.nonfinite else percent(output.relative)
         tip = escape(f"{printable(output.name)}: {figure}")
         bar = _bar(index, _LABELS, max(width, 2.0), "bad" if bad else "low", tip)
         rows.append(_label(index, output.name) + bar + _value(index, _LABELS + max(width, 2.0), figure))
@@ -81,7 +81,7 @@ def _axis(rows: int) -> str:
     for decade in range(_DECADES[0], _DECADES[1] + 1):
         position = _decade_position(10.0**decade)
         parts.append(f'<line class="grid" x1="{position:.1f}" x2="{position:.1f}" y1="0" y2="{height}"/>')
-        text = human_percent(10.0**decade)
+        text = percent(10.0**decade)
         parts.append(f'<text class="tick" x="{position:.1f}" y="{height + 15}" text-anchor="middle">{text}</text>')
     return "".join(parts)
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from amp_transpiler.errors import visible
 from amp_transpiler.report.report import OutputComparison, Precision, Report
-from amp_transpiler.report.wording import PRECISIONS, precision_name, reasons, remarks, target_words
+from amp_transpiler.report.wording import PRECISIONS, percent, precision_name, reasons, remarks, target_words
 
 if TYPE_CHECKING:
     from amp_transpiler.runtime.benchmark import BenchmarkResult
@@ -22,7 +22,6 @@ __all__ = [
     "benchmark_table",
     "human_bytes",
     "human_number",
-    "human_percent",
     "is_float",
     "outputs_worst_first",
     "printable",
@@ -57,14 +56,6 @@ def human_bytes(count: int | None) -> str:
 def human_number(value: float) -> str:
     """Return three significant digits, or `0`, `nan`, `inf`."""
     return "0" if value == 0 else f"{value:.2e}" if math.isfinite(value) else str(value)
-
-
-def human_percent(fraction: float) -> str:
-    """Return a fraction as a percentage with three significant digits (`0.012` gives `1.2%`)."""
-    if not math.isfinite(fraction):
-        return str(fraction)
-    percent = 100 * fraction
-    return f"{percent:.3g}%" if percent == 0 or percent >= 1e-3 else f"{percent:.2g}%"
 
 
 def is_float(dtype: str) -> bool:
@@ -211,7 +202,7 @@ def _outputs(report: Report) -> RenderableType:
         table.add_row(*_output_row(output))
     parts: list[RenderableType] = [table]
     if len(shown) < len(ordered):
-        worst = human_percent(ordered[len(shown)].relative)
+        worst = percent(ordered[len(shown)].relative)
         parts.append(Text(f"and {len(ordered) - len(shown)} more, relative error at most {worst}", style="dim"))
     return Padding(Group(*parts), (1, 0, 0, 2), expand=False)
 
@@ -224,7 +215,7 @@ def _output_row(output: OutputComparison) -> tuple[str | Text, ...]:
     nonfinite = Text(str(output.nonfinite), style="bold red" if output.nonfinite else "")
     if output.nonfinite_reference:
         nonfinite.append(f" ({output.nonfinite_reference} in fp32)", style="not bold")
-    relative = human_percent(output.relative)
+    relative = percent(output.relative)
     return name, dtype, human_number(output.max_abs), relative, f"{output.cosine:.6f}", nonfinite
 
 

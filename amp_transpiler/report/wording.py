@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import collections
+import math
 import re
 from collections.abc import Iterator
 
 from amp_transpiler.report.report import Precision, Report
 
-__all__ = ["PRECISIONS", "precision_name", "reasons", "remarks", "target_words"]
+__all__ = ["PRECISIONS", "percent", "precision_name", "reasons", "remarks", "target_words"]
 
 PRECISIONS: tuple[Precision, ...] = ("low", "high", "untouched")  # in the order of every table and chart
 
@@ -23,6 +24,18 @@ _HARDLY_SMALLER = 0.95
 
 # Made by ONNX Runtime's optimizer, some of them for the CPU alone.
 _FUSED = re.compile(r"com\.microsoft::Fused\w+|com\.microsoft\.nchwc::\w+")
+
+
+def percent(fraction: float) -> str:
+    """Return an error or a share as a percentage with three significant digits.
+
+    `0.000764` gives `0.0764%`, `1e-9` gives `1e-07%`, `0` gives `0%`; what is not finite stays `nan` or `inf`.
+    """
+    if not math.isfinite(fraction):
+        return str(fraction)
+    text = f"{100 * fraction:.3g}"
+    # From 1000 on, `g` would write an exponent; digits are easier to read there.
+    return f"{float(text):.0f}%" if 1000 <= abs(float(text)) < 1e6 else f"{text}%"
 
 
 def precision_name(precision: Precision, report: Report) -> str:

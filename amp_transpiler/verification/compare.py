@@ -51,6 +51,7 @@ class _Sums:
     nonfinite_reference: int = 0
     nonfinite: int = 0
     mismatched: int = 0
+    elements: int = 0
     wholly_different: bool = False
 
 
@@ -81,6 +82,8 @@ def _compare(
         nonfinite=sums.nonfinite,
         mismatched=sums.mismatched,
         samples=len(samples),
+        elements=sums.elements,
+        structure_differs=sums.wholly_different,
     )
 
 
@@ -121,14 +124,17 @@ def _add(sums: _Sums, reference: np.ndarray, result: np.ndarray | None) -> None:
     if result is None or reference.shape != result.shape or _is_float(reference) != _is_float(result):
         sums.wholly_different = True
         sums.mismatched += reference.size
+        sums.elements += reference.size
     elif _is_float(reference):
         _add_floats(sums, _as_float64(reference), _as_float64(result))
     else:
+        sums.elements += reference.size
         sums.mismatched += int(np.count_nonzero(reference != result))
 
 
 def _add_floats(sums: _Sums, reference: np.ndarray, result: np.ndarray) -> None:
     known, good = np.isfinite(reference), np.isfinite(result)
+    sums.elements += int(np.count_nonzero(known))
     sums.nonfinite_reference += int(np.count_nonzero(~known))
     sums.nonfinite += int(np.count_nonzero(known & ~good))
     both = known & good

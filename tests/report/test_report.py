@@ -18,11 +18,10 @@ from amp_transpiler.report.table import (
     benchmark_table,
     human_bytes,
     human_number,
-    human_percent,
     outputs_worst_first,
     summary,
 )
-from amp_transpiler.report.wording import reasons, remarks
+from amp_transpiler.report.wording import percent, reasons, remarks
 from amp_transpiler.runtime.benchmark import CPU_TIMES, BenchmarkResult
 
 HOSTILE = "<script>alert('x')</script>&\x1b[31m\n[bold]"
@@ -90,10 +89,26 @@ def test_human_bytes(count, text):
 
 @pytest.mark.parametrize(
     ("fraction", "text"),
-    [(0.0, "0%"), (0.012, "1.2%"), (0.00041, "0.041%"), (1e-7, "1e-05%"), (2.0, "200%"), (math.inf, "inf")],
+    [
+        (0.0, "0%"),
+        (0.012, "1.2%"),
+        (0.00041, "0.041%"),
+        (0.000764499, "0.0764%"),
+        (1e-7, "1e-05%"),
+        (1e-9, "1e-07%"),
+        (1.2345e-9, "1.23e-07%"),
+        (2.0, "200%"),
+        (9.996, "1000%"),
+        (12.3456, "1230%"),
+        (9994.9, "999000%"),
+        (1e4, "1e+06%"),
+        (-0.5, "-50%"),
+        (math.inf, "inf"),
+        (math.nan, "nan"),
+    ],
 )
-def test_human_percent(fraction, text):
-    assert human_percent(fraction) == text
+def test_a_percentage_has_three_significant_digits(fraction, text):
+    assert percent(fraction) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (1.25e-3, "1.25e-03"), (math.nan, "nan"), (math.inf, "inf")])
@@ -245,6 +260,27 @@ def test_json_holds_every_field_but_the_program():
     }
     assert record["opset"] == [13, 17]
     assert record["outputs"]["logits"]["relative"] == 4.1e-4
+
+
+def test_json_holds_the_figures_that_follow_from_others():
+    output = OutputComparison("y", "int64", (8,), 0.0, 0.0, 1.0, mismatched=3, elements=8, excused=1)
+    record = report_as_dict(make_report(outputs={"y": output}))["outputs"]["y"]
+    assert (record["snr_db"], record["mismatch"], record["top1"]) == ("Infinity", 0.25, None)
+
+
+@pytest.mark.parametrize(
+    ("relative", "decibels"), [(0.0, math.inf), (1.0, 0.0), (0.01, 40.0), (10.0, -20.0), (math.inf, -math.inf)]
+)
+def test_signal_to_noise_follows_from_the_relative_error(relative, decibels):
+    assert OutputComparison("y", "float32", (2,), 0.0, relative, 1.0).snr_db == decibels
+
+
+@pytest.mark.parametrize(
+    ("mismatched", "excused", "elements", "share"), [(0, 0, 0, 0.0), (0, 0, 4, 0.0), (3, 0, 4, 0.75), (3, 1, 4, 0.5)]
+)
+def test_the_share_that_differs_leaves_out_what_is_excused(mismatched, excused, elements, share):
+    counts = {"mismatched": mismatched, "excused": excused, "elements": elements}
+    assert OutputComparison("y", "int64", (4,), 0.0, 0.0, 1.0, **counts).mismatch == share
 
 
 @pytest.mark.parametrize(
