@@ -34,6 +34,7 @@ _WRITERS = 2  # threads that convert and write weights; each holds one tensor in
 _OUTSIDE = 256  # bytes; larger weights go outside, and ONNX Runtime wants shapes and axes inside
 _INLINE_LIMIT = 1_900_000_000  # bytes of weights; a protobuf message ends at 2 GiB, and the graph needs some of it
 _DISK_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO, errno.ENAMETOOLONG}
+_PLACE_FAULTS = {errno.EBUSY, errno.EPERM}  # a file that is mounted by itself, or that may not be changed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ def stage(
             data = _write(program.model, path, external, durable, progress)
             yield Staged(path, target, data, durable, sources)
     except OSError as error:
-        if error.errno in _DISK_FAULTS:
+        if error.errno in _DISK_FAULTS | _PLACE_FAULTS:
             raise OutputError(f"{target}: cannot be written: {error.strerror}; nothing was left behind") from error
         raise
 
