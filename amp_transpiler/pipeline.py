@@ -22,7 +22,7 @@ from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.user_lists import UserLists
-from amp_transpiler.report import Report
+from amp_transpiler.report import Report, Verdict
 from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.systems.choice import (
@@ -163,7 +163,7 @@ def transpile(
             check_destination(destination, source)
         if amp_lists is not None:
             request = dataclasses.replace(request, lists=resolved_lists(amp_lists, source, request.low.name))
-            chosen = dataclasses.replace(choose_policy(request), tolerance=chosen.tolerance)
+            chosen = dataclasses.replace(choose_policy(request), limits=chosen.limits)
         # Verification compares with the source, so it needs a program of its own to work on.
         program = source.clone() if verify or not isinstance(src, (str, os.PathLike)) else source
         chosen = _with_program(chosen, program, keep_io_types, guard, disable_amp, include)
@@ -189,7 +189,7 @@ def transpile(
     else:
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""
-        report.verdict = "not verified: verification was switched off"
+        report.verdict = f"{Verdict.NOT_CHECKED}: verification was switched off"
     describe_result(report, program, conversion)
     if failure:
         raise CheckFailed(failure, report)
@@ -233,7 +233,7 @@ def _with_tolerance(policy: Policy, tolerance: float | str | None) -> Policy:
         fraction = math.nan
     if not fraction > 0.0 or isinstance(tolerance, bool):
         raise OptionError(f"tolerance is {tolerance!r}: expected a fraction above 0 such as 0.01, or '1%'")
-    return dataclasses.replace(policy, tolerance=fraction)
+    return dataclasses.replace(policy, limits=dataclasses.replace(policy.limits, tolerance=fraction))
 
 
 def _with_program(

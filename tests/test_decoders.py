@@ -51,7 +51,7 @@ def test_a_decoder_with_low_caches_runs_and_matches(form, level, dtype):
         assert found[name].dtype == (NUMPY[dtype] if name.startswith("present.") else np.float32)
         difference = np.linalg.norm(found[name].astype(np.float32) - values)
         assert difference <= LIMITS["float16"] * np.linalg.norm(values), name
-    assert report.verdict.startswith("verified")
+    assert report.verdict_word == ("plausible" if level == "auto" else "compared"), report.verdict
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -152,7 +152,7 @@ def test_without_a_kernel_of_the_target_another_provider_runs_it():
     [row] = report.decisions
     assert row.precision == "low"
     assert "no float16 kernel for Det-11 on cuda: another provider runs it" in row.reason
-    assert report.verdict.startswith("verified")
+    assert report.verdict_word == "plausible", report.verdict
 
 
 # ---- opset ----
@@ -185,7 +185,7 @@ def test_the_result_has_the_opset_asked_for(text, source, asked, operators):
     report = amp.transpile(model(source, text), opset=asked)
     assert report.opset == (source, asked)
     assert report.program.model.graph.opset_imports[""] == asked
-    assert report.verdict.startswith("verified")
+    assert report.verdict_word == "plausible", report.verdict
     found = {node.op_type for node in report.program.model.graph} - {"Cast"}
     assert found == operators or (operators is None and "LayerNormalization" not in found)
 
@@ -222,7 +222,7 @@ def test_a_tolerance_may_be_text(given, expected, monkeypatch):
     seen = {}
 
     def stop(source, program, policy, *_):
-        seen["tolerance"] = policy.tolerance
+        seen["tolerance"] = policy.limits.tolerance
         raise OptionError("enough")
 
     monkeypatch.setattr("amp_transpiler.pipeline.convert_and_compare", stop)

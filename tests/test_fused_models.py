@@ -104,7 +104,7 @@ def test_a_fused_model_is_converted(tmp_path, name, level, dtype):
     expected, found = run(model, feeds), run_emulated(report.program, feeds)
     for output, values in expected.items():
         assert np.linalg.norm(found[output] - values) <= 0.02 * np.linalg.norm(values)
-    assert report.verdict.startswith("verified")
+    assert report.verdict_word == ("plausible" if level == "auto" else "compared"), report.verdict
     assert report.low_nodes
     assert any("convert the model it was given" in note for note in report.notes) is (dtype in advised)
 

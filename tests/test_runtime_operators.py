@@ -75,7 +75,7 @@ def test_the_checker_refuses_and_it_is_converted(name, dtype):
     for level in ("auto", "O1", "O2"):
         report = amp.transpile(model, level=level, dtype=dtype)
         assert said in " ".join(report.notes)
-        assert report.verdict.startswith("verified")
+        assert report.verdict_word == ("plausible" if level == "auto" else "compared"), report.verdict
         assert report.low_nodes or (dtype == "bfloat16" and MODELS[name][1][0] == 9)
         assert_close(run(model, feeds), run_emulated(report.program, feeds))
 

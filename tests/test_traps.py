@@ -28,7 +28,14 @@ def test_converts_to_a_valid_and_close_model(name, level, dtype):
     trap = TRAPS[name]
     if not trap.random:
         report = support.convert(trap.model, trap.feeds, level, dtype, limit=trap.limit)
-        assert report.verdict.startswith(("verified", "nothing to do"))
+        expected = (
+            "not checked: nothing to do"
+            if "nothing to do" in report.verdict
+            else "verified"
+            if level == "auto"
+            else "compared"
+        )
+        assert report.verdict.startswith(expected), report.verdict
         return
     report = amp.transpile(trap.model, level=level, dtype=dtype, verify=False)
     onnx.checker.check_model(report.program.to_onnx(), full_check=True)
@@ -398,7 +405,7 @@ def test_a_fault_of_onnx_s_own_checker_is_named_as_the_source_s():
     with pytest.raises(onnx.shape_inference.InferenceError):
         onnx.checker.check_model(model, full_check=True)
     report = amp.transpile(model, level="O2")
-    assert report.verdict.startswith("verified")
+    assert report.verdict_word == "compared", report.verdict
     assert any(note.startswith("fault of the source") for note in report.notes)
 
 
@@ -415,7 +422,7 @@ def test_operators_of_an_unknown_domain_stay_float32_and_it_is_said():
         w=W,
     )
     report = amp.transpile(model, level="O2")
-    assert report.verdict.startswith("structurally checked only: ")
+    assert report.verdict.startswith("structure only: ")
     assert "Twist" in report.verdict
     assert support.decisions(report)["mine"] != "low"
     (node,) = support.nodes(report.program, "Twist")

@@ -126,6 +126,7 @@ def _rename(outcome: Outcome, temporary: dict[str, str]) -> None:
         if outcome.report is not None:
             outcome.report.source = outcome.report.source.replace(file, name)
             outcome.report.verdict = outcome.report.verdict.replace(file, name)
+            outcome.report.warnings = tuple(text.replace(file, name) for text in outcome.report.warnings)
             outcome.report.notes = tuple(note.replace(file, name) for note in outcome.report.notes)
             if outcome.report.destination is not None:
                 outcome.report.destination = outcome.report.destination.replace(file, name)

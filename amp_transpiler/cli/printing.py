@@ -55,5 +55,8 @@ def show(outcome: Outcome, options: Options, *, first: bool) -> None:
         output(summary(outcome.report, failed=outcome.error is not None), stream)
         if outcome.benchmark is not None:
             output(benchmark_table(outcome.benchmark, outcome.report.dtype), stream)
+    if outcome.report is not None and options.silent:
+        for warning in outcome.report.warnings:
+            message("warning", f"{outcome.report.source}: {warning}")
     if outcome.error is not None:
         error(outcome.error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -11,6 +10,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.assignment import ConstantStorage
+from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.rules import Rules
 from amp_transpiler.targets import Target
 
@@ -33,7 +33,7 @@ class Policy:
         drop_islands: groups of low nodes that cost more casts than they are worth become float32.
         low_parameters: parameters of a training program are stored low where every reader wants them low.
         repair_limit: how often a result that is not accurate enough may be repaired.
-        tolerance: the largest relative norm error of an output, as a fraction; infinite for no limit.
+        limits: how far the outputs may be from fp32.
         use_guard: if the program has any `fp16_guard` region, only nodes inside one may be low.
         included: some nodes are low by force (regions of the kind `include`).
         opset: the version of ONNX's own domain to convert to; None: the source's, or a higher one with more low nodes.
@@ -57,7 +57,7 @@ class Policy:
     drop_islands: bool = False
     low_parameters: bool = False
     repair_limit: int = 0
-    tolerance: float = math.inf
+    limits: Limits = dataclasses.field(default_factory=Limits)
     use_guard: bool = False
     included: bool = False
     opset: int | None = None

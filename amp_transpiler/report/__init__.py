@@ -1,5 +1,6 @@
 """The report of a conversion: the record, and its forms as a table, an explanation, JSON and HTML."""
 
 from amp_transpiler.report.report import DecisionRow, OutputComparison, Report
+from amp_transpiler.report.verdict import Verdict
 
-__all__ = ["DecisionRow", "OutputComparison", "Report"]
+__all__ = ["DecisionRow", "OutputComparison", "Report", "Verdict"]

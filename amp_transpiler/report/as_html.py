@@ -15,6 +15,7 @@ from amp_transpiler.report.table import (
     outputs_worst_first,
     printable,
 )
+from amp_transpiler.report.verdict import tone_of
 from amp_transpiler.report.wording import PRECISIONS, percent, precision_name, reasons, remarks, target_words
 
 __all__ = ["page", "summary"]
@@ -54,7 +55,8 @@ th { text-align: left; color: var(--soft); font-weight: 600; } th, td { padding:
 tbody tr { border-top: 1px solid var(--line); }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.low { color: var(--low); } td.high { color: var(--warn); } td.untouched { color: var(--soft); }
-.bad-text { color: var(--bad); font-weight: 600; } summary { cursor: pointer; font-weight: 600; }
+.bad-text { color: var(--bad); font-weight: 600; }
+.warn-text { color: var(--warn); font-weight: 600; } summary { cursor: pointer; font-weight: 600; }
 details table { margin-top: .8rem; }
 ul { margin: .3rem 0; padding-left: 1.2rem; }
 """
@@ -93,6 +95,7 @@ def summary(report: Report) -> str:
     return (
         f"<div><b>{_html(report.source)}{target}</b><br>{_html(report.asked)}, target {_html(report.target)}<br>"
         f"{report.nodes} nodes: {counts}; {report.casts} casts inserted<br>{_html(report.verdict)}"
+        f"{''.join(f'<br>warning: {_html(warning)}' for warning in report.warnings)}"
         f"{f'<table>{head}{rows}</table>' if rows else ''}</div>"
     )
 
@@ -127,10 +130,12 @@ def _opset(report: Report) -> str:
 
 
 def _verdict(report: Report, error: str | None) -> str:
-    kind = "bad" if error else "good" if report.verdict.startswith("verified") else "warn"
+    kind = "bad" if error else tone_of(report.verdict_word)
     checks = f'<p class="soft">Passed: {_html("; ".join(report.checks))}</p>' if report.checks else ""
     failed = f'<p class="bad-text">{_html(error)}</p>' if error else ""
-    return f'<section class="verdict {kind}"><p><strong>{_html(report.verdict)}</strong></p>{failed}{checks}</section>'
+    warnings = "".join(f'<p class="warn-text">{_html(warning)}</p>' for warning in report.warnings)
+    verdict = f"<p><strong>{_html(report.verdict)}</strong></p>"
+    return f'<section class="verdict {kind}">{verdict}{failed}{warnings}{checks}</section>'
 
 
 def _tiles(report: Report) -> str:

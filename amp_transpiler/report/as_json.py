@@ -31,6 +31,7 @@ def report_as_dict(report: Report) -> dict[str, Any]:
     fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
     del fields["program"]
     fields["notes"] = remarks(report)
+    fields["verdict_word"] = report.verdict_word
     converted = _plain(fields)
     assert isinstance(converted, dict)
     return converted

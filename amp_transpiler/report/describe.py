@@ -18,6 +18,7 @@ from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report.report import DecisionRow, Report
+from amp_transpiler.report.verdict import Verdict
 
 __all__ = ["describe_copy", "describe_needless", "describe_result", "describe_source"]
 
@@ -92,11 +93,10 @@ def describe_needless(report: Report, trial: Program, conversion: Conversion, wr
     if written is None:
         report.destination = None
     if report.dtype == "float32":
-        report.verdict = "nothing to do: the model holds no 16-bit floats"
+        why = "the model holds no 16-bit floats"
     else:
-        report.verdict = (
-            f"nothing to do: the model holds {report.dtype} already, and no more of it becomes {report.dtype}"
-        )
+        why = f"the model holds {report.dtype} already, and no more of it becomes {report.dtype}"
+    report.verdict = f"{Verdict.NOT_CHECKED}: nothing to do: {why}"
     report.notes = ("the result is a copy of the source, unchanged",) if written is not None else ()
 
 
@@ -126,4 +126,4 @@ def describe_copy(report: Report, source: Program, written: int | None) -> None:
     )
     report.nodes = len(report.decisions)
     report.file_bytes = (report.file_bytes[0], written)
-    report.verdict = "not verified: nothing was changed"
+    report.verdict = f"{Verdict.NOT_CHECKED}: nothing was changed"

@@ -8,6 +8,7 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from amp_transpiler.errors import visible
+from amp_transpiler.report.verdict import Verdict
 
 if TYPE_CHECKING:
     from amp_transpiler.graph.program import Program
@@ -122,8 +123,9 @@ class Report:
         file_bytes: bytes of the files on disk before and after, external data included; None if not on disk.
         missing_kernels: operator -> number of nodes that stay float32 because the target has no low kernel.
         outputs: graph output -> comparison; empty if nothing was compared.
-        verdict: one line: `verified ...`, `structurally checked only: REASON`, `not verified: REASON`.
+        verdict: one line: one of the words of `Verdict`, then after `: ` what it rests on.
         checks: the checks that passed, in order, a short phrase each.
+        warnings: for the user: results that no limit forbids, but that look wrong.
         notes: for the user: faults of the source, outputs that could not be compared, repairs.
         repaired: nodes made float32 because the first result was not accurate enough.
         seconds: wall-clock time of the whole conversion.
@@ -151,8 +153,9 @@ class Report:
     file_bytes: tuple[int | None, int | None] = (None, None)
     missing_kernels: dict[str, int] = dataclasses.field(default_factory=dict)
     outputs: dict[str, OutputComparison] = dataclasses.field(default_factory=dict)
-    verdict: str = "not verified"
+    verdict: str = Verdict.NOT_CHECKED
     checks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     repaired: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -161,6 +164,11 @@ class Report:
     def __post_init__(self) -> None:
         if not self.asked and self.level is not None:
             self.asked = f"level {self.level}"
+
+    @property
+    def verdict_word(self) -> Verdict:
+        """The word that the verdict begins with."""
+        return Verdict(self.verdict.partition(":")[0])
 
     def __repr__(self) -> str:
         nodes = f"{self.low_nodes} of {self.nodes} nodes {self.dtype}, {self.high_nodes} float32, {self.casts} casts"

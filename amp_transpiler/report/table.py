@@ -13,6 +13,7 @@ from rich.text import Text
 
 from amp_transpiler.errors import visible
 from amp_transpiler.report.report import OutputComparison, Precision, Report
+from amp_transpiler.report.verdict import Tone, tone_of
 from amp_transpiler.report.wording import PRECISIONS, percent, precision_name, reasons, remarks, target_words
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ MAX_OUTPUTS = 12
 MAX_NOTES = 6
 MAX_REASONS: dict[Precision, int] = {"low": 3, "high": 5, "untouched": 2}
 _COLOURS: dict[Precision, str] = {"low": "green", "high": "yellow", "untouched": "dim"}
+_TONES: dict[Tone, str] = {"good": "green", "warn": "yellow", "bad": "red"}
 
 
 def printable(text: object) -> str:
@@ -115,7 +117,9 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
     if report.checks:
         grid.add_row("checks", Text(printable("; ".join(report.checks))))
     grid.add_row("verdict", Text(printable(report.verdict), style=_verdict_style(report, failed=failed)))
-    for label, note in _notes(remarks(report)):
+    for label, warning in _some("warnings", report.warnings):
+        grid.add_row(label, Text(printable(warning), style="bold yellow"))
+    for label, note in _some("notes", remarks(report)):
         grid.add_row(label, Text(printable(note)))
     return Padding(grid, (0, 0, 0, 2), expand=False)
 
@@ -178,16 +182,16 @@ def _nodes(count: int) -> str:
 
 
 def _verdict_style(report: Report, *, failed: bool) -> str:
-    if failed:
-        return "bold red"
-    return "bold green" if report.verdict.startswith("verified") else "bold yellow"
+    tone = "bad" if failed else tone_of(report.verdict_word)
+    return f"bold {_TONES[tone]}"
 
 
-def _notes(notes: Sequence[str]) -> list[tuple[str, str]]:
-    shown = list(notes[:MAX_NOTES])
-    if len(notes) > MAX_NOTES:
-        shown.append(f"and {len(notes) - MAX_NOTES} more (--json has them all)")
-    return [("notes" if index == 0 else "", note) for index, note in enumerate(shown)]
+def _some(label: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the first few texts, the first of them with the label."""
+    shown = list(texts[:MAX_NOTES])
+    if len(texts) > MAX_NOTES:
+        shown.append(f"and {len(texts) - MAX_NOTES} more (--json has them all)")
+    return [(label if index == 0 else "", text) for index, text in enumerate(shown)]
 
 
 def _outputs(report: Report) -> RenderableType:

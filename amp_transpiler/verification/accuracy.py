@@ -54,11 +54,12 @@ class Reference:
     given: bool
     name: str = "fp32"
 
-    def unjudged(self) -> list[str]:
-        """Return the names of outputs that made-up inputs leave practically zero: their relative error says nothing."""
+    def unjudged(self) -> dict[str, str]:
+        """Return the names of outputs whose errors say nothing -> why: made-up inputs leave them practically zero."""
         if self.given:
-            return []
-        return [name for name in self.outputs[0] if all(_is_practically_zero(o[name]) for o in self.outputs)]
+            return {}
+        zero = [name for name in self.outputs[0] if all(_is_practically_zero(o[name]) for o in self.outputs)]
+        return dict.fromkeys(zero, "practically zero on made-up inputs")
 
     def compare(self, low: Program) -> dict[str, OutputComparison]:
         """Run `low`, emulated, on the samples and compare every output.

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import tensor_bytes
+from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.memory import available_memory
@@ -24,6 +25,7 @@ from amp_transpiler.verification.child import RUN_ERRORS, RuntimeCrash, default_
 from amp_transpiler.verification.compare import compare_outputs
 from amp_transpiler.verification.remote import RemoteSession, open_by_default, open_file
 from amp_transpiler.verification.structure import lacks_something
+from amp_transpiler.verification.verdict import failing_outputs, fault_of, worst
 
 __all__ = ["Opened", "must_run", "open_as_users_do"]
 
@@ -31,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _SOURCE_ERRORS: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
 _CPU = "CPU"
+_ANYTHING_LIKE_IT = Limits(tolerance=1.0, mismatch=1.0)
 _COPIES = 4  # opening a session holds the weights in float16, in float32, and as they were read
 _REMEDY = (
     "Open it with graph optimisation switched off (SessionOptions.graph_optimization_level), or keep the nodes that it "
@@ -58,7 +61,7 @@ def must_run(target: Target) -> bool:
 
 
 def open_as_users_do(
-    path: pathlib.Path, program: Program, source: Program, reference: Reference | None, tolerance: float
+    path: pathlib.Path, program: Program, source: Program, reference: Reference | None, limits: Limits
 ) -> Iterable[Opened]:
     """Open the file at `path` by default on the CPU and, where a device answers, on CUDA, and run it.
 
@@ -67,20 +70,20 @@ def open_as_users_do(
         program: the program that it holds.
         source: the program as the user gave it; a fault that it has, too, is its own.
         reference: samples to run on, and the fp32 outputs; None to open it only.
-        tolerance: the largest relative error of an output.
+        limits: of the outputs.
     """
     needed, free = _COPIES * sum(tensor_bytes(program.model)), available_memory()
     for place in dict.fromkeys((_CPU, default_place_name())):
         if reference is None and free is not None and needed > free:
             yield Opened(place, "unknown", f"needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} are free")
             continue
-        found = _fault(path, place, reference, tolerance)
+        found = _fault(path, place, reference, limits)
         if found.outcome == "fault" and _source_fails(source, place, reference):
             found = Opened(place, "source", found.detail)
         yield found
 
 
-def _fault(path: pathlib.Path, place: str, reference: Reference | None, tolerance: float) -> Opened:
+def _fault(path: pathlib.Path, place: str, reference: Reference | None, limits: Limits) -> Opened:
     session = f"ONNX Runtime's default session ({place})"
     try:
         with open_file(path, None, place) as opened:
@@ -95,8 +98,9 @@ def _fault(path: pathlib.Path, place: str, reference: Reference | None, toleranc
         return Opened(place, "fault", f"{session} refuses the written file: {error_text(error)}. {_REMEDY}")
     except InputError as error:  # a type that ONNX Runtime's Python bindings cannot pass
         return Opened(place, "unknown", str(error))
-    if reference is not None and (row := _worst(reference, outputs, tolerance)) is not None:
-        return Opened(place, "fault", f"{session} computes something else than fp32: output {_said(row)}. {_REMEDY}")
+    if reference is not None and (failing := _failing(reference, outputs, limits)):
+        fault = fault_of(worst(failing), limits)
+        return Opened(place, "fault", f"{session} computes something else than fp32: {fault}. {_REMEDY}")
     return Opened(place, "good")
 
 
@@ -106,18 +110,8 @@ def _run(session: RemoteSession, reference: Reference | None) -> list[dict[str, 
     return [named_outputs(session, check_feeds(sample, session.inputs, lenient=True)) for sample in samples]
 
 
-def _worst(reference: Reference, outputs: list[dict[str, object]], tolerance: float) -> OutputComparison | None:
-    """Return the output that is furthest beyond the tolerance, if one is."""
-    unjudged = reference.unjudged()
-    rows = compare_outputs(reference.outputs, outputs).values()
-    failing = [row for row in rows if row.nonfinite or (not row.relative <= tolerance and row.name not in unjudged)]
-    return max(failing, key=lambda row: (row.nonfinite, row.relative), default=None)
-
-
-def _said(row: OutputComparison) -> str:
-    if row.nonfinite:
-        return f"'{row.name}' has {row.nonfinite} non-finite values where fp32 is finite"
-    return f"'{row.name}' differs by {row.relative:.2%} in relative norm"
+def _failing(reference: Reference, outputs: list[dict[str, object]], limits: Limits) -> list[OutputComparison]:
+    return failing_outputs(compare_outputs(reference.outputs, outputs).values(), reference.unjudged(), limits)
 
 
 def _source_fails(source: Program, place: str, reference: Reference | None) -> bool:
@@ -128,4 +122,4 @@ def _source_fails(source: Program, place: str, reference: Reference | None) -> b
     except _SOURCE_ERRORS as error:
         logger.info("the source does not run in a default session either: %s", error)
         return True
-    return reference is not None and _worst(reference, outputs, 1.0) is not None
+    return reference is not None and bool(_failing(reference, outputs, _ANYTHING_LIKE_IT))

@@ -1,96 +1,174 @@
-"""The verdict on a converted program: its outputs against the tolerance, and the notes for the report."""
+"""The verdict on a converted program: its outputs against their limits, warnings and notes for the report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator, Mapping
 
-import numpy as np
-
-from amp_transpiler.report import OutputComparison, Report
+from amp_transpiler.precision.limits import Limits
+from amp_transpiler.report import OutputComparison, Report, Verdict
+from amp_transpiler.report.wording import percent
 from amp_transpiler.verification.accuracy import Reference
 
-__all__ = ["failing_outputs", "judge"]
+__all__ = ["failing_outputs", "fault_of", "judge", "worst"]
+
+# Low format -> the relative error from which on an output without a limit is worth a warning.
+_MUCH = {"float16": 0.02, "bfloat16": 0.05}
+_LIKE = 0.99  # likewise, a cosine below this
+_MOST_NAMED = 5
 
 
-def failing_outputs(report: Report, reference: Reference, tolerance: float) -> list[OutputComparison]:
-    """Return the outputs that became non-finite, or whose relative error exceeds the tolerance."""
-    unjudged = reference.unjudged()
+def failing_outputs(
+    rows: Iterable[OutputComparison], unjudged: Mapping[str, str], limits: Limits
+) -> list[OutputComparison]:
+    """Return the outputs that are beyond a limit, that became non-finite, or that have another shape or structure.
+
+    Args:
+        rows: the comparisons.
+        unjudged: names of outputs whose errors say nothing -> why (see `Reference.unjudged`).
+        limits: what is allowed.
+    """
     return [
         row
-        for row in report.outputs.values()
-        if row.nonfinite or (not row.relative <= tolerance and row.name not in unjudged)  # `not <=` catches NaN too
+        for row in rows
+        if row.nonfinite or row.structure_differs or (row.name not in unjudged and _is_beyond(row, limits))
     ]
 
 
-def judge(report: Report, reference: Reference, failing: list[OutputComparison], tolerance: float) -> str:
-    """Write verdict and notes into `report`; return why the result is not good enough, empty if it is."""
+def _is_beyond(row: OutputComparison, limits: Limits) -> bool:
+    most = limits.mismatch_for(row.name)
+    # `not <=` catches NaN too.
+    return not row.relative <= limits.for_output(row.name) or (most is not None and not row.mismatch <= most)
+
+
+def worst(failing: Iterable[OutputComparison]) -> OutputComparison:
+    """Return the output to name first."""
+    return max(failing, key=lambda row: (row.structure_differs, row.nonfinite, row.relative, row.mismatch))
+
+
+def fault_of(row: OutputComparison, limits: Limits) -> str:
+    """Say what is wrong with a failing output."""
+    name = f"output '{row.name}'"
+    if row.structure_differs:
+        return f"{name} has another shape or structure than in fp32"
+    if row.nonfinite:
+        return f"{name} has {row.nonfinite} non-finite values where fp32 is finite"
+    allowed = limits.for_output(row.name)
+    if not row.relative <= allowed:
+        return f"{name} differs by {percent(row.relative)} in relative norm, allowed are {percent(allowed)}"
+    differing, most = row.mismatched - row.excused, limits.mismatch_for(row.name)
+    return f"{name}: {differing} of {row.elements} {_kind([row])} differ, allowed are {percent(most or 0.0)}"
+
+
+def judge(report: Report, reference: Reference, failing: list[OutputComparison], limits: Limits) -> str:
+    """Write verdict, warnings and notes into `report`; return why the result is not good enough, empty if it is."""
     data = f"{len(reference.samples)} given" if reference.given else "1 made-up"
     samples = f"{data} sample{'s' if len(reference.samples) > 1 else ''}"
     if failing:
-        report.verdict = f"failed on {samples}"
-        return _failure(report, failing, tolerance)
-    unjudged, empty = reference.unjudged(), _without_comparable(reference)
-    report.notes = (*report.notes, *_remarks(report, unjudged, empty))
-    if set(report.outputs) <= {*unjudged, *empty}:
-        report.verdict = "structurally checked only: no finite output to compare"
-        why = "no output shows an error; supply other inputs with --inputs" if report.outputs else "no outputs"
-        report.notes = (*report.notes, f"not compared with the fp32 model: {why}")
+        fault = fault_of(worst(failing), limits)
+        report.verdict = f"{Verdict.FAILED}: {fault}, on {samples}"
+        return _failure(report, fault)
+    left_out = _left_out(report, reference)
+    judged = [row for row in report.outputs.values() if row.name not in left_out]
+    report.notes = (*report.notes, *_remarks(report, reference, left_out))
+    if not judged:
+        why = "no output can be judged" if report.outputs else "the model has no outputs"
+        report.verdict = f"{Verdict.STRUCTURE_ONLY}: {why}{_named(left_out)}"
         return ""
-    worst = max((row.relative for row in report.outputs.values() if row.name not in unjudged), default=0.0)
-    report.verdict = f"verified: within {worst:.2%} of {reference.name} on {samples}, rounding emulated"
-    if not reference.given:
-        report.notes = (*report.notes, "compared on made-up inputs; judge on real ones with --inputs")
+    unlimited = [row for row in judged if not _has_limit(row, limits)]
+    report.warnings = (*report.warnings, *_warnings(unlimited, report.dtype))
+    wholly = reference.given and not left_out
+    word = Verdict.COMPARED if unlimited else Verdict.VERIFIED if wholly else Verdict.PLAUSIBLE
+    measured = f"{_measured(judged, reference.name)} on {samples}, rounding emulated"
+    no_limit = _without_limit(unlimited, judged)
+    report.verdict = f"{word}: {measured}{no_limit}{_named(left_out)}"
     return ""
 
 
-def _failure(report: Report, failing: list[OutputComparison], tolerance: float) -> str:
-    row = max(failing, key=lambda row: (row.nonfinite, row.relative))
-    if row.nonfinite:
-        fault = f"has {row.nonfinite} non-finite values where fp32 is finite"
-    else:
-        fault = f"differs by {row.relative:.2%} in relative norm, allowed are {tolerance:.2%}"
+def _has_limit(row: OutputComparison, limits: Limits) -> bool:
+    if math.isfinite(limits.for_output(row.name)):
+        return True
+    return not _has_floats(row) and limits.mismatch_for(row.name) is not None
+
+
+def _has_floats(row: OutputComparison) -> bool:
+    """Whether an output is, or may hold (the mapping of a ZipMap), floating-point numbers."""
+    return any(sign in row.dtype for sign in ("float", "complex", "map"))
+
+
+def _left_out(report: Report, reference: Reference) -> dict[str, str]:
+    """Return the names of the outputs that are not judged -> why."""
+    empty = {row.name: "empty, NaN or infinite in fp32" for row in report.outputs.values() if not row.elements}
+    return {**empty, **reference.unjudged()}
+
+
+def _named(left_out: Mapping[str, str]) -> str:
+    if not left_out:
+        return ""
+    shown = [f"'{name}' ({why})" for name, why in list(left_out.items())[:_MOST_NAMED]]
+    more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
+    return f"; not judged: {', '.join(shown)}{more}"
+
+
+def _without_limit(unlimited: list[OutputComparison], judged: list[OutputComparison]) -> str:
+    if not unlimited:
+        return ""
+    if len(unlimited) == len(judged):
+        return "; no limit was set"
+    return f"; no limit for {_names(row.name for row in unlimited)}"
+
+
+def _names(names: Iterable[str]) -> str:
+    quoted = [f"'{name}'" for name in names]
+    more = f" and {len(quoted) - _MOST_NAMED} more" if len(quoted) > _MOST_NAMED else ""
+    return ", ".join(quoted[:_MOST_NAMED]) + more
+
+
+def _measured(judged: list[OutputComparison], reference: str) -> str:
+    """Say how far the outputs are from the reference: the worst of the floats, and all others together."""
+    floats, others = [r for r in judged if _has_floats(r)], [r for r in judged if not _has_floats(r)]
+    parts = [f"within {percent(max(row.relative for row in floats))} of {reference}"] if floats else []
+    if others:
+        every, differing = sum(row.elements for row in others), sum(row.mismatched - row.excused for row in others)
+        excused = sum(row.excused for row in others)
+        found = f"{differing} of {every} {_kind(others)} differ" if differing else f"all {every} {_kind(others)} agree"
+        spared = f" ({excused} more were decided by a hair's breadth)" if excused else ""
+        parts.append(f"{found}{'' if floats else f' with {reference}'}{spared}")
+    return ", ".join(parts)
+
+
+def _kind(rows: Iterable[OutputComparison]) -> str:
+    return "integers" if all("int" in row.dtype for row in rows) else "values"
+
+
+def _warnings(unlimited: list[OutputComparison], dtype: str) -> Iterator[str]:
+    """Yield a warning for each output without a limit that differs much."""
+    much = _MUCH.get(dtype, min(_MUCH.values()))
+    remarkable = [row for row in unlimited if row.relative > much or row.cosine < _LIKE or row.mismatch]
+    remarkable.sort(key=lambda row: (-row.relative, -row.mismatch))
+    for row in remarkable[:_MOST_NAMED]:
+        if row.mismatch:
+            differs = f"differs in {row.mismatched - row.excused} of {row.elements} {_kind([row])}"
+        else:
+            differs = f"differs by {percent(row.relative)} in relative norm, its cosine is {row.cosine:.3f}"
+        yield f"output '{row.name}' {differs}; no limit was set that forbids it"
+    if len(remarkable) > _MOST_NAMED:
+        yield f"{len(remarkable) - _MOST_NAMED} more outputs without a limit differ much"
+
+
+def _failure(report: Report, fault: str) -> str:
     repaired = f" after making {len(report.repaired)} nodes float32" if report.repaired else ""
     return (
-        f"{report.source}: output '{row.name}' {fault}{repaired}; nothing was written. Try level auto or O1, bfloat16, "
+        f"{report.source}: {fault}{repaired}; nothing was written. Try level auto or O1, bfloat16, "
         "a black list, or a larger --tolerance"
     )
 
 
-def _remarks(report: Report, unjudged: list[str], empty: list[str]) -> Iterator[str]:
-    """Yield what the verdict leaves out: repairs, and outputs that were not judged or that changed."""
+def _remarks(report: Report, reference: Reference, left_out: Mapping[str, str]) -> Iterator[str]:
+    """Yield what the verdict leaves out: repairs, the data, and how to have all outputs judged."""
     if report.repaired:
         yield f"{len(report.repaired)} nodes were made float32 to be accurate enough"
-    if unjudged:
-        yield f"the made-up inputs leave {', '.join(unjudged)} practically zero, so its error is not judged"
-    if empty:
-        yield f"empty, NaN or infinite in fp32, so that nothing is compared: {', '.join(empty)}"
-    changed = [row.name for row in report.outputs.values() if row.mismatched]
-    if changed:
-        yield f"integer or text outputs that changed: {', '.join(changed)}"
-
-
-def _without_comparable(reference: Reference) -> list[str]:
-    """Return the names of outputs without a comparable element in any sample."""
-    names = dict.fromkeys(name for sample in reference.outputs for name in sample)
-    return [
-        name
-        for name in names
-        if not any(_is_comparable(array) for sample in reference.outputs for array in _arrays(sample[name]))
-    ]
-
-
-def _arrays(value: Any) -> Iterator[np.ndarray]:
-    """Yield the arrays of an output, which may be a sequence, the mapping of a ZipMap, or None."""
-    if isinstance(value, Mapping):
-        yield from (np.asarray(list(value)), np.asarray(list(value.values())))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _arrays(item)
-    elif value is not None:
-        yield np.asarray(value)
-
-
-def _is_comparable(array: np.ndarray) -> bool:
-    """Whether an array has an integer, a truth value or text, or a float that is finite."""
-    return bool(array.size) if array.dtype.kind in "biuOUS" else bool(np.isfinite(array).any())
+    if left_out and len(left_out) == len(report.outputs):
+        yield "not compared with the fp32 model: no output shows an error; supply other inputs with --inputs"
+    elif not reference.given and report.outputs:
+        yield "compared on made-up inputs; judge on real ones with --inputs"

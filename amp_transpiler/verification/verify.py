@@ -17,7 +17,7 @@ from amp_transpiler.graph.saving import Staged
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
-from amp_transpiler.report import Report
+from amp_transpiler.report import Report, Verdict
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.default_session import must_run, open_as_users_do
@@ -42,7 +42,7 @@ class Basis:
 
     Attributes:
         source: the program as the user gave it.
-        policy: whose target and tolerance count.
+        policy: whose target and limits count.
         reference: samples and fp32 outputs; None if there are none.
     """
 
@@ -87,7 +87,7 @@ def convert_and_compare(
     Args:
         source: the program as the user gave it.
         prepared: the program to convert; not changed.
-        policy: how the conversion decides, how often it repairs, and the tolerance.
+        policy: how the conversion decides, how often it repairs, and the limits.
         ranges: a look-up of constants.
         inputs: data to compare on; None for made-up inputs.
         report: gets outputs, verdict and notes.
@@ -111,11 +111,11 @@ def convert_and_compare(
         for attempt in range(policy.repair_limit + 1):
             with phase("compare"):
                 report.outputs = reference.compare(program)
-            failing = failing_outputs(report, reference, policy.tolerance)
+            failing = failing_outputs(report.outputs.values(), reference.unjudged(), policy.limits)
             if not failing or attempt == policy.repair_limit:
                 break
             with phase("repair"):
-                budget.update(max(math.inf if row.nonfinite else row.relative for row in failing))
+                budget.update(max(math.inf if row.nonfinite else max(row.relative, row.mismatch) for row in failing))
                 found = _nodes_to_repair(prepared, program, conversion, reference, policy, report, budget.share)
                 if not set(found) - set(forced):
                     break
@@ -123,11 +123,11 @@ def convert_and_compare(
                 program = prepared.clone()
                 conversion = convert(program, dataclasses.replace(policy, forced_high=forced), ranges)
     except CannotCompare as reason:
-        report.verdict = f"structurally checked only: {reason}"
+        report.verdict = f"{Verdict.STRUCTURE_ONLY}: {reason}"
         report.notes = (*report.notes, f"not compared with the fp32 model: {reason}")
         return program, conversion, "", Basis(source, policy, None)
     report.repaired = tuple(forced)
-    failure = judge(report, reference, failing, policy.tolerance)
+    failure = judge(report, reference, failing, policy.limits)
     return program, conversion, failure, Basis(source, policy, reference)
 
 
@@ -179,7 +179,7 @@ def check_result(staged: Staged, program: Program, basis: Basis, report: Report,
     with phase("check result"):
         fault = checker_fault(program.model)
         if fault and not checker_fault(source.model):
-            raise CheckFailed(f"{report.source}: the result fails onnx.checker: {fault}", report)
+            raise _failed(report, f"the result fails onnx.checker: {fault}")
         if fault:
             if not any(note.endswith(fault) for note in report.notes):  # said before, about the source
                 report.notes = (*report.notes, f"fault of the source: onnx.checker says {fault}")
@@ -188,10 +188,11 @@ def check_result(staged: Staged, program: Program, basis: Basis, report: Report,
         loaded = check_load(staged.path, program)
         if loaded.outcome == "refused":
             if _loads(source):
-                raise CheckFailed(f"{report.source}: ONNX Runtime refuses the result: {loaded.detail}", report)
+                raise _failed(report, f"ONNX Runtime refuses the result: {loaded.detail}")
+            report.verdict = f"{Verdict.STRUCTURE_ONLY}: ONNX Runtime refuses the result, as it does the source"
             report.notes = (*report.notes, f"fault of the source: ONNX Runtime refuses it, too: {loaded.detail}")
         elif loaded.outcome == "structural":
-            report.verdict = f"structurally checked only: {loaded.detail}"
+            report.verdict = f"{Verdict.STRUCTURE_ONLY}: {loaded.detail}"
         else:
             where = loaded.detail if loaded.outcome == "loaded" else "CPU, emulated"
             checks.append(f"ONNX Runtime ({where})")
@@ -202,10 +203,10 @@ def check_result(staged: Staged, program: Program, basis: Basis, report: Report,
 def _check_as_users_open(staged: Staged, program: Program, basis: Basis, report: Report) -> Iterator[str]:
     """Yield the default sessions that opened and ran the file well; note the others."""
     policy = basis.policy
-    for opened in open_as_users_do(staged.path, program, basis.source, basis.reference, policy.tolerance):
+    for opened in open_as_users_do(staged.path, program, basis.source, basis.reference, policy.limits):
         session = f"ONNX Runtime's default session ({opened.place})"
         if opened.outcome == "fault" and must_run(policy.target):
-            raise CheckFailed(f"{report.source}: {opened.detail}; nothing was written", report)
+            raise _failed(report, opened.detail)
         if opened.outcome == "good":
             yield session
         elif opened.outcome == "unknown":
@@ -213,6 +214,12 @@ def _check_as_users_open(staged: Staged, program: Program, basis: Basis, report:
         else:
             start = "fault of the source: " if opened.outcome == "source" else ""
             report.notes = (*report.notes, start + opened.detail)
+
+
+def _failed(report: Report, fault: str) -> CheckFailed:
+    """Write the verdict, and return the error to raise."""
+    report.verdict = f"{Verdict.FAILED}: {fault}"
+    return CheckFailed(f"{report.source}: {fault}; nothing was written", report)
 
 
 def _loads(source: Program) -> bool:

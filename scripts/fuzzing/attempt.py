@@ -17,7 +17,7 @@ import onnx
 from rich.console import Console
 
 import amp_transpiler as amp
-from amp_transpiler.report import as_html, as_json, explain, table
+from amp_transpiler.report import Verdict, as_html, as_json, explain, table
 from fuzzing.feeds import make_feeds
 from fuzzing.mutant import graphs, scopes
 from fuzzing.mutations import Drawn
@@ -31,6 +31,15 @@ _SHOWN = 8  # every report of so many is rendered
 
 _PACKAGE = str(pathlib.Path(amp.__file__).parent)
 _REFUSALS = (amp.InputError,)
+
+# The word of a verdict -> the class of an outcome. An independent judge may look at every result that was compared.
+_KINDS = {
+    Verdict.VERIFIED: "verified",
+    Verdict.PLAUSIBLE: "verified",
+    Verdict.COMPARED: "verified",
+    Verdict.STRUCTURE_ONLY: "structural",
+    Verdict.NOT_CHECKED: "unverified",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,10 +142,8 @@ def _converted(outcome: Outcome, report: Any) -> None:
     outcome.detail = _one_line(report.verdict)
     if report.is_copy or "nothing to do" in report.verdict:
         outcome.kind = "nothing"
-    elif report.verdict.startswith("verified"):
-        outcome.kind = "verified"
     else:
-        outcome.kind = "unverified" if not outcome.options["verify"] else "structural"
+        outcome.kind = _KINDS[report.verdict_word]
 
 
 def _feeds(ask: Ask) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from amp_transpiler.errors import ModelError, VerificationError
 from amp_transpiler.report import Report
 
 
-def _report(verdict: str = "not verified: planted") -> Report:
+def _report(verdict: str = "not checked: planted") -> Report:
     return Report("planted", "auto", "float16", "cuda", verdict=verdict)
 
 

@@ -19,7 +19,7 @@ class OutcomeClass:
 
 
 CLASSES = (
-    OutcomeClass("verified", "converted and verified"),
+    OutcomeClass("verified", "converted, and compared with fp32"),
     OutcomeClass("structural", "converted, checked in structure only"),
     OutcomeClass("unverified", "converted, verification off"),
     OutcomeClass("nothing", "nothing to do, or copied as asked"),

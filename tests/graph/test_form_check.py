@@ -87,13 +87,13 @@ def test_a_reference_beside_a_value_is_dropped_as_onnx_runtime_does():
         "(float[2,4] x) => (float[2,4] y) { [m] h = MatMul (x, w) y = LeakyRelu <alpha = 0.5> (h) }", w=array(4, 4)
     )
     model.graph.node[1].attribute[0].ref_attr_name = "slope"
-    assert amp.transpile(model).verdict.startswith("verified")
+    assert amp.transpile(model).verdict_word == "plausible"
 
 
 def test_data_in_a_second_field_is_ignored_as_onnx_runtime_does():
     model = parse("(float[2,4] x) => (float[2,4] y) { y = Add (x, w) }", w=array(4))
     model.graph.initializer[0].int32_data.append(7)
-    assert amp.transpile(model).verdict.startswith("verified")
+    assert amp.transpile(model).verdict_word == "plausible"
 
 
 def test_a_cycle_in_a_body_of_a_function():
@@ -142,13 +142,13 @@ def test_bfloat16_where_the_opset_has_no_casts_and_cannot_be_raised(options):
 
 def test_inputs_too_large_to_be_made_up():
     report = amp.transpile(parse("(float[1048576,1048576] x) => (float[1048576,1048576] y) { y = Neg (x) }"))
-    assert report.verdict.startswith("structurally checked only: no inputs could be made up")
+    assert report.verdict.startswith("structure only: no inputs could be made up")
 
 
 def test_an_untyped_input_has_the_type_of_its_default():
     model = parse("(float[2,4] x, float[4] w) => (float[2,4] y) { y = Add (x, w) }", w=array(4))
     model.graph.input[1].ClearField("type")
-    assert amp.transpile(model).verdict.startswith("verified")
+    assert amp.transpile(model).verdict_word == "plausible"
 
 
 def test_two_functions_of_one_name():

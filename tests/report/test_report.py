@@ -54,7 +54,7 @@ def make_report(**changes) -> Report:
             "logits": OutputComparison("logits", "float32", (1, 10), 1.25e-3, 4.1e-4, 0.9999991),
             "label": OutputComparison("label", "int64", (1,), 0.0, 0.0, 1.0),
         },
-        verdict="verified on 1 synthesised sample",
+        verdict="verified: on 1 synthesised sample",
         checks=("types", "onnx.checker", "ONNX Runtime session"),
         notes=("inputs were made up",),
         seconds=2.25,
@@ -129,7 +129,7 @@ def test_human_number(value, text):
         "418.2 MB -> 209.1 MB (-50%)",
         "in float16 on cuda: Det 1",
         "types; onnx.checker; ONNX Runtime session",
-        "verified on 1 synthesised sample",
+        "verified: on 1 synthesised sample",
         "inputs were made up",
         "1.25e-03",
         "0.041%",
@@ -185,7 +185,7 @@ def test_summary_fits_eighty_columns_and_one_screen_for_a_large_model():
 
 
 def test_summary_without_colour_has_no_escape_sequences_even_from_names():
-    text = shown(make_report(source=HOSTILE, notes=(HOSTILE,), verdict=HOSTILE))
+    text = shown(make_report(source=HOSTILE, notes=(HOSTILE,), verdict=f"failed: {HOSTILE}"))
     assert "\x1b" not in text
     assert "[bold]" in text  # no markup is read out of names
 
@@ -250,7 +250,7 @@ def test_explain_keeps_a_hostile_name_on_its_line():
 def test_json_holds_every_field_but_the_program():
     report = make_report()
     record = json.loads(dump(report_as_dict(report)))
-    assert set(record) == {field.name for field in dataclasses.fields(Report)} - {"program"}
+    assert set(record) == {field.name for field in dataclasses.fields(Report)} - {"program"} | {"verdict_word"}
     assert record["decisions"][2] == {
         "name": "exp_0",
         "op": "Exp",
@@ -417,12 +417,12 @@ REPRS = {
         {},
         (
             "<Report of models/net.onnx -> models/net.fp16.onnx, level auto: "
-            "2 of 5 nodes float16, 2 float32, 3 casts; verified on 1 synthesised sample>"
+            "2 of 5 nodes float16, 2 float32, 3 casts; verified: on 1 synthesised sample>"
         ),
     ),
     "copied": (
-        {"is_copy": True, "asked": "level O0", "destination": None, "verdict": "not verified"},
-        "<Report of models/net.onnx, level O0: copied; not verified>",
+        {"is_copy": True, "asked": "level O0", "destination": None, "verdict": "not checked"},
+        "<Report of models/net.onnx, level O0: copied; not checked>",
     ),
 }
 

@@ -1,6 +1,7 @@
 """The claims of a report: a verdict only where something was compared, plain words where nothing became low."""
 
 import json
+import pathlib
 import re
 
 import numpy as np
@@ -12,12 +13,12 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler import cli
 from amp_transpiler.report.as_html import page
-from amp_transpiler.report.as_json import report_as_dict
+from amp_transpiler.report.as_json import dump, report_as_dict
+from amp_transpiler.report.verdict import SENTENCES, Verdict
 from amp_transpiler.report.wording import remarks
 from amp_transpiler.systems.program_names import resolved_lists
 from tests.support import array, parse
 
-NOTHING = "structurally checked only: no finite output to compare"
 W = array(4, 4, seed=1)
 PLAIN = "(float[2,4] x) => (float[2,4] y) { y = MatMul (x, w) }"
 ROOT = "(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) a = Abs (h) n = Neg (a) m = Sub (n, a) y = Sqrt (m) }"
@@ -37,34 +38,36 @@ def without_outputs():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
-    ("make", "inputs", "note"),
+    ("make", "inputs", "why"),
     [
-        (without_outputs, None, "no outputs"),
-        (lambda: parse(PLAIN, w=np.full((4, 4), np.nan, np.float32)), None, "so that nothing is compared: y"),
-        (lambda: parse(ROOT, w=W), {"x": array(2, 4)}, "so that nothing is compared: y"),
-        (lambda: parse(EMPTY, w=W), {"x": array(0, 4)}, "so that nothing is compared: y"),
-        (lambda: parse(PLAIN, w=np.zeros((4, 4), np.float32)), None, "leave y practically zero"),
+        (without_outputs, None, "the model has no outputs"),
+        (lambda: parse(PLAIN, w=np.full((4, 4), np.nan, np.float32)), None, "'y' (empty, NaN or infinite in fp32)"),
+        (lambda: parse(ROOT, w=W), {"x": array(2, 4)}, "'y' (empty, NaN or infinite in fp32)"),
+        (lambda: parse(EMPTY, w=W), {"x": array(0, 4)}, "'y' (empty, NaN or infinite in fp32)"),
+        (lambda: parse(PLAIN, w=np.zeros((4, 4), np.float32)), None, "'y' (practically zero on made-up inputs)"),
     ],
     ids=["no outputs", "NaN parameters", "NaN results", "empty", "practically zero"],
 )
-def test_nothing_is_verified_where_nothing_was_compared(make, inputs, note, dtype):
+def test_nothing_is_verified_where_nothing_was_compared(make, inputs, why, dtype):
     report = amp.transpile(make(), level="O2", dtype=dtype, inputs=inputs)
-    assert report.verdict == NOTHING
-    assert any(note in one for one in report.notes), report.notes
-    assert any(one.startswith("not compared with the fp32 model") for one in report.notes), report.notes
+    assert report.verdict.startswith("structure only: ")
+    assert report.verdict.endswith(why)
+    assert report.warnings == ()
+    told = any(one.startswith("not compared with the fp32 model") for one in report.notes)
+    assert told == bool(report.outputs), report.notes
     assert not any("compared on made-up inputs" in one for one in report.notes)
 
 
 @pytest.mark.parametrize("text", [PLAIN, INTEGER, TWO])
 def test_one_value_to_compare_is_enough(text):
     report = amp.transpile(parse(text, w=W), level="O2", inputs={"x": array(2, 4)})
-    assert report.verdict.startswith("verified: within 0.")
-    assert any(one.endswith("nothing is compared: z") for one in report.notes) == (text is TWO)
+    assert report.verdict.startswith("compared: all 2 integers agree" if text is INTEGER else "compared: within 0.")
+    assert ("not judged: 'z' (empty" in report.verdict) == (text is TWO)
 
 
 def test_a_zero_output_of_given_inputs_is_compared():
     report = amp.transpile(parse(PLAIN, w=W), level="O2", inputs={"x": np.zeros((2, 4), np.float32)})
-    assert report.verdict.startswith("verified: within 0.00% of fp32 on 1 given sample")
+    assert report.verdict.startswith("compared: within 0% of fp32 on 1 given sample")
 
 
 # ---- nothing became low ----
@@ -162,3 +165,80 @@ def test_a_custom_operator_of_the_model_is_listed_without_a_warning(option, tmp_
         assert (name in lists.custom_black_list, name in lists.black_list) == (black, black)
         assert (name in lists.custom_white_list, name in lists.white_list) == (not black, not black)
         assert (name in lists.unsupported_list) == black
+
+
+# ---- the words ----
+
+NOISE = "(float[2,4] x) => (float[2,4] y) { [a] a = Add (x, big) [s] y = Sub (a, big) }"
+DESTROYED = parse(NOISE, big=np.float32(30000.0))  # what is left of x is rounding
+WARNED = {
+    "O2": {"level": "O2"},
+    "O2 in bfloat16": {"level": "O2", "dtype": "bfloat16"},
+    "torch": {"policy": "torch", "amp_lists": amp.AutoMixedPrecisionLists(["Add", "Sub"])},
+    "raf": {"policy": "raf", "amp_lists": amp.AutoMixedPrecisionLists(["Add", "Sub"])},
+    "mxnet": {"policy": "mxnet", "amp_lists": amp.AutoMixedPrecisionLists(["Add", "Sub"])},
+    "mp4": {"preset": "mp4", "dtype": "float16"},
+}
+
+
+@pytest.mark.parametrize("options", WARNED.values(), ids=WARNED)
+def test_a_destroyed_output_is_compared_and_warned_of(options):
+    report = amp.transpile(DESTROYED, inputs={"x": array(2, 4)}, **options)
+    assert report.outputs["y"].relative > 0.5
+    assert report.verdict_word == "compared"
+    assert report.verdict.endswith("rounding emulated; no limit was set")
+    [warning] = report.warnings
+    assert warning.startswith("output 'y' differs by ")
+    assert report_as_dict(report)["warnings"] == [warning]
+    assert "output &#x27;y&#x27; differs by" in page([(report, None)])
+
+
+def test_an_accurate_output_is_not_warned_of():
+    assert amp.transpile(parse(PLAIN, w=W), level="O2", inputs={"x": array(2, 4)}).warnings == ()
+
+
+@pytest.mark.parametrize("quiet", [(), ("-q",), ("--json", "-")])
+def test_the_command_warns_and_exits_with_0(quiet, tmp_path, capsys):
+    onnx.save(DESTROYED, tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=array(2, 4))
+    assert cli.main([str(tmp_path / "m.onnx"), "--level", "O2", "--inputs", str(tmp_path / "x.npz"), *quiet]) == 0
+    shown = capsys.readouterr()
+    assert "output 'y' differs by" in " ".join((shown.err if quiet else shown.out).split())
+
+
+GIVEN = {"x": array(2, 4)}
+WORDS = {
+    "verified": (PLAIN, {"inputs": GIVEN}),
+    "verified, a tolerance at O2": (PLAIN, {"inputs": GIVEN, "level": "O2", "tolerance": "1%"}),
+    "plausible": (PLAIN, {}),
+    "plausible: one is not judged": (TWO, {"inputs": GIVEN}),
+    "compared": (PLAIN, {"inputs": GIVEN, "level": "O1"}),
+    "structure only": (ROOT, {"inputs": GIVEN}),
+    "not checked": (PLAIN, {"verify": False}),
+    "not checked: a copy": (PLAIN, {"level": "O0"}),
+    "failed": (PLAIN, {"inputs": GIVEN, "level": "O2", "tolerance": 1e-9}),
+}
+
+
+@pytest.mark.parametrize("case", WORDS)
+def test_a_verdict_begins_with_one_of_six_words(case):
+    text, options = WORDS[case]
+    try:
+        report = amp.transpile(parse(text, w=W), **options)
+    except amp.CheckFailed as error:
+        report = error.report
+    word = re.split("[,:]", case)[0]
+    assert report.verdict_word == word
+    assert report.verdict.startswith(f"{word}: ")
+    assert json.loads(dump(report_as_dict(report)))["verdict_word"] == word
+
+
+def test_the_page_has_the_sentence_of_each_word():
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "verdicts.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \*(.+?)\* \| (.+) \|$", text, re.MULTILINE)
+    assert rows == [(word.value, SENTENCES[word]) for word in Verdict]
+
+
+def test_another_verdict_has_no_word():
+    with pytest.raises(ValueError, match="'fine'"):
+        amp.Report("a", "O1", "float16", "cuda", verdict="fine: really").verdict_word  # noqa: B018

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.paddle.levels import Level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
@@ -33,5 +34,5 @@ def paddle_policy(
     """
     lists = lists if lists is not None else AutoMixedPrecisionLists(dtype=low.name)
     rules = PaddleRules(level, lists, use_promote=use_promote)
-    tolerance = level.tolerances.get(low.name, math.inf)
-    return level.policy(rules=rules, low=low, target=target, use_guard=True, tolerance=tolerance)
+    limits = Limits(level.tolerances.get(low.name, math.inf))
+    return level.policy(rules=rules, low=low, target=target, use_guard=True, limits=limits)
