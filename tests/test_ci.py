@@ -8,8 +8,9 @@ import subprocess
 import sys
 import zipfile
 
-import fetch_corpus
 import pytest
+
+import fetch_corpus
 import skipped
 from corpus import download
 

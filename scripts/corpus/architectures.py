@@ -39,7 +39,8 @@ class Architecture:
     """A builder, and what it is exported through.
 
     `torchscript_raw` and `dynamo_raw` are unoptimized (BatchNormalization kept), `dynamo_opNN` has that opset,
-    `ortfused` has com.microsoft's fused operators, as ONNX Runtime's BERT optimizer writes them.
+    `ortfused` has com.microsoft's fused operators, as ONNX Runtime's BERT optimizer writes them. The `small` ones need
+    PyTorch alone, and all of them are exported in two minutes.
     """
 
     name: str
@@ -47,17 +48,18 @@ class Architecture:
     build: Callable[[pathlib.Path], Built]
     exporters: tuple[str, ...]
     external_data: bool = False
+    small: bool = False
 
 
 ARCHITECTURES: dict[str, Architecture] = {}
 
 
 def _register(
-    *exporters: str, external_data: bool = False
+    *exporters: str, external_data: bool = False, small: bool = False
 ) -> Callable[[Callable[[pathlib.Path], Built]], Callable[[pathlib.Path], Built]]:
     def decorate(build: Callable[[pathlib.Path], Built]) -> Callable[[pathlib.Path], Built]:
         name, about = build.__name__, (build.__doc__ or "").strip()
-        ARCHITECTURES[name] = Architecture(name, about, build, exporters or BOTH, external_data)
+        ARCHITECTURES[name] = Architecture(name, about, build, exporters or BOTH, external_data, small)
         return build
 
     return decorate
@@ -271,7 +273,7 @@ def rocm_convmodel(root: pathlib.Path) -> Built:
     return Built(rocm_layers(), {"x": normal(6, 1, 2, 512, 512)}, ["y"])
 
 
-@_register(*BOTH, "torchscript_raw")
+@_register(*BOTH, "torchscript_raw", small=True)
 def paddle_lenet(root: pathlib.Path) -> Built:
     from torch import nn
 
@@ -281,7 +283,7 @@ def paddle_lenet(root: pathlib.Path) -> Built:
     return Built(model, {"x": image(4, 1, 28)}, ["y"], {"x": {0: "batch"}})
 
 
-@_register()
+@_register(small=True)
 def lstm_tagger(root: pathlib.Path) -> Built:
     import torch
     from torch import nn
@@ -302,7 +304,7 @@ def lstm_tagger(root: pathlib.Path) -> Built:
     return Built(perturb_norms(Tagger()), {"ids": token_ids(2, 24, 1000)}, ["logp", "h", "c"])
 
 
-@_register("dynamo")
+@_register("dynamo", small=True)
 def cond_mlp(root: pathlib.Path) -> Built:
     """A data-dependent branch: If in ONNX."""
     import torch
@@ -327,7 +329,7 @@ def cond_mlp(root: pathlib.Path) -> Built:
     return Built(Branching().eval(), {"x": normal(8, 4, 32)}, ["y"])
 
 
-@_register("torchscript")
+@_register("torchscript", small=True)
 def scripted_loop(root: pathlib.Path) -> Built:
     """A scripted loop over time whose body keeps a float state: Loop (and If) in ONNX."""
     import torch
@@ -344,7 +346,7 @@ def _rocm_as(dtype: Any) -> Built:
     return Built(rocm_layers().to(dtype), {"x": normal(6, 1, 2, 64, 64).to(dtype)}, ["y"])
 
 
-@_register()
+@_register(small=True)
 def convmodel_fp16_already(root: pathlib.Path) -> Built:
     import torch
 
@@ -361,7 +363,7 @@ def convmodel_bf16_already(root: pathlib.Path) -> Built:
     return _rocm_as(torch.bfloat16)
 
 
-@_register("dynamo")
+@_register("dynamo", small=True)
 def mlp_bf16_already(root: pathlib.Path) -> Built:
     import torch
     from torch import nn
@@ -370,3 +372,63 @@ def mlp_bf16_already(root: pathlib.Path) -> Built:
     layers = (nn.Linear(32, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 16), nn.Softmax(-1))
     model = perturb_norms(nn.Sequential(*layers)).to(torch.bfloat16)
     return Built(model, {"x": normal(10, 4, 32).to(torch.bfloat16)}, ["y"])
+
+
+# ---- one small network of each shape ----
+@_register(small=True)
+def small_encoder(root: pathlib.Path) -> Built:
+    import torch
+
+    from corpus.small_modules import Encoder
+
+    del root
+    torch.backends.mha.set_fastpath_enabled(False)  # its fused operator has no counterpart in ONNX
+    mask = _ones(3, 24)
+    mask[1, 15:] = 0
+    feed = {"ids": token_ids(3, 24, 500), "mask": mask}
+    return Built(perturb_norms(Encoder()), feed, ["hidden", "logits", "label"], {name: {0: "batch"} for name in feed})
+
+
+@_register("dynamo", small=True)  # the tracing exporter has no RMSNorm
+def small_decoder(root: pathlib.Path) -> Built:
+    from corpus.small_modules import Decoder
+
+    del root
+    past = {"past_key": normal(11, 1, 2, 12, 16), "past_value": normal(12, 1, 2, 12, 16)}
+    feed = {"ids": token_ids(1, 5, 300), **past}
+    return Built(perturb_norms(Decoder()), feed, ["logits", "key", "value"], {name: {2: "past"} for name in past})
+
+
+@_register(small=True)
+def small_unet(root: pathlib.Path) -> Built:
+    from corpus.small_modules import UNet
+
+    del root
+    return Built(perturb_norms(UNet()), {"pixels": image(2, 3, 64)}, ["scores", "mask"], {"pixels": {0: "batch"}})
+
+
+@_register(small=True)
+def small_detector(root: pathlib.Path) -> Built:
+    from corpus.small_modules import Detector
+
+    del root
+    return Built(perturb_norms(Detector()), {"pixels": image(1, 3, 64)}, ["boxes", "scores", "labels", "kept"])
+
+
+@_register(small=True)
+def small_speech(root: pathlib.Path) -> Built:
+    from corpus.small_modules import Speech
+
+    del root
+    return Built(perturb_norms(Speech()), {"wave": sound(1, 4000)}, ["symbols", "best"])
+
+
+@_register(small=True)
+def small_messages(root: pathlib.Path) -> Built:
+    import torch
+
+    from corpus.small_modules import Messages
+
+    del root
+    edges = torch.randint(0, 20, (2, 50), generator=torch.Generator().manual_seed(2))
+    return Built(Messages().eval(), {"features": normal(13, 20, 16), "edges": edges}, ["updated"])
