@@ -1,6 +1,7 @@
-"""The oldest versions in scripts/oldest.txt are the lower bounds that pyproject.toml states."""
+"""The oldest versions in scripts/oldest.txt are the lower bounds that pyproject.toml states; other Pythons."""
 
 import pathlib
+import subprocess
 import tomllib
 
 import pytest
@@ -22,3 +23,16 @@ def test_each_dependency_has_an_oldest_version():
 def test_the_oldest_version_is_the_lower_bound(name):
     bounds = [Version(one.version).release for one in REQUIREMENTS[name].specifier if one.operator == ">="]
     assert [Version(OLDEST[name]).release[: len(bound)] for bound in bounds] == bounds
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--python", "3.99"], 1, "there is no Python 3.99 here"),
+        (["--slow"], 2, "unknown option --slow"),
+    ],
+)
+def test_a_python_that_cannot_be_had_is_named(arguments, status, said):
+    done = subprocess.run([ROOT / "scripts/test", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert said in done.stderr
