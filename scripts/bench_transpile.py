@@ -4,6 +4,7 @@
     python scripts/bench_transpile.py                  # every case that fits into this machine's memory and disk
     python scripts/bench_transpile.py --cases chain_500 chain_2000 --json bench.json
     python scripts/bench_transpile.py --large no       # without the 3 GB case
+    python scripts/bench_transpile.py --markdown       # as docs/benchmarks/README.md has it
 
 Peers: onnxconverter-common (`pip install 'amp-transpiler[bench]'`) and onnxruntime.transformers.float16, each given a
 loaded model and given a path. One that is not installed is named as skipped, one that fails as failed.
@@ -26,6 +27,7 @@ import argparse
 import dataclasses
 import importlib.metadata
 import json
+import math
 import os
 import pathlib
 import platform
@@ -34,7 +36,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,6 +88,16 @@ CASES = (
     Case("external_3GB", weights=45, width=4096),
 )
 LARGE = "external_3GB"
+IN_WORDS = {
+    "chain_500": "chain of 500 nodes",
+    "chain_2000": "chain of 2000 nodes",
+    "chain_4000": "chain of 4000 nodes",
+    "chain_shared_500": "500 nodes that share two constants",
+    "chain_shared_4000": "4000 of them",
+    "chain_shared_16000": "16000 of them",
+    "external_520MB": "520 MB, external data",
+    LARGE: "3 GB, external data",
+}
 LARGE_DISK, LARGE_MEMORY = 12 << 30, 18 << 30  # the source, a result and a peer's temporary copy; a peer's peak
 
 
@@ -368,6 +380,38 @@ def show(results: Sequence[Record]) -> None:
         console.print(f"{'reached' if value <= limit else 'MISSED '}  {what}: {value:.3g} (at most {limit:g})")
 
 
+def markdown(results: Sequence[Record]) -> Iterator[str]:
+    """Yield the table and the sums as `docs/benchmarks/README.md` has them."""
+    columns = ("ours", "common", "common_path", "runtime", "runtime_path")
+    for case in results:
+        cells = [_cell(case["tools"].get(tool, {})) for tool in columns]
+        yield "| " + " | ".join([IN_WORDS[case["name"]], *cells]) + " |"
+    cases = {case["name"]: case for case in results}
+    per_node = {
+        name: case["tools"]["ours"]["seconds"] / case["nodes"]
+        for name, case in cases.items()
+        if case["nodes"] and "seconds" in case["tools"].get("ours", {})
+    }
+    shared = ("chain_shared_4000", "chain_shared_16000")
+    for name, base in (("chain_4000", "chain_500"), *((each, "chain_shared_500") for each in shared)):
+        if name in per_node and base in per_node:
+            yield f"time per node, {name} over {base}: {per_node[name] / per_node[base]:.2f}"
+    for name, case in cases.items():
+        if over := case["ours_over"].values():
+            # Over the fastest peer and the smallest one: the largest of our ratios.
+            time, memory = (max(ratio[what] for ratio in over) for what in ("time", "memory"))
+            yield f"{name}: {time:.2g} of the time of the fastest, {memory:.2g} of the memory of the smallest"
+    before = [case["tools"].get("ours", {}).get("bytes_before", 0) for case in results]
+    yield f"in use before a conversion: {max(before) / 1e6:.0f} MB"
+
+
+def _cell(record: Record) -> str:
+    if "seconds" not in record:
+        return "fails" if "error" in record else "-"
+    digits = max(0, 3 if record["seconds"] < 1 else 2 - int(math.log10(record["seconds"])))
+    return f"{record['seconds']:.{digits}f} s, {record['peak_bytes'] / 1e6:.0f} MB"
+
+
 def large_fits(folder: pathlib.Path) -> str | None:
     """Return why the 3 GB case does not fit here, or None."""
     free = shutil.disk_usage(folder).free
@@ -399,6 +443,7 @@ def main() -> int:
     parser.add_argument("--large", choices=("auto", "yes", "no"), default="auto", help=f"run {LARGE} (default: auto)")
     parser.add_argument("--scratch", type=pathlib.Path, help="where the models are made (default: the system's)")
     parser.add_argument("--json", type=pathlib.Path, metavar="OUT")
+    parser.add_argument("--markdown", action="store_true", help="print the rows of docs/benchmarks/README.md")
     parser.add_argument("--child", nargs=3, metavar=("TOOL", "SOURCE", "TARGET"), help="(internal) convert once")
     options = parser.parse_args()
     if options.child:
@@ -417,7 +462,10 @@ def main() -> int:
                 print(f"{case.name}: skipped: {reason}", file=sys.stderr)
                 continue
             results.append(run_case(case, options.tools, folder))
-    show(results)
+    if options.markdown:
+        print("\n".join(markdown(results)))
+    else:
+        show(results)
     if options.json:
         options.json.write_text(json.dumps({"environment": environment(), "cases": results}, indent=1))
     # A peer may fail; ours may not.

@@ -331,7 +331,7 @@ def main() -> int:
         case.write(options.sources, 1, options.folder / case.output)
         return 0
     names = options.case or list(CASES)
-    faults = 0
+    faults, rows = 0, []
     randomness = random.Random(getattr(options, "seed", 0))  # noqa: S311 - moments, no secrets
     for bench, work in benches(names, options.width):
         start = time.perf_counter()
@@ -350,6 +350,8 @@ def main() -> int:
         )
         print(*(f"  {fault}" for fault in tally.faults[:20]), sep="\n", end="\n" if tally.faults else "")
         faults += len(tally.faults)
+        rows.append(f"| {bench.name} | {tally.kills} | {tally.old} | {tally.new} | {len(tally.faults)} |")
+    print(*rows, sep="\n")  # as docs/benchmarks/kills.md has them
     return int(faults > 0)
 
 

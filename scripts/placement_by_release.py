@@ -90,6 +90,8 @@ def check(release: str, wheel: pathlib.Path, models: list[pathlib.Path], scratch
         print(
             f"{release} {case}: {count} models, on the CPU {before_cpu} nodes before, {after_cpu} after; {cuda} on CUDA"
         )
+    count, source = totals["auto"][:2]
+    print(f"| {release} | {count} | {source} | " + " | ".join(str(total[2]) for total in totals.values()) + " |")
     return failed
 
 

@@ -19,6 +19,15 @@ SIGNALS = [signal.SIGTERM, signal.SIGHUP]
 MODEL = '<ir_version: 10, opset_import: ["": 17]> net (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }'
 
 
+@pytest.fixture(autouse=True)
+def ordinary_signals():
+    """Take signals as a terminal gives them: under nohup SIGHUP is ignored, and so it must stay."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def names(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
