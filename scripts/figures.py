@@ -85,8 +85,8 @@ class Figure:
             place = self._pattern().search(page)
             return place.span() if place else None
         start = page.find(self.table or self.block)
-        place = start >= 0 and (_ROWS if self.table else _BLOCK).search(page, start)
-        return place.span(1) if place else None
+        lines = (_ROWS if self.table else _BLOCK).search(page, start) if start >= 0 else None
+        return lines.span(1) if lines else None
 
     def values(self, page: str) -> list[str]:
         """Return the numbers in the page, or the lines of its table or block."""
