@@ -20,7 +20,8 @@ MODELS = sorted({row[0] for row in ROWS[1:]})
 
 def test_the_table_has_every_model_and_column():
     assert ROWS[0] == COLUMNS
-    assert [f"models/{path.name}" for path in sorted((ROOT / "models").glob("*.onnx"))] == MODELS
+    models = [path for path in sorted((ROOT / "models").glob("*.onnx")) if ".fp16" not in path.suffixes]  # the demo's
+    assert [f"models/{path.name}" for path in models] == MODELS
 
 
 @pytest.mark.parametrize("model", MODELS)
