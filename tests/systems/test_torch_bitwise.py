@@ -154,6 +154,41 @@ def test_row_77_every_low_operator_of_onnx_with_a_cuda_kernel_has_a_control():
     assert expected == {key for key in LOWER_PRECISION if "::" not in key}
 
 
+# ---- the same, against torch's own autocast ----
+
+# What torch calls the operator, given torch, x and the weights by name.
+IN_TORCH = {
+    "Conv": lambda torch, x, w: torch.nn.functional.conv2d(x, w["w"], w["b"], padding=1),
+    "ConvTranspose": lambda torch, x, w: torch.nn.functional.conv_transpose2d(x, w["w"]),
+    "MatMul": lambda torch, x, w: x @ w["w"],
+    "Gemm": lambda torch, x, w: torch.addmm(w["b"], x, w["w"], alpha=0.7, beta=0.3),
+    "Einsum": lambda torch, x, w: torch.einsum("ij,jk->ik", x, w["w"]),
+    "Attention": lambda torch, x, w: torch.nn.functional.scaled_dot_product_attention(x, x, x),
+    "com.microsoft::FusedMatMul": lambda torch, x, w: torch.addmm(torch.zeros(5), x, w["w"], alpha=0.7, beta=0.0),
+    "com.microsoft::TransposeMatMul": lambda torch, x, w: x @ w["w"],
+}
+# torch rounds the four products that meet in an element, and the probabilities.
+ROUNDED_INSIDE = {"ConvTranspose": 4, "Attention": 1}
+UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # the largest relative error of one rounding
+
+
+@pytest.mark.parametrize(("key", "dtype"), [(key, dtype) for key in IN_TORCH for dtype in DTYPES])
+def test_row_77_a_low_operator_is_torchs_own(key, dtype):
+    """`torch.autocast("cpu")` casts these as it does for CUDA. It may sum in another order, hence the one unit."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: it is the reference")
+    case = LOWER_PRECISION[key]
+    model = case.source(dtype)
+    weights = {name: torch.from_numpy(value) for name, value in case.weights.items()}
+    with torch.no_grad(), torch.autocast("cpu", getattr(torch, dtype)):
+        expected = IN_TORCH[key](torch, torch.from_numpy(fed(model)["x"]), weights)
+    assert expected.dtype == getattr(torch, dtype)
+    found, expected = run_emulated(converted(model, dtype), fed(model))["y"], expected.float().numpy()
+    assert found.dtype == np.float32
+    inner = ROUNDED_INSIDE.get(key, 0) + 2.0**-10
+    limit = UNIT[dtype] * (2 * np.abs(expected) + inner * np.abs(expected).max())
+    assert (np.abs(found - expected) <= limit).all()
+
+
 # ---- each operator of class fp32, fed by a low product ----
 
 
