@@ -117,12 +117,15 @@ def a_session_that(kind, *, opens=None, runs=None):
     return plant
 
 
-def _scaled(factor):
-    return lambda outputs: [output * np.asarray(factor, output.dtype) for output in outputs]
+def _of_kind(kind, change):
+    """Change the outputs of a kind, `f` for floats and `i` for integers."""
+    return lambda outputs: [change(output) if output.dtype.kind == kind else output for output in outputs]
 
 
-def _overflowing(outputs):
-    return [np.full_like(output, np.inf) for output in outputs]
+_larger = _of_kind("f", lambda output: output * output.dtype.type(1.5))
+_overflowing = _of_kind("f", lambda output: np.full_like(output, np.inf))
+_longer = _of_kind("f", lambda output: np.concatenate([output, output]))
+_another_label = _of_kind("i", lambda output: np.where(np.arange(output.size) == 0, 3 - output, output))
 
 
 def _raising(error):
@@ -189,8 +192,13 @@ PASS_FAULTS = {
 RUN_FAULTS = {
     "the file is refused": (a_session_that("load", opens=REFUSAL), "ONNX Runtime refuses the result"),
     "the file crashes": (a_session_that("load", opens=CRASH), "ONNX Runtime refuses the result"),
-    "emulated, it computes something else": (a_session_that("emulated", runs=_scaled(1.5)), "output 'y' differs by"),
+    "emulated, it computes something else": (a_session_that("emulated", runs=_larger), "output 'y' differs by"),
     "emulated, it overflows": (a_session_that("emulated", runs=_overflowing), "non-finite"),
+    "emulated, a label is another": (
+        a_session_that("emulated", runs=_another_label),
+        "1 of 3 integers differ",
+    ),
+    "emulated, it has another shape": (a_session_that("emulated", runs=_longer), "another shape"),
 }
 SESSION_FAULTS = {
     "users' sessions crash": (a_session_that("default", opens=CRASH), "crashes on the written file"),
@@ -198,10 +206,15 @@ SESSION_FAULTS = {
     "users' sessions do not run it": (a_session_that("default", runs=_raising(REFUSAL)), "refuses the written file"),
     "users' sessions die of a run": (a_session_that("default", runs=_raising(CRASH)), "crashes on the written file"),
     "users' sessions compute something else": (
-        a_session_that("default", runs=_scaled(1.5)),
+        a_session_that("default", runs=_larger),
         "computes something else than fp32",
     ),
     "users' sessions overflow": (a_session_that("default", runs=_overflowing), "non-finite"),
+    "users' sessions tell another label": (
+        a_session_that("default", runs=_another_label),
+        "1 of 3 integers differ",
+    ),
+    "users' sessions give another shape": (a_session_that("default", runs=_longer), "another shape"),
 }
 OS_FAULTS = {
     "the disk is full": (the_disk_is_full, "No space left on device"),
