@@ -21,6 +21,7 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.compare import compare_outputs
 from amp_transpiler.verification.inputs import Inputs, given_inputs
+from amp_transpiler.verification.output_kind import output_kinds
 from amp_transpiler.verification.remote import RemoteSession, open_program
 from amp_transpiler.verification.synthesis import CannotSynthesise, synthesise_inputs
 
@@ -70,11 +71,11 @@ class Reference:
         try:
             with open_program(low) as session:
                 # Inputs that changed their type take the samples in the new one.
-                samples = [check_feeds(sample, session.inputs, lenient=True) for sample in self.samples]
-                results = [named_outputs(session, sample) for sample in samples]
+                samples = (check_feeds(sample, session.inputs, lenient=True) for sample in self.samples)
+                results = (named_outputs(session, sample) for sample in samples)  # one after the other
+                return compare_outputs(self.outputs, results, output_kinds(low.model, self.samples[0]))
         except RUN_ERRORS as error:
             raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
-        return compare_outputs(self.outputs, results)
 
 
 def make_reference(source: Program, fallback: Program, inputs: Inputs | None) -> Reference:

@@ -3,46 +3,86 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.report import OutputComparison
+from amp_transpiler.verification.metrics import Agreement
+from amp_transpiler.verification.output_kind import OutputKind
 
 __all__ = ["compare_outputs"]
 
+_CHUNK = 1 << 20  # elements that are looked at together: they bound the memory that a comparison takes
+_LARGEST_EXPONENT = 1023  # of a power of two in float64
+
 
 def compare_outputs(
-    reference: Sequence[Mapping[str, Any]], result: Sequence[Mapping[str, Any]]
+    reference: Iterable[Mapping[str, Any]],
+    result: Iterable[Mapping[str, Any]],
+    kinds: Mapping[str, OutputKind] | None = None,
 ) -> dict[str, OutputComparison]:
     """Compare the outputs of two programs on the same samples, all samples of an output together.
 
-    Norms are float64, over the elements that are finite in the reference. A result that is not finite there counts in
-    `nonfinite` and makes `relative` infinite. Elements that are not finite in the reference are ignored. For arrays of
-    different shape, or sequences of different length, `relative` is infinite and `mismatched` the number of elements.
+    Samples are taken one after the other, so both sides may be made while they are compared. Norms are float64, over
+    the elements that are finite in the reference. A result that is not finite there counts in `nonfinite` and makes
+    `relative` infinite. Elements that are not finite in the reference are ignored. For arrays of different shape or
+    kind of elements, or sequences of different length, `structure_differs`, `relative` is infinite, and `mismatched`
+    the number of elements. A complex number counts as two elements.
 
     Args:
         reference: for each sample, output name -> array, list of arrays (a sequence), mapping, or None (an empty
             optional).
         result: the same for the judged program.
+        kinds: output name -> how its numbers are to be read, as far as the graph says it.
 
     Raises:
         InputError: the numbers of samples differ, or an output is missing from a result.
     """
-    if len(reference) != len(result):
-        raise InputError(f"{len(reference)} reference samples but {len(result)} results: they cannot be paired")
-    names = list(dict.fromkeys(name for sample in reference for name in sample))
-    return {name: _compare(name, reference, result) for name in names}
+    totals: dict[str, _Total] = {}
+    wanted, got = 0, 0
+    for index, (sample, other) in enumerate(itertools.zip_longest(reference, result)):
+        wanted, got = wanted + (sample is not None), got + (other is not None)
+        if wanted == got:
+            _add_sample(totals, index, sample, other, kinds or {})
+    if wanted != got:
+        raise InputError(f"{wanted} reference samples but {got} results: they cannot be paired")
+    return {name: total.comparison() for name, total in totals.items()}
+
+
+def _add_sample(
+    totals: dict[str, _Total],
+    index: int,
+    sample: Mapping[str, Any],
+    other: Mapping[str, Any],
+    kinds: Mapping[str, OutputKind],
+) -> None:
+    for name, value in sample.items():
+        if name not in other:
+            raise InputError(f"sample {index}: output {name!r} is missing from the result, which has {sorted(other)}")
+        if name not in totals:
+            totals[name] = _Total(name, _dtype_name(value), _shape(value), Agreement(kinds.get(name)))
+        totals[name].add(value, other[name])
 
 
 @dataclasses.dataclass(slots=True)
-class _Sums:
-    """Sums over all arrays of an output; numbers are divided by `scale` before they are squared."""
+class _Total:
+    """Counts and sums over all samples of an output.
 
-    scale: float
+    The numbers in the sums are divided by `scale` before they are squared: a power of two near the largest magnitude
+    so far, so that no square of a float64 overflows, and none that matters vanishes.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    agreement: Agreement
+    samples: int = 0
+    scale: float = 0.0
     difference: float = 0.0
     reference: float = 0.0
     result: float = 0.0
@@ -52,39 +92,98 @@ class _Sums:
     nonfinite: int = 0
     mismatched: int = 0
     elements: int = 0
-    wholly_different: bool = False
+    structure_differs: bool = False
 
+    def add(self, reference: Any, result: Any) -> None:
+        """Add a sample."""
+        self.samples += 1
+        wanted, got = _leaves(reference), _leaves(result)
+        pairs: list[tuple[np.ndarray, np.ndarray | None]] = [(leaf, None) for leaf in wanted]
+        if len(wanted) == len(got):
+            pairs = list(zip(wanted, got, strict=True))
+        else:
+            self.structure_differs = True
+        for leaf, other in pairs:
+            if other is None or leaf.shape != other.shape or _kind(leaf) != _kind(other):
+                self._add_different(leaf)
+            else:
+                self._add_alike(leaf, other)
+                self.agreement.add(leaf, other)
 
-def _compare(
-    name: str, reference: Sequence[Mapping[str, Any]], result: Sequence[Mapping[str, Any]]
-) -> OutputComparison:
-    pairs: list[tuple[np.ndarray, np.ndarray | None]] = []
-    samples = [i for i, sample in enumerate(reference) if name in sample]
-    structure_differs = False
-    for i in samples:
-        if name not in result[i]:
-            raise InputError(f"sample {i}: output {name!r} is missing from the result, which has {sorted(result[i])}")
-        wanted, got = _leaves(reference[i][name]), _leaves(result[i][name])
-        structure_differs |= len(wanted) != len(got)
-        pairs += [(leaf, got[k] if len(wanted) == len(got) else None) for k, leaf in enumerate(wanted)]
-    sums = _Sums(_scale([leaf for leaf, _ in pairs]), wholly_different=structure_differs)
-    for leaf, other in pairs:
-        _add(sums, leaf, other)
-    first = reference[samples[0]][name]
-    return OutputComparison(
-        name=name,
-        dtype=_dtype_name(first),
-        shape=_shape(first),
-        max_abs=math.inf if sums.wholly_different else sums.max_abs,
-        relative=_relative(sums),
-        cosine=_cosine(sums),
-        nonfinite_reference=sums.nonfinite_reference,
-        nonfinite=sums.nonfinite,
-        mismatched=sums.mismatched,
-        samples=len(samples),
-        elements=sums.elements,
-        structure_differs=sums.wholly_different,
-    )
+    def _add_different(self, leaf: np.ndarray) -> None:
+        self.structure_differs = True
+        self.elements += leaf.size
+        self.mismatched += leaf.size
+
+    def _add_alike(self, leaf: np.ndarray, other: np.ndarray) -> None:
+        if _kind(leaf) in ("float", "complex"):
+            for x, y in zip(_chunks(leaf), _chunks(other), strict=True):
+                self._add_floats(_as_float64(x), _as_float64(y))
+        else:
+            self.elements += leaf.size
+            self.mismatched += int(np.count_nonzero(leaf != other))
+
+    def _add_floats(self, reference: np.ndarray, result: np.ndarray) -> None:
+        known, good = np.isfinite(reference), np.isfinite(result)
+        self.elements += int(np.count_nonzero(known))
+        self.nonfinite_reference += int(np.count_nonzero(~known))
+        self.nonfinite += int(np.count_nonzero(known & ~good))
+        x, y = reference[known & good], result[known & good]
+        largest = max(np.max(np.abs(x), initial=0.0), np.max(np.abs(y), initial=0.0))
+        if not largest:
+            return  # nothing to add, and no scale follows from it
+        with np.errstate(over="ignore"):
+            self.max_abs = max(self.max_abs, float(np.max(np.abs(x - y))))
+        self._rescale(float(largest))
+        x, y = x / self.scale, y / self.scale
+        self.difference += float(np.sum(np.square(x - y)))
+        self.reference += float(np.sum(np.square(x)))
+        self.result += float(np.sum(np.square(y)))
+        self.product += float(np.dot(x, y))
+
+    def _rescale(self, largest: float) -> None:
+        scale = 2.0 ** min(math.frexp(largest)[1], _LARGEST_EXPONENT)
+        if scale > self.scale:
+            factor = (self.scale / scale) ** 2
+            self.scale = scale
+            self.difference *= factor
+            self.reference *= factor
+            self.result *= factor
+            self.product *= factor
+
+    def comparison(self) -> OutputComparison:
+        """Return the figures."""
+        return OutputComparison(
+            name=self.name,
+            dtype=self.dtype,
+            shape=self.shape,
+            max_abs=math.inf if self.structure_differs else self.max_abs,
+            relative=self._relative(),
+            cosine=self._cosine(),
+            nonfinite_reference=self.nonfinite_reference,
+            nonfinite=self.nonfinite,
+            mismatched=self.mismatched,
+            samples=self.samples,
+            elements=self.elements,
+            structure_differs=self.structure_differs,
+            **(Agreement() if self.structure_differs else self.agreement).figures(),
+        )
+
+    def _relative(self) -> float:
+        if self.structure_differs or self.nonfinite:
+            return math.inf
+        if self.difference == 0.0:
+            return 0.0
+        return math.sqrt(self.difference / self.reference) if self.reference else math.inf
+
+    def _cosine(self) -> float:
+        """Return the cosine; 1 if both norms are zero (as without floats), 0 if one of them is."""
+        if self.structure_differs:
+            return 0.0
+        norms = math.sqrt(self.reference) * math.sqrt(self.result)
+        if norms == 0.0:
+            return 1.0 if self.reference == self.result else 0.0
+        return max(-1.0, min(1.0, self.product / norms))
 
 
 def _leaves(value: Any) -> list[np.ndarray]:
@@ -98,74 +197,24 @@ def _leaves(value: Any) -> list[np.ndarray]:
     return [np.asarray(value)]
 
 
-def _is_float(array: np.ndarray) -> bool:
-    return array.dtype.kind in "fc" or (array.dtype.isbuiltin == 2 and "float" in array.dtype.name)
+def _kind(array: np.ndarray) -> str:
+    """Return the kind of the elements. Formats that numpy does not know are told by their names: bfloat16, int4."""
+    if "float" in array.dtype.name:
+        return "float"
+    return {"c": "complex", "b": "boolean", "O": "text", "U": "text", "S": "text"}.get(array.dtype.kind, "integer")
+
+
+def _chunks(array: np.ndarray) -> Iterator[np.ndarray]:
+    flat = np.atleast_1d(array).reshape(-1)
+    for start in range(0, flat.size, _CHUNK):
+        yield flat[start : start + _CHUNK]
 
 
 def _as_float64(array: np.ndarray) -> np.ndarray:
-    """Return the elements in one dimension; a complex number counts as two."""
-    flat = np.atleast_1d(array).reshape(-1)
+    """Return the elements of an array of one dimension as float64; a complex number becomes two."""
     if array.dtype.kind == "c":
-        return flat.astype(np.complex128).view(np.float64)
-    return flat.astype(np.float64)
-
-
-def _scale(leaves: list[np.ndarray]) -> float:
-    """Return a power of two near the largest magnitude, so that no square of a float64 overflows or vanishes."""
-    largest = 0.0
-    for leaf in leaves:
-        if _is_float(leaf) and leaf.size:
-            magnitudes = np.abs(_as_float64(leaf))
-            largest = max(largest, float(np.max(magnitudes, initial=0.0, where=np.isfinite(magnitudes))))
-    return 2.0 ** math.frexp(largest)[1] if 0.0 < largest < 2.0**1023 else 1.0
-
-
-def _add(sums: _Sums, reference: np.ndarray, result: np.ndarray | None) -> None:
-    if result is None or reference.shape != result.shape or _is_float(reference) != _is_float(result):
-        sums.wholly_different = True
-        sums.mismatched += reference.size
-        sums.elements += reference.size
-    elif _is_float(reference):
-        _add_floats(sums, _as_float64(reference), _as_float64(result))
-    else:
-        sums.elements += reference.size
-        sums.mismatched += int(np.count_nonzero(reference != result))
-
-
-def _add_floats(sums: _Sums, reference: np.ndarray, result: np.ndarray) -> None:
-    known, good = np.isfinite(reference), np.isfinite(result)
-    sums.elements += int(np.count_nonzero(known))
-    sums.nonfinite_reference += int(np.count_nonzero(~known))
-    sums.nonfinite += int(np.count_nonzero(known & ~good))
-    both = known & good
-    x, y = reference[both], result[both]
-    if not x.size:
-        return
-    with np.errstate(over="ignore"):
-        sums.max_abs = max(sums.max_abs, float(np.max(np.abs(x - y))))
-        x, y = x / sums.scale, y / sums.scale
-        sums.difference += float(np.sum(np.square(x - y)))
-        sums.reference += float(np.sum(np.square(x)))
-        sums.result += float(np.sum(np.square(y)))
-        sums.product += float(np.dot(x, y))
-
-
-def _relative(sums: _Sums) -> float:
-    if sums.wholly_different or sums.nonfinite:
-        return math.inf
-    if sums.difference == 0.0:
-        return 0.0
-    return math.sqrt(sums.difference / sums.reference) if sums.reference else math.inf
-
-
-def _cosine(sums: _Sums) -> float:
-    """Return the cosine; 1 if both norms are zero (as without floats), 0 if one of them is."""
-    if sums.wholly_different:
-        return 0.0
-    norms = math.sqrt(sums.reference) * math.sqrt(sums.result)
-    if norms == 0.0:
-        return 1.0 if sums.reference == sums.result else 0.0
-    return max(-1.0, min(1.0, sums.product / norms))
+        return array.astype(np.complex128).view(np.float64)
+    return array.astype(np.float64)
 
 
 def _dtype_name(value: Any) -> str:
