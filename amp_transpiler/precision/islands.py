@@ -56,15 +56,16 @@ def _connected(decisions: Mapping[ir.Node, Decision]) -> dict[ir.Node, ir.Node]:
 
 def _low_inputs(node: ir.Node, decisions: Mapping[ir.Node, Decision]) -> Iterator[ir.Value]:
     form = decisions[node].form
-    for index in sorted(form.inputs) if form is not None else ():
+    assert form is not None  # it is in a group
+    for index in sorted(form.inputs):
         value = node.inputs[index]
-        if value is not None:
-            yield value
+        assert value is not None  # a low input is there
+        yield value
 
 
 def _makes_low(producer: ir.Node, value: ir.Value, decisions: Mapping[ir.Node, Decision]) -> bool:
-    decision = decisions.get(producer)
-    return decision is not None and decision.form is not None and value.index() in decision.form.outputs
+    form = decisions[producer].form
+    return form is not None and value.index() in form.outputs
 
 
 def _casts(group: list[ir.Node], decisions: Mapping[ir.Node, Decision]) -> int:
@@ -77,17 +78,16 @@ def _casts(group: list[ir.Node], decisions: Mapping[ir.Node, Decision]) -> int:
             if constant_of(value) is None and (producer is None or not _makes_low(producer, value, decisions)):
                 inward.add(value)
         form = decisions[node].form
-        for index in form.outputs if form is not None else ():
+        assert form is not None  # it is in a group
+        for index in form.outputs:
             value = node.outputs[index]
             outward += value.is_graph_output() or any(_reads_high(use.node, use.idx, decisions) for use in value.uses())
     return len(inward) + outward
 
 
 def _reads_high(node: ir.Node, index: int, decisions: Mapping[ir.Node, Decision]) -> bool:
-    decision = decisions.get(node)
-    if decision is None or decision.takes_any:
-        return False
-    return decision.form is None or index not in decision.form.inputs
+    decision = decisions[node]
+    return not decision.takes_any and (decision.form is None or index not in decision.form.inputs)
 
 
 def _root(parent: dict[ir.Node, ir.Node], node: ir.Node) -> ir.Node:

@@ -73,22 +73,24 @@ def _amplifiers(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Fo
 
 def _reduces(node: ir.Node) -> bool:
     attribute = node.attributes.get("reduction")
-    return attribute is not None and not attribute.is_ref() and attribute.as_string() != "none"
+    return attribute is not None and attribute.as_string() != "none"
+
+
+def _reads(node: ir.Node, values: set[ir.Value]) -> bool:
+    return any(value in values for value in node.inputs)
 
 
 def _squares(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:
     """Squares that are summed, their sum, and the operators on the sum up to the one that uses it."""
     sums: set[ir.Value] = set()
     for node in nodes:
-        if is_standard(node) and node.op_type in SUM and node.inputs and _is_square(node.inputs[0]):
-            square = node.inputs[0].producer() if node.inputs[0] is not None else None
-            if square is not None:
-                yield square, "a square that is summed may leave the range"
+        if is_standard(node) and node.op_type in SUM and (square := _square(node.inputs[0])) is not None:
+            yield square, "a square that is summed may leave the range"
             yield node, "a sum of squares"
             sums.update(node.outputs)
         elif is_standard(node) and node.op_type in SQUARES:
             sums.update(node.outputs)
-        elif any(value in sums for value in node.inputs if value is not None) and is_standard(node):
+        elif _reads(node, sums) and is_standard(node):
             if _continues(node):
                 yield node, "it works on a sum of squares"
                 sums.update(node.outputs)
@@ -97,16 +99,15 @@ def _squares(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found
                 yield node, "it normalises by a sum of squares"
 
 
-def _is_square(value: ir.Value | None) -> bool:
-    node = value.producer() if value is not None else None
+def _square(value: ir.Value | None) -> ir.Node | None:
+    """The node that makes `value`, if that is a square."""
+    node = None if value is None else value.producer()
     if node is None or not is_standard(node):
-        return False
-    return is_pow_of_two(node) or (node.op_type == "Mul" and node.inputs[0] is node.inputs[1])
+        return None
+    return node if is_pow_of_two(node) or (node.op_type == "Mul" and node.inputs[0] is node.inputs[1]) else None
 
 
 def _continues(node: ir.Node) -> bool:
-    if not is_standard(node):
-        return False
     if node.op_type in ("Mul", "Div"):
         return any(constant_of(value) is not None for value in node.inputs)
     return node.op_type in ROOT
@@ -117,17 +118,26 @@ def _beyond_range(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> 
     if low.name != "float16":
         return
     beyond: set[ir.Value] = set()
+    known = -1
+    while known != len(beyond):  # a body comes before its owner, and a Loop's state goes around
+        known = len(beyond)
+        for node in nodes:
+            _pass_through(node, beyond)
+            if _may_leave_range(node, beyond, ranges):
+                beyond.update(node.outputs)
     for node in nodes:
-        _pass_through(node, beyond)
-        if not is_standard(node) or not any(map(is_float32, node.outputs)):
-            continue
-        source = node.op_type not in CAPPED and any(map(ranges.overflows, node.inputs))
-        if any(value in beyond for value in node.inputs if value is not None):
+        if _makes_float32(node) and _reads(node, beyond):
             yield node, "its input may be beyond float16's range: it was computed with a mask or another large constant"
-        elif not source:
-            continue
-        if node.op_type not in BOUNDED and not _divides_by(node, ranges):
-            beyond.update(node.outputs)
+
+
+def _may_leave_range(node: ir.Node, beyond: set[ir.Value], ranges: RangeFaults) -> bool:
+    if not _makes_float32(node) or node.op_type in BOUNDED or _divides_by(node, ranges):
+        return False
+    return _reads(node, beyond) or (node.op_type not in CAPPED and any(map(ranges.overflows, node.inputs)))
+
+
+def _makes_float32(node: ir.Node) -> bool:
+    return is_standard(node) and any(map(is_float32, node.outputs))
 
 
 def _pass_through(node: ir.Node, beyond: set[ir.Value]) -> None:

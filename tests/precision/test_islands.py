@@ -19,6 +19,18 @@ ISLANDS = {
     ),
     "many operators are worth two casts": ("[a] h = Relu (x) [b] i = Tanh (h) [c] y = Sigmoid (i)", {"a", "b", "c"}),
     "an island between float32 operators": ("[e] h = Exp (x) [a] r = Relu (h) [f] y = Exp (r)", set()),
+    "two cheap operators are not worth two casts": (
+        "[e] h = Exp (x) [a] r = Relu (h) [b] s = Tanh (r) [f] y = Exp (s)",
+        set(),
+    ),
+    "Shape reads the result as it is: that is no cast": (
+        "[e] h = Exp (x) [a] r = Relu (h) [b] t = Tanh (r) [s] s = Shape (t) [d] y = Reshape (h, s)",
+        {"a", "b"},
+    ),
+    "a float32 output of a low node joins nothing": (
+        "[e] h = Exp (x) [a] l, m = LayerNormalization (h, k) [b] r = Tanh (m) [c] s = Sigmoid (r) [f] y = Exp (s)",
+        set(),
+    ),
     "two islands, one of which computes": (
         "[a] r = Relu (x) [e] h = Exp (r) [b] m = MatMul (h, w) [c] y = Relu (m)",
         {"b", "c"},
@@ -30,9 +42,9 @@ ISLANDS = {
 @pytest.mark.parametrize("name", ISLANDS)
 def test_which_islands_stay_low(name):
     body, expected = ISLANDS[name]
-    weights = {"w": W} if " w)" in body else {}
+    weights = {name: values for name, values in {"w": W, "k": W[0]}.items() if f" {name})" in body}
     report = amp.transpile(
-        parse(f"(float[4,4] x) => (float[4,4] y) {{ {body} }}", **weights), level="auto", verify=False
+        parse(f"(float[N,4] x) => (float[N,A] y) {{ {body} }}", **weights), level="auto", verify=False
     )
     found = {node for node, precision in support.decisions(report).items() if precision == "low"}
     assert found == expected

@@ -33,6 +33,8 @@ BODIES = {
     "ReduceL2": ("[n] y = ReduceL2 (h)", BOTH),
     "ScatterND that adds": ('[n] y = ScatterND <reduction = "add"> (h, at, row2)', BOTH),
     "ScatterND that replaces": ("[n] y = ScatterND (h, at, row2)", NONE),
+    "ScatterND that says that it replaces": ('[n] y = ScatterND <reduction = "none"> (h, at, row2)', NONE),
+    "an operator of another domain": ("[n] y = my.domain.Exp (h)", NONE),
     # sums of squares
     "a square by Pow": ("[n] p = Pow (h, two) y = ReduceMean (p)", BOTH),
     "a square by Mul": ("[n] p = Mul (h, h) y = ReduceMean (p)", BOTH),
@@ -42,7 +44,22 @@ BODIES = {
     "epsilon added to it": ("p = Mul (h, h) m = ReduceMean (p) [n] e = Add (m, eps) y = Sqrt (e)", BOTH),
     "the root of it": ("p = Mul (h, h) m = ReduceMean (p) e = Add (m, eps) [n] y = Sqrt (e)", BOTH),
     "the normalisation by it": ("p = Mul (h, h) m = ReduceMean (p) r = Sqrt (m) [n] y = Div (h, r)", BOTH),
-    "what comes after": ("p = Mul (h, h) m = ReduceMean (p) r = Sqrt (m) d = Div (h, r) [n] y = Relu (d)", NONE),
+    "what comes behind the normalisation": (
+        "p = Mul (h, h) m = ReduceMean (p) r = Sqrt (m) d = Div (h, r) [n] y = Relu (d)",
+        NONE,
+    ),
+    "the sum of squares by Pow": ("p = Pow (h, two) [n] y = ReduceMean (p)", BOTH),
+    "the sum of another power": ("p = Pow (h, eps) [n] y = ReduceMean (p)", NONE),
+    "a sum of one value twice": ("p = Add (h, h) [n] y = ReduceMean (p)", NONE),
+    "a product of another domain": ("p = my.domain.Mul (h, h) [n] y = ReduceMean (p)", NONE),
+    "a sum of another domain": ("p = Mul (h, h) [n] y = my.domain.ReduceMean (p)", NONE),
+    "a root of another domain": ("p = Mul (h, h) m = ReduceMean (p) [n] y = my.domain.Sqrt (m)", NONE),
+    "a sum of what an input is": ("[n] y = ReduceMean (x)", NONE),
+    "a sum scaled by a constant": ("p = Mul (h, h) m = ReduceMean (p) [n] e = Mul (m, eps) y = Sqrt (e)", BOTH),
+    "its root": ("p = Mul (h, h) m = ReduceMean (p) e = Mul (m, eps) [n] y = Sqrt (e)", BOTH),
+    "a sum times the features normalises": ("p = Mul (h, h) m = ReduceMean (p) d = Mul (h, m) [n] y = Sqrt (d)", NONE),
+    "the root of a sum by ReduceSumSquare": ("m = ReduceSumSquare (h) [n] y = Sqrt (m)", BOTH),
+    "a matrix product of a sum": ("p = Mul (h, h) m = ReduceMean (p) [n] y = MatMul (m, one_one)", NONE),
     # beyond the range
     "1.1: where a mask is chosen: its constant holds it, not this rule": (
         "[n] s = Where (c, h, off) y = Softmax (s)",
@@ -53,6 +70,44 @@ BODIES = {
     "behind the Softmax all is well": ("s = Mul (h, off) a = Add (h, s) p = Softmax (a) [n] y = MatMul (p, w)", NONE),
     "movement carries it on": ("s = Mul (h, off) t = Transpose (s) [n] y = Relu (t)", FP16),
     "a division by it makes it small": ("s = Div (h, off) [n] y = Relu (s)", NONE),
+    "a division by an ordinary constant does not": ("s = Mul (h, off) d = Div (s, two) [n] y = Relu (d)", FP16),
+    "nor a division of the mask by features": ("s = Div (off, h) [n] y = Relu (s)", FP16),
+    "a comparison of it is no float": ("s = Mul (h, off) [n] b = Less (s, h) y = Where (b, h, w2)", NONE),
+    "nor is what is chosen by it beyond": (
+        "s = Mul (h, off) b = Less (s, h) z = Where (b, h, w2) [n] y = Relu (z)",
+        NONE,
+    ),
+    "an operator of another domain, which is not judged": ("s = Mul (h, off) [n] y = com.microsoft.Gelu (s)", NONE),
+    "out of an If": (
+        """r = If (yes) <then_branch = t () => (float[2,4] p) { p = Mul (h, off) },
+                         else_branch = e () => (float[2,4] q) { q = Relu (h) }> [n] y = Relu (r)""",
+        FP16,
+    ),
+    "captured by an If": (
+        """s = Mul (h, off) y = If (yes) <then_branch = t () => (float[2,4] p) { [n] p = Relu (s) },
+                                          else_branch = e () => (float[2,4] q) { q = Relu (h) }>""",
+        FP16,
+    ),
+    "into a Loop and out of it": (
+        """s = Mul (h, off) r = Loop (four, yes, s) <body = b (int64 i, bool k, float[2,4] a)
+            => (bool k2, float[2,4] a2) { k2 = Identity (k) a2 = Identity (a) }> [n] y = Relu (r)""",
+        FP16,
+    ),
+    "into the body of a Loop": (
+        """s = Mul (h, off) y = Loop (four, yes, s) <body = b (int64 i, bool k, float[2,4] a)
+            => (bool k2, float[2,4] a2) { k2 = Identity (k) [n] a2 = Relu (a) }>""",
+        FP16,
+    ),
+    "made in a Loop": (
+        """r = Loop (four, yes, h) <body = b (int64 i, bool k, float[2,4] a)
+            => (bool k2, float[2,4] a2) { k2 = Identity (k) a2 = Mul (a, off) }> [n] y = Relu (r)""",
+        FP16,
+    ),
+    "no mask in a Loop": (
+        """r = Loop (four, yes, h) <body = b (int64 i, bool k, float[2,4] a)
+            => (bool k2, float[2,4] a2) { k2 = Identity (k) a2 = Relu (a) }> [n] y = Relu (r)""",
+        NONE,
+    ),
     "a bound is no mask": ("s = Max (h, off) [n] y = Relu (s)", NONE),
     # index arithmetic
     "positions": ("i = Range (zero, four, one) f = Cast <to = 1> (i) [n] p = Mul (f, small) y = Add (h, p)", BOTH),
@@ -64,6 +119,22 @@ BODIES = {
         "i = Range (zero, four, one) f = Cast <to = 1> (i) p = Mul (f, small) [n] y = Add (h, p)",
         NONE,
     ),
+    "a 2-D weight ends index arithmetic": ("f = Cast <to = 1> (four) [n] p = Mul (f, m1024) y = Relu (p)", NONE),
+    "what follows it is none either": ("f = Cast <to = 1> (four) p = Mul (f, m1024) [n] y = Relu (p)", NONE),
+    "a 3-D weight likewise": ("f = Cast <to = 1> (four) [n] p = Mul (f, cube) y = Relu (p)", NONE),
+    "a matrix of 1023 is a table of frequencies": (
+        "f = Cast <to = 1> (four) [n] p = Mul (f, m1023) y = Relu (p)",
+        BOTH,
+    ),
+    "a long vector, too": ("f = Cast <to = 1> (four) [n] p = Mul (f, v2048) y = Relu (p)", BOTH),
+    "two floats from integers": ("f = Cast <to = 1> (four) g = Cast <to = 1> (one) [n] y = Sub (f, g)", BOTH),
+    "a float32 range": ("z = Cast <to = 1> (four) f = Range (eps, two, eps) [n] y = Mul (f, two)", BOTH),
+    "the range itself": ("[n] f = Range (eps, two, eps) y = Mul (f, two)", BOTH),
+    "the cast itself is the user's own": ("[n] f = Cast <to = 1> (four) y = Mul (f, two)", NONE),
+    "a choice by integers": ("b = Less (four, one) [n] f = Where (b, eps, two) y = Mul (f, two)", BOTH),
+    "a comparison alone is no arithmetic": ("[n] z = Shape (h) f = ConstantOfShape (z) y = Relu (f)", NONE),
+    "zeros of some shape are no positions": ("z = Shape (h) [n] f = ConstantOfShape (z) y = Relu (f)", NONE),
+    "from a cast of 16 bits": ("q = Cast <to = 10> (h) f = Cast <to = 1> (q) [n] y = Mul (f, two)", NONE),
     "an embedding is no index arithmetic": ("[n] p = Gather (table, ids) y = MatMul (p, w)", NONE),
 }
 
@@ -71,7 +142,8 @@ BODIES = {
 def unsafe(body, low):
     model = ir.from_proto(
         parse(
-            f"(float[2,4] x, bool[2,4] c) => (float[A,B] y) {{ h = MatMul (x, w) {body} }}",
+            f"(float[2,4] x, bool[2,4] c, bool yes) => (float[A,B] y) {{ h = MatMul (x, w) {body} }}",
+            imports=', "my.domain": 1, "com.microsoft": 1',
             w=W,
             w2=W[:2],
             row=W[0],
@@ -86,6 +158,11 @@ def unsafe(body, low):
             at=np.array([[0]]),
             ids=np.array([1, 0]),
             table=array(300, 4),
+            one_one=W[:1, :1],
+            m1024=array(2, 512),
+            m1023=array(1, 1023),
+            cube=array(2, 2, 256),
+            v2048=array(2048),
         )
     )
     propagate_types(model)
