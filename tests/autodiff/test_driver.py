@@ -8,9 +8,11 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.autodiff import differentiate, registered
+from amp_transpiler.autodiff.context import low_weight_sums
 from amp_transpiler.autodiff.registry import gradient
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.types import propagate_types
 from tests.autodiff.gradient_check import check_by_differences, gradient_model, run_gradients
 from tests.autodiff.graph_text import graph
 
@@ -136,6 +138,48 @@ def test_the_sum_over_a_broadcast_of_a_low_value_is_in_float32(kind):
     types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(made).graph.value_info}
     (total,) = (node for node in made.graph.node if node.op_type == "ReduceSum")
     assert types[total.output[0]] == onnx.TensorProto.FLOAT
+
+
+LOW_SUMS = {
+    # name: (inputs, body, type of the sum that is the gradient of the last input)
+    "FusedMatMul": ("float16[N,3,4] x, float16[4,2] w", "y = com.microsoft.FusedMatMul(x, w)", "FLOAT16"),
+    "FusedMatMul of another domain's name": ("float16[N,3,4] x, float16[4] w", "y = Mul(x, w)", "FLOAT"),
+    "MatMul": ("float16[N,3,4] x, float16[4,2] w", "y = MatMul(x, w)", "FLOAT16"),
+    "a weight behind a Transpose": (
+        "float16[N,3,4] x, float16[2,4] w",
+        "t = Transpose(w) y = MatMul(x, t)",
+        "FLOAT16",
+    ),
+    "a weight that was computed on": ("float16[N,3,4] x, float16[4,2] w", "t = Neg(w) y = MatMul(x, t)", "FLOAT"),
+    "a bias behind a FusedMatMul": (
+        "float16[N,3,4] x, float16[4,2] v, float16[2] w",
+        "m = com.microsoft.FusedMatMul(x, v) y = Add(m, w)",
+        "FLOAT16",
+    ),
+    "a bias before it is added to a view of a product": (
+        "float16[N,3,4] x, float16[4,2] v, float16[2] w",
+        "m = MatMul(x, v) u = Identity(m) y = Add(w, u)",
+        "FLOAT16",
+    ),
+    "an addend of no product": ("float16[N,3,4] x, float16[4] w", "m = Neg(x) y = Add(m, w)", "FLOAT"),
+    "an addend of an input": ("float16[N,3,4] x, float16[4] w", "y = Add(x, w)", "FLOAT"),
+}
+
+
+@pytest.mark.parametrize("low", [True, False])
+@pytest.mark.parametrize("name", LOW_SUMS)
+def test_sums_of_linear_weights_are_low_where_that_is_asked_for(name, low):
+    inputs, body, kind = LOW_SUMS[name]
+    text = graph(inputs, body, outputs="float16[A,B,C] y").replace('"" : 21', '"" : 21, "com.microsoft" : 1')
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    propagate_types(model)
+    values = {v.name: v for v in [*model.graph.inputs, *(v for node in model.graph for v in node.outputs)]}
+    seed = ir.Value(name="seed", type=values["y"].type, shape=values["y"].shape)
+    with low_weight_sums(low):
+        differentiate(GraphBuilder(model), {values["y"]: seed}, [values["w"]])
+    sums = {node.outputs[0].dtype.name for node in model.graph if node.op_type == "ReduceSum"}
+    assert sums <= {kind if low else "FLOAT"}
+    assert sums or kind == "FLOAT" or not low  # in float32, the sum over a batch may be part of a product
 
 
 def test_many_small_contributions_are_not_lost():

@@ -211,6 +211,22 @@ REGIONS = {
 }
 
 
+GUARD_COUNTS = {
+    # name: (arguments of decorate, nodes that are low)
+    "O2": ({"level": "O2", "use_amp_guard": True}, {"conv1"}),
+    "O1": ({"level": "O1", "use_amp_guard": True}, {"conv1", "conv2", "gemm"}),
+    "OD": ({"level": "OD", "use_amp_guard": True}, {"conv1", "conv2", "gemm"}),
+}
+
+
+@pytest.mark.parametrize("name", GUARD_COUNTS)
+def test_the_guard_counts_at_o2_alone(name):
+    """Section 1.4: at the other levels of training the lists alone decide."""
+    decorated, low = GUARD_COUNTS[name]
+    net = trainer(optimizer.SGD(0.01), guard="^conv1$", **decorated)
+    assert {node for node in ("conv1", "conv2", "gemm") if text_nets.kind(net, node) != "FLOAT"} == low
+
+
 @pytest.mark.parametrize("name", REGIONS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_row_34_regions_and_lists_give_what_fp32_gives(name, dtype):

@@ -21,7 +21,11 @@ SHORT = {
     "f64": (T.DOUBLE, "double"),
     "i64": (T.INT64, "int64"),
     "i32": (T.INT32, "int32"),
+    "i16": (T.INT16, "int16"),
     "i8": (T.INT8, "int8"),
+    "u64": (T.UINT64, "uint64"),
+    "u32": (T.UINT32, "uint32"),
+    "u16": (T.UINT16, "uint16"),
     "u8": (T.UINT8, "uint8"),
     "bool": (T.BOOL, "bool"),
 }
@@ -77,7 +81,19 @@ CHAINS = {
     "i8 f16 f32": "i8 f32",
     "i64 f32 f16": "i64 f16",
     "i64 f32 bf16": "i64 bf16",
+    "i32 f32 f16": "i32 f16",
+    "i16 f32 f16": "i16 f16",
+    "u64 f32 f16": "u64 f16",
+    "u32 f32 f16": "u32 f16",
+    "u16 f32 f16": "u16 f16",
+    "u8 f32 f16": "u8 f16",
     "bool f32 f16": "bool f16",
+    "i16 f32 i16": "i16",
+    "u16 f32 f64": "u16 f64",
+    "u32 f32 f64": "u32 f32 f64",
+    "u64 f64 f32": "u64 f64 f32",
+    "u32 f64 f32": "u32 f32",
+    "i64 f64 f16": "i64 f64 f16",
     # a round trip that rounds is no round trip
     "f32 f16 f32": "f32 f16 f32",
     "f32 bf16 f32": "f32 bf16 f32",
@@ -130,7 +146,8 @@ VALUES = st.lists(
 def test_no_cast_that_changes_a_value_is_removed(ends, middle, values):
     types = [ends[0], *middle, ends[1]]
     proto = cast_chain(types)
-    numbers = np.abs(values) if {"u8", "bool"} & set(types) else np.array(values)  # negative to unsigned is undefined
+    # negative to unsigned is undefined
+    numbers = np.abs(values) if {"u8", "u16", "u32", "u64", "bool"} & set(types) else np.array(values)
     if {"i8", "u8"} & set(types):
         numbers = np.clip(numbers, -120, 120)  # beyond the range it is undefined too
     feeds = {"x": numbers.astype(onnx.helper.tensor_dtype_to_np_dtype(SHORT[ends[0]][0]))}

@@ -296,6 +296,9 @@ SCAN = """agraph (float[1,2,4] x) => (float[A,B,C] y) {
 REFUSED = [
     (8, SCAN, "Scan"),
     (6, "agraph (float[N] x) => (float[N] y) { y = Dropout (x) }", "is_test"),
+    (6, "agraph (float[2,3] x, float[3] s) => (float[A,B] y) { y = BatchNormalization (x, s, s, s, s) }", "is_test"),
+    (6, "agraph (float[2,3] x, float[3] s) => (float[A,B] y) { y = BatchNormalization <is_test=0> (x, s, s, s, s) }",
+     "is_test"),
     (8, "agraph (float[2,3] x, float[3] s) => (float[A,B] y) { y = BatchNormalization <spatial=0> (x, s, s, s, s) }",
      "spatial"),
     (9, "agraph (float[2,3] x, float[3] s) => (float[A,B] y, float[3] m) { y, m = BatchNormalization (x, s, s, s, s) }",

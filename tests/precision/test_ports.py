@@ -19,12 +19,13 @@ def loop(body, before="", after="y = Identity (r)", result="float[2,4] y", start
             }}> {after}
         }}""",
         w=W,
+        v=array(2, 4, seed=3),
     )
 
 
-def branch(then, otherwise, before="h = MatMul (x, w)", after="y = MatMul (r, w)"):
+def branch(then, otherwise, before="h = MatMul (x, w)", after="y = MatMul (r, w)", outputs="float[2,4] y"):
     return parse(
-        f"""(float[2,4] x, bool c) => (float[2,4] y) {{
+        f"""(float[2,4] x, bool c) => ({outputs}) {{
             {before} r = If (c) <then_branch = t () => (float[2,4] p) {{ {then} }},
                                  else_branch = e () => (float[2,4] q) {{ {otherwise} }}> {after}
         }}""",
@@ -54,6 +55,39 @@ PORTS = {
         YES,
         "FLOAT",
     ),
+    "an output of the program votes for float32": (
+        branch("p = Exp (h)", "q = MatMul (h, w)", after="y = Identity (r)", outputs="float[2,4] r, float[2,4] y"),
+        YES,
+        "FLOAT",
+    ),
+    "one output of many: a vote each, no more": (
+        branch("p = Relu (h)", "q = MatMul (h, w)", after="y = MatMul (r, w)", outputs="float[2,4] r, float[2,4] y"),
+        YES,
+        "FLOAT16",
+    ),
+    "two readers of one precision have one vote": (
+        branch("p = Relu (h)", "q = MatMul (h, w)", after="a = Exp (r) b = Log (r) y = Add (a, b)"),
+        YES,
+        "FLOAT16",
+    ),
+    "a state that begins as a constant": (
+        loop("a2 = MatMul (a, w)", after="y = MatMul (r, w)", start="v"),
+        X,
+        "FLOAT16",
+    ),
+    "states that change places": (
+        parse(
+            """(float[2,4] x) => (float[2,4] y) <int64 n = {3}, bool c = {1}> {
+                h = MatMul (x, w)
+                r, s = Loop (n, c, h, h) <body = b (int64 i, bool k, float[2,4] a, float[2,4] d)
+                    => (bool k2, float[2,4] d, float[2,4] a) { k2 = Identity (k) }>
+                y = MatMul (r, w)
+            }""",
+            w=W,
+        ),
+        X,
+        "FLOAT16",
+    ),
     "branches differ, read by any: a tie goes low": (
         branch("p = Exp (h)", "q = MatMul (h, w)", after="s = Shape (r) y = Reshape (h, s)"),
         YES,
@@ -66,7 +100,8 @@ PORTS = {
 def test_a_port_is_low_where_that_saves_casts(name):
     model, feeds, expected = PORTS[name]
     report = support.convert(model, feeds, "O1")
-    assert support.dtype_of(report.program, "r") == expected
+    (owner,) = [node for node in report.program.model.graph if node.op_type in ("Loop", "If")]
+    assert owner.outputs[0].dtype.name == expected
 
 
 @pytest.mark.parametrize("name", PORTS)
