@@ -142,6 +142,67 @@ def test_slice_with_bounds_known_when_it_is_run(step):
     check_by_differences(text, feeds)
 
 
+# What is left out, and what is known only when it is run: (inputs of Slice, those that are fed)
+PARTIAL = {
+    "no steps": ("starts, ends, axes", ""),
+    "no axes, no steps": ("starts, ends", ""),
+    "no axes, but steps": ("starts, ends, , steps", ""),
+    "no axes, but steps, one start fed": ("starts, ends, , steps", "starts"),
+    "starts fed": ("starts, ends, axes", "starts"),
+    "ends fed": ("starts, ends, axes", "ends"),
+    "starts and ends fed, no axes": ("starts, ends", "starts ends"),
+    "axes fed": ("starts, ends, axes", "axes"),
+    "axes and steps fed": ("starts, ends, axes, steps", "axes steps"),
+    "steps fed": ("starts, ends, axes, steps", "steps"),
+    "everything fed": ("starts, ends, axes, steps", "starts ends axes steps"),
+}
+NUMBERS = [
+    {"starts": [1, 0], "ends": [3, -1], "axes": [0, 1], "steps": [1, 1]},
+    {"starts": [-3, -2], "ends": [4, 100], "axes": [0, 1], "steps": [1, 1]},
+    {"starts": [0, 1], "ends": [4, 5], "axes": [0, 1], "steps": [2, 3]},
+    {"starts": [-1, -100], "ends": [-100, 2], "axes": [0, 1], "steps": [-1, 1]},
+]
+
+
+@pytest.mark.parametrize("values", NUMBERS)
+@pytest.mark.parametrize("name", PARTIAL)
+def test_slice_with_some_inputs(name, values):
+    call, fed = PARTIAL[name]
+    if "steps" not in call:
+        values = {**values, "starts": [1, -2], "ends": [-1, 100]}
+    held = ", ".join(numbers(part, values[part]) for part in values if part in call and part not in fed)
+    inputs = "".join(f", int64[2] {part}" for part in fed.split())
+    text = graph(f"float[4,N] x{inputs}", f"y = Slice(x, {call})", constants=held)
+    check_by_differences(text, {"x": some(4, 5), **{part: np.array(values[part]) for part in fed.split()}})
+
+
+UNIT = [([2], [4]), ([-2], [100]), ([-100], [-1]), ([100], [200]), ([4], [2]), ([0], [5])]
+
+
+@pytest.mark.parametrize(("starts", "ends"), UNIT)
+@pytest.mark.parametrize("element", ["int32", "int64"])
+def test_slice_of_step_1_with_bounds_known_when_it_is_run(starts, ends, element):
+    """Padded, not scattered: the start counts from the end if negative, and both are clamped."""
+    text = graph(
+        f"float[N,5] x, {element}[1] starts, {element}[1] ends",
+        "y = Slice(x, starts, ends, axes)",
+        constants=f"{element}[1] axes = {{-1}}",
+    )
+    feeds = {"x": some(2, 5), "starts": np.array(starts, element), "ends": np.array(ends, element)}
+    check_by_differences(text, feeds)
+    made, _ = gradient_model(onnx.parser.parse_model(text))
+    assert "Pad" in {node.op_type for node in made.graph.node}
+    assert "Range" not in {node.op_type for node in made.graph.node}
+
+
+def test_slice_of_a_value_of_unknown_rank():
+    """Its positions are sliced in the same way, since no axis has a known size."""
+    body = "r = Reshape(x, s) t = Slice(r, a, b, a) y = Reshape(t, flat)"
+    held = "int64[1] a = {0}, int64[1] b = {1}, int64[1] flat = {-1}"
+    text = graph("float[4,5] x, int64[R] s", body, constants=held)
+    check_by_differences(text, {"x": some(4, 5), "s": np.array([2, 10])})
+
+
 def test_slice_without_axes():
     held = f"{numbers('starts', [0, 1])}, {numbers('ends', [1, 3])}"
     check_by_differences(graph("float[N,4] x", "y = Slice(x, starts, ends)", constants=held), {"x": some(3, 4)})
@@ -182,6 +243,56 @@ def test_pad_of_some_axes_only(mode):
     held = f"{numbers('p', [1, 2])}, {numbers('axes', [-1])}"
     text = graph("float[N,4] x", f'y = Pad<mode="{mode}">(x, p, , axes)', constants=held)
     check_by_differences(text, {"x": some(2, 4)})
+
+
+PARTIAL_PADS = {
+    # name: (call, constants, numpy's padding of a 4 x 5 array, mode)
+    "one axis, from the front": ("x, p, , axes", f"{numbers('p', [2, 1])}, {numbers('axes', [0])}", ((2, 1), (0, 0))),
+    "both axes, turned around": (
+        "x, p, , axes",
+        f"{numbers('p', [1, 2, 3, 0])}, {numbers('axes', [1, 0])}",
+        ((2, 0), (1, 3)),
+    ),
+    "no axes": ("x, p", numbers("p", [1, 0, 0, 2]), ((1, 0), (0, 2))),
+    "only behind": ("x, p", numbers("p", [0, 0, 3, 0]), ((0, 3), (0, 0))),
+    "nothing": ("x, p, , axes", f"{numbers('p', [0, 0])}, {numbers('axes', [1])}", ((0, 0), (0, 0))),
+}
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
+@pytest.mark.parametrize("name", PARTIAL_PADS)
+def test_pad_of_some_axes_against_numpy(name, mode):
+    """The gradient of a copy is the sum over where it went: numpy pads the positions themselves."""
+    call, held, widths = PARTIAL_PADS[name]
+    text = graph("float[4,5] x", f'y = Pad<mode="{mode}">({call})', constants=held)
+    found, seeds = run_gradients(onnx.parser.parse_model(text), {"x": some(4, 5)})
+    positions = np.pad(np.arange(1, 21).reshape(4, 5), widths, mode)  # 0 is the constant
+    want = np.zeros(21)
+    np.add.at(want, positions, seeds["y"])
+    assert np.allclose(found["x"], want[1:].reshape(4, 5), atol=1e-5)
+
+
+NEGATIVE = [
+    ("constant", [0, -1, 0, 2]),
+    ("constant", [-1, -1, -2, -3]),
+    ("reflect", [0, -1, 0, 2]),
+    ("edge", [-2, 1, 1, -1]),
+    ("edge", [0, -4, 0, 1]),
+    ("wrap", [1, -1, 0, -1]),
+]
+
+
+@pytest.mark.parametrize(("mode", "pads"), NEGATIVE)
+def test_negative_pads_of_every_mode(mode, pads):
+    text = graph("float[4,5] x", f'y = Pad<mode="{mode}">(x, p)', constants=numbers("p", pads))
+    found, seeds = run_gradients(onnx.parser.parse_model(text), {"x": some(4, 5)})
+    positions = np.arange(1, 21).reshape(4, 5)
+    (top, left), (bottom, right) = pads[:2], pads[2:]
+    positions = positions[max(-top, 0) : 4 - max(-bottom, 0), max(-left, 0) : 5 - max(-right, 0)]
+    positions = np.pad(positions, ((max(top, 0), max(bottom, 0)), (max(left, 0), max(right, 0))), mode)
+    want = np.zeros(21)
+    np.add.at(want, positions, seeds["y"])
+    assert np.allclose(found["x"], want[1:].reshape(4, 5), atol=1e-5)
 
 
 @pytest.mark.parametrize("first", [2, "N"])

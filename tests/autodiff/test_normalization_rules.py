@@ -190,6 +190,103 @@ def test_softmax_of_masked_and_of_large_scores(operator):
     assert np.allclose(found["x"].sum(-1), 0, atol=1e-5)
 
 
+IMAGE = "float[2,3,2,2] x"
+VARIANCE = 1e-5  # that of the inputs below: an epsilon of this size, ONNX's default, shows
+SMALL = {"x": draw(2, 3, 2, 2) * np.sqrt(VARIANCE, dtype="f")}
+AFFINE = {"s": draw(3), "b": draw(3)}
+DEFAULTS = {
+    # name: body, inputs, feeds, opset
+    "BatchNormalization": (
+        "y = BatchNormalization (x, s, b, m, v)",
+        f"{IMAGE}, {CHANNELS}, float[3] m, float[3] v",
+        {**SMALL, **AFFINE, "m": draw(3) * 1e-3, "v": np.full(3, VARIANCE, "f")},
+        21,
+    ),
+    "LayerNormalization": ("y = LayerNormalization (x, s)", f"{IMAGE}, float[2] s", {**SMALL, "s": draw(2)}, 21),
+    "RMSNormalization": ("y = RMSNormalization (x, s)", f"{IMAGE}, float[2] s", {**SMALL, "s": draw(2)}, 23),
+    "InstanceNormalization": (
+        "y = InstanceNormalization (x, s, b)",
+        f"{IMAGE}, {CHANNELS}",
+        {**SMALL, **AFFINE},
+        21,
+    ),
+    "InstanceNormalization with a large epsilon": (
+        "y = InstanceNormalization <epsilon = 0.5> (x, s, b)",
+        f"{IMAGE}, {CHANNELS}",
+        {"x": draw(2, 3, 2, 2) + 2, **AFFINE},
+        21,
+    ),
+    "LpNormalization": ("y = LpNormalization (x)", IMAGE, SMALL, 21),
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_attributes_that_are_left_out(name):
+    body, inputs, feeds, opset = DEFAULTS[name]
+    wrt = [n for n in feeds if n not in ("m", "v")]
+    check_by_differences(text(body, inputs, opset=opset), feeds, wrt=wrt)
+
+
+@needs_torch
+def test_attributes_that_are_left_out_by_torch():
+    from torch.nn.functional import batch_norm, group_norm, local_response_norm
+
+    feeds = {**SMALL, **AFFINE}
+    model = shaped("h = GroupNormalization <num_groups = 3> (x, s, b)", f"{IMAGE}, {CHANNELS}")
+    check_by_torch(model, feeds, lambda x, s, b: group_norm(x, 3, s, b))
+    body = "y, rm, rv = BatchNormalization <training_mode = 1> (x, s, b, m, v)"
+    model = text(body, f"{IMAGE}, {CHANNELS}, float[3] m, float[3] v")
+    feeds |= {"m": draw(3), "v": np.ones(3, "f")}
+    check_by_torch(
+        model, feeds, lambda x, s, b, **_: batch_norm(x, None, None, s, b, training=True), wrt=["x", "s", "b"]
+    )
+    model = text("y = LRN <size = 3> (x)", IMAGE)
+    check_by_torch(model, {"x": draw(2, 3, 2, 2) * 100}, lambda x: local_response_norm(x, 3))
+
+
+TRAINS = {
+    # name: (opset, outputs and attributes, whether it trains)
+    "opset 14, told so": (14, "y, rm, rv = BatchNormalization <training_mode = 1>", True),
+    "opset 14, told not to": (14, "y = BatchNormalization <training_mode = 0>", False),
+    "opset 14, nothing said": (14, "y = BatchNormalization", False),
+    "opset 13, with statistics": (13, "y, rm, rv, sm, sv = BatchNormalization", True),
+    "opset 13, without": (13, "y = BatchNormalization", False),
+}
+
+
+@pytest.mark.parametrize("name", TRAINS)
+def test_whether_a_batch_normalization_trains(name):
+    """Only then its statistics are computed: from the mean of the batch."""
+    opset, call, expected = TRAINS[name]
+    model = text(f"{call} (x, s, b, m, v)", f"{IMAGE}, {CHANNELS}, float[3] m, float[3] v", opset=opset)
+    made, _ = gradient_model(onnx.parser.parse_model(model), ["x"])
+    assert ("ReduceMean" in {node.op_type for node in made.graph.node}) is expected
+
+
+REFUSED = {
+    "statistics of a LayerNormalization": (
+        "y, m, i = LayerNormalization (x, s) z = Add (y, m)",
+        f"{IMAGE}, float[2] s",
+        "Mean and InvStdDev",
+    ),
+    "an LRN of unknown channels": ("y = LRN <size = 3> (x)", "float[N,C,2,2] x", "number of channels must be known"),
+    "frozen statistics: the variance": (
+        "y = BatchNormalization (x, s, b, m, x)",
+        "float[3] x, float[3] s, float[3] b, float[3] m",
+        "frozen mean and variance",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    body, inputs, word = REFUSED[name]
+    outputs = "float[] z" if " z = " in body else "float[] y"
+    model = onnx.parser.parse_model(text(body, inputs, outputs))
+    with pytest.raises(ModelError, match=word):
+        gradient_model(model, ["x"])
+
+
 LOW = [
     ("y = LayerNormalization (x, s, b)", "s b", 21),
     ("y, rm, rv = BatchNormalization <training_mode = 1> (x, s, b, s, b)", "s b", 21),
