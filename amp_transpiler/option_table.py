@@ -284,12 +284,26 @@ OPTIONS = (
         name="tolerance",
         group="check",
         flags=("--tolerance",),
-        metavar="T",
+        metavar="T|NAME=T,...",
         parameter="tolerance",
-        text="The largest relative error of any output, such as `0.01` or `1%`. Default: 2% in float16 and 5% in "
-        "bfloat16 at level auto of policy paddle; otherwise any finite error passes and is reported.",
-        python="The largest relative error (of the norm) of any output, as a fraction. Default: 0.02 in float16 and "
-        "0.05 in bfloat16 at level auto of policy paddle; otherwise any finite error passes and is reported.",
+        text="The largest relative error (of the norm) of an output, such as `0.01` or `1%`; of single outputs, by "
+        "names or patterns, `logits=1%,boxes=0.5`; or both, `2%,logits=1%`. Default: 2% in float16 and 5% in bfloat16 "
+        "at level auto of policy paddle. Otherwise there is no limit: large errors are only warned of, but values that "
+        "became infinite or NaN fail.",
+        python="The largest relative error (of the norm) of an output: a fraction, or text such as `1%`, "
+        "`logits=1%,boxes=0.5` or `2%,logits=1%`, or a dict of the same by output (a name or pattern). Default: 0.02 "
+        "in float16 and 0.05 in bfloat16 at level auto of policy paddle. Otherwise there is no limit: large errors are "
+        "only warned of, but values that became infinite or NaN fail.",
+    ),
+    Option(
+        name="mismatch",
+        group="check",
+        flags=("--mismatch",),
+        metavar="M",
+        parameter="mismatch",
+        text="The largest share of the integers, truth values or texts of an output that may differ, such as `0.001` "
+        "or `0.1%`. Default: none may wherever a tolerance applies, but for labels that fp32 itself decided by a "
+        "hair's breadth (at most 1% of them); elsewhere there is no limit.",
     ),
     Option(
         name="no_verify",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import pathlib
 from collections.abc import Collection, Iterator
@@ -19,6 +18,7 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.graph.saving import Staged, check_destination, stage
 from amp_transpiler.graph.staging import temporary_folder
+from amp_transpiler.precision.limits import Mismatch, Tolerance, with_limits
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.user_lists import UserLists
@@ -35,7 +35,7 @@ from amp_transpiler.systems.choice import (
     TargetName,
     choose_policy,
 )
-from amp_transpiler.systems.program_names import IoTypes, low_inputs_and_outputs, resolved_lists
+from amp_transpiler.systems.program_names import IoTypes, limits_by_output, low_inputs_and_outputs, resolved_lists
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.verification.child import start_early
@@ -73,7 +73,7 @@ def transpile(
     guard: str | Collection[str] = (),
     disable_amp: str | Collection[str] = (),
     inputs: Any = None,
-    tolerance: float | str | None = None,
+    tolerance: Tolerance | None = None,
     verify: bool = True,
     policy: PolicyName = "paddle",
     preset: PresetName | None = None,
@@ -81,6 +81,7 @@ def transpile(
     opset: int | None = None,
     include: str | Collection[str] = (),
     ort: str | None = None,
+    mismatch: Mismatch | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Convert an fp32 model to mixed precision, check it, and write it.
@@ -109,8 +110,10 @@ def transpile(
         disable_amp: Patterns of node names. Nodes whose name contains a match stay as they are written.
         inputs: Samples to compare on: an .npz file, a folder, a dict, or several dicts. None: inputs made up from the
             model's shapes.
-        tolerance: The largest relative error (of the norm) of any output, as a fraction. Default: 0.02 in float16 and
-            0.05 in bfloat16 at level auto of policy paddle; otherwise any finite error passes and is reported.
+        tolerance: The largest relative error (of the norm) of an output: a fraction, or text such as `1%`,
+            `logits=1%,boxes=0.5` or `2%,logits=1%`, or a dict of the same by output (a name or pattern). Default: 0.02
+            in float16 and 0.05 in bfloat16 at level auto of policy paddle. Otherwise there is no limit: large errors
+            are only warned of, but values that became infinite or NaN fail.
         verify: Check the result with onnx.checker, open and run it in ONNX Runtime, and compare it with the fp32 model.
             False: check only the types of every node's inputs.
         policy: Whose rules decide. Only `paddle` has levels OD and O2. `paddle` (default): Paddle's lists and levels;
@@ -126,6 +129,9 @@ def transpile(
             lists, numerics and ranges say. An error where a schema forbids it or no provider would run the node.
         ort: The ONNX Runtime that is to run the result, such as `1.20`: its kernels, opset and IR version count.
             Releases 1.17 to 1.31 are known. Default: the installed one.
+        mismatch: The largest share of the integers, truth values or texts of an output that may differ, such as `0.001`
+            or `0.1%`. Default: none may wherever a tolerance applies, but for labels that fp32 itself decided by a
+            hair's breadth (at most 1% of them); elsewhere there is no limit.
         progress: Called with the name of a phase and the fraction of it that is done.
 
     Returns:
@@ -154,7 +160,8 @@ def transpile(
         opset=opset,
         ort=ort,
     )
-    chosen = _with_tolerance(choose_policy(request), tolerance)  # a wrong option is told before the model is read
+    chosen = choose_policy(request)  # a wrong option is told before the model is read
+    chosen = dataclasses.replace(chosen, limits=with_limits(chosen.limits, tolerance, mismatch))
     destination = None if dst is None else pathlib.Path(dst)
     clock = Clock(progress)
     with clock.phase("load"):
@@ -164,6 +171,7 @@ def transpile(
         if amp_lists is not None:
             request = dataclasses.replace(request, lists=resolved_lists(amp_lists, source, request.low.name))
             chosen = dataclasses.replace(choose_policy(request), limits=chosen.limits)
+        chosen = dataclasses.replace(chosen, limits=limits_by_output(source, chosen.limits))
         # Verification compares with the source, so it needs a program of its own to work on.
         program = source.clone() if verify or not isinstance(src, (str, os.PathLike)) else source
         chosen = _with_program(chosen, program, keep_io_types, guard, disable_amp, include)
@@ -220,20 +228,6 @@ def _release_notes(target: Target, *, verify: bool) -> tuple[str, ...]:
     if verify and choose_release(None).release is not target.release:
         notes.append(f"checked with the installed ONNX Runtime {installed_version()}; {target.ort} was not run")
     return tuple(notes)
-
-
-def _with_tolerance(policy: Policy, tolerance: float | str | None) -> Policy:
-    """Return the policy with the user's own tolerance, if there is one."""
-    if tolerance is None:
-        return policy
-    try:
-        text = str(tolerance)
-        fraction = float(text[:-1]) / 100 if text.endswith("%") else float(tolerance)
-    except (TypeError, ValueError):
-        fraction = math.nan
-    if not fraction > 0.0 or isinstance(tolerance, bool):
-        raise OptionError(f"tolerance is {tolerance!r}: expected a fraction above 0 such as 0.01, or '1%'")
-    return dataclasses.replace(policy, limits=dataclasses.replace(policy.limits, tolerance=fraction))
 
 
 def _with_program(

@@ -104,6 +104,9 @@ def transpile(monkeypatch):
         (["--inputs", "data.npz"], "inputs", "data.npz"),
         (["--tolerance", "0.01"], "tolerance", 0.01),
         (["--tolerance", "1%"], "tolerance", 0.01),
+        (["--tolerance", "2%,y=1%"], "tolerance", "2%,y=1%"),
+        ([], "mismatch", None),
+        (["--mismatch", "0.1%"], "mismatch", 0.001),
         (["--no-verify"], "verify", False),
     ],
 )

@@ -31,6 +31,7 @@ _NO_EFFECT_ON_COPIES = (
     "opset",
     "inputs",
     "tolerance",
+    "mismatch",
     "benchmark",
 )
 
@@ -41,7 +42,8 @@ class Options:
 
     Attributes:
         io_types: True keeps the types of all inputs and outputs, False makes all low; names: those that become low.
-        tolerance: a fraction, or None.
+        tolerance: a fraction; text that `transpile` reads, if it names outputs; or None.
+        mismatch: a share, or None.
         json: a path, `-` for stdout, or None.
     """
 
@@ -64,7 +66,8 @@ class Options:
     preset: str | None
     mixed_ops: str | None
     inputs: str | None
-    tolerance: float | None
+    tolerance: float | str | None
+    mismatch: float | None
     no_verify: bool
     benchmark: bool
     explain: bool
@@ -94,6 +97,7 @@ class Options:
             "opset": self.opset,
             "inputs": self.inputs,
             "tolerance": self.tolerance,
+            "mismatch": self.mismatch,
             "verify": not self.no_verify,
         }
 
@@ -154,8 +158,9 @@ def parse(argv: Sequence[str] | None) -> Options:
 
 
 def _check_contradictions(options: Options) -> None:
-    if options.no_verify and options.tolerance is not None:
-        raise OptionError("--tolerance needs the comparison that --no-verify skips; drop one of the two")
+    for name in ("tolerance", "mismatch"):
+        if options.no_verify and getattr(options, name) is not None:
+            raise OptionError(f"--{name} needs the comparison that --no-verify skips; drop one of the two")
     both = sorted(set(options.white) & set(options.black))
     if both:
         raise OptionError(f"operator {both[0]!r} is both in --white and in --black; drop one of the two")

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from amp_transpiler.cli.exit_status import EXIT_STATUS_TEXT
 from amp_transpiler.errors import OptionError
 from amp_transpiler.option_table import GROUPS, OPTIONS, Option
+from amp_transpiler.precision.limits import parse_mismatch, parse_tolerance
 from amp_transpiler.version import __version__
 
 __all__ = ["build_parser"]
@@ -133,14 +134,20 @@ def _opset(text: str) -> int:
     return int(text[:9])
 
 
-def _tolerance(text: str) -> float:
+def _tolerance(text: str) -> float | str:
+    """Return a fraction, or the text itself if it names outputs."""
     try:
-        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):  # NaN fails as well
-        raise argparse.ArgumentTypeError(f"{text!r} is no tolerance: expected a fraction above 0 such as 0.01, or 1%")
-    return value
+        overall, outputs = parse_tolerance(text)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text if outputs or overall is None else overall
+
+
+def _mismatch(text: str) -> float:
+    try:
+        return parse_mismatch(text)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _jobs(text: str) -> int:
@@ -170,6 +177,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "include": _regex,
     "opset": _opset,
     "tolerance": _tolerance,
+    "mismatch": _mismatch,
     "io_types": _io_types,
     "jobs": _jobs,
 }

@@ -1,12 +1,21 @@
-"""How far a result may be from fp32."""
+"""How far a result may be from fp32, and how users write that."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
-__all__ = ["Limits"]
+from amp_transpiler.errors import OptionError
+
+__all__ = ["Limits", "Mismatch", "Tolerance", "parse_mismatch", "parse_tolerance", "with_limits"]
+
+Tolerance: TypeAlias = float | str | Mapping[str, float | str]
+"""A fraction above 0, `1%`, `logits=1%,boxes=0.5`, `2%,logits=1%`; or output, or a pattern of some -> a fraction."""
+
+Mismatch: TypeAlias = float | str
+"""A share from 0 to 1, or `0.1%`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,7 +26,7 @@ class Limits:
         tolerance: the largest relative norm error of an output, as a fraction; infinite for no limit.
         mismatch: the largest share of integers, truth values or texts of an output that may differ; None for none
             wherever a tolerance applies, and for no limit elsewhere.
-        outputs: the name of an output -> a tolerance of its own.
+        outputs: the name of an output -> a tolerance of its own. Until a program is at hand, patterns count as names.
     """
 
     tolerance: float = math.inf
@@ -33,3 +42,81 @@ class Limits:
         if self.mismatch is not None:
             return self.mismatch
         return 0.0 if math.isfinite(self.for_output(name)) else None
+
+
+def with_limits(limits: Limits, tolerance: Tolerance | None, mismatch: Mismatch | None) -> Limits:
+    """Return the limits with the user's own ones in place of the defaults.
+
+    Args:
+        limits: the defaults.
+        tolerance: as `transpile` takes it; None for the defaults.
+        mismatch: likewise.
+
+    Raises:
+        OptionError: one of them cannot be read.
+    """
+    if tolerance is not None:
+        overall, outputs = parse_tolerance(tolerance)
+        limits = dataclasses.replace(
+            limits, tolerance=limits.tolerance if overall is None else overall, outputs=outputs
+        )
+    if mismatch is not None:
+        limits = dataclasses.replace(limits, mismatch=parse_mismatch(mismatch))
+    return limits
+
+
+def parse_tolerance(given: Tolerance) -> tuple[float | None, dict[str, float]]:
+    """Return the tolerance of all outputs, None if none is given, and those of single outputs.
+
+    Raises:
+        OptionError: it is no tolerance.
+    """
+    if isinstance(given, Mapping):
+        return None, {str(name): _fraction(value, given, _is_tolerance, _EXPECTED) for name, value in given.items()}
+    if not isinstance(given, str):
+        return _fraction(given, given, _is_tolerance, _EXPECTED), {}
+    overall: float | None = None
+    outputs: dict[str, float] = {}
+    for item in given.split(","):
+        name, equals, text = item.rpartition("=")
+        name, value = name.strip(), _fraction(text, given, _is_tolerance, _EXPECTED)
+        if (equals and not name) or name in outputs or (not equals and overall is not None):
+            twice = f"{name!r} twice" if name else "no name before '='" if equals else "two tolerances for all outputs"
+            raise OptionError(f"tolerance is {given!r}, which has {twice}: expected one for each, as 2%,logits=1%")
+        if equals:
+            outputs[name] = value
+        else:
+            overall = value
+    return overall, outputs
+
+
+def parse_mismatch(given: Mismatch) -> float:
+    """Return the share.
+
+    Raises:
+        OptionError: it is no share.
+    """
+    return _fraction(given, given, lambda share: 0.0 <= share <= 1.0, "mismatch is {}: expected a share from 0 to 1")
+
+
+_EXPECTED = "tolerance is {}: expected a fraction above 0 such as 0.01, '1%', or 'logits=1%,boxes=0.5'"
+
+
+def _is_tolerance(value: float) -> bool:
+    return value > 0.0
+
+
+def _fraction(value: Any, given: Any, fits: Callable[[float], bool], expected: str) -> float:
+    """Return a number, or the number that a text is, which may be a percentage."""
+    try:
+        if isinstance(value, str):
+            text = value.strip()
+            number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+            number = number if math.isfinite(number) else math.nan
+        else:
+            number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not fits(number):
+        raise OptionError(expected.format(repr(given)))
+    return number

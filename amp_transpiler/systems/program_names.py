@@ -5,6 +5,7 @@ An exact name wins; any other text is a pattern that must match a whole name.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set as AbstractSet
@@ -19,10 +20,11 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.vocabulary import finer_classes, known_operator, near_operators, paddle_names, vocabulary
+from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
-__all__ = ["IoTypes", "low_inputs_and_outputs", "resolved_lists"]
+__all__ = ["IoTypes", "limits_by_output", "low_inputs_and_outputs", "resolved_lists"]
 
 IoTypes = bool | str | Collection[str] | Mapping[str, Literal["keep", "low"]]
 """Which inputs and outputs keep their types: all, none, those named; or name -> `keep` or `low`, the others kept."""
@@ -86,6 +88,23 @@ def _by_name(
             )
         low.update(floats)
     return frozenset(low)
+
+
+def limits_by_output(program: Program, limits: Limits) -> Limits:
+    """Return the limits with names of outputs in place of patterns; a later entry has the last word about a name.
+
+    Raises:
+        OptionError: a name or pattern matches no output.
+    """
+    names = [str(value.name) for value in program.model.graph.outputs]
+    found: dict[str, float] = {}
+    for text, tolerance in limits.outputs.items():
+        matching = matching_names(text, names, "tolerance")
+        if not matching:
+            every = ", ".join(names) or "none"
+            raise OptionError(f"tolerance names '{text}', which is no output{did_you_mean(text, names)}: {every}")
+        found |= dict.fromkeys(matching, tolerance)
+    return dataclasses.replace(limits, outputs=found)
 
 
 def resolved_lists(lists: UserLists | None, program: Program, dtype: str) -> AutoMixedPrecisionLists | None:

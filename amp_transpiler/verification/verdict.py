@@ -57,7 +57,8 @@ def fault_of(row: OutputComparison, limits: Limits) -> str:
     if not row.relative <= allowed:
         return f"{name} differs by {percent(row.relative)} in relative norm, allowed are {percent(allowed)}"
     differing, most = row.mismatched - row.excused, limits.mismatch_for(row.name)
-    return f"{name}: {differing} of {row.elements} {_kind([row])} differ, allowed are {percent(most or 0.0)}"
+    allowed_share = f"allowed are {percent(most)}" if most else "none may"
+    return f"{name}: {differing} of {row.elements} {_kind([row])} differ, {allowed_share}"
 
 
 def judge(report: Report, reference: Reference, failing: list[OutputComparison], limits: Limits) -> str:
@@ -133,7 +134,8 @@ def _measured(judged: list[OutputComparison], reference: str) -> str:
         excused = sum(row.excused for row in others)
         found = f"{differing} of {every} {_kind(others)} differ" if differing else f"all {every} {_kind(others)} agree"
         spared = f" ({excused} more were decided by a hair's breadth)" if excused else ""
-        parts.append(f"{found}{'' if floats else f' with {reference}'}{spared}")
+        than = "" if floats else f" from {reference}" if differing else f" with {reference}"
+        parts.append(f"{found}{than}{spared}")
     return ", ".join(parts)
 
 

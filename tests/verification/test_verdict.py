@@ -242,3 +242,86 @@ def test_the_page_has_the_sentence_of_each_word():
 def test_another_verdict_has_no_word():
     with pytest.raises(ValueError, match="'fine'"):
         amp.Report("a", "O1", "float16", "cuda", verdict="fine: really").verdict_word  # noqa: B018
+
+
+# ---- limits of single outputs, and of labels ----
+
+SCORES = array(200, 8, seed=3, scale=0.2)
+SCORES[:, 0] -= 1.0
+SCORES[0, 0] = 5.0  # the only row whose label is 0, as it is for all rows once they are rounded to equal numbers
+LABELS = parse(
+    "(float[200,8] x) => (int64[200] y) { a = Add (x, big) r = Relu (a) y = ArgMax <axis = 1, keepdims = 0> (r) }",
+    big=np.float32(30000.0),
+)
+
+
+def labelled(**options):
+    try:
+        return amp.transpile(LABELS, inputs={"x": SCORES}, **options)
+    except amp.CheckFailed as error:
+        return error.report
+
+
+@pytest.mark.parametrize("options", [{}, {"tolerance": "0.01%"}, {"mismatch": 0}])
+def test_labels_are_repaired_like_floats(options):
+    report = labelled(**options)
+    assert report.verdict.startswith("verified: all 200 integers agree with fp32 on 1 given sample")
+    assert report.repaired
+
+
+LABEL_VERDICTS = {
+    "no limit": ({"level": "O2"}, "compared: 199 of 200 integers differ from fp32 on"),
+    "a tolerance": ({"level": "O2", "tolerance": "0.01%"}, "failed: output 'y': 199 of 200 integers differ, none may"),
+    "a mismatch": ({"level": "O2", "mismatch": "1%"}, "failed: output 'y': 199 of 200 integers differ, allowed are 1%"),
+    "a high one": ({"level": "O2", "mismatch": 1}, "verified: 199 of 200 integers differ from fp32"),
+    "a high one at auto": ({"mismatch": "99.6%"}, "verified: 199 of 200 integers differ from fp32"),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), LABEL_VERDICTS.values(), ids=LABEL_VERDICTS)
+def test_labels_that_differ_are_judged(options, expected):
+    report = labelled(**options)
+    assert report.outputs["y"].mismatched == 199
+    assert report.verdict.startswith(expected), report.verdict
+    assert bool(report.warnings) == (report.verdict_word == "compared")
+
+
+def test_labels_that_cannot_be_repaired_fail_at_auto(monkeypatch, tmp_path):
+    monkeypatch.setattr("amp_transpiler.verification.verify.worst_nodes", lambda *_: {})
+    with pytest.raises(amp.CheckFailed, match="199 of 200 integers differ"):
+        amp.transpile(LABELS, tmp_path / "out.onnx", inputs={"x": SCORES}, tolerance="0.01%")
+    assert not list(tmp_path.iterdir())
+
+
+def test_truth_values_are_judged():
+    text = "(float[2,4] x) => (bool[2,4] y) { a = Add (x, big) b = Sub (a, big) y = Less (b, x) }"
+    model = parse(text, big=np.float32(30000.0))
+    with pytest.raises(amp.CheckFailed, match="of 8 values differ, none may"):
+        amp.transpile(model, level="O2", inputs=GIVEN, tolerance=1)
+    assert amp.transpile(model, inputs=GIVEN).verdict_word == "verified"  # repaired
+
+
+def test_another_shape_fails_whatever_the_limits_are():
+    text = "(float[2,4] x) => (int64[2,k] y) { a = Add (x, big) b = Sub (a, big) y = NonZero (b) }"
+    with pytest.raises(amp.CheckFailed, match="output 'y' has another shape or structure than in fp32") as error:
+        amp.transpile(parse(text, big=np.float32(30000.0)), level="O2", inputs=GIVEN)
+    assert error.value.report.verdict_word == "failed"
+
+
+PAIR = "(float[2,4] x) => (float[2,4] y, float[2,4] z) { [h] h = MatMul (x, w) [y] y = Exp (h) [z] z = Relu (h) }"
+EACH = {
+    "one alone at O2": ({"level": "O2", "tolerance": "z=5%"}, "compared", "; no limit for 'y'"),
+    "both": ({"level": "O2", "tolerance": {"z": 0.05, "y": "5%"}}, "verified", ""),
+    "a pattern": ({"level": "O2", "tolerance": ".=5%"}, "verified", ""),
+    "too tight for one": ({"level": "O2", "tolerance": "5%,z=1e-7"}, "failed", "output 'z' differs by"),
+    "too tight for the other": ({"level": "O2", "tolerance": "5%,y=1e-7"}, "failed", "output 'y' differs by"),
+}
+
+
+@pytest.mark.parametrize(("options", "word", "part"), EACH.values(), ids=EACH)
+def test_each_output_has_its_own_limit(options, word, part):
+    try:
+        report = amp.transpile(parse(PAIR, w=W), inputs=GIVEN, **options)
+    except amp.CheckFailed as error:
+        report = error.report
+    assert (report.verdict_word, part in report.verdict) == (word, True), report.verdict
