@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler import optimizer, static
+from amp_transpiler import optimizer, static, tensor
 from amp_transpiler.errors import EnvironmentProblem, InputError
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.runtime.cuda import driver_device_count
@@ -109,3 +110,112 @@ def test_cuda_without_a_device_is_one_clear_error(net):
     main, _, loss, scope, _ = started(net)
     with pytest.raises(EnvironmentProblem, match="no NVIDIA device"):
         static.Executor(amp.CUDAPlace(0)).run(main, feed(), [loss], scope=scope)
+
+
+# ---- sessions that are kept ----
+
+
+@pytest.fixture
+def sessions(monkeypatch):
+    """Lists the outputs of every session that ONNX Runtime opens."""
+    opened, plain = [], onnxruntime.InferenceSession
+
+    class Counted(plain):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            opened.append({output.name for output in self.get_outputs()})
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Counted)
+    return opened
+
+
+def test_alternating_fetches_and_shapes_open_a_session_each_and_no_more(net, sessions):
+    main, _, loss, scope, executor = started(net)
+    del sessions[:]
+    runs = [(feed(4), [loss]), (feed(4), []), (feed(2), [loss]), (feed(4), [loss, "fc_0.w_0"])]
+    for _ in range(3):
+        for feeds, fetch in runs:
+            executor.run(main, feeds, fetch, scope=scope)
+    assert len(sessions) == len(runs)
+    executor.close()
+    executor.run(main, feed(4), [loss], scope=scope)
+    assert len(sessions) == len(runs) + 1, "closing closes them all"
+
+
+def test_programs_alternate_too(net, sessions):
+    main, startup, loss, scope, executor = started(net)
+    del sessions[:]
+    for _ in range(3):
+        executor.run(startup, scope=scope)
+        executor.run(main, feed(), [loss], scope=scope)
+    assert len(sessions) == 1, "the startup program's session is still there"
+
+
+def test_a_changed_program_opens_a_new_session_and_the_old_ones_go(net, sessions):
+    main, _, loss, scope, executor = started(net)
+    executor.run(main, feed(), [loss], scope=scope)
+    with static.program_guard(main, net[1]):
+        twice = tensor.add(loss, loss)
+    del sessions[:]
+    before = executor.run(main, feed(), [loss, twice], scope=scope)
+    assert before[1] == 2 * before[0]
+    executor.run(main, feed(), [loss, twice], scope=scope)
+    assert len(sessions) == 1
+    kept = [key for key in executor._steps._steps if key[0] == id(main)]
+    assert len(kept) == 1, "a session of the program as it was would hold its memory for nothing"
+
+
+# ---- what is fed and what is held ----
+
+
+@pytest.mark.parametrize("name", ["fc_0.w_0", "fc_0.b_0"])
+def test_a_persistable_value_cannot_be_fed(net, name):
+    main, _, loss, scope, executor = started(net)
+    before = {held: scope[held] for held in scope}
+    with pytest.raises(InputError, match=f"the program has no input '{name}'"):
+        executor.run(main, feed(**{name: np.zeros_like(scope[name])}), [loss], scope=scope)
+    assert all((scope[held] == before[held]).all() for held in before)
+
+
+def test_a_feed_that_the_fetched_values_do_not_need_may_be_left_out(net):
+    main, scope, executor = static.Program(), net[3], net[4]
+    with static.program_guard(main, static.Program()):
+        x, z = static.data("x", [None, 3]), static.data("z", [None, 3])
+        y, unused = tensor.add(x, x), tensor.add(z, z)
+    (found,) = executor.run(main, {"x": X}, [y], scope=scope)
+    np.testing.assert_array_equal(found, 2 * X)
+    (found,) = executor.run(main, {"x": X, "z": X}, [y], scope=scope)
+    np.testing.assert_array_equal(found, 2 * X)
+    with pytest.raises(InputError, match="'z'"):
+        executor.run(main, {"x": X}, [unused], scope=scope)
+
+
+def test_a_value_of_another_kind_is_refused(net):
+    main, _, loss, scope, executor = started(net)
+    scope["fc_0.w_0"] = scope["fc_0.w_0"].astype(np.int64)
+    with pytest.raises(InputError, match=r"'fc_0.w_0' is INT64 in the scope, but the program wants FLOAT"):
+        executor.run(main, feed(), [loss], scope=scope)
+    assert scope["fc_0.w_0"].dtype == np.int64
+
+
+def test_fetches_come_in_the_order_in_which_they_are_named_even_twice(net):
+    main, _, loss, scope, executor = started(net)
+    weight, first, bias, again = executor.run(main, feed(), ["fc_0.w_0", loss, "fc_0.b_0", "fc_0.w_0"], scope=scope)
+    np.testing.assert_array_equal(weight, scope["fc_0.w_0"])
+    np.testing.assert_array_equal(bias, scope["fc_0.b_0"])
+    np.testing.assert_array_equal(again, weight)
+    assert first.shape == ()
+
+
+def test_a_run_that_fails_leaves_the_scope_as_it_was(net, monkeypatch):
+    main, _, loss, scope, executor = started(net)
+    executor.run(main, feed(), [loss], scope=scope)
+    before = {name: scope[name] for name in scope}
+
+    def fail(*_):
+        raise onnxruntime.capi.onnxruntime_pybind11_state.Fail("planted")
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", fail)
+    with pytest.raises(Exception, match="planted"):
+        executor.run(main, feed(), [loss], scope=scope)
+    assert all((scope[name] == before[name]).all() for name in before)
