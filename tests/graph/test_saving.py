@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import pathlib
@@ -13,10 +14,11 @@ import warnings
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 
 from amp_transpiler.errors import OutputError
-from amp_transpiler.graph import data_files, file_lock, staging
+from amp_transpiler.graph import data_files, file_lock, saving, staging
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.durable import write_file
 from amp_transpiler.graph.loading import load
@@ -247,7 +249,153 @@ def test_external_weights_written_inline(tmp_path):
     np.testing.assert_array_equal(held(tmp_path / "other" / "m.onnx"), weights(1))
 
 
+# ---- where weights go by themselves, and what is flushed ----
+
+
+def test_weights_go_where_the_source_had_them(tmp_path):
+    ours(tmp_path)
+    out = tmp_path / "out"
+    out.mkdir()
+    save(load(tmp_path / "m.onnx"), out / "outside.onnx")
+    save(proto(), out / "inside.onnx")
+    assert len(names(out)) == 3
+    assert data_of(out / "outside.onnx").exists()
+    assert not list(out.glob("inside.onnx.*"))
+
+
+@pytest.mark.parametrize(("limit", "outside"), [(4 * SIZE, False), (4 * SIZE - 1, True)])
+def test_weights_that_no_message_holds_go_outside(tmp_path, monkeypatch, limit, outside):
+    monkeypatch.setattr(saving, "_INLINE_LIMIT", limit)
+    save(proto(), tmp_path / "m.onnx")
+    assert len(names(tmp_path)) == 1 + outside
+    np.testing.assert_array_equal(held(tmp_path / "m.onnx"), weights())
+
+
+def test_small_weights_stay_inside(tmp_path):
+    """ONNX Runtime wants shapes and axes inside."""
+    model = proto()
+    for name, size in (("small", 64), ("larger", 65)):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(size, np.float32), name))
+    save(model, tmp_path / "m.onnx", external=True)
+    stored = {
+        t.name: t.data_location for t in onnx.load(tmp_path / "m.onnx", load_external_data=False).graph.initializer
+    }
+    outside = onnx.TensorProto.EXTERNAL
+    assert {name for name, place in stored.items() if place == outside} == {"w", "larger"}
+
+
+@pytest.mark.parametrize("external", [True, False])
+def test_saving_leaves_the_program_as_it_was(tmp_path, external):
+    ours(tmp_path)
+    program = load(tmp_path / "m.onnx")
+    (tmp_path / "out").mkdir()
+    before = program.model.graph.initializers["w"].const_value
+    save(program, tmp_path / "out" / "n.onnx", external=external)
+    assert program.model.graph.initializers["w"].const_value is before
+    np.testing.assert_array_equal(before.numpy(), weights(1))
+
+
+def test_progress_counts_the_weights(tmp_path):
+    model, told = proto(), []
+    for name in ("a", "b"):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(SIZE, np.float32), name))
+    with stage(load(model), tmp_path / "m.onnx", True, lambda done, total: told.append((done, total))):
+        assert sorted(told) == [(0, 3), (1, 3), (2, 3)]
+
+
+def flushed(monkeypatch, write):
+    """Return what is flushed to the disk, and what is moved, in order."""
+    told, fsync, replace = [], os.fsync, os.replace
+
+    def noted_fsync(handle):
+        told.append(f"flush {pathlib.Path(f'/proc/self/fd/{handle}').readlink().suffix or 'folder'}")
+        fsync(handle)
+
+    def noted_replace(source, target):
+        if not any(part.startswith(".amp") for part in pathlib.Path(target).parts):
+            told.append(f"move {pathlib.Path(target).suffix}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    write()
+    return told
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc").exists(), reason="reads /proc")
+def test_files_are_flushed_before_they_are_moved_and_weights_come_first(tmp_path, monkeypatch):
+    found = flushed(monkeypatch, lambda: save(proto(), tmp_path / "m.onnx", external=True))
+    moves = [step for step in found if step.startswith("move")]
+    assert moves == ["move .data", "move .onnx"]
+    assert set(found[: found.index("move .data")]) >= {"flush .data", "flush .onnx"}
+    assert found[found.index("move .data") + 1 :] == ["flush folder", "move .onnx", "flush folder"]
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc").exists(), reason="reads /proc")
+def test_a_file_that_need_not_last_is_not_flushed(tmp_path, monkeypatch):
+    found = flushed(monkeypatch, lambda: save(proto(), tmp_path / "m.onnx", external=True, durable=False))
+    assert not {"flush .data", "flush .onnx"} & set(found)
+
+
+# ---- places that are refused ----
+
+
+def test_a_place_without_a_folder_or_without_the_right_to_write_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(OutputError, match=r"the folder .*nowhere does not exist; create it first"):
+        save(proto(), tmp_path / "nowhere" / "m.onnx")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(OutputError, match=r"the folder .* is not writable"):
+        save(proto(), tmp_path / "m.onnx")
+    assert names(tmp_path) == []
+
+
+def test_the_sources_own_file_is_never_overwritten(tmp_path):
+    save(proto(1), tmp_path / "m.onnx")
+    with pytest.raises(OutputError, match="output and input are the same file; the source is never overwritten"):
+        save(load(tmp_path / "m.onnx"), tmp_path / "m.onnx")
+    np.testing.assert_array_equal(held(tmp_path / "m.onnx"), weights(1))
+
+
 # ---- failures and other writers ----
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENOSPC, OutputError), (errno.EBUSY, OutputError), (errno.ENOTCONN, OSError)]
+)
+@pytest.mark.parametrize("external", [True, False])
+def test_a_write_that_fails_is_an_output_error_where_the_place_is_at_fault(
+    tmp_path, monkeypatch, number, kind, external
+):
+    ours(tmp_path)
+    before = names(tmp_path)
+
+    def failing(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(onnx, "save_model", failing)
+    with pytest.raises(kind, match=os.strerror(number)):
+        save(proto(2), tmp_path / "m.onnx", external=external)
+    assert names(tmp_path) == before
+    np.testing.assert_array_equal(held(tmp_path / "m.onnx"), weights(1))
+
+
+@pytest.mark.parametrize("step", ["unload_from_model", "data_name"])
+def test_weights_that_cannot_be_written_leave_nothing(tmp_path, monkeypatch, step):
+    ours(tmp_path)
+    before = names(tmp_path)
+    program = load(proto(2))
+    place = {"unload_from_model": ir.external_data, "data_name": saving}[step]
+    plain = getattr(place, step)
+
+    def failing(*arguments, **options):
+        plain(*arguments, **options)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(place, step, failing)
+    with pytest.raises(OutputError, match="No space left on device; nothing was left behind"):
+        save(program, tmp_path / "m.onnx", external=True)
+    assert names(tmp_path) == before
+    np.testing.assert_array_equal(program.model.graph.initializers["w"].const_value.numpy(), weights(2))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
