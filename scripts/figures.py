@@ -224,14 +224,14 @@ def run(command: Command, corpus: pathlib.Path) -> str:
 
 def compare(table: Figures, command: Command, output: str, *, update: bool) -> bool:
     """Print old against new for each figure of a command, and update the pages; tell whether all are as they were."""
-    same = True
+    same = whole = True
     for figure in (figure for figure in table.figures if figure.command == command.id):
         path = ROOT / figure.file
         page = path.read_text(encoding="utf-8")
         old, new = figure.values(page), figure.measured(output, page)
         if new is None:
             print(f"NOT FOUND  {figure.id} ({figure.file})")
-            same = False
+            same = whole = False
             continue
         lines = list(itertools.zip_longest(old, new, fillvalue=""))
         changes = [(before, after) for before, after in lines if before != after]
@@ -242,6 +242,8 @@ def compare(table: Figures, command: Command, output: str, *, update: bool) -> b
         print(f"{'as it was':10} {figure.id} ({figure.file}): {len(lines) - len(changes)} of {len(lines)}")
         if update:
             path.write_text(figure.updated(page, new), encoding="utf-8")
+    if update and whole:
+        record(command)
     return same
 
 
@@ -274,22 +276,23 @@ def main() -> int:
         return 0
     same = True
     for command in table.commands.values():
-        if reason := _left_out(command, table, options):
+        if options.only and not _names(command, table) & set(options.only):
+            continue
+        if reason := _left_out(command, options):
             print(f"left out   {command.id}: {reason}")
             continue
         print(f"running    {command.id}: {command.run}", flush=True)
         output = run(command, options.corpus)
         same &= compare(table, command, output, update=options.update)
-        if options.update:
-            record(command)
     return int(not same)
 
 
-def _left_out(command: Command, table: Figures, options: argparse.Namespace) -> str:
-    if options.only:
-        names = {command.id, *(figure.id for figure in table.figures if figure.command == command.id)}
-        return "" if names & set(options.only) else "not asked for"
-    if options.all or (command.seconds <= CHEAP and not command.needs):
+def _names(command: Command, table: Figures) -> set[str]:
+    return {command.id, *(figure.id for figure in table.figures if figure.command == command.id)}
+
+
+def _left_out(command: Command, options: argparse.Namespace) -> str:
+    if options.all or options.only or (command.seconds <= CHEAP and not command.needs):
         return ""
     return f"{command.seconds} s" + (f", needs {command.needs}" if command.needs else "") + " (--all or --only runs it)"
 
