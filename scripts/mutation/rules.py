@@ -89,6 +89,7 @@ def excluded(source: str) -> list[tuple[Place, Place]]:
         for part in (part for rule in RULES.values() for part in rule(node)):
             start = place(part.lineno, part.col_offset)  # type: ignore[attr-defined] # all are expressions, statements or keywords
             end = place(part.end_lineno, part.end_col_offset)  # type: ignore[attr-defined]
-            # A decorator goes with its @.
-            found.append(((start[0], start[1] - 1) if lines[start[0] - 1].lstrip().startswith("@") else start, end))
-    return found
+            if lines[start[0] - 1][: start[1]].endswith("@"):  # a decorator goes with its @
+                start = start[0], start[1] - 1
+            found.append((start, end))
+    return sorted(found)
