@@ -7,11 +7,10 @@ from html import escape
 
 from amp_transpiler.report.as_json import package_versions
 from amp_transpiler.report.charts import error_chart, operator_chart
-from amp_transpiler.report.report import Report
+from amp_transpiler.report.figures import Figure, figures_of, has_floats
+from amp_transpiler.report.report import OutputComparison, Report
 from amp_transpiler.report.table import (
     human_bytes,
-    human_number,
-    is_float,
     outputs_worst_first,
     printable,
 )
@@ -86,12 +85,13 @@ def summary(report: Report) -> str:
         f"{sum(row.precision == precision for row in report.decisions)} {_html(precision_name(precision, report))}"
         for precision in PRECISIONS
     )
+    worst = outputs_worst_first(report.outputs.values())[:_OUTPUTS_IN_SUMMARY]
+    figures = figures_of(worst)
     rows = "".join(
-        f"<tr><td>{_html(output.name)}</td><td>{percent(output.relative) if is_float(output.dtype) else '-'}</td>"
-        f"<td>{human_number(output.max_abs)}</td><td>{output.nonfinite}</td></tr>"
-        for output in outputs_worst_first(report.outputs.values())[:_OUTPUTS_IN_SUMMARY]
+        f"<tr><td>{_html(output.name)}</td>{''.join(f'<td>{_html(figure.of(output))}</td>' for figure in figures)}</tr>"
+        for output in worst
     )
-    head = "<tr><th>output</th><th>relative</th><th>max abs</th><th>non-finite</th></tr>"
+    head = f"<tr><th>output</th>{''.join(f'<th>{figure.head}</th>' for figure in figures)}</tr>"
     return (
         f"<div><b>{_html(report.source)}{target}</b><br>{_html(report.asked)}, target {_html(report.target)}<br>"
         f"{report.nodes} nodes: {counts}; {report.casts} casts inserted<br>{_html(report.verdict)}"
@@ -148,7 +148,7 @@ def _tiles(report: Report) -> str:
     ]
     if report.file_bytes[1] is not None:
         tiles.append((human_bytes(report.file_bytes[1]), f"on disk, was {human_bytes(report.file_bytes[0])}"))
-    floats = [output for output in outputs_worst_first(report.outputs.values()) if is_float(output.dtype)]
+    floats = [output for output in outputs_worst_first(report.outputs.values()) if has_floats(output)]
     if floats:
         tiles.append((percent(floats[0].relative), "relative error of the worst output"))
     cells = "".join(f'<div><b>{big}</b><span class="soft">{small}</span></div>' for big, small in tiles)
@@ -177,25 +177,23 @@ def _outputs(report: Report) -> str:
     if not report.outputs:
         return ""
     ordered = outputs_worst_first(report.outputs.values())
+    figures = figures_of(ordered)
     rows = []
     for output in ordered:
-        exact = is_float(output.dtype)
-        figures = (
-            human_number(output.max_abs),
-            percent(output.relative) if exact else "-",
-            f"{output.cosine:.6f}" if exact else "-",
-            str(output.nonfinite),
-            str(output.nonfinite_reference),
-            "-" if exact else str(output.mismatched),
-            str(output.samples),
-        )
         shape = " by ".join(map(str, output.shape)) or "scalar"
-        cells = "".join(f'<td class="n">{figure}</td>' for figure in figures)
-        rows.append(f"<tr><td><code>{_html(output.name)}</code></td><td>{_html(output.dtype)} {shape}</td>{cells}</tr>")
-    heads = ("max abs", "relative", "cosine", "non-finite", "in fp32", "differing", "samples")
+        cells = "".join(_figure(figure, output) for figure in figures)
+        counts = "".join(f'<td class="n">{count}</td>' for count in (output.elements, output.samples))
+        name = f"<td><code>{_html(output.name)}</code></td><td>{_html(output.dtype)} {shape}</td>"
+        rows.append(f"<tr>{name}{cells}{counts}</tr>")
+    heads = (*(figure.head for figure in figures), "elements", "samples")
     head = "<th>output</th><th>type</th>" + "".join(f'<th class="n">{name}</th>' for name in heads)
-    chart = error_chart(ordered) if any(is_float(output.dtype) for output in ordered) else ""
+    chart = error_chart(ordered) if any(map(has_floats, ordered)) else ""
     return f"<section><h2>Error of each output</h2>{chart}<br>{_table(head, rows)}</section>"
+
+
+def _figure(figure: Figure, output: OutputComparison) -> str:
+    bad = " bad-text" if figure.is_bad(output) else ""
+    return f'<td class="n{bad}">{_html(figure.of(output))}</td>'
 
 
 def _why(report: Report) -> str:

@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from amp_transpiler.report.figures import has_floats
 from amp_transpiler.report.report import OutputComparison, Precision, Report
-from amp_transpiler.report.table import is_float, outputs_worst_first, printable
+from amp_transpiler.report.table import outputs_worst_first, printable
 from amp_transpiler.report.wording import PRECISIONS, percent, precision_name
 
 __all__ = ["error_chart", "operator_chart"]
@@ -55,7 +56,7 @@ def _operator_row(
 
 def error_chart(outputs: Sequence[OutputComparison]) -> str:
     """Return an SVG bar for the relative error of each floating-point output, worst first, on a logarithmic axis."""
-    shown = [output for output in outputs_worst_first(outputs) if is_float(output.dtype)][:MAX_BARS]
+    shown = [output for output in outputs_worst_first(outputs) if has_floats(output)][:MAX_BARS]
     rows = [_axis(len(shown))]
     for index, output in enumerate(shown):
         bad = output.nonfinite > 0 or not math.isfinite(output.relative)

@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from amp_transpiler.errors import visible
+from amp_transpiler.report.figures import Figure, figures_of
 from amp_transpiler.report.report import OutputComparison, Precision, Report
 from amp_transpiler.report.verdict import Tone, tone_of
 from amp_transpiler.report.wording import PRECISIONS, percent, precision_name, reasons, remarks, target_words
@@ -22,14 +24,15 @@ if TYPE_CHECKING:
 __all__ = [
     "benchmark_table",
     "human_bytes",
-    "human_number",
-    "is_float",
     "outputs_worst_first",
     "printable",
     "summary",
 ]
 
 MAX_OUTPUTS = 12
+_GAP = 2  # spaces between columns
+_SHORTEST_NAME = 8
+_LONG_NAME = 20  # of an output
 MAX_NOTES = 6
 MAX_REASONS: dict[Precision, int] = {"low": 3, "high": 5, "untouched": 2}
 _COLOURS: dict[Precision, str] = {"low": "green", "high": "yellow", "untouched": "dim"}
@@ -55,22 +58,12 @@ def human_bytes(count: int | None) -> str:
     return f"{size / 1000:.1f} TB"
 
 
-def human_number(value: float) -> str:
-    """Return three significant digits, or `0`, `nan`, `inf`."""
-    return "0" if value == 0 else f"{value:.2e}" if math.isfinite(value) else str(value)
-
-
-def is_float(dtype: str) -> bool:
-    """Whether `dtype`, the name of an element type, is a floating-point one."""
-    return "float" in dtype.lower() or dtype.lower() == "double"
-
-
 def outputs_worst_first(outputs: Iterable[OutputComparison]) -> list[OutputComparison]:
-    """Return the comparisons in this order: non-finite values, differing integers, then by relative error."""
+    """Return the comparisons in this order: non-finite values, differing elements, then by relative error."""
 
     def badness(output: OutputComparison) -> tuple[int, int, float, str]:
         relative = math.inf if math.isnan(output.relative) else output.relative
-        return -output.nonfinite, -output.mismatched, -relative, output.name
+        return -output.nonfinite, output.excused - output.mismatched, -relative, output.name
 
     return sorted(outputs, key=badness)
 
@@ -195,32 +188,49 @@ def _some(label: str, texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _outputs(report: Report) -> RenderableType:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("output", overflow="ellipsis", no_wrap=True, min_width=8)
-    table.add_column("type", no_wrap=True)
-    for header in ("max abs", "relative", "cosine", "non-finite"):
-        table.add_column(header, justify="right", no_wrap=True)
     ordered = outputs_worst_first(report.outputs.values())
     shown = ordered if len(ordered) == MAX_OUTPUTS + 1 else ordered[:MAX_OUTPUTS]
-    for output in shown:
-        table.add_row(*_output_row(output))
-    parts: list[RenderableType] = [table]
+    parts: list[RenderableType] = [_Outputs(shown)]
     if len(shown) < len(ordered):
         worst = percent(ordered[len(shown)].relative)
         parts.append(Text(f"and {len(ordered) - len(shown)} more, relative error at most {worst}", style="dim"))
     return Padding(Group(*parts), (1, 0, 0, 2), expand=False)
 
 
-def _output_row(output: OutputComparison) -> tuple[str | Text, ...]:
-    name, dtype = Text(printable(output.name)), printable(output.dtype)
-    if not is_float(output.dtype):
-        verdict = Text(f"{output.mismatched} differ", style="yellow") if output.mismatched else Text("all equal")
-        return name, dtype, human_number(output.max_abs), "-", "-", verdict
-    nonfinite = Text(str(output.nonfinite), style="bold red" if output.nonfinite else "")
-    if output.nonfinite_reference:
-        nonfinite.append(f" ({output.nonfinite_reference} in fp32)", style="not bold")
-    relative = percent(output.relative)
-    return name, dtype, human_number(output.max_abs), relative, f"{output.cosine:.6f}", nonfinite
+class _Outputs:
+    """The figures of outputs, without those that no output has, and without the spared ones where room is short."""
+
+    def __init__(self, outputs: Sequence[OutputComparison]) -> None:
+        self._outputs = outputs
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        del console
+        figures = figures_of(self._outputs)
+        spared = sorted((figure for figure in figures if figure.spared), key=lambda figure: figure.spared)
+        while spared and self._room_for_names(figures, options.max_width) < self._enough:
+            figures.remove(spared.pop(0))
+        yield self._table(figures, max(self._room_for_names(figures, options.max_width), _SHORTEST_NAME))
+
+    @property
+    def _enough(self) -> int:
+        """Columns for names: a longer one is cut sooner than a figure is left out."""
+        return min(_LONG_NAME, max(cell_len(printable(output.name)) for output in self._outputs))
+
+    def _room_for_names(self, figures: Sequence[Figure], width: int) -> int:
+        columns = [["type", *(printable(output.dtype) for output in self._outputs)]]
+        columns += [[figure.head, *map(figure.of, self._outputs)] for figure in figures]
+        return width - sum(_GAP + max(map(cell_len, cells)) for cells in columns)
+
+    def _table(self, figures: Sequence[Figure], room: int) -> Table:
+        table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+        table.add_column("output", overflow="ellipsis", no_wrap=True, min_width=_SHORTEST_NAME, max_width=room)
+        table.add_column("type", no_wrap=True)
+        for figure in figures:
+            table.add_column(figure.head, justify="right", no_wrap=True)
+        for output in self._outputs:
+            cells = (Text(one.of(output), style="bold red" if one.is_bad(output) else "") for one in figures)
+            table.add_row(Text(printable(output.name)), printable(output.dtype), *cells)
+        return table
 
 
 def _speed(result: BenchmarkResult) -> str:

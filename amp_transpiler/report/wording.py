@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from amp_transpiler.report.report import Precision, Report
 
-__all__ = ["PRECISIONS", "percent", "precision_name", "reasons", "remarks", "target_words"]
+__all__ = ["PRECISIONS", "human_number", "percent", "precision_name", "reasons", "remarks", "target_words"]
 
 PRECISIONS: tuple[Precision, ...] = ("low", "high", "untouched")  # in the order of every table and chart
 
@@ -24,6 +24,11 @@ _HARDLY_SMALLER = 0.95
 
 # Made by ONNX Runtime's optimizer, some of them for the CPU alone.
 _FUSED = re.compile(r"com\.microsoft::Fused\w+|com\.microsoft\.nchwc::\w+")
+
+
+def human_number(value: float) -> str:
+    """Return three significant digits, or `0`, `nan`, `inf`."""
+    return "0" if value == 0 else f"{value:.2e}" if math.isfinite(value) else str(value)
 
 
 def percent(fraction: float) -> str:
