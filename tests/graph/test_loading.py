@@ -116,7 +116,13 @@ def test_external_weights_stay_on_the_disk(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "location"),
-    [("path", "gone.bin"), ("message", "gone.bin"), ("onnx_ir", "gone.bin"), ("path", "../w.bin")],
+    [
+        ("path", "gone.bin"),
+        ("message", "gone.bin"),
+        ("onnx_ir", "gone.bin"),
+        ("torch", "gone.bin"),
+        ("path", "../w.bin"),
+    ],
 )
 def test_weights_that_are_missing_or_outside_of_the_models_folder_are_refused(kind, location, tmp_path, monkeypatch):
     folder = tmp_path / "models"
@@ -129,6 +135,7 @@ def test_weights_that_are_missing_or_outside_of_the_models_folder_are_refused(ki
     (folder / "m.onnx").write_bytes(proto.SerializeToString())
     monkeypatch.chdir(folder)  # where a message's weights lie
     sources = {"path": lambda: folder / "m.onnx", "message": lambda: proto, "onnx_ir": lambda: ir.from_proto(proto)}
+    sources["torch"] = lambda: types.SimpleNamespace(model=ir.from_proto(proto))
     with pytest.raises(ModelError, match=r"gone\.bin|w\.bin"):
         load(sources[kind]())
 

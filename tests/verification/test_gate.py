@@ -197,6 +197,15 @@ def test_the_given_data_are_what_is_compared_on(place, capsys):
     assert amp.transpile(source, destination, level="O2").verdict.startswith("compared")
 
 
+def test_what_overflows_is_repaired_at_auto_and_nothing_else(place):
+    large = {"x": FEEDS["x"] * np.float32(60_000)}
+    source, destination = place / "models" / "bad.onnx", place / "empty" / "bad.onnx"
+    report = amp.transpile(source, destination, inputs=[large, FEEDS])
+    assert report.verdict.startswith("verified")
+    assert "MatMul_h" in report.repaired
+    assert amp.transpile(source, destination, inputs=FEEDS).repaired == ()
+
+
 # ---- users' sessions ----
 
 
