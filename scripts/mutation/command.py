@@ -46,12 +46,12 @@ def main() -> int:
     options.state.mkdir(parents=True, exist_ok=True)
     record = Record(options.state)
     count = None if options.all else options.count
-    if not options.report:
-        with contextlib.ExitStack() as stack:
-            scratches = [stack.enter_context(Scratch.opened()) for _ in range(options.jobs)]
-            coverage = Coverage(options.state, modules())
-            for module in chosen:
-                _run(module, _Run(scratches, coverage, record, options, count))
+    try:
+        if not options.report:
+            _judge_all(chosen, record, options, count)
+    except KeyboardInterrupt:
+        print("mutate: stopped; the same command goes on", file=sys.stderr)
+        return 130
     rows = [_row(module, record, options.seed, count) for module in chosen]
     print("\n" + table(rows))
     if options.report:
@@ -69,6 +69,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=_COUNT, help=f"mutants of a module (default {_COUNT})")
     parser.add_argument("--all", action="store_true", help="every mutant instead of a sample")
     parser.add_argument("--again", action="store_true", help="run recorded survivors and timeouts once more")
+    parser.add_argument(
+        "--trust", action="store_true", help="do not look once more at changed test files; their new tests run first"
+    )
     parser.add_argument("--report", action="store_true", help="run nothing; write the table and the list of survivors")
     parser.add_argument("--jobs", type=int, default=1, choices=(1, 2), help="at the same time (default 1)")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds beyond ten times the usual (default 60)")
@@ -97,22 +100,34 @@ class _Run:
 
     def judge(self, module: Module, mutant: Mutant, source: str) -> Fate:
         mutated = mutant.applied(source)
-        if mutated is None:
-            return Fate(module.name, mutant.name, mutant.function, "", "", mutant.operator, "invalid")
+        assert mutated is not None, "such ones are not drawn"
         scratch = self._free.get()
         try:
-            answer = self._ask(scratch, module.path, mutated, *self.coverage.nearest(module, mutant))
+            near = self.coverage.nearest(module, mutant)
+            answer = self._ask(scratch, module.path, mutated, *near, others=self.options.trust)
             if answer["outcome"] == "survived" and module.wider:
                 with self._looking:
                     self.coverage.look(module.wider, scratch)
-                answer = self._ask(scratch, module.path, mutated, *self.coverage.wider(module, mutant))
+                wide = self.coverage.wider(module, mutant)
+                answer = self._ask(scratch, module.path, mutated, *wide, others=False)
         finally:
             self._free.put(scratch)
         before, after = changed_lines(source, mutated)
         return Fate(module.name, mutant.name, mutant.function, before, after, mutant.operator, **answer)
 
-    def _ask(self, scratch: Scratch, path: str, mutated: str, tests: list[str], usual: float) -> dict[str, Any]:
-        return scratch.ask(path=path, text=mutated, tests=tests, timeout=10 * usual + self.options.timeout)
+    def _ask(
+        self, scratch: Scratch, path: str, mutated: str, tests: list[str], usual: float, *, others: bool
+    ) -> dict[str, Any]:
+        timeout = 10 * usual + self.options.timeout
+        return scratch.ask(path=path, text=mutated, tests=tests, timeout=timeout, others=others)
+
+
+def _judge_all(chosen: list[Module], record: Record, options: argparse.Namespace, count: int | None) -> None:
+    with contextlib.ExitStack() as stack:
+        scratches = [stack.enter_context(Scratch.opened()) for _ in range(options.jobs)]
+        run = _Run(scratches, Coverage(options.state, modules(), trust=options.trust), record, options, count)
+        for module in chosen:
+            _run(module, run)
 
 
 def _run(module: Module, run: _Run) -> None:
@@ -130,7 +145,7 @@ def _run(module: Module, run: _Run) -> None:
             return None
         return mutant, run.judge(module, mutant, source)
 
-    sample = drawn(all_mutants(path)[0], module.name, run.options.seed, run.count)
+    sample = drawn(all_mutants(path)[0], source, module.name, run.options.seed, run.count)
     for found in run.pool.imap(fate, sample):
         if found:
             mutant, new = found
@@ -153,12 +168,13 @@ def _equivalent_changes(module: Module) -> set[tuple[str, str]]:
 
 def _row(module: Module, record: Record, seed: int, count: int | None) -> tuple[Module, list[Fate], str]:
     """Return the recorded fates of the sample, and the number of all mutants that no rule leaves out."""
-    mutants, _ = all_mutants(ROOT / module.path)
+    path = ROOT / module.path
+    mutants, _ = all_mutants(path)
     known = _equivalent_changes(module)
     fates = []
-    for mutant in drawn(mutants, module.name, seed, count):
+    for mutant in drawn(mutants, path.read_text(encoding="utf-8"), module.name, seed, count):
         fate = record.get(module.name, mutant.name)
-        if fate is not None and fate.outcome != "invalid":
+        if fate is not None:
             named = fate.outcome == "survived" and (fate.line, fate.mutated) in known
             fates.append(Fate(**fate.__dict__ | {"outcome": "equivalent"}) if named else fate)
     return module, fates, str(len(mutants))

@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import difflib
 import hashlib
+import itertools
 import pathlib
 from collections.abc import Iterator
 
@@ -117,10 +118,10 @@ def _functions(source: str) -> dict[int, str]:
     return found
 
 
-def drawn(mutants: list[Mutant], module: str, seed: int, count: int | None) -> list[Mutant]:
-    """Return a sample in the order of the draw; a second mutant of a spot comes after the first one of every spot.
+def drawn(mutants: list[Mutant], source: str, module: str, seed: int, count: int | None) -> list[Mutant]:
+    """Return a sample of those that are Python, in the order of the draw.
 
-    What is drawn depends on the seed and the mutants' names alone, so a changed line changes the fate of no other one.
+    A second mutant of a spot comes after the first one of every spot. What is drawn depends on the seed and the mutants' names alone, so a changed line changes the fate of no other one.
     """
 
     def rank(text: str) -> bytes:
@@ -130,5 +131,5 @@ def drawn(mutants: list[Mutant], module: str, seed: int, count: int | None) -> l
     for mutant in sorted(mutants, key=lambda mutant: rank(mutant.name)):
         by_spot[mutant.spot].append(mutant)
     turns = [(turn, rank(spot), mutant) for spot, some in by_spot.items() for turn, mutant in enumerate(some)]
-    order = [mutant for _, _, mutant in sorted(turns, key=lambda entry: entry[:2])]
-    return order[:count]
+    order = (mutant for _, _, mutant in sorted(turns, key=lambda entry: entry[:2]))
+    return list(itertools.islice((mutant for mutant in order if mutant.applied(source) is not None), count))

@@ -11,7 +11,7 @@ __all__ = ["Fate", "Record"]
 
 @dataclasses.dataclass(frozen=True)
 class Fate:
-    """The outcome of one mutant: killed, survived, timeout, equivalent or invalid."""
+    """The outcome of one mutant: killed, survived or timeout; equivalent where the table says so."""
 
     module: str
     name: str  # the mutant's

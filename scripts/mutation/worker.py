@@ -27,13 +27,15 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
 class Order:
-    """A pytest plugin: runs the named tests in the given order, and those alone."""
+    """A pytest plugin: runs the named tests in the given order, those without a place in it before or not at all."""
 
-    def __init__(self, tests: list[str]) -> None:
+    def __init__(self, tests: list[str], *, others: bool) -> None:
         self._place = {test: place for place, test in enumerate(tests)}
+        self._others = others
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items[:] = sorted((i for i in items if i.nodeid in self._place), key=lambda item: self._place[item.nodeid])
+        kept = [item for item in items if self._others or item.nodeid in self._place]
+        items[:] = sorted(kept, key=lambda item: self._place.get(item.nodeid, -1))
 
 
 class Calls:
@@ -68,6 +70,7 @@ def main() -> None:
     import onnxruntime  # noqa: F401
     import pytest  # noqa: F401
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which kills this process
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
@@ -80,7 +83,7 @@ def _judged(request: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"outcome": "survived", "test": ""}
     if request["tests"]:
         with _mutated(pathlib.Path(request["path"]), request["text"]):
-            code, output = _forked(request["tests"], request["timeout"], None)
+            code, output = _forked(request["tests"], request["timeout"], None, others=request["others"])
         if code is None:
             answer = {"outcome": "timeout", "test": ""}
         elif code not in {0, _NO_TESTS}:
@@ -112,13 +115,18 @@ def _mutated(path: pathlib.Path, text: str) -> Iterator[None]:
         path.write_text(original, encoding="utf-8")
 
 
-def _forked(tests: list[str], timeout: float, notes: tuple[dict[str, str], str] | None) -> tuple[int | None, str]:
+def _forked(
+    tests: list[str], timeout: float, notes: tuple[dict[str, str], str] | None, *, others: bool = False
+) -> tuple[int | None, str]:
     """Run pytest in a fork; the exit status is None after a timeout and negative after a signal."""
+    parent = os.getpid()
     with tempfile.TemporaryFile("w+") as output:
         child = os.fork()
         if not child:
             try:
-                os._exit(_run(tests, output.fileno(), notes))
+                os.setsid()
+                threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+                os._exit(_run(tests, output.fileno(), notes, others=others))
             except BaseException:  # noqa: BLE001 # whatever it is, the fork must not go on with its parent's work
                 traceback.print_exc()
             finally:
@@ -132,6 +140,13 @@ def _forked(tests: list[str], timeout: float, notes: tuple[dict[str, str], str] 
         return (None if status is None else os.waitstatus_to_exitcode(status)), output.read()
 
 
+def _follow(parent: int) -> None:
+    """End with the worker, together with what the tests started, when that is killed."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.killpg(0, signal.SIGKILL)
+
+
 def _waited(child: int, deadline: float) -> int | None:
     pause = 0.02
     while time.monotonic() < deadline:
@@ -142,10 +157,10 @@ def _waited(child: int, deadline: float) -> int | None:
     return None
 
 
-def _run(tests: list[str], output: int, notes: tuple[dict[str, str], str] | None) -> int:
+def _run(tests: list[str], output: int, notes: tuple[dict[str, str], str] | None, *, others: bool) -> int:
     import pytest
 
-    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what the tests expect
     null = os.open(os.devnull, os.O_RDONLY)
     for number, target in enumerate((null, output, output)):
         os.dup2(target, number)
@@ -153,7 +168,7 @@ def _run(tests: list[str], output: int, notes: tuple[dict[str, str], str] | None
     options = ["-q", "-p", "no:cacheprovider", "-m", "not slow", "--tb=no"]
     if notes is None:
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-        code = int(pytest.main([*options, "-x", *files], plugins=[Order(tests)]))
+        code = int(pytest.main([*options, "-x", *files], plugins=[Order(tests, others=others)]))
     else:
         calls = Calls(notes[0])
         calls.start()
