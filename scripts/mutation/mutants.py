@@ -121,7 +121,8 @@ def _functions(source: str) -> dict[int, str]:
 def drawn(mutants: list[Mutant], source: str, module: str, seed: int, count: int | None) -> list[Mutant]:
     """Return a sample of those that are Python, in the order of the draw.
 
-    A second mutant of a spot comes after the first one of every spot. What is drawn depends on the seed and the mutants' names alone, so a changed line changes the fate of no other one.
+    A second mutant of a spot comes after the first one of every spot. What is drawn depends on the seed and the
+    mutants' names alone, so a changed line changes the fate of no other one.
     """
 
     def rank(text: str) -> bytes:
