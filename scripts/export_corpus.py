@@ -64,11 +64,11 @@ def main() -> int:
             records = [each for each in records if (each["name"], each["exporter"]) != key] + [record]
             manifest.write_text(json.dumps(records, indent=1))
             _print(record, time.perf_counter() - start)
-    names = {architecture.name for architecture in wanted}
+    asked = {(architecture.name, exporter) for architecture in wanted for exporter in architecture.exporters}
     failed = {
         f"exported/{record['name']}/{record['exporter']}": record["error"]
         for record in records
-        if "error" in record and record["name"] in names
+        if "error" in record and (record["name"], record["exporter"]) in asked
     }
     if options.record is not None:
         lines = [*({"absent": part, "reason": reason} for part, reason in failed.items()), {"ended": True}]

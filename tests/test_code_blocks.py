@@ -1,0 +1,316 @@
+"""Every block of code in the pages is run, compared with what is printed, or named here with the reason why it is not.
+
+A page's blocks run one after the other in a folder of their own, in the page's order: what one defines or writes, the
+next may use. Files that a page only names are made by a row of `FILES`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+import tomllib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import amp_transpiler as amp
+from amp_transpiler import static
+from amp_transpiler.cli.command import main
+from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.systems.raf import casting_rules
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+NOT_OURS = {".venv", ".pytest_cache", ".corpus", ".hypothesis"}
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path
+    for path in sorted(ROOT.rglob("*.md"))
+    if not any(part in NOT_OURS or part.startswith(".venv") for part in path.relative_to(ROOT).parts)
+}
+
+# Commands of `sh` blocks that are not run here, with the reason.
+EXEMPT = {
+    "pip install .": "it installs the package: tests/test_package.py looks into the wheel",
+    "pip install '.[cuda]'": "it downloads the CUDA libraries: gigabytes",
+    "./scripts/test": "it runs these tests",
+    "./scripts/test --fast": "it runs these tests",
+    "./scripts/test --python 3.13": "it runs these tests",
+    "python scripts/kernel_dump.py dumps 1.17.1 1.18.1 ... 1.31.1 1.32.0": "it downloads 3 GB",
+    "python scripts/kernel_tables.py dumps": "it reads what the command before it downloads",
+}
+SLOW = {"./scripts/demo"}  # run by a slow test
+
+# Blocks in no language that are compared elsewhere, or that no program prints: the page and the block's first line.
+TEXTS = {
+    ("README.md", "models/bert_1layer.onnx -> models/bert_1layer.fp16.onnx"): "the report of the demo, compared below",
+    ("docs/architecture.md", "load      graph/loading.py"): "a list of files, looked for in test_architecture.py",
+    (
+        "docs/architecture.md",
+        "build     paddle/static, paddle/nn",
+    ): "a list of files, looked for in test_architecture.py",
+    ("amp_transpiler/targets/data/README.md", '{"releases": {"1.20"'): "a file's form, compared below",
+}
+
+README_MODEL = """
+<ir_version: 10, opset_import: ["": 20]>
+net (float[1, 4] x) => (float[1, 3] y) <float[4, 3] w = {0.5, -1, 2, 1, 0.25, -0.5, 3, 1.5, -2, 1, 1, 1}>
+{
+    [body_product] h = MatMul (x, w)
+    [head_softmax] y = Softmax (h)
+}
+"""
+
+
+def readme_files() -> dict[str, object]:
+    """Make the files that the README names; return what its examples take as given."""
+    x = np.linspace(-1, 1, 4, dtype=np.float32)[None]
+    model = onnx.parser.parse_model(README_MODEL)
+    for node in model.graph.node:
+        node.name = node.name.replace("_", "/")
+    for name in ("model.onnx", "a.onnx", "b.onnx", "models/model.onnx"):
+        pathlib.Path(name).parent.mkdir(exist_ok=True)
+        onnx.save(model, name)
+    np.savez("samples.npz", x=x)
+    return {"x": x}
+
+
+FILES: dict[str, Callable[[], dict[str, object]]] = {"README.md": readme_files}
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A block of a page: its language, the number of lines before its text, and its text."""
+
+    language: str
+    line: int
+    text: str
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands of an `sh` block, without their comments."""
+        return [command for line in self.text.splitlines() if (command := re.sub(r"(^|\s+)#.*", "", line).strip())]
+
+
+def blocks(page: str) -> list[Block]:
+    text = PAGES[page].read_text(encoding="utf-8")
+    found = re.finditer(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(m[2], text.count("\n", 0, m.start(3)), textwrap.dedent(m[3])) for m in found]
+
+
+BLOCKS = {page: blocks(page) for page in PAGES}
+WITH_CODE = [page for page, found in BLOCKS.items() if {block.language for block in found} & {"python", "sh"}]
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """Run in a folder, scope and registry of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(casting_rules, "_registered", {})
+    with unique_name.guard(), static.scope_guard(static.Scope()):
+        yield
+
+
+def test_every_block_is_run_compared_or_named():
+    unknown = []
+    for page, found in BLOCKS.items():
+        for block in found:
+            known = block.language in {"python", "sh"} or any(
+                page == where and block.text.startswith(first) for where, first in TEXTS
+            )
+            unknown += [] if known else [f"{page}:{block.line + 1}: {block.language or 'no language'}"]
+    assert unknown == []
+
+
+def test_every_fence_is_found():
+    for page, path in PAGES.items():
+        fences = re.findall(r"^ *```", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(fences) == 2 * len(BLOCKS[page]), page
+
+
+def test_every_exception_is_in_a_page():
+    commands = {command for found in BLOCKS.values() for b in found if b.language == "sh" for command in b.commands}
+    assert {*EXEMPT, *SLOW} - commands == set()
+    gone = [key for key in TEXTS if not any(block.text.startswith(key[1]) for block in BLOCKS[key[0]])]
+    assert gone == []
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_the_blocks_of_a_page_run(page):
+    namespace: dict[str, object] = {"__name__": "page", **FILES.get(page, dict)()}
+    for block in BLOCKS[page]:
+        if block.language == "python":
+            run_python(block, PAGES[page], namespace)
+        elif block.language == "sh":
+            for command in block.commands:
+                run_command(command)
+
+
+def run_python(block: Block, path: pathlib.Path, namespace: dict[str, object]) -> None:
+    """Run a block; what it prints where a comment says what is printed must be that. A failure names the line."""
+    printed: list[tuple[int, str]] = []
+    namespace["print"] = lambda *values: printed.append(
+        (sys._getframe(1).f_lineno, " ".join(str(value) for value in values))
+    )
+    exec(compile("\n" * block.line + block.text, str(path), "exec"), namespace)
+    lines = block.text.splitlines()
+    for number, text in printed:
+        _, comment, promised = lines[number - block.line - 1].partition("  # ")
+        if comment:
+            assert re.fullmatch(as_pattern(promised), text, re.DOTALL), f"{path}:{number} printed: {text}"
+
+
+def as_pattern(promised: str) -> str:
+    """Return a pattern for what a comment promises: numbers may differ, and three dots stand for anything."""
+    return r"\d+(?:\.\d+)?(?:e[+-]?\d+)?".join(
+        ".*".join(re.escape(part) for part in piece.split("..."))
+        for piece in re.split(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", promised)
+    )
+
+
+def run_command(command: str) -> None:
+    """Run a command: `amp-transpile` alone in this process, which is quick, and anything more in a shell."""
+    if command in EXEMPT or command in SLOW:
+        return
+    words = shlex.split(command)
+    if words[0] == "amp-transpile" and not {"|", ">", "<", "&&", ";"} & set(words):
+        assert main(words[1:]) == 0, command
+        return
+    python = shlex.quote(sys.executable)
+    script = f'amp-transpile() {{ {python} -m amp_transpiler "$@"; }}\npython() {{ {python} "$@"; }}\n{command}'
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    subprocess.run(["bash", "-eo", "pipefail", "-c", script], env={**os.environ, "PYTHONPATH": path}, check=True)
+
+
+@pytest.mark.parametrize("command", EXEMPT)
+def test_a_command_that_is_not_run(command):
+    """Say so in the table of skipped tests, with the reason; the files and options that it names are there."""
+    check_script(command)
+    pytest.skip(f"{command}: {EXEMPT[command]}")
+
+
+@pytest.mark.slow
+def test_the_demo_runs(tmp_path):
+    environment = pathlib.Path(os.environ.get("AMP_VENV", ROOT / ".venv"))
+    if not (environment / ".amp-setup").is_file():
+        pytest.skip(f"scripts/setup has made no environment {environment.name} here, and a test installs nothing")
+    model = tmp_path / "bert.onnx"
+    model.write_bytes((ROOT / "models/bert_1layer.onnx").read_bytes())
+    done = subprocess.run([ROOT / "scripts/demo", model], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "bert.fp16.onnx").is_file()
+    assert "verdict" in done.stdout
+
+
+# ---- commands in the text, and those of the scripts' own help ----
+
+_REST = r" [^`\n]*"
+_WORDS = rf"(?:python3? )?(?:\./)?scripts/[\w.]+(?:{_REST})?|(?:python -m pytest|pip install|amp-transpile){_REST}"
+
+
+def commands_in_text() -> Iterator[tuple[str, str]]:
+    for page, path in PAGES.items():
+        for found in re.finditer(rf"`({_WORDS})`", path.read_text(encoding="utf-8")):
+            yield page, found[1]
+    for script in sorted((ROOT / "scripts").glob("*.py")):
+        for found in re.finditer(rf"^    ({_WORDS})$", script.read_text(encoding="utf-8"), re.MULTILINE):
+            yield script.relative_to(ROOT).as_posix(), re.sub(r"\s+#.*", "", found[1])
+
+
+def test_what_the_commands_in_texts_name_is_there():
+    commands = set(commands_in_text())
+    assert len({page for page, _ in commands}) > 10
+    for _, command in sorted(commands):
+        check_script(command)
+
+
+def check_script(command: str) -> None:
+    """Assert that the script of a command exists and knows its options, and that extras and pytest's options exist."""
+    name = next((word for word in command.split() if word.removeprefix("./").startswith("scripts/")), None)
+    options = re.findall(r"(?<![\w-])(--[a-z][\w-]*)", command)
+    if name is not None:
+        path = ROOT / name.removeprefix("./")
+        assert path.is_file(), command
+        source = path.read_text(encoding="utf-8")
+    elif "pytest" in command:
+        source = (ROOT / "tests/conftest.py").read_text(encoding="utf-8") + "--durations --maxfail"
+    elif command.startswith("pip install"):
+        for extra in re.findall(r"\[([\w,]+)\]", command):
+            assert set(extra.split(",")) <= {*PROJECT["optional-dependencies"]}, command
+        return
+    else:
+        source = (ROOT / "amp_transpiler/option_table.py").read_text(encoding="utf-8")
+    assert [option for option in options if option not in source] == [], command
+
+
+# ---- what is printed, and what is in a docstring ----
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_example_of_transpile_runs(capsys):
+    readme_files()
+    example = inspect.getdoc(amp.transpile).partition("Example::")[2]
+    exec(compile(textwrap.dedent(example), "transpile", "exec"), {})
+    assert capsys.readouterr().out.startswith("verified: within")
+
+
+def test_no_other_docstring_has_an_example():
+    marks = re.compile(r"^ *(?:Examples?::?|>>> )", re.MULTILINE)
+    found = [path.name for path in (ROOT / "amp_transpiler").rglob("*.py") if marks.search(path.read_text("utf-8"))]
+    assert found == ["pipeline.py"]
+
+
+def decided(report: str) -> list[str]:
+    """Return the lines of a printed report from the nodes to the files, as they are."""
+    lines = [line.rstrip() for line in report.splitlines()]
+    labels = [line.split(maxsplit=1)[0] if line else "" for line in lines]
+    return lines[labels.index("nodes") : labels.index("checks")]
+
+
+def measured(report: str) -> list[str]:
+    """Return the lines from the verdict on, without numbers, which depend on the machine's float32 arithmetic."""
+    lines = [line.rstrip() for line in report.splitlines()]
+    labels = [line.split(maxsplit=1)[0] if line else "" for line in lines]
+    end = [re.sub(r"\s+", " ", re.sub(r"\d+(?:\.\d+)?(?:e[+-]\d+)?", "0", line)) for line in lines]
+    return [line for line in end[labels.index("verdict") :] if line]
+
+
+def test_the_report_in_the_readme_is_the_one_of_the_demo(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    model = ROOT / "models" / "bert_1layer.onnx"
+    inputs = model.with_suffix(".inputs.npz")
+    assert main([str(model), "--inputs", str(inputs), "-o", str(tmp_path / "demo.onnx")]) == 0
+    shown = next(block.text for block in BLOCKS["README.md"] if not block.language)
+    printed = capsys.readouterr().out
+    told = f"the README should show this:\n{printed}"
+    assert decided(shown) == decided(printed), told
+    assert measured(shown) == measured(printed), told
+
+
+def test_the_tables_of_kernels_have_the_form_that_their_page_shows():
+    table = json.loads((ROOT / "amp_transpiler/targets/data/releases.json").read_text(encoding="utf-8"))
+    (shown,) = (b.text for b in BLOCKS["amp_transpiler/targets/data/README.md"] if b.text.startswith("{"))
+    assert list(table) == re.findall(r'^[ {]"(\w+)":', shown, re.MULTILINE)
+    assert json.dumps(table["releases"]["1.20"]) in shown
+    for kernels in (table["cuda"], table["cpu"]):
+        for key, rows in kernels.items():
+            assert "::" in key
+            for row in rows.split(";"):
+                versions, *parameters = row.split("@")[0].split()
+                assert re.fullmatch(r"\d+(-\d*)?x?", versions), (key, row)
+                values = [parameter.partition("=")[2] for parameter in parameters]
+                assert [v for v in values if re.fullmatch(r"\d+[a-z]+", v) and v not in table["types"]] == [], (
+                    key,
+                    row,
+                )
