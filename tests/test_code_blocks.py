@@ -243,6 +243,8 @@ def check_script(command: str) -> None:
         path = ROOT / name.removeprefix("./")
         assert path.is_file(), command
         source = path.read_text(encoding="utf-8")
+        for handed_on in re.findall(r"scripts/\w+\.py", source) if not path.suffix else ():
+            source += (ROOT / handed_on).read_text(encoding="utf-8")
     elif "pytest" in command:
         source = (ROOT / "tests/conftest.py").read_text(encoding="utf-8") + "--durations --maxfail"
     elif command.startswith("pip install"):
