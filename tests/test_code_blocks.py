@@ -242,9 +242,7 @@ def check_script(command: str) -> None:
     if name is not None:
         path = ROOT / name.removeprefix("./")
         assert path.is_file(), command
-        source = path.read_text(encoding="utf-8")
-        for handed_on in re.findall(r"scripts/\w+\.py", source) if not path.suffix else ():
-            source += (ROOT / handed_on).read_text(encoding="utf-8")
+        source = with_helpers(path)
     elif "pytest" in command:
         source = (ROOT / "tests/conftest.py").read_text(encoding="utf-8") + "--durations --maxfail"
     elif command.startswith("pip install"):
@@ -254,6 +252,15 @@ def check_script(command: str) -> None:
     else:
         source = (ROOT / "amp_transpiler/option_table.py").read_text(encoding="utf-8")
     assert [option for option in options if option not in source] == [], command
+
+
+def with_helpers(script: pathlib.Path) -> str:
+    """Return the text of a script, of the scripts that it starts, and of the helpers beside it that it imports."""
+    source = script.read_text(encoding="utf-8")
+    started = [] if script.suffix else [ROOT / name for name in re.findall(r"scripts/\w+\.py", source)]
+    for name in re.findall(r"^(?:from|import) (\w+)", source, re.MULTILINE):
+        started += [*(ROOT / "scripts" / name).glob("*.py")]
+    return "\n".join([source, *(path.read_text(encoding="utf-8") for path in started)])
 
 
 # ---- what is printed, and what is in a docstring ----
