@@ -1,4 +1,4 @@
-"""Protection from two rewritings of ONNX Runtime's CPU provider that end the process together."""
+"""Protection from ONNX Runtime's MatmulTransposeFusion where it gives up half-way: on the CPU and on CUDA."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 
@@ -22,7 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 class GuardTransposes(Pass[PassResult]):
-    """Keeps a float16 MatMul with a matrix of weights apart from a Transpose that moves the batch; counts the MatMuls.
+    """Keeps a MatMul apart from a Transpose that moves the batch, and from a Cast of it; counts the MatMuls and Casts.
+
+    MatmulTransposeFusion exchanges a Transpose and the Cast behind it, and then gives up where the MatMul cannot take
+    the Transpose. The new Cast was never looked up, so the session is refused on CUDA ("Failed to find kernel for
+    Cast(-1)"). A model whose Cast comes first is left alone.
 
     ONNX Runtime 1.31's CPU provider computes such a MatMul in float32. MatmulTransposeFusion then starts on a Transpose
     that moves the first dimension to one of the last two, gives up because the weights have another rank, and leaves
@@ -32,16 +37,50 @@ class GuardTransposes(Pass[PassResult]):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        products = [node for node in all_nodes(model) if node.op_type == "MatMul" and _is_float16(node)]
+        products = [node for node in all_nodes(model) if node.op_type == "MatMul" and is_standard(node)]
         names = functools.cache(lambda: NameAllocator(model))  # collecting the names takes longer than all the rest
-        count = sum(any(_guard(node, side, names) for side in (0, 1)) for node in products)
-        if count:
-            logger.info("%d products kept apart from a Transpose that would crash ONNX Runtime on the CPU", count)
-        return PassResult(model, modified=bool(count), count=count)
+        exchanged = sum(_cast_first(node.inputs[side], names) for node in products for side in (0, 1))
+        if exchanged:
+            logger.info("%d casts moved in front of a Transpose that ONNX Runtime would refuse on CUDA", exchanged)
+        low = [node for node in products if node.outputs[0].dtype == ir.DataType.FLOAT16]
+        apart = sum(any(_guard(node, side, names) for side in (0, 1)) for node in low)
+        if apart:
+            logger.info("%d products kept apart from a Transpose that would crash ONNX Runtime on the CPU", apart)
+        return PassResult(model, modified=bool(exchanged + apart), count=exchanged + apart)
 
 
-def _is_float16(node: ir.Node) -> bool:
-    return is_standard(node) and node.outputs[0].dtype == ir.DataType.FLOAT16
+def _cast_first(operand: ir.Value | None, names: Callable[[], NameAllocator]) -> bool:
+    """Exchange the Cast that makes an operand and the Transpose of the batch before it, if there are these two."""
+    cast = None if operand is None else _producer_before_scaling(operand)
+    if cast is None or cast.op_type != "Cast" or not is_standard(cast) or cast.inputs[0] is None:
+        return False
+    transpose = cast.inputs[0].producer()
+    perm = _perm(transpose)
+    if transpose is None or not _moves_the_batch(perm):
+        return False
+    builder = NodeBuilder(cast, names())
+    source, to = transpose.inputs[0], cast.attributes["to"].as_int()
+    assert source is not None, "a Transpose has an input"
+    rounded = _inserted_cast(source, to)
+    if rounded is None:
+        rounded = builder.node("Cast", [source], dict(cast.attributes), ir.DataType(to))
+        rounded.shape = None if source.shape is None else ir.Shape(source.shape)
+        first = rounded.producer()
+        assert first is not None, "the builder made it"
+        cast.name, first.name = first.name, cast.name
+        first.meta.update({key: value for key, value in cast.meta.items() if key == INSERTED})
+    cast.meta.pop(INSERTED, None)
+    builder.become("Transpose", [rounded], {"perm": perm})
+    _drop_if_unread(transpose)
+    return True
+
+
+def _inserted_cast(value: ir.Value, to: int) -> ir.Value | None:
+    """Return the result of a Cast that was put right behind `value` before, so that it is not cast twice."""
+    for user, _ in value.uses():
+        if user.op_type == "Cast" and INSERTED in user.meta and user.attributes["to"].as_int() == to:
+            return user.outputs[0]
+    return None
 
 
 def _guard(node: ir.Node, side: int, names: Callable[[], NameAllocator]) -> bool:
@@ -75,8 +114,12 @@ def _transpose_last(node: ir.Node, transpose: ir.Node, perm: list[int], builder:
         product.shape = ir.Shape([dims[perm.index(axis)] for axis in range(len(perm))])
     builder.become("Transpose", [product], {"perm": perm})
     node.name, multiplied.name = multiplied.name, node.name
-    if transpose.graph is not None and not transpose.outputs[0].uses() and not transpose.outputs[0].is_graph_output():
-        transpose.graph.remove(transpose, safe=True)
+    _drop_if_unread(transpose)
+
+
+def _drop_if_unread(node: ir.Node) -> None:
+    if node.graph is not None and not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
+        node.graph.remove(node, safe=True)
 
 
 def _producer_before_scaling(value: ir.Value) -> ir.Node | None:

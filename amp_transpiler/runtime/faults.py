@@ -46,6 +46,16 @@ FAULTS = (
         test=f"{_HERE}::test_a_transposed_batch_crashes",
     ),
     Fault(
+        name="cast of a transposed batch",
+        releases="1.31",
+        provider="CUDA",
+        symptom="FAIL (no kernel for Cast(-1)) when a session opens a MatMul whose operand is cast behind a "
+        "Transpose that moves the first dimension next to the rows: MatmulTransposeFusion exchanges the two, gives "
+        "up, and nothing looks up the new Cast",
+        guards=("passes.guard_transposes.GuardTransposes",),
+        test=f"{_HERE}::test_a_cast_of_a_transposed_batch_is_refused_on_cuda",
+    ),
+    Fault(
         name="nothing to scan",
         releases="1.20 to 1.31",
         provider="any",

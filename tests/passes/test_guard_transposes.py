@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import amp_transpiler as amp
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.passes.guard_transposes import GuardTransposes
 from amp_transpiler.passes.manager import run_pass
@@ -89,3 +90,58 @@ def test_it_computes_the_same_numbers(row):
 def test_float32_is_left_alone():
     before, model = converted(ROWS["batch first"], np.float32)
     assert [node.op_type for node in model.graph] == [node.op_type for node in before.graph.node]
+
+
+C = "[c] c = Cast <to = 10> (t)"
+CASTS = {
+    "a vector of rows": (T.format([1, 0, 2]) + f" {C} [m] p = MatMul (c, w)", ["Cast", "MatMul", "Transpose"]),
+    "read as it is too": (
+        T.format([1, 0, 2]) + f" {C} [m] p = MatMul (c, w) [r] z = Relu (t)",
+        ["Transpose", "Cast", "MatMul", "Transpose", "Relu"],
+    ),
+    "scaled": (
+        T.format([1, 0, 2]) + f" {C} [s] s = Mul (c, k) [m] p = MatMul (s, w)",
+        ["Cast", "Transpose", "Mul", "Constant", "Reshape", "MatMul"],
+    ),
+    "the rows stay the last": (T.format([0, 1, 2]) + f" {C} [m] p = MatMul (c, w)", None),
+}
+
+
+@pytest.mark.parametrize("row", CASTS.values(), ids=CASTS)
+def test_a_cast_comes_before_the_transpose(row):
+    nodes, operators = row
+    scale = {"k": np.array(0.5, np.float16)} if "k)" in nodes else {}
+    outputs = "float[2,5,3] y, float[2,5,4] z" if "z =" in nodes else "float[2,5,3] y"
+    shape = "[2,5,4]" if operators is None else "[5,2,4]"
+    text = f"(float{shape} x) => ({outputs}) {{ {nodes} [back] y = Cast <to = 1> (p) }}"
+    proto = parse(text, w=w(4, 3), **scale)
+    model = ir.from_proto(proto)
+    propagate_types(model)
+    run_pass(GuardTransposes(), model)
+    found = [node.op_type for node in model.graph]
+    assert found == ([node.op_type for node in proto.graph.node] if operators is None else [*operators, "Cast"])
+    assert {node.name for node in model.graph if node.op_type == "Cast"} == {"c", "back"}
+    feeds = {"x": array(*map(int, shape.strip("[]").split(",")))}
+    for name, value in run(ir.to_proto(model), feeds).items():
+        np.testing.assert_allclose(value, expected(nodes, feeds["x"], name), rtol=2e-3, atol=2e-3)
+
+
+def expected(nodes, x, name):
+    turned = x if "[0, 1, 2]" in nodes else x.transpose(1, 0, 2)
+    if name == "z":
+        return np.maximum(turned, 0)
+    scaled = turned.astype(np.float16).astype(np.float32) * (0.5 if "k)" in nodes else 1)
+    return scaled @ w(4, 3).astype(np.float32)
+
+
+def test_a_value_that_is_cast_already_is_not_cast_again():
+    nodes = "[t] t = Transpose <perm = [1, 0, 2]> (x) [a] a = MatMul (x, w) [m] p = MatMul (t, w)"
+    report = amp.transpile(
+        parse(f"(float[5,2,4] x) => (float[5,2,3] a, float[2,5,3] p) {{ {nodes} }}", w=array(4, 3)),
+        preset="mp1",
+        dtype="float16",
+        verify=False,
+    )
+    casts = [node.inputs[0].name for node in report.program.model.graph if node.op_type == "Cast"]
+    assert casts.count("x") == 1
+    assert report.casts == len(casts)

@@ -2,7 +2,10 @@
 
 import ast
 import importlib
+import json
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -13,10 +16,11 @@ from amp_transpiler.runtime.faults import FAULTS, table
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.verification.child import RuntimeCrash
 from amp_transpiler.verification.remote import open_file, open_program
-from tests.support import array, parse
+from tests.support import LOW_NAMES, NUMPY, array, parse
 
 TESTS = pathlib.Path(__file__).parents[1]
 F16 = np.float16
+CANNOT_TELL = 3  # the exit status of scripts/placement.py where this machine lacks gcc, or the CUDA provider
 RELEASE = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 
@@ -103,6 +107,27 @@ def test_a_normalisation_is_fused_from_pow_and_not_from_mul(tmp_path):
         optimized = onnx.load(tmp_path / "optimized.onnx")
         found[square] = "SimplifiedLayerNormalization" in {node.op_type for node in optimized.graph.node}
     assert found == {"Pow (x, two)": True, "Mul (x, x)": False}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+def test_a_cast_of_a_transposed_batch_is_refused_on_cuda(tmp_path, low):
+    cast = f"Cast <to = {onnx.TensorProto.DataType.Value(LOW_NAMES[low])}>"
+    orders = {
+        "cast last": f"t = Transpose <perm = [1, 0, 2]> (x) o = {cast} (t)",
+        "cast first": f"c = {cast} (x) o = Transpose <perm = [1, 0, 2]> (c)",
+    }
+    paths = [tmp_path / f"{order}.onnx" for order in orders]
+    for path, nodes in zip(paths, orders.values(), strict=True):
+        text = f"(float[5,2,4] x) => (float[2,5,3] y) {{ {nodes} p = MatMul (o, w) y = Cast <to = 1> (p) }}"
+        onnx.save(parse(text, w=array(4, 3).astype(NUMPY[low])), path)
+    command = [sys.executable, TESTS.parent / "scripts/placement.py", "--json", *paths]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == CANNOT_TELL:
+        pytest.skip(f"placement: {done.stderr.strip()}")
+    refused, taken = json.loads(done.stdout).values()
+    assert "Cast(-1)" in refused["error"]
+    assert taken["cuda"]["MatMul"] == 1
 
 
 @pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
