@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from amp_transpiler.errors import OptionError
+from amp_transpiler.errors import OptionError, visible
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LowFormat, dtype_name
 from amp_transpiler.graph.regions import DISABLE_AMP, region_of
@@ -26,6 +26,7 @@ from amp_transpiler.systems.raf.families import FAMILIES, Family
 __all__ = ["RafRules"]
 
 _ANY_VERSION = 2**31 - 1
+_NAMED = 3  # operators that a message lists
 _MOST_CONCATENATED = 5  # RAF concatenates more inputs than that in float32
 
 
@@ -58,13 +59,14 @@ class RafRules(Rules):
         rules = self if self.source_opsets else self.with_source_opsets(dict(model.graph.opset_imports))
         lacking = collections.Counter(operator_name(n) for n in all_nodes(model) if rules._lacks_rule(n))  # noqa: SLF001 - its own class
         if lacking:
-            offenders = ", ".join(f"{name} ({count} node{'s'[: count > 1]})" for name, count in sorted(lacking.items()))
-            first = min(lacking)
+            named = [f"{visible(name, 40)} ({n} node{'s'[: n > 1]})" for name, n in sorted(lacking.items())[:_NAMED]]
+            more = f" and {len(lacking) - _NAMED} other operators" if len(lacking) > _NAMED else ""
+            first = visible(min(lacking), 40)
             domain, _, op_type = first.rpartition("::")
             raise OptionError(
-                f"no casting rule for {offenders}: expected one for every operator that works on float32; give one by "
-                f'@amp.casting_rule("{op_type}", domain="{domain}") or amp.CustomTypeHint({{"{first}": rule}}), or put '
-                f"the operator on the custom black list (--black {first}), which keeps it float32"
+                f"no casting rule for {', '.join(named)}{more}: every operator that works on float32 needs one; give "
+                f'@amp.casting_rule("{op_type}", domain="{domain}") or amp.CustomTypeHint, or keep it float32: --black '
+                f"{first}"
             )
         return rules
 
