@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import onnx
 import onnx_ir as ir
 
@@ -10,7 +12,7 @@ from amp_transpiler.graph.walk import all_nodes, scopes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import only_in_runtime, opset_of
 
-__all__ = ["checker_fault", "mend_declared_shapes", "runtime_operators"]
+__all__ = ["checker_fault", "fault_in_words", "mend_declared_shapes", "runtime_operators"]
 
 # ValueError: of element types and messages that the C++ side cannot take.
 _REFUSALS = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError)
@@ -33,6 +35,34 @@ def checker_fault(model: ir.Model, *, full: bool = True) -> str:
     except _REFUSALS as error:
         return " ".join(str(error).split())[:400]
     return ""
+
+
+# A message of onnx.checker -> what is wrong with the node, and what to do.
+_IN_WORDS = (
+    (
+        re.compile(r"No Op registered for (\S+) with domain_version of (\d+)"),
+        "opset {1} has no operator {0}; correct its name or domain, or the opset that the model imports",
+    ),
+    (
+        re.compile(r"Op registered for (\S+) is deprecated in domain_version of (\d+)"),
+        "opset {1} no longer has operator {0}; export the model anew, or import the opset that it was written for",
+    ),
+    (
+        re.compile(r"Unrecognized attribute: (\S+) for operator (\S+)"),
+        "{1} has no attribute '{0}' in the opset that the model imports; remove it, or import the opset that has it",
+    ),
+)
+_NODE = re.compile(r"Bad node spec for node\. Name: (\S+) OpType:")
+
+
+def fault_in_words(fault: str) -> str:
+    """Return a message of `checker_fault` in one sentence with a remedy, where it is a usual one."""
+    for pattern, sentence in _IN_WORDS:
+        if found := pattern.search(fault):
+            node = _NODE.search(fault)
+            where = f"node '{node[1]}': " if node else ""
+            return where + sentence.format(*found.groups())
+    return f"onnx.checker says: {fault}; export the model anew"
 
 
 def runtime_operators(model: ir.Model) -> list[str]:

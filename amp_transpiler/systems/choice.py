@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, cast
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import FLOAT16, FLOAT32, LOW_DTYPES, LowFormat, float_format
+from amp_transpiler.ops.limits import OLDEST_OPSET
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.paddle.levels import find_level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
@@ -33,9 +34,6 @@ DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32", "fp16", "bf16",
 TargetName: TypeAlias = Literal["cuda", "cpu", "any", "tensorrt"]
 PolicyName: TypeAlias = Literal["paddle", "torch", "raf", "mxnet"]
 PresetName: TypeAlias = Literal["mp0", "mp1", "mp4", "default"]
-
-
-_OLDEST_OPSET = 7  # that ONNX Runtime promises to read
 
 
 class _Default(str):
@@ -123,8 +121,8 @@ def choose_policy(request: Request) -> Policy:
 
 
 def _check_opset(opset: object, newest: int) -> None:
-    if not isinstance(opset, int) or not _OLDEST_OPSET <= opset <= newest:
-        raise OptionError(f"opset is {opset!r}: expected a number from {_OLDEST_OPSET} to {newest}")
+    if not isinstance(opset, int) or not OLDEST_OPSET <= opset <= newest:
+        raise OptionError(f"opset is {opset!r}: expected a number from {OLDEST_OPSET} to {newest}")
 
 
 def _widening(request: Request) -> Policy:

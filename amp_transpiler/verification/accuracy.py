@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,22 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import tensor_bytes
+from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.memory import available_memory
+from amp_transpiler.runtime.openable import AnyProgram
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.compare import compare_outputs
 from amp_transpiler.verification.inputs import Inputs, given_inputs
-from amp_transpiler.verification.output_kind import output_kinds
+from amp_transpiler.verification.labels import Watch
+from amp_transpiler.verification.output_kind import OutputKind, output_kinds
+from amp_transpiler.verification.randomness import differing, random_upstream
 from amp_transpiler.verification.remote import RemoteSession, open_program
 from amp_transpiler.verification.synthesis import CannotSynthesise, synthesise_inputs
 
-__all__ = ["CannotCompare", "Reference", "make_reference", "named_outputs"]
+__all__ = ["CannotCompare", "Reference", "intermediate_values", "make_reference", "named_outputs"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +51,7 @@ class Reference:
         outputs: output name -> array, one dict per sample.
         given: the inputs are the user's, not made up.
         name: how the verdict calls the program.
+        unsteady: the names of outputs that differ between two runs of the program -> why, as far as it is known.
     """
 
     program: Program
@@ -54,16 +59,22 @@ class Reference:
     outputs: list[dict[str, Any]]
     given: bool
     name: str = "fp32"
+    unsteady: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    _fetched: dict[tuple[str, ...], list[dict[str, Any]]] = dataclasses.field(default_factory=dict, repr=False)
 
     def unjudged(self) -> dict[str, str]:
-        """Return the names of outputs whose errors say nothing -> why: made-up inputs leave them practically zero."""
+        """Return the names of outputs whose errors say nothing -> why."""
         if self.given:
-            return {}
+            return dict(self.unsteady)
         zero = [name for name in self.outputs[0] if all(_is_practically_zero(o[name]) for o in self.outputs)]
-        return dict.fromkeys(zero, "practically zero on made-up inputs")
+        return {**dict.fromkeys(zero, "practically zero on made-up inputs"), **self.unsteady}
 
-    def compare(self, low: Program) -> dict[str, OutputComparison]:
+    def compare(self, low: Program, limits: Limits) -> dict[str, OutputComparison]:
         """Run `low`, emulated, on the samples and compare every output.
+
+        Args:
+            low: the converted program.
+            limits: by which close labels are excused.
 
         Raises:
             CannotCompare: the emulated program does not run.
@@ -73,9 +84,41 @@ class Reference:
                 # Inputs that changed their type take the samples in the new one.
                 samples = (check_feeds(sample, session.inputs, lenient=True) for sample in self.samples)
                 results = (named_outputs(session, sample) for sample in samples)  # one after the other
-                return compare_outputs(self.outputs, results, output_kinds(low.model, self.samples[0]))
+                return self.compare_results(results, limits, output_kinds(low.model, self.samples[0]))
         except RUN_ERRORS as error:
             raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
+
+    def compare_results(
+        self,
+        results: Iterable[Mapping[str, Any]],
+        limits: Limits,
+        kinds: Mapping[str, OutputKind] | None = None,
+    ) -> dict[str, OutputComparison]:
+        """Compare the outputs of another program; labels that fp32 decided by a hair's breadth are excused.
+
+        Args:
+            results: output name -> array, one mapping per sample.
+            limits: by which they are excused.
+            kinds: output name -> how its numbers are to be read, as far as the graph says it.
+        """
+        watch = Watch(self.program.model.graph, self.outputs, limits)
+        rows = compare_outputs(self.outputs, watch.watched(results), kinds)
+        return watch.excused(rows, self._fetch)
+
+    def _fetch(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return values of the main graph, of every sample; those that cannot be had are missing."""
+        if tuple(names) not in self._fetched:
+            constants = self.program.model.graph.initializers
+            fixed = {name: constants[name].const_value for name in names if name in constants}
+            known = {name: tensor.numpy() for name, tensor in fixed.items() if tensor is not None}
+            try:
+                values = intermediate_values(self.program, names, self.samples)
+            except CannotCompare as reason:
+                logger.info("no label is excused: %s", reason)
+                values = [{} for _ in self.samples]
+            found = [{**known, **sample, **one} for sample, one in zip(self.samples, values, strict=True)]
+            self._fetched[tuple(names)] = found
+        return self._fetched[tuple(names)]
 
 
 def make_reference(source: Program, fallback: Program, inputs: Inputs | None) -> Reference:
@@ -96,10 +139,68 @@ def make_reference(source: Program, fallback: Program, inputs: Inputs | None) ->
         samples = [_made_up(program.model, session)] if inputs is None else given_inputs(inputs, program.model)
         try:
             outputs = [named_outputs(session, sample) for sample in samples]
+            repeated = differing(outputs[0], named_outputs(session, samples[0]))
         except RUN_ERRORS as error:
             message = f"the fp32 model fails on the given inputs: {error_text(error, limit=180)}"
             raise InputError(f"{message}; supply inputs that it accepts") from error
-    return Reference(program, samples, outputs, inputs is not None)
+    random = random_upstream(program.model)
+    if random:
+        opened = program if program is fallback else program.source or program
+        outputs, repeated = _run_random(opened, samples, random, repeated)
+    unsteady = {name: _why_unsteady(random.get(name, [])) for name in outputs[0] if name in repeated}
+    return Reference(program, samples, outputs, inputs is not None, unsteady=unsteady)
+
+
+def _run_random(
+    opened: AnyProgram, samples: list[dict[str, Any]], random: Mapping[str, list[ir.Node]], repeated: set[str]
+) -> tuple[list[dict[str, Any]], set[str]]:
+    """Run a program with random operators anew: one with a seed draws the same numbers in every new session.
+
+    Args:
+        opened: the program.
+        samples: the inputs.
+        random: the random operators that the outputs depend on.
+        repeated: names of outputs that differed when the program ran again in one session.
+
+    Returns:
+        The outputs, and the names of those that differ from one new session to the next.
+    """
+    with open_program(opened, emulate=False) as session:
+        outputs = [named_outputs(session, sample) for sample in samples]
+    with open_program(opened, emulate=False) as session:
+        again = named_outputs(session, samples[0])
+    # Without a seed, sessions of one process may draw the same numbers, but those of another program do not.
+    unseeded = {name for name, nodes in random.items() if any("seed" not in node.attributes for node in nodes)}
+    return outputs, differing(outputs[0], again) | (repeated & unseeded)
+
+
+def _why_unsteady(random: Sequence[ir.Node]) -> str:
+    if not random:
+        return "two runs in fp32 differ"
+    return f"random: {random[0].op_type} '{random[0].name or random[0].outputs[0].name}'"
+
+
+def intermediate_values(
+    program: Program, names: Iterable[str], samples: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Run a program as it is, and return the named values of its main graph, those that it computes.
+
+    Raises:
+        CannotCompare: it does not run with them as outputs.
+    """
+    exposed = program.clone()
+    exposed.source = None  # a session must open the edited model, not its file
+    graph = exposed.model.graph
+    present = {str(value.name) for value in graph.outputs}
+    found = {str(value.name): value for node in graph for value in node.outputs}
+    fetched = [name for name in dict.fromkeys(names) if name in found]
+    graph.outputs.extend(found[name] for name in fetched if name not in present)
+    try:
+        with open_program(exposed, emulate=False) as session:
+            runs = [session.run(sample, fetched) for sample in samples]
+    except RUN_ERRORS as error:
+        raise CannotCompare(f"the program does not run with its intermediates as outputs: {error}") from error
+    return [dict(zip(fetched, arrays, strict=True)) for arrays in runs]
 
 
 def _made_up(model: ir.Model, session: RemoteSession) -> dict[str, Any]:

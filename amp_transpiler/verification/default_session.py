@@ -22,7 +22,6 @@ from amp_transpiler.runtime.ort import CPU_PROVIDER, error_text
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.accuracy import Reference, named_outputs
 from amp_transpiler.verification.child import RUN_ERRORS, RuntimeCrash, default_place_name
-from amp_transpiler.verification.compare import compare_outputs
 from amp_transpiler.verification.remote import RemoteSession, open_by_default, open_file
 from amp_transpiler.verification.structure import lacks_something
 from amp_transpiler.verification.verdict import failing_outputs, fault_of, worst
@@ -111,7 +110,7 @@ def _run(session: RemoteSession, reference: Reference | None) -> list[dict[str, 
 
 
 def _failing(reference: Reference, outputs: list[dict[str, object]], limits: Limits) -> list[OutputComparison]:
-    return failing_outputs(compare_outputs(reference.outputs, outputs).values(), reference.unjudged(), limits)
+    return failing_outputs(reference.compare_results(outputs, limits).values(), reference, limits)
 
 
 def _source_fails(source: Program, place: str, reference: Reference | None) -> bool:

@@ -16,9 +16,7 @@ from amp_transpiler.graph.walk import bodies
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import is_float32
-from amp_transpiler.verification.accuracy import CannotCompare, Reference
-from amp_transpiler.verification.child import RUN_ERRORS
-from amp_transpiler.verification.remote import open_program
+from amp_transpiler.verification.accuracy import Reference, intermediate_values
 
 __all__ = ["RepairBudget", "worst_nodes"]
 
@@ -149,19 +147,6 @@ def _error(exact: np.ndarray, rounded: np.ndarray, low: LowFormat) -> float:
 
 def _intermediates(program: Program, names: list[str], reference: Reference) -> dict[str, np.ndarray]:
     """Run `program` on the first sample and return the named float values, those that it has."""
-    exposed = program.clone()
-    exposed.source = None  # a session must open the edited model, not its file
-    graph = exposed.model.graph
-    present = {str(value.name) for value in graph.outputs}
-    found = {str(value.name): value for node in graph for value in node.outputs if value.dtype in AMP_DTYPES}
-    for name in names:
-        if name in found and name not in present:
-            graph.outputs.append(found[name])
-    try:
-        fetched = [name for name in names if name in found]
-        with open_program(exposed, emulate=False) as session:
-            arrays = session.run(reference.samples[0], fetched)
-    except RUN_ERRORS as error:
-        raise CannotCompare(f"the program does not run with its intermediates as outputs: {error}") from error
-    found_arrays = zip(fetched, arrays, strict=True)
-    return {name: array.astype(np.float32) for name, array in found_arrays if isinstance(array, np.ndarray)}
+    floats = {str(value.name) for node in program.model.graph for value in node.outputs if value.dtype in AMP_DTYPES}
+    [found] = intermediate_values(program, [name for name in names if name in floats], reference.samples[:1])
+    return {name: array.astype(np.float32) for name, array in found.items() if isinstance(array, np.ndarray)}

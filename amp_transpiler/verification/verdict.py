@@ -9,6 +9,7 @@ from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import OutputComparison, Report, Verdict
 from amp_transpiler.report.wording import percent
 from amp_transpiler.verification.accuracy import Reference
+from amp_transpiler.verification.advice import advice
 
 __all__ = ["failing_outputs", "fault_of", "judge", "worst"]
 
@@ -18,21 +19,22 @@ _LIKE = 0.99  # likewise, a cosine below this
 _MOST_NAMED = 5
 
 
-def failing_outputs(
-    rows: Iterable[OutputComparison], unjudged: Mapping[str, str], limits: Limits
-) -> list[OutputComparison]:
+def failing_outputs(rows: Iterable[OutputComparison], reference: Reference, limits: Limits) -> list[OutputComparison]:
     """Return the outputs that are beyond a limit, that became non-finite, or that have another shape or structure.
 
     Args:
         rows: the comparisons.
-        unjudged: names of outputs whose errors say nothing -> why (see `Reference.unjudged`).
+        reference: what they are compared with.
         limits: what is allowed.
     """
-    return [
-        row
-        for row in rows
-        if row.nonfinite or row.structure_differs or (row.name not in unjudged and _is_beyond(row, limits))
-    ]
+    unjudged = reference.unjudged()
+    return [row for row in rows if _fails(row, reference, unjudged, limits)]
+
+
+def _fails(row: OutputComparison, reference: Reference, unjudged: Mapping[str, str], limits: Limits) -> bool:
+    if row.name in reference.unsteady:  # whose shape may be random as well; but what is always finite must stay so
+        return row.nonfinite > 0 and not row.nonfinite_reference
+    return row.nonfinite > 0 or row.structure_differs or (row.name not in unjudged and _is_beyond(row, limits))
 
 
 def _is_beyond(row: OutputComparison, limits: Limits) -> bool:
@@ -66,12 +68,14 @@ def judge(report: Report, reference: Reference, failing: list[OutputComparison],
     data = f"{len(reference.samples)} given" if reference.given else "1 made-up"
     samples = f"{data} sample{'s' if len(reference.samples) > 1 else ''}"
     if failing:
-        fault = fault_of(worst(failing), limits)
+        row = worst(failing)
+        fault = fault_of(row, limits)
         report.verdict = f"{Verdict.FAILED}: {fault}, on {samples}"
-        return _failure(report, fault)
+        repaired = f" after making {len(report.repaired)} nodes float32" if report.repaired else ""
+        return f"{report.source}: {fault}{repaired}; nothing was written. {advice(report, row, limits)}"
     left_out = _left_out(report, reference)
     judged = [row for row in report.outputs.values() if row.name not in left_out]
-    report.notes = (*report.notes, *_remarks(report, reference, left_out))
+    report.notes = (*report.notes, *_remarks(report, reference, left_out, limits))
     if not judged:
         why = "no output can be judged" if report.outputs else "the model has no outputs"
         report.verdict = f"{Verdict.STRUCTURE_ONLY}: {why}{_named(left_out)}"
@@ -130,13 +134,19 @@ def _measured(judged: list[OutputComparison], reference: str) -> str:
     floats, others = [r for r in judged if _has_floats(r)], [r for r in judged if not _has_floats(r)]
     parts = [f"within {percent(max(row.relative for row in floats))} of {reference}"] if floats else []
     if others:
-        every, differing = sum(row.elements for row in others), sum(row.mismatched - row.excused for row in others)
-        excused = sum(row.excused for row in others)
-        found = f"{differing} of {every} {_kind(others)} differ" if differing else f"all {every} {_kind(others)} agree"
-        spared = f" ({excused} more were decided by a hair's breadth)" if excused else ""
-        than = "" if floats else f" from {reference}" if differing else f" with {reference}"
-        parts.append(f"{found}{than}{spared}")
+        parts.append(_measured_others(others, "" if floats else f" {reference}"))
     return ", ".join(parts)
+
+
+def _measured_others(rows: list[OutputComparison], reference: str) -> str:
+    every, excused = sum(row.elements for row in rows), sum(row.excused for row in rows)
+    differing = sum(row.mismatched for row in rows) - excused
+    are = "is" if excused == 1 else "are"
+    if differing:
+        spared = f", {excused} more {are} excused" if excused else ""
+        return f"{differing} of {every} {_kind(rows)} differ{reference and ' from'}{reference}{spared}"
+    spared = f", but for {excused} that {are} excused," if excused else ""
+    return f"all {every} {_kind(rows)} agree{reference and ' with'}{reference}{spared}"
 
 
 def _kind(rows: Iterable[OutputComparison]) -> str:
@@ -158,19 +168,18 @@ def _warnings(unlimited: list[OutputComparison], dtype: str) -> Iterator[str]:
         yield f"{len(remarkable) - _MOST_NAMED} more outputs without a limit differ much"
 
 
-def _failure(report: Report, fault: str) -> str:
-    repaired = f" after making {len(report.repaired)} nodes float32" if report.repaired else ""
-    return (
-        f"{report.source}: {fault}{repaired}; nothing was written. Try level auto or O1, bfloat16, "
-        "a black list, or a larger --tolerance"
-    )
-
-
-def _remarks(report: Report, reference: Reference, left_out: Mapping[str, str]) -> Iterator[str]:
+def _remarks(report: Report, reference: Reference, left_out: Mapping[str, str], limits: Limits) -> Iterator[str]:
     """Yield what the verdict leaves out: repairs, the data, and how to have all outputs judged."""
     if report.repaired:
         yield f"{len(report.repaired)} nodes were made float32 to be accurate enough"
+    for row in report.outputs.values():
+        if row.excused:
+            yield (
+                f"{row.excused} of {row.elements} labels of '{row.name}' differ where fp32 itself decided between two "
+                f"scores that are closer than {percent(limits.for_output(row.name))} of the spread of all: excused"
+            )
     if left_out and len(left_out) == len(report.outputs):
-        yield "not compared with the fp32 model: no output shows an error; supply other inputs with --inputs"
+        if not reference.unsteady:  # other inputs would be no remedy
+            yield "not compared with the fp32 model: no output shows an error; supply other inputs with --inputs"
     elif not reference.given and report.outputs:
         yield "compared on made-up inputs; judge on real ones with --inputs"

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 
 from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import CheckFailed, InputError, ModelError
-from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes, runtime_operators
+from amp_transpiler.graph.checker import checker_fault, fault_in_words, mend_declared_shapes, runtime_operators
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.saving import Staged
+from amp_transpiler.ops.limits import OLDEST_OPSET
+from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
@@ -67,7 +69,9 @@ def check_source(source: Program, program: Program, phase: Phase) -> None:
             program.notes.append(f"operators of ONNX Runtime in ONNX's domain, not portable: {', '.join(operators)}")
         if fault := checker_fault(program.model, full=False):
             if not _loads(source):
-                raise ModelError(f"{program.source or 'the model'}: invalid before any conversion: {fault}")
+                raise ModelError(
+                    f"{program.source or 'the model'}: invalid before any conversion: {fault_in_words(fault)}"
+                )
             program.notes.append(f"fault of the source: onnx.checker refuses it, ONNX Runtime loads it: {fault}")
         elif mended := mend_declared_shapes(program.model):
             program.notes.append(f"fault of the source: {mended}")
@@ -110,8 +114,8 @@ def convert_and_compare(
         budget = RepairBudget()
         for attempt in range(policy.repair_limit + 1):
             with phase("compare"):
-                report.outputs = reference.compare(program)
-            failing = failing_outputs(report.outputs.values(), reference.unjudged(), policy.limits)
+                report.outputs = reference.compare(program, policy.limits)
+            failing = failing_outputs(report.outputs.values(), reference, policy.limits)
             if not failing or attempt == policy.repair_limit:
                 break
             with phase("repair"):
@@ -192,7 +196,7 @@ def check_result(staged: Staged, program: Program, basis: Basis, report: Report,
             report.verdict = f"{Verdict.STRUCTURE_ONLY}: ONNX Runtime refuses the result, as it does the source"
             report.notes = (*report.notes, f"fault of the source: ONNX Runtime refuses it, too: {loaded.detail}")
         elif loaded.outcome == "structural":
-            report.verdict = f"{Verdict.STRUCTURE_ONLY}: {loaded.detail}"
+            report.verdict = f"{Verdict.STRUCTURE_ONLY}: {_why_not_run(program, loaded.detail)}"
         else:
             where = loaded.detail if loaded.outcome == "loaded" else "CPU, emulated"
             checks.append(f"ONNX Runtime ({where})")
@@ -214,6 +218,14 @@ def _check_as_users_open(staged: Staged, program: Program, basis: Basis, report:
         else:
             start = "fault of the source: " if opened.outcome == "source" else ""
             report.notes = (*report.notes, start + opened.detail)
+
+
+def _why_not_run(program: Program, detail: str) -> str:
+    """Say why ONNX Runtime does not run a sound file, and what helps."""
+    opset = opset_of(program.model, "")
+    if opset < OLDEST_OPSET:
+        return f"the model is of opset {opset}, ONNX Runtime runs {OLDEST_OPSET} and later; export it anew ({detail})"
+    return detail
 
 
 def _failed(report: Report, fault: str) -> CheckFailed:

@@ -53,7 +53,7 @@ def transpiled(tmp_path, graph=PLAIN, **options):
 def test_a_source_that_onnx_and_onnx_runtime_refuse_is_refused(tmp_path, capsys):
     onnx.save(bad(UNKNOWN_ATTRIBUTE), tmp_path / "in.onnx")
     before = folder_hash(tmp_path)
-    with pytest.raises(ModelError, match=r"in\.onnx: invalid before any conversion: Unrecognized attribute: nonsense"):
+    with pytest.raises(ModelError, match=r"in\.onnx: invalid before.*'nonsense'"):
         amp.transpile(tmp_path / "in.onnx", tmp_path / "out.onnx", level="O2")
     assert cli.main([str(tmp_path / "in.onnx")]) == 2
     assert "invalid before any conversion" in " ".join(capsys.readouterr().err.split())

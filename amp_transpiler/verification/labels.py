@@ -1,0 +1,212 @@
+"""Labels that fp32 itself decided by a hair's breadth: where such a one differs, nothing is wrong with the result.
+
+A label is excused if the two scores that it and fp32's label have in fp32 lie closer together than the tolerance of the
+output times the spread (largest minus smallest) of their row, and at most one label of an output in a hundred.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.precision.limits import Limits
+from amp_transpiler.report import OutputComparison
+
+__all__ = ["LabelSource", "Watch", "label_source"]
+
+_ONE_IN = 100  # labels may be excused
+
+Fetch = Callable[[Sequence[str]], list[dict[str, Any]]]
+"""Returns fp32 values by name, one dict per sample; values that it cannot get are missing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LabelSource:
+    """Where the labels of an output come from.
+
+    Attributes:
+        node: ArgMax, ArgMin or TopK.
+        moves: the nodes between its labels and the output, in order.
+    """
+
+    node: ir.Node
+    moves: tuple[ir.Node, ...]
+
+    @property
+    def labels(self) -> ir.Value:
+        """The labels as they are found."""
+        return self.node.outputs[-1]
+
+    @property
+    def scores(self) -> ir.Value | None:
+        """What the labels are decided by."""
+        return self.node.inputs[0]
+
+    def names(self) -> list[str]:
+        """Return the names of the values that are needed to tell which row a label belongs to."""
+        moved = (value for node in self.moves if _MOVES[node.op_type] is not None for value in node.inputs)
+        return [str(value.name) for value in (self.scores, self.labels, *moved) if value is not None]
+
+
+def label_source(output: ir.Value) -> LabelSource | None:
+    """Return where the labels of a graph output come from; None if it is none of labels."""
+    moves: list[ir.Node] = []
+    value: ir.Value | None = output
+    while value is not None and (node := value.producer()) is not None and is_standard(node):
+        if node.op_type in ("ArgMax", "ArgMin") or (node.op_type == "TopK" and value.index() == 1):
+            return LabelSource(node, tuple(reversed(moves)))
+        if node.op_type not in _MOVES:
+            return None
+        moves.append(node)
+        value = node.inputs[0]
+    return None
+
+
+class Watch:
+    """Looks at the labels of results that pass by, and keeps those that differ.
+
+    Args:
+        graph: the graph of the fp32 program.
+        outputs: its outputs, one dict per sample.
+        limits: whose tolerances count; without one nothing is excused.
+    """
+
+    def __init__(self, graph: ir.Graph, outputs: Sequence[Mapping[str, Any]], limits: Limits) -> None:
+        self._outputs, self._limits = outputs, limits
+        self._sources = {
+            str(value.name): source
+            for value in graph.outputs
+            if math.isfinite(limits.for_output(str(value.name))) and (source := label_source(value)) is not None
+        }
+        self._differing: dict[str, dict[int, np.ndarray]] = {}
+
+    def watched(self, results: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """Yield the results as they are."""
+        for index, result in enumerate(results):
+            for name in self._sources:
+                wanted, got = self._outputs[index].get(name), result.get(name)
+                if (
+                    _are_labels(wanted)
+                    and _are_labels(got)
+                    and wanted.shape == got.shape
+                    and not np.array_equal(wanted, got)
+                ):
+                    self._differing.setdefault(name, {})[index] = got
+            yield result
+
+    def excused(self, rows: Mapping[str, OutputComparison], fetch: Fetch) -> dict[str, OutputComparison]:
+        """Return the comparisons with the excused labels counted in.
+
+        Args:
+            rows: output name -> comparison.
+            fetch: gets fp32's scores; only asked where labels differ.
+        """
+        found = dict(rows)
+        for name, samples in self._differing.items():
+            source, tolerance = self._sources[name], self._limits.for_output(name)
+            values = fetch(source.names())
+            close = sum(
+                _close_calls(source, values[index], self._outputs[index][name], got, tolerance)
+                for index, got in samples.items()
+            )
+            row = found[name]
+            found[name] = dataclasses.replace(row, excused=min(close, row.elements // _ONE_IN))
+        return found
+
+
+def _are_labels(array: Any) -> TypeGuard[np.ndarray]:
+    return isinstance(array, np.ndarray) and array.dtype.kind in "iu"
+
+
+def _close_calls(
+    source: LabelSource, values: Mapping[str, Any], wanted: np.ndarray, got: np.ndarray, tolerance: float
+) -> int:
+    """Return how many of the differing labels fp32 decided by less than the tolerance."""
+    if any(name not in values for name in source.names()):
+        return 0
+    assert source.scores is not None
+    scores, labels = values[str(source.scores.name)], values[str(source.labels.name)]
+    axis = source.node.attributes.get_int("axis", -1 if source.node.op_type == "TopK" else 0) % max(1, scores.ndim)
+    rows = np.moveaxis(scores, axis, -1)
+    rows = rows.reshape(-1, rows.shape[-1]).astype(np.float64)
+    row_of = _rows_of_labels(source, scores.shape, axis, labels.shape)
+    moved, row_of = (_moved(source.moves, values, array).reshape(-1) for array in (labels, row_of))
+    first, second = wanted.reshape(-1).astype(np.int64), got.reshape(-1).astype(np.int64)
+    if moved.shape != first.shape:
+        return 0
+    # Where the run with the scores as outputs finds another label, the scores say nothing about the one that counts.
+    at = np.flatnonzero((first != second) & (moved == first) & (second >= 0) & (second < rows.shape[1]))
+    chosen = rows[row_of[at]]
+    with np.errstate(invalid="ignore"):
+        margin = np.abs(
+            np.take_along_axis(chosen, first[at, None], 1) - np.take_along_axis(chosen, second[at, None], 1)
+        )
+    finite = np.isfinite(chosen)
+    largest = np.max(chosen, axis=1, initial=-np.inf, where=finite)
+    smallest = np.min(chosen, axis=1, initial=np.inf, where=finite)
+    return int(np.count_nonzero(margin[:, 0] < tolerance * (largest - smallest)))
+
+
+def _rows_of_labels(source: LabelSource, scores: tuple[int, ...], axis: int, labels: tuple[int, ...]) -> np.ndarray:
+    """Return for every label the number of its row of scores."""
+    others = (*scores[:axis], *scores[axis + 1 :])
+    rows = np.arange(math.prod(others)).reshape(others)
+    if source.node.op_type == "TopK":
+        return np.broadcast_to(np.expand_dims(rows, axis), labels)
+    return rows.reshape(labels)
+
+
+# ---- operators that only move or recast integers ----
+
+
+def _moved(moves: Sequence[ir.Node], values: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
+    """Return the elements of `array`, which stands for the labels, in the order in which the last node has them."""
+    for node in moves:
+        move = _MOVES[node.op_type]
+        if move is not None:
+            operands: list[Any] = [None if value is None else values[str(value.name)] for value in node.inputs]
+            array = move(node, array.reshape(operands[0].shape), *operands[1:])
+    return array
+
+
+def _transpose(node: ir.Node, array: np.ndarray) -> np.ndarray:
+    axes = node.attributes.get_ints("perm", ())
+    return array.transpose(axes or None)
+
+
+def _gather(node: ir.Node, array: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    return np.take(array, indices, node.attributes.get_int("axis", 0))
+
+
+def _slice(_: ir.Node, array: np.ndarray, *operands: np.ndarray | None) -> np.ndarray:
+    starts, ends, axes, steps = (*operands, None, None, None)[:4]
+    assert starts is not None
+    assert ends is not None
+    axes = np.arange(len(starts)) if axes is None else axes
+    steps = np.ones(len(starts), np.int64) if steps is None else steps
+    cut = [slice(None)] * array.ndim
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        # A negative step may end before the first element, which ONNX writes as a very low number.
+        past = step < 0 and end < -array.shape[axis]
+        cut[axis] = slice(int(start), None if past else int(end), int(step))
+    return array[tuple(cut)]
+
+
+_MOVES: dict[str, Callable[..., np.ndarray] | None] = {
+    "Cast": None,
+    "Flatten": None,
+    "Gather": _gather,
+    "Identity": None,
+    "Reshape": None,
+    "Slice": _slice,
+    "Squeeze": None,
+    "Transpose": _transpose,
+    "Unsqueeze": None,
+}
+"""Operator -> how it moves elements; None for one that keeps their order. The labels are its first input."""
