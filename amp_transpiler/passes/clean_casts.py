@@ -42,7 +42,7 @@ class CleanCasts(Pass[Cleaned]):
     def call(self, model: ir.Model) -> Cleaned:
         graphs, edits, removed = [scope.graph for scope in scopes(model)], 0, 0
         for graph in graphs:
-            first: dict[tuple[ir.Value, ir.DataType], ir.Node] = {}
+            first: dict[tuple[ir.Value, ir.DataType | None], ir.Node] = {}
             for node in [node for node in graph if _is_cast(node)]:
                 edits += _skip_inner_cast(node)
                 edits += _remove_if_needless(node, first)
@@ -56,34 +56,39 @@ class CleanCasts(Pass[Cleaned]):
 
 
 def _is_cast(node: ir.Node) -> bool:
-    return node.op_type == "Cast" and is_standard(node) and node.inputs[0] is not None
+    return node.op_type == "Cast" and is_standard(node)
+
+
+def _source_of(cast: ir.Node) -> ir.Value:
+    value = cast.inputs[0]
+    assert value is not None  # a Cast has one input
+    return value
 
 
 def _skip_inner_cast(node: ir.Node) -> bool:
     """Rule 2: read the inner cast's input directly."""
-    value = node.inputs[0]
-    inner = value.producer() if value is not None else None
+    value = _source_of(node)
+    inner = value.producer()
     if inner is None or not _is_cast(inner):
         return False
-    source = inner.inputs[0]
-    if source is None or source.dtype is None or value is None or value.dtype is None:
-        return False
+    source = _source_of(inner)
     if not _compose(source.dtype, value.dtype, node.outputs[0].dtype):
         return False
     node.replace_input_with(0, source)
     return True
 
 
-def _compose(first: ir.DataType, middle: ir.DataType, last: ir.DataType | None) -> bool:
-    if cast_is_lossless(first, middle):
+def _compose(first: ir.DataType | None, middle: ir.DataType | None, last: ir.DataType | None) -> bool:
+    assert middle is not None  # the result of a Cast has a type
+    if first is not None and cast_is_lossless(first, middle):
         return True
     return first in INTEGER_DTYPES and middle == ir.DataType.FLOAT and last in LOW_DTYPES
 
 
-def _remove_if_needless(node: ir.Node, first: dict[tuple[ir.Value, ir.DataType], ir.Node]) -> bool:
+def _remove_if_needless(node: ir.Node, first: dict[tuple[ir.Value, ir.DataType | None], ir.Node]) -> bool:
     """Rules 1 and 3: let the readers take the input, or the earlier cast's result."""
-    source, result = node.inputs[0], node.outputs[0]
-    if source is None or result.dtype is None or _has_rounding_option(node):
+    source, result = _source_of(node), node.outputs[0]
+    if _has_rounding_option(node):
         return False
     if source.dtype == result.dtype:
         return _replace(result, source)

@@ -38,8 +38,7 @@ def settle_ports(assignment: Assignment, permitted: Callable[[ir.Node], bool] = 
 
 
 def _is_float32(port: ControlPort) -> bool:
-    values = [*port.definitions, *(use.value for use in port.uses)]
-    return all(is_float32(value) for value in values if value is not None)
+    return all(map(is_float32, (*port.definitions, *(use.value for use in port.uses))))
 
 
 def _wants_low(port: ControlPort, assignment: Assignment, settled: set[ir.Value]) -> bool:
@@ -52,7 +51,8 @@ def _wants_low(port: ControlPort, assignment: Assignment, settled: set[ir.Value]
 
 def _source(value: ir.Value | None, assignment: Assignment, settled: set[ir.Value]) -> str | None:
     """The precision of a source; None for a constant, which can be either, or a port that is decided later."""
-    if value is None or constant_of(value) is not None:
+    assert value is not None  # it is a float32 value
+    if constant_of(value) is not None:
         return None
     if value in assignment.low_values:
         return "low"
@@ -62,8 +62,9 @@ def _source(value: ir.Value | None, assignment: Assignment, settled: set[ir.Valu
 
 def _read(value: ir.Value, assignment: Assignment) -> set[str]:
     """The precisions in which nodes, and the outputs of the program, read a value that leaves a port."""
-    wants = {assignment.wanted(use.node, use.idx) for use in value.uses() if use.node in assignment.decisions}
+    wants: set[str] = {assignment.wanted(use.node, use.idx) for use in value.uses()}
     graph = value.graph
-    if isinstance(graph, ir.Graph) and graph.opset_imports and value.is_graph_output():  # an output of the program
+    assert isinstance(graph, ir.Graph)
+    if graph.opset_imports:  # the program's own: there it may be an output
         wants |= {assignment.wanted(graph, index) for index, output in enumerate(graph.outputs) if output is value}
-    return {want for want in wants if want != "any"}
+    return wants

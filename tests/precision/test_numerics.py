@@ -33,6 +33,7 @@ BODIES = {
     "ReduceL2": ("[n] y = ReduceL2 (h)", BOTH),
     "ScatterND that adds": ('[n] y = ScatterND <reduction = "add"> (h, at, row2)', BOTH),
     "ScatterND that replaces": ("[n] y = ScatterND (h, at, row2)", NONE),
+    "a reduction of another domain": ('[n] y = my.domain.Any <reduction = "add"> (h)', NONE),
     "ScatterND that says that it replaces": ('[n] y = ScatterND <reduction = "none"> (h, at, row2)', NONE),
     "an operator of another domain": ("[n] y = my.domain.Exp (h)", NONE),
     # sums of squares
@@ -54,6 +55,8 @@ BODIES = {
     "a product of another domain": ("p = my.domain.Mul (h, h) [n] y = ReduceMean (p)", NONE),
     "a sum of another domain": ("p = Mul (h, h) [n] y = my.domain.ReduceMean (p)", NONE),
     "a root of another domain": ("p = Mul (h, h) m = ReduceMean (p) [n] y = my.domain.Sqrt (m)", NONE),
+    "a sum over axes": ("p = Mul (h, h) [n] y = ReduceMean (p, ids)", BOTH),
+    "the root of a sum of another domain": ("m = my.domain.ReduceSumSquare (h) [n] y = Sqrt (m)", NONE),
     "a sum of what an input is": ("[n] y = ReduceMean (x)", NONE),
     "a sum scaled by a constant": ("p = Mul (h, h) m = ReduceMean (p) [n] e = Mul (m, eps) y = Sqrt (e)", BOTH),
     "its root": ("p = Mul (h, h) m = ReduceMean (p) e = Mul (m, eps) [n] y = Sqrt (e)", BOTH),
@@ -78,6 +81,7 @@ BODIES = {
         NONE,
     ),
     "an operator of another domain, which is not judged": ("s = Mul (h, off) [n] y = com.microsoft.Gelu (s)", NONE),
+    "one of two results is a float": ("s = Mul (h, off) [n] v, i = TopK (s, four1) y = MatMul (v, w)", FP16),
     "out of an If": (
         """r = If (yes) <then_branch = t () => (float[2,4] p) { p = Mul (h, off) },
                          else_branch = e () => (float[2,4] q) { q = Relu (h) }> [n] y = Relu (r)""",
@@ -135,6 +139,21 @@ BODIES = {
     "a comparison alone is no arithmetic": ("[n] z = Shape (h) f = ConstantOfShape (z) y = Relu (f)", NONE),
     "zeros of some shape are no positions": ("z = Shape (h) [n] f = ConstantOfShape (z) y = Relu (f)", NONE),
     "from a cast of 16 bits": ("q = Cast <to = 10> (h) f = Cast <to = 1> (q) [n] y = Mul (f, two)", NONE),
+    "sums along a constant": ("[n] f = CumSum (row, zero) y = Mul (f, two)", BOTH),
+    "a float and integers made from positions": (
+        "i = Range (zero, four, one) f = Cast <to = 1> (i) [n] v, j = TopK (f, four1) y = Add (h, v)",
+        BOTH,
+    ),
+    "integers made from positions": (
+        "i = Range (zero, four, one) f = Cast <to = 1> (i) [n] j = Cast <to = 7> (f) y = Gather (table, j)",
+        NONE,
+    ),
+    "positions in another domain": ("f = Cast <to = 1> (four) [n] y = com.microsoft.Gelu (f)", NONE),
+    "a Loop that begins with a position": (
+        """f = Cast <to = 1> (four) r = Loop (four, yes, f) <body = b (int64 i, bool k, float a)
+            => (bool k2, float a2) { k2 = Identity (k) a2 = ReduceMax <keepdims = 0> (h) }> [n] y = Relu (r)""",
+        NONE,
+    ),
     "an embedding is no index arithmetic": ("[n] p = Gather (table, ids) y = MatMul (p, w)", NONE),
 }
 
@@ -159,6 +178,7 @@ def unsafe(body, low):
             ids=np.array([1, 0]),
             table=array(300, 4),
             one_one=W[:1, :1],
+            four1=np.array([4]),
             m1024=array(2, 512),
             m1023=array(1, 1023),
             cube=array(2, 2, 256),

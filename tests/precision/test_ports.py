@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import amp_transpiler as amp
 from tests import support
 from tests.support import array, parse
 
@@ -71,9 +72,23 @@ PORTS = {
         "FLOAT16",
     ),
     "a state that begins as a constant": (
-        loop("a2 = MatMul (a, w)", after="y = MatMul (r, w)", start="v"),
+        loop("a2 = MatMul (h, w)", "h = MatMul (x, w)", "t = Shape (r) y = Reshape (h, t)", start="v"),
         X,
         "FLOAT16",
+    ),
+    "a state that begins as an input": (
+        loop("a2 = MatMul (h, w)", "h = MatMul (x, w)", "t = Shape (r) y = Reshape (h, t)", start="x"),
+        X,
+        "FLOAT",
+    ),
+    "constants that any operator reads: no vote at all": (
+        branch(
+            "p = Constant <value = float[2,4] {1,2,3,4,5,6,7,8}> ()",
+            "q = Constant <value = float[2,4] {8,7,6,5,4,3,2,1}> ()",
+            after="t = Shape (r) y = Reshape (h, t)",
+        ),
+        YES,
+        "FLOAT",
     ),
     "states that change places": (
         parse(
@@ -81,7 +96,7 @@ PORTS = {
                 h = MatMul (x, w)
                 r, s = Loop (n, c, h, h) <body = b (int64 i, bool k, float[2,4] a, float[2,4] d)
                     => (bool k2, float[2,4] d, float[2,4] a) { k2 = Identity (k) }>
-                y = MatMul (r, w)
+                t = Shape (r) y = Reshape (h, t)
             }""",
             w=W,
         ),
@@ -118,6 +133,49 @@ def test_both_sides_of_a_port_have_one_type(name, dtype, level):
             assert all(value.dtype == result for value in attribute.as_graph().inputs[2:])
     if owner.op_type == "Loop":
         assert owner.inputs[2].dtype == result
+
+
+SECOND = {
+    # name: (states at the start, body, second result at O1)
+    "behind one that is no float": ("n, h", "int64 j", "int64 j2", "j2 = Identity (j) a2 = MatMul (a, w)", "FLOAT16"),
+    "its source was decided float32 before": ("e, h", "float[2,4] d", "float[2,4] d2, ", "d2 = Exp (d)", "FLOAT"),
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_the_second_of_two_states(name):
+    start, first, out, body, expected = SECOND[name]
+    second = "float[2,4] a2" if "a2" in body else "float[2,4] d"
+    model = parse(
+        f"""(float[2,4] x) => (float[2,4] y) <int64 n = {{3}}, bool c = {{1}}> {{
+            h = MatMul (x, w) e = Exp (x)
+            r, s = Loop (n, c, {start}) <body = b (int64 i, bool k, {first}, float[2,4] a)
+                => (bool k2, {out.rstrip(", ")}, {second}) {{ k2 = Identity (k) {body} }}>
+            t = Shape (s) y = Reshape (h, t)
+        }}""",
+        w=W * 0.1,
+    )
+    program = support.convert(model, X, "O1").program
+    (owner,) = support.nodes(program, "Loop")
+    assert owner.outputs[1].dtype.name == expected
+
+
+def test_a_port_that_only_leaves_its_body_is_no_output_of_the_program():
+    model = branch(
+        """p = If (c) <then_branch = t2 () => (float[2,4] p2) { p2 = MatMul (h, w) },
+                       else_branch = e2 () => (float[2,4] q2) { q2 = Exp (h) }>""",
+        "q = MatMul (h, w)",
+    )
+    assert support.dtype_of(support.convert(model, YES, "O1").program, "p") == "FLOAT16"
+
+
+def test_a_format_that_control_flow_does_not_know_stays_outside():
+    """If passes bfloat16 on from opset 16 on."""
+    for opset, expected in ((13, "FLOAT"), (16, "BFLOAT16")):
+        model = branch("p = MatMul (h, w)", "q = MatMul (h, w)")
+        model.opset_import[0].version = opset
+        program = amp.transpile(model, level="O1", dtype="bfloat16", verify=False).program
+        assert support.dtype_of(program, "r") == expected
 
 
 def test_an_accumulating_state_stays_float32_at_o1():
