@@ -23,10 +23,15 @@ W = np.array([[1.0001, 2.0003], [3.0007, -1.0009]], np.float32)
 
 def carried_out(text, low, **weights):
     """Make the nodes named in `low` low, whole, and return the model and the names of converted constants."""
-    proto = parse(text, **{"w": W, **weights} if " w)" in text or "(w," in text else weights)
+    proto, model, applied = applied_to(text, low, Assignment(FLOAT16), **weights)
+    return proto, model, applied.converted
+
+
+def applied_to(text, low, assignment, rounded="", **weights):
+    """The same with an assignment to fill; results of the nodes named in `rounded` are stored low."""
+    proto = parse(text, **{"w": W, **weights} if " w)" in text or "(w," in text or "(w)" in text else weights)
     model = ir.from_proto(proto)
     propagate_types(model)
-    assignment = Assignment(FLOAT16)
     for node in all_nodes(model):
         if any(True for _ in bodies(node)):
             assignment.decisions[node] = Decision("untouched", "control flow")
@@ -37,11 +42,15 @@ def carried_out(text, low, **weights):
             assignment.low_values.update(node.outputs[i] for i in outputs)
         else:
             assignment.decisions[node] = Decision("high", "asked for", takes_any=node.op_type in ("Shape", "Cast"))
+        if node.name and node.name in rounded:
+            assignment.rounded_values.update(node.outputs)
     settle_ports(assignment)
-    converted = ApplyAssignment(assignment)(model).converted
+    before = ir.to_proto(model)
+    result = ApplyAssignment(assignment)(model)
+    assert result.modified == (result.count > 0) == (ir.to_proto(model) != before)
     verify(model, "carrying out")
     support.assert_valid(ir.to_proto(model))
-    return proto, model, converted
+    return proto, model, result
 
 
 # name: (graph, low nodes, casts (input, type), constants converted)
@@ -188,6 +197,120 @@ def test_casts_and_constants(name):
     feeds = {"x": np.abs(array(2, 2)) / 4, "c": np.array(True)}
     feeds = {value.name: feeds.get(value.name, W) for value in proto.graph.input}
     support.assert_close(support.run(proto, feeds), support.run_emulated(ir.to_proto(model), feeds), 0.01)
+
+
+BOTH_READ = "(float[2,2] x) => (float[2,2] y, float[2,2] z) { [a] y = MatMul (x, w) [b] z = Exp (w) }"
+LOW_READS = "(float[2,2] x) => (float[2,2] y) { [a] y = MatMul (x, w) }"
+NUMBER = "(float[2,2] x) => (float[2,2] y, float[2,2] z) { [a] y = Mul (x, k) [b] z = Exp (x) }"
+STORED = {
+    # name: (graph, where constants are converted, constants converted, whether w or k is cast, edits)
+    "offline, two kinds of readers: a copy": (BOTH_READ, "offline", {"w__amp_fp16"}, False, 4),
+    "offline, low readers": (LOW_READS, "offline", {"w"}, False, 4),
+    "whole, two kinds of readers: a cast": (BOTH_READ, "whole", set(), True, 4),
+    "whole, low readers": (LOW_READS, "whole", {"w"}, False, 4),
+    "runtime": (LOW_READS, "runtime", set(), True, 4),
+    "runtime, one element: an attribute elsewhere": (NUMBER, "runtime", {"k"}, False, 4),
+    "Shape does not see the rounding": (
+        "(float[2,2] x) => (float[2,2] y, int64[2] z) { [a] y = MatMul (x, w) [b] z = Shape (w) }",
+        "offline",
+        {"w"},
+        False,
+        4,
+    ),
+    "the user's own cast to another type does": (
+        "(float[2,2] x) => (float[2,2] y, double[2,2] z) { [a] y = MatMul (x, w) [b] z = Cast <to = 11> (w) }",
+        "offline",
+        {"w__amp_fp16"},
+        False,
+        4,
+    ),
+    "the user's own cast to the same type does not": (
+        "(float[2,2] x) => (float[2,2] y, float16[2,2] z) { [a] y = MatMul (x, w) [b] z = Cast <to = 10> (w) }",
+        "offline",
+        {"w"},
+        False,
+        4,
+    ),
+    "an output of the program does, whatever its type": (
+        "(float[2,2] x) => (float[2,2] y, float[2,2] w) { [a] h = MatMul (x, w) [b] y = Exp (h) }",
+        "offline",
+        {"w__amp_fp16"},
+        False,
+        4,
+    ),
+    "nothing": ("(float[2,2] x) => (float[2,2] y) { [b] y = MatMul (x, w) }", "offline", set(), False, 0),
+}
+
+
+@pytest.mark.parametrize("as_computed", [False, True])
+@pytest.mark.parametrize("name", STORED)
+def test_where_constants_are_converted(name, as_computed):
+    text, storage, constants, cast, count = STORED[name]
+    assignment = Assignment(
+        FLOAT16,
+        constants=storage,
+        outputs_as_computed=as_computed and "(float[2,2] x) => (float[2,2] y, float[2,2] w)" in text,
+    )
+    _, model, result = applied_to(text, "a", assignment, k=np.float32(3))
+    assert result.converted == constants
+    assert any(source in ("w", "k") for source, _, target in support.casts(model) if target == "FLOAT16") is (
+        cast or "Cast <to = 10>" in text
+    )
+    assert result.count == count
+
+
+ROUNDED = {
+    # name: (graph, low nodes, casts, edits), where the result of r is stored low
+    "a low reader": (
+        "(float[2,2] x) => (float[2,2] y) { [r] h = Exp (x) [a] l = Relu (h) [b] y = Exp (l) }",
+        "a",
+        [("h", "FLOAT16"), ("l", "FLOAT")],
+        3,
+    ),
+    "a float32 reader reads the rounded numbers": (
+        "(float[2,2] x) => (float[2,2] y) { [r] h = Exp (x) [b] y = Exp (h) }",
+        "",
+        [("h", "FLOAT16"), ("h__amp_fp16", "FLOAT")],
+        2,
+    ),
+    "both, and an output": (
+        "(float[2,2] x) => (float[2,2] y, float[2,2] h) { [r] h = Exp (x) [a] l = Relu (h) [b] y = Add (l, h) }",
+        "a",
+        [("h__amp_before_fp32", "FLOAT16"), ("h__amp_fp16", "FLOAT"), ("l", "FLOAT")],
+        4,
+    ),
+    "Shape takes the stored value": (
+        "(float[2,2] x) => (int64[2] y) { [r] h = Exp (x) [s] y = Shape (h) }",
+        "",
+        [("h", "FLOAT16")],
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_results_of_float32_nodes_that_are_stored_low(name):
+    text, low, expected, count = ROUNDED[name]
+    proto, model, result = applied_to(text, low, Assignment(FLOAT16), rounded="r")
+    assert sorted((source, target) for source, _, target in support.casts(model)) == sorted(expected)
+    assert result.count == count
+    feeds = {"x": np.array([[0.1, -0.2], [0.3, 0.7]], np.float32)}
+    exact, found = support.run(proto, feeds), support.run_emulated(ir.to_proto(model), feeds)
+    support.assert_close(exact, found, 0.01)
+    stored = np.exp(feeds["x"]).astype(np.float16).astype(np.float32)
+    if "h" in found:
+        np.testing.assert_array_equal(found["h"], stored)
+    if low == "" and "Shape" not in text:
+        np.testing.assert_allclose(found["y"], np.exp(stored), rtol=1e-6)
+
+
+def test_an_assignment_of_another_model_is_refused():
+    model, other = (ir.from_proto(parse("(float[2] x) => (float[2] y) { [only] y = Relu (x) }")) for _ in range(2))
+    assignment = Assignment(FLOAT16, decisions={other.graph[0]: Decision("high", "asked for")})
+    with pytest.raises(ir.passes.PreconditionError, match="'only' is not of this one"):
+        ApplyAssignment(assignment)(model)
+    empty = ir.from_proto(parse("(float[2] x) => (float[2] x) { }"))
+    assert not ApplyAssignment(Assignment(FLOAT16))(empty).modified
 
 
 def test_a_shared_constant_is_exact_for_its_high_reader():

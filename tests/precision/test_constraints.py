@@ -131,6 +131,94 @@ def test_operators_that_take_any_float(call):
     assert found.form is None
 
 
+DROPOUT = "(float[2] x, float r) => (float[2] y) { y = Dropout (x, r) }"
+OWN_BATCH = BATCH.replace("BatchNormalization", "my.domain.BatchNormalization")
+LOWERED = {
+    # name: (graph, opset, low inputs asked for, (low inputs, low outputs) or part of the reason why not)
+    "BatchNormalization": (BATCH, 15, None, ({0}, {0})),
+    "its data low, as asked": (BATCH, 15, {0}, ({0}, {0})),
+    "its scale low as well": (BATCH, 15, {0, 1}, "no form with just these inputs"),
+    "one type for all": (BATCH, 14, None, "has one type for data and statistics"),
+    "one type for all, whatever is asked for": (BATCH, 14, {0}, "has one type for data and statistics"),
+    "Dropout": (DROPOUT, 13, None, ({0}, {0})),
+    "Dropout whose ratio is an attribute": ("(float[2] x) => (float[2] y) { y = Dropout (x) }", 10, None, ({0}, {0})),
+    "another operator needs its kernel": (MAXPOOL, 22, None, "no bfloat16 kernel for MaxPool-22"),
+    "another domain": (OWN_BATCH, 15, None, "no schema is known"),
+}
+
+
+@pytest.mark.parametrize("name", LOWERED)
+def test_operators_that_training_lowers_need_no_kernel(name):
+    text, opset, inputs, expected = LOWERED[name]
+    model = ir.from_proto(parse(text, opset=opset, imports=IMPORTS))
+    propagate_types(model)
+    low = BFLOAT16 if "bfloat16" in expected else FLOAT16
+    asked = None if inputs is None else frozenset(inputs)
+    found = Constraints(model, CUDA, low, training=True).of(model.graph[0], inputs=asked)
+    if isinstance(expected, str):
+        assert found.form is None
+        assert expected in found.reason
+    else:
+        assert (set(found.form.inputs), set(found.form.outputs)) == expected
+
+
+EXACTLY = {
+    # name: (graph, low inputs asked for, whether there is such a form)
+    "all": (RESIZE, {0}, True),
+    "none": (RESIZE, set(), False),
+    "one that stays float32": (RESIZE, {0, 2}, False),
+    "half of one type": (MATMUL, {0}, False),
+    "both of one type": (MATMUL, {0, 1}, True),
+}
+
+
+@pytest.mark.parametrize("name", EXACTLY)
+def test_a_form_with_exactly_these_inputs(name):
+    text, inputs, exists = EXACTLY[name]
+    model = ir.from_proto(parse(text))
+    propagate_types(model)
+    found = Constraints(model, CUDA, FLOAT16).of(model.graph[0], inputs=frozenset(inputs))
+    if exists:
+        assert found.form.inputs == inputs
+    else:
+        assert found.form is None
+        assert "no form with just these inputs" in found.reason
+        assert not found.missing_kernel
+
+
+def test_a_function_is_judged_by_its_body_in_the_low_format():
+    """A target with a kernel for nothing but the body's operators, in float32 alone or in float16 too."""
+
+    class Body(Target):
+        name, newest_opset = "body", 26
+
+        def __init__(self, *types):
+            self.types = types
+
+        def has_kernel(self, operator):
+            return operator.op_type != "HardSwish" and set(operator.inputs) <= self.types
+
+    model = ir.from_proto(parse("(float[2] x) => (float[2] y) { y = HardSwish (x) }"))
+    propagate_types(model)
+    for types, low in ((("tensor(float)",), False), (("tensor(float)", "tensor(float16)"), True)):
+        target = Body()
+        target.types = set(types)
+        assert (Constraints(model, target, FLOAT16).of(model.graph[0]).form is not None) is low
+
+
+def test_bfloat16_of_other_domains_needs_a_cast():
+    """com.microsoft has it at every opset, but the Cast in front of it only from 13 on."""
+    for opset, expected in ((12, "the schema of Cast-12 does not permit bfloat16"), (13, "")):
+        found = judged(FUSED, opset, "bfloat16", "cuda")
+        assert found.reason == expected
+
+
+def test_an_attribute_may_fix_the_type_of_an_output():
+    text = "(float[2,4] x, float[4] s) => (float[2,4] y, float[2,1] m) { y, m = LayerNormalization (x, s) }"
+    found = judged(text, 18, "float16", "any")
+    assert set(found.form.outputs) == {0}, "stash_type says that the mean is float32"
+
+
 def test_a_node_can_be_judged_at_another_opset():
     model = ir.from_proto(parse(CONV, opset=18))
     propagate_types(model)
