@@ -86,11 +86,12 @@ class _Edit:
         wants = [(use, assignment.wanted(use.user, use.index)) for use in readers]
         low_uses = [use for use, want in wants if want == "low"]
         high_uses = [use for use, want in wants if want == "high"]
-        if constant_of(value) is not None:
+        tensor = constant_of(value)
+        if tensor is not None:
             exact = [
                 use for use, want in wants if want == "high" or (want == "any" and _sees_rounding(use, assignment))
             ]
-            self._constant(value, low_uses, exact)
+            self._constant(value, tensor, low_uses, exact)
         elif value in assignment.rounded_values:
             self._store_low(value, [use for use, want in wants if want != "high"], high_uses)
         elif value in assignment.low_values:
@@ -103,15 +104,14 @@ class _Edit:
         elif low_uses:
             self._cast_for(value, low_uses, self._low.dtype, self._low.short)
 
-    def _constant(self, value: ir.Value, low_uses: list[Use], high_uses: list[Use]) -> None:
+    def _constant(self, value: ir.Value, tensor: ir.TensorProtocol, low_uses: list[Use], high_uses: list[Use]) -> None:
         """Convert a constant that all readers want low; where only some do, give those a copy or a cast.
 
         A constant of one element is never cast at run time: other systems have an attribute in its place.
         """
-        tensor = constant_of(value)
         if not low_uses:
             return
-        storage = "offline" if tensor is not None and tensor.size == 1 else self._assignment.constants
+        storage = "offline" if tensor.size == 1 else self._assignment.constants
         if storage == "runtime" or (storage == "whole" and high_uses):
             self._cast_for(value, low_uses, self._low.dtype, self._low.short)
             return
@@ -151,7 +151,7 @@ def _float_uses(model: ir.Model) -> dict[ir.Value, list[Use]]:
         for user in (*scope.graph, scope.graph):
             values = user.inputs if isinstance(user, ir.Node) else user.outputs
             for index, value in enumerate(values):
-                if value is not None and is_float32(value):
+                if is_float32(value):
                     uses.setdefault(value, []).append(Use(user, index))
     return uses
 

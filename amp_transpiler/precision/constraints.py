@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from typing import TypeGuard
 
 import onnx_ir as ir
 
@@ -66,7 +67,7 @@ class Constraint:
     no_schema: bool = False
 
 
-def is_float32(value: ir.Value | None) -> bool:
+def is_float32(value: ir.Value | None) -> TypeGuard[ir.Value]:
     """Whether `value` is a float32 tensor."""
     return value is not None and value.dtype == ir.DataType.FLOAT and isinstance(value.type, ir.TensorType)
 

@@ -10,10 +10,18 @@ import onnx_ir as ir
 import pytest
 
 import amp_transpiler as amp
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import FLOAT16
+from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.assign import assign
+from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.rules import Rules
+from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.choice import Request, choose_policy
+from amp_transpiler.targets import CUDA
 from tests import support
 from tests.support import array, parse
 
@@ -292,6 +300,151 @@ def test_operators_without_a_kernel_are_counted():
     report = amp.transpile(model, level="O2", target="cuda", verify=False)
     assert report.missing_kernels == {"Det": 1}
     assert "kernel" in support.reasons(report)["d"]
+
+
+class Spreads(Rules):
+    """A product is low, and so is every node that reads a value which is low somewhere."""
+
+    looks_ahead = True
+    lists = UserLists()
+
+    def decide(self, node, form, state):
+        low = node.op_type == "MatMul" or any(state.has_low(value) for value in node.inputs if value is not None)
+        return Decision("low", "near", form) if low else Decision("high", "far")
+
+
+INTO_A_LOOP = """[a] p = Relu (x) [d] d = Det (x) [d2] d2 = Det (x)
+    l = Loop (n, yes, p) <body = b (int64 i, bool k, float[4,4] s) => (bool k2, float[4,4] s2) {
+        k2 = Identity (k) [b] s2 = Tanh (s) }>
+    [m] m = MatMul (x, w) [e] e = Add (d, d2) [y] y = Add (l, m)"""
+AHEAD = {
+    # name: (body, low nodes)
+    "nothing is low": ("[a] p = Relu (x) [b] y = Tanh (p)", set()),
+    "a reader before the product, and what reads that": (
+        "[a] p = Relu (x) [b] q = Tanh (p) [m] m = MatMul (x, w) [y] y = Add (q, m)",
+        {"a", "b", "m", "y"},
+    ),
+    "readers of another value are left alone": (
+        "[a] p = Relu (x) [b] q = Tanh (p) [m] m = MatMul (q, w) [y] y = Neg (m)",
+        {"m", "y"},
+    ),
+    "the user's cast ends it": (
+        "[a] p = Relu (x) [k] k = Cast <to = 1> (p) [b] q = Tanh (k) [m] m = MatMul (x, w) [y] y = Add (q, m)",
+        {"a", "m", "y"},
+    ),
+    "into the body of a Loop": (INTO_A_LOOP, {"a", "b", "m", "y"}),
+}
+
+
+@pytest.mark.parametrize("name", AHEAD)
+def test_rules_that_look_ahead_are_asked_again(name):
+    body, low = AHEAD[name]
+    text = f"(float[4,4] x, int64 n, bool yes) => (float[4,4] y) {{ {body} }}"
+    model = ir.from_proto(parse(text, opset=11, w=W))
+    propagate_types(model)
+    found = assign(model, Policy(rules=Spreads(), low=FLOAT16, target=CUDA))
+    assert {str(node.name) for node, decision in found.decisions.items() if decision.precision == "low"} == low
+    dets = ["d", "d2"] if "Det" in body else []
+    assert [node.name for node in found.without_form] == dets, "each once, however often it was asked"
+    assert found.missing_kernels == ({"Det": 2} if dets else {})
+
+
+WIDENED = {
+    # name of the node: (precision, part of the reason)
+    "product": ("high", "computed in float16 before"),
+    "plain": ("high", "float32 before"),
+    "branch": ("untouched", "no precision of its own"),
+    "inner": ("high", "float32 before"),
+    "shape": ("untouched", "no precision of its own"),
+    "count": ("untouched", "no precision of its own"),
+}
+
+
+def test_a_program_that_only_becomes_float32():
+    model = parse(
+        """(float16[2,4] x, bool c) => (float[2,4] y, int64[2] s, int64[2] t) {
+            [product] h = MatMul (x, w) [back] f = Cast <to = 1> (h) [plain] r = Relu (f)
+            [branch] y = If (c) <then_branch = a () => (float[2,4] p) { [inner] p = Exp (r) },
+                                 else_branch = b () => (float[2,4] q) { q = Neg (r) }>
+            [shape] s = Cast <to = 7> (k) [count] t = Abs (s)
+        }""",
+        w=W.astype(np.float16),
+        k=W[0, :2],
+    )
+    report = amp.transpile(model, dtype="float32", verify=False)
+    decisions, reasons = support.decisions(report), support.reasons(report)
+    for name, (precision, reason) in WIDENED.items():
+        assert decisions[name] == precision
+        assert reason in reasons[name]
+
+
+MUST_STAY = {
+    # name: (options of the policy, role of the node, reason of node a, a MatMul; None if it may be low)
+    "nothing": ({}, None, None),
+    "forced": ({"forced_high": {"a": "it was too inaccurate"}}, None, "it was too inaccurate"),
+    "another is forced": ({"forced_high": {"b": "it was too inaccurate"}}, None, None),
+    "forced comes first": ({"forced_high": {"a": "it was too inaccurate"}}, "optimize", "it was too inaccurate"),
+    "the optimizer's": ({}, "optimize", "part of the optimizer, which works in float32"),
+    "the backward pass's": ({}, "backward", None),
+}
+
+
+@pytest.mark.parametrize("name", MUST_STAY)
+def test_why_a_node_must_stay_float32(name):
+    options, role, reason = MUST_STAY[name]
+    model = ir.from_proto(parse("(float[2,4] x) => (float[2,4] y) { [a] h = MatMul (x, w) [b] y = Exp (h) }", w=W))
+    propagate_types(model)
+    if role is not None:
+        model.graph[0].metadata_props[ROLE_KEY] = role
+    decision = assign(model, dataclasses.replace(choose_policy(Request(level="O2")), **options)).decisions[
+        model.graph[0]
+    ]
+    assert (decision.precision, decision.form is None) == (("high", True) if reason else ("low", False))
+    assert reason is None or decision.reason == reason
+
+
+REASONS = {
+    # name: (body, options, part of the reason of node n)
+    "a constant": (
+        "[n] k = Constant <value_float = 2.0> () y = Mul (x, k)",
+        {},
+        "a constant: converted as its readers",
+    ),
+    "no float": ("s = Shape (x) [n] t = Abs (s) y = Reshape (x, t)", {}, "no float32 tensor goes in or out"),
+    "Shape": ("[n] s = Shape (x) y = Reshape (x, s)", {}, "it takes its input in any precision"),
+    "the user's cast": ("[n] c = Cast <to = 11> (x) d = Cast <to = 1> (c) y = Relu (d)", {}, "the user's own cast"),
+    "folded": ("[n] c = Add (v, v) y = MatMul (x, c)", {}, "computed from constants alone"),
+    "disable_amp": ("[n] y = Relu (x)", {"disable_amp": "n"}, "inside a disable_amp region"),
+    "outside of the guard": ("[g] h = Relu (x) [n] y = Tanh (h)", {"guard": "g"}, "outside every fp16_guard region"),
+    "black names: the first in order": (
+        "[n] y = Mul (x, x)",
+        {"amp_lists": amp.AutoMixedPrecisionLists(custom_black_varnames=["y", "x", "w"])},
+        "reads or writes black variable 'x'",
+    ),
+    "out of range": ("[n] y = Mul (x, big)", {}, "65504"),
+    "low by force": ("[n] y = MatMul (x, big)", {"include": "n"}, "low by force (--include)"),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_the_reason_of_a_node(name):
+    body, options, reason = REASONS[name]
+    weights = {key: values for key, values in {"v": W, "big": W * 1e7}.items() if f" {key})" in body}
+    model = parse(f"(float[4,4] x) => (float[4,4] y) {{ {body} }}", **weights)
+    report = amp.transpile(model, level="O2", verify=False, **options)
+    assert reason in support.reasons(report)["n"]
+
+
+def test_force_asks_for_a_kernel_anywhere_and_for_a_schema():
+    celu = parse("(float[2] x) => (float[2] y) { [n] y = Celu (x) }", opset=12)
+    with pytest.raises(OptionError, match=r"node 'n' \(Celu\) cannot be float16: .*narrow the pattern"):
+        amp.transpile(celu, include="n", verify=False)
+    none = parse("(float[2] x) => (int64[1] y) { [n] y = Shape (x) }")
+    with pytest.raises(OptionError, match="--include matches no node with a float32 tensor"):
+        amp.transpile(none, include="n", verify=False)
+    both = parse("(float[4,4] x) => (float[4,4] y) { [n] y = MatMul (x, w) }", w=W)
+    with pytest.raises(OptionError, match="inside a disable_amp region as well"):
+        amp.transpile(both, include="n", disable_amp="n", verify=False)
 
 
 def test_a_constant_out_of_range_holds_its_reader_at_every_level():

@@ -190,10 +190,7 @@ def test_a_function_is_judged_by_its_body_in_the_low_format():
     """A target with a kernel for nothing but the body's operators, in float32 alone or in float16 too."""
 
     class Body(Target):
-        name, newest_opset = "body", 26
-
-        def __init__(self, *types):
-            self.types = types
+        name, newest_opset, types = "body", 26, frozenset()
 
         def has_kernel(self, operator):
             return operator.op_type != "HardSwish" and set(operator.inputs) <= self.types
@@ -202,7 +199,7 @@ def test_a_function_is_judged_by_its_body_in_the_low_format():
     propagate_types(model)
     for types, low in ((("tensor(float)",), False), (("tensor(float)", "tensor(float16)"), True)):
         target = Body()
-        target.types = set(types)
+        target.types = frozenset(types)
         assert (Constraints(model, target, FLOAT16).of(model.graph[0]).form is not None) is low
 
 
