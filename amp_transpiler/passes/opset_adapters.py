@@ -90,12 +90,11 @@ def _drop(name: str, only: object = None, default: object = None) -> Adapter:
     return adapt
 
 
-def _set_if_absent(name: str, value: str) -> Adapter:
-    """The old default is written out, since the default changes."""
+def _set(name: str, value: str) -> Adapter:
+    """What was always so is written out, since the default of the new attribute differs."""
 
     def adapt(at: Site) -> None:
-        if name not in at.node.attributes:
-            at.node.attributes.add(ir.AttrString(name, value))
+        at.node.attributes.add(ir.AttrString(name, value))
 
     return adapt
 
@@ -248,8 +247,7 @@ def _softmax(at: Site) -> None:
 
 def _resize_empty(at: Site) -> None:
     for slot in (1, 2):
-        value = at.node.inputs[slot] if slot < len(at.node.inputs) else None
-        known = constant_array(value)
+        known = constant_array(at.node.inputs[slot])
         if known is not None and known.size == 0:
             at.node.replace_input_with(slot, None)
     sizes = at.node.inputs[3] if len(at.node.inputs) > 3 else None
@@ -269,6 +267,7 @@ def _one_output(at: Site) -> None:
 
 def _split_count(at: Site) -> None:
     if len(at.node.inputs) < 2 or at.node.inputs[1] is None:
+        at.node.resize_inputs(1)  # ONNX Runtime counts an empty input, too
         at.node.attributes.add(ir.AttrInt64("num_outputs", len(at.node.outputs)))
 
 
@@ -350,7 +349,7 @@ ADAPTERS: Mapping[tuple[str, int], Adapter] = {
     ("ReduceSum", 13): _ints_to_input("axes", 1),
     ("Resize", 13): _resize_empty,
     ("BatchNormalization", 14): _one_output,
-    ("RoiAlign", 16): _set_if_absent("coordinate_transformation_mode", "output_half_pixel"),
+    ("RoiAlign", 16): _set("coordinate_transformation_mode", "output_half_pixel"),
     ("LayerNormalization", 17): _layer_norm,
     **{(f"Reduce{kind}", 18): _ints_to_input("axes", 1) for kind in _REDUCTIONS_18},
     ("Split", 18): _split_count,

@@ -8,12 +8,11 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.ops.limits import NEWEST_OPSET
 from amp_transpiler.passes.convert_opset import ConvertOpset, OpsetConversionError
-from amp_transpiler.passes.lower_opset import LowerOpset
 from amp_transpiler.passes.opset_adapters import ADAPTERS
 from amp_transpiler.passes.schema_changes import SEMANTICS_CHANGED, only_widens, schema_history
-from tests.support import needs_onnx
 
 RANDOM = np.random.default_rng(11)
 
@@ -65,6 +64,11 @@ CALLS = [
     (10, "float[1,2,3,4]", "Resize (x, s)", "float[4] s = {1.0, 1.0, 2.0, 2.5}"),
     (10, "float[1,2,7,8]", "Resize (x, s)", "float[4] s = {1.0, 1.0, 0.6, 0.5}"),
     (10, "float[1,2,7,8]", 'Resize <mode="linear"> (x, s)', "float[4] s = {1.0, 1.0, 0.5, 2.0}"),
+    (10, "float[1,2,3,4]", 'Resize <mode="nearest"> (x, s)', "float[4] s = {1.0, 1.0, 2.5, 1.0}"),
+    (10, "float[1,2,7,8]", 'Resize <mode="nearest"> (x, s)', "float[4] s = {1.0, 1.0, 1.0, 0.3}"),
+    (11, "float[1,2,3,4]", "Resize (x, none, s)", "float[0] none = {}, float[4] s = {1.0, 1.0, 2.0, 2.0}"),
+    (9, "float[1,4]", "Squeeze (x)", ""),
+    (13, "float[2,3,4]", "BatchNormalization (x, s, s, s, s)", "float[3] s = {0.5, 2.0, 3.0}"),
     (11, "float[1,2,3,4]", "Resize (x, none, none, s)", "float[0] none = {}, int64[4] s = {1, 2, 6, 5}"),
     (10, "float[N,4]", "Dropout <ratio=0.3> (x)", ""),
     (7, "float[N,4]", "Dropout (x)", ""),
@@ -128,6 +132,18 @@ GRAPHS = [
     (11, "agraph (float[6,2] x) => (float[P,Q] y, float[P,Q] z) { y, z = Split <split=[2,4]> (x) }"),
     (12, "agraph (float[6,2] x) => (float[P,Q] y, float[P,Q] z) { y, z = Split (x) }"),
     (17, "agraph (float[4,2] x) => (float[P,Q] y, float[P,Q] z) { y, z = Split <axis=1> (x) }"),
+    (17, 'agraph (float[4,2] x) => (float[P,Q] y, float[P,Q] z) { y, z = Split <axis=1> (x, "") }'),
+    (
+        13,
+        """agraph (float[4,2] x) => (float[P,Q] y, float[P,Q] z) <int64[2] s = {1, 3}> { y, z = Split (x, s) }""",
+    ),
+    (9, "agraph (float[3,7] x) => (float[P,Q] y) { y, m = Dropout (x) }"),
+    (
+        10,
+        """agraph (float[1,1,3,4] x, float[4] unused) => (float[P,Q,R,S] y)
+        <float[4] two = {1.0, 1.0, 2.0, 0.5}, float[4] one = {0.0, 0.0, 0.0, 0.0}>
+        { zero = Mul (unused, one) scales = Add (two, zero) y = Resize <mode="linear"> (x, scales) }""",
+    ),
     (9, "agraph (float[3,7] x) => (float[P,Q] y, int64[P,Q] i) { y, i = TopK <k=2> (x) }"),
     (
         9,
@@ -166,6 +182,10 @@ OPSET_6 = [
     ("Div <broadcast=1, axis=-1> (x, d)", lambda x, _: x / np.array([1.0, 2.0, 3.0, 4.0], np.float32)),
     ("PRelu (x, b)", lambda x, b: np.where(x < 0, x * b[None, :, None, None], x)),
     ("PRelu (x, a)", lambda x, _: np.where(x < 0, x * np.float32(0.5), x)),
+    ("PRelu (x, c)", lambda x, _: np.where(x < 0, x * np.array([2.0, -3.0], np.float32)[:, None, None], x)),
+    ("Add <broadcast=1, axis=1> (x, m)", lambda x, _: x + np.arange(6, dtype=np.float32).reshape(2, 3, 1)),
+    ("Add <broadcast=0, axis=1> (x, x)", lambda x, _: x + x),
+    ("Upsample <height_scale=1.0, width_scale=1.0> (x)", lambda x, _: x),
     ("Dropout <is_test=1> (x)", lambda x, _: x),
     ("BatchNormalization <is_test=1, epsilon=0.0> (x, one, b, b, one)", lambda x, _: x),
 ]
@@ -174,12 +194,157 @@ OPSET_6 = [
 @pytest.mark.parametrize(("call", "expected"), OPSET_6)
 def test_from_opset_6(run, call, expected):
     text = f"""agraph (float[2,2,3,4] x) => (float[2,2,3,4] y) <float[2] b = {{2.0, -3.0}}, float[1] a = {{0.5}},
-        float[2] one = {{1.0, 1.0}}, float[4] d = {{1.0, 2.0, 3.0, 4.0}}> {{ y = {call} }}"""
+        float[2] one = {{1.0, 1.0}}, float[4] d = {{1.0, 2.0, 3.0, 4.0}}, float[2,1,1] c = {{2.0, -3.0}},
+        float[2,3] m = {{0, 1, 2, 3, 4, 5}}> {{ y = {call} }}"""
     model = parse(text, 6)
     feeds = feeds_for(model)
     ConvertOpset(21)(model)
     b = np.array([2.0, -3.0], np.float32)
     np.testing.assert_allclose(run(model, feeds)[0], expected(feeds["x"], b), rtol=1e-6)
+
+
+# What a node becomes: no more nodes than it takes, the name on the operator, defaults left out.
+# opset, inputs, constants, call, the nodes at opset 21: operator, attributes, inputs that are constants by position
+WRITTEN = {
+    "Softmax along the last axis": (10, "float[2,3] x", "", "Softmax (x)", ["Softmax {'axis': -1} {}"]),
+    "Softmax that says so": (12, "float[2,3,4] x", "", "Softmax <axis=-1> (x)", ["Softmax {'axis': -1} {}"]),
+    "Softmax that says so, of any rank": (
+        12,
+        "float[A,B] u, int64[R] s",
+        "r = Reshape (u, s)",
+        "Softmax <axis=-1> (r)",
+        ["Reshape {} {}", "Softmax {'axis': -1} {}"],
+    ),
+    "Softmax along all axes but the first": (
+        10,
+        "float[2,3,4] x",
+        "",
+        "Softmax (x)",
+        ["Shape {} {}", "Flatten {'axis': 1} {}", "Softmax {'axis': -1} {} the_node", "Reshape {} {}"],
+    ),
+    "Pad with its default": (
+        10,
+        "float[3,4] x",
+        "",
+        "Pad <pads=[0,1,2,0], value=0.0> (x)",
+        ["Pad {} {1: [0, 1, 2, 0]}"],
+    ),
+    "Pad with a value": (
+        10,
+        "float[3,4] x",
+        "",
+        "Pad <pads=[0,1,2,0], value=2.0> (x)",
+        ["Pad {} {1: [0, 1, 2, 0], 2: 2.0}"],
+    ),
+    "Slice of the first axes": (
+        9,
+        "float[4,5,6] x",
+        "",
+        "Slice <starts=[1,0], ends=[3,2]> (x)",
+        ["Slice {} {1: [1, 0], 2: [3, 2], 3: [0, 1]}"],
+    ),
+    "Slice of one axis": (
+        9,
+        "float[4,5] x",
+        "",
+        "Slice <starts=[1], ends=[3], axes=[1]> (x)",
+        ["Slice {} {1: [1], 2: [3], 3: [1]}"],
+    ),
+    "Mul of the last axis": (6, "float[2,3] x, float[3] b", "", "Mul <broadcast=1, axis=1> (x, b)", ["Mul {} {}"]),
+    "Mul that does not broadcast": (
+        6,
+        "float[2,3] x, float[2,3] b",
+        "",
+        "Mul <broadcast=0, axis=0> (x, b)",
+        ["Mul {} {}"],
+    ),
+    "Mul of a first axis": (
+        6,
+        "float[2,3] x, float[2] b",
+        "",
+        "Mul <broadcast=1, axis=0> (x, b)",
+        ["Reshape {} {1: [0, 1]}", "Mul {} {}"],
+    ),
+    "PRelu of a matrix": (6, "float[2,3] x, float[3] b", "", "PRelu (x, b)", ["PRelu {} {}"]),
+    "PRelu of one slope": (6, "float[2,3,4] x", "", "PRelu (x, half)", ["PRelu {} {1: [0.5]}"]),
+    "Gemm": (6, "float[2,3] x, float[3,4] b, float[4] c", "", "Gemm <broadcast=1> (x, b, c)", ["Gemm {} {}"]),
+    "GRU": (
+        6,
+        "float[3,1,2] x, float[1,6,2] w",
+        "",
+        "GRU <hidden_size=2, output_sequence=1> (x, w, w)",
+        ["GRU {'hidden_size': 2} {}"],
+    ),
+    "LSTM": (
+        6,
+        "float[3,1,2] x, float[1,8,2] w",
+        "",
+        "LSTM <hidden_size=2, output_sequence=1> (x, w, w)",
+        ["LSTM {'hidden_size': 2} {}"],
+    ),
+    "RNN": (
+        6,
+        "float[3,1,2] x, float[1,2,2] w",
+        "",
+        "RNN <hidden_size=2, output_sequence=0> (x, w, w)",
+        ["RNN {'hidden_size': 2} {}"],
+    ),
+    "Upsample": (
+        6,
+        "float[1,2,3,4] x",
+        "",
+        "Upsample <height_scale=2.0, width_scale=3.0> (x)",
+        ["Resize {'coordinate_transformation_mode': 'asymmetric', 'nearest_mode': 'floor'} {2: [1.0, 1.0, 2.0, 3.0]}"],
+    ),
+    "Dropout of a ratio": (10, "float[2,3] x", "", "Dropout <ratio=0.25> (x)", ["Dropout {} {1: 0.25}"]),
+    "RoiAlign": (
+        15,
+        "float[1,1,6,6] x, float[1,4] r, int64[1] i",
+        "",
+        "RoiAlign (x, r, i)",
+        ["RoiAlign {'coordinate_transformation_mode': 'output_half_pixel'} {}"],
+    ),
+    "LayerNormalization of ONNX Runtime": (
+        16,
+        "float[2,3] x, float[3] s",
+        "",
+        "LayerNormalization <stash_type=1> (x, s)",
+        ["LayerNormalization {'stash_type': 1} {}"],
+    ),
+    "GroupNormalization in double": (
+        18,
+        "double[2,4,5] x, double[2] s",
+        "",
+        "GroupNormalization <num_groups=2> (x, s, s)",
+        ["Reshape {} {1: [-1, 1]}", "Expand {} {1: [1, 2]}", "Reshape {} {1: [-1]}"] * 2
+        + ["GroupNormalization {'num_groups': 2, 'stash_type': 11} {}"],
+    ),
+}
+
+
+def _described(node):
+    constants = {}
+    for index, value in enumerate(node.inputs):
+        array = constant_array(value)
+        if array is not None and array.size:
+            constants[index] = array.tolist()
+    attributes = {name: attribute.value for name, attribute in sorted(node.attributes.items())}
+    return f"{node.op_type} {attributes} {constants}"
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_a_node_becomes(name):
+    opset, inputs, before, call, expected = WRITTEN[name]
+    model = parse(
+        f"agraph ({inputs}) => (float[A] y) <float[1] half = {{0.5}}> {{ {before} [the_node] y = {call} }}", opset
+    )
+    model.graph.outputs[0].type, model.graph.outputs[0].shape = model.graph.inputs[0].type, None
+    ConvertOpset(21)(model)
+    nodes = [node for node in model.graph if node.op_type != "Constant"]
+    assert [_described(node) for node in nodes] == [row.removesuffix(" the_node") for row in expected]
+    marked = [index for index, row in enumerate(expected) if row.endswith("the_node")] or [len(expected) - 1]
+    assert nodes[marked[0]].name == "the_node"
+    assert [node.name for node in nodes].count("the_node") == 1
 
 
 @pytest.mark.parametrize("letters", ["2,4,5", "N,C,5"])
@@ -310,10 +475,40 @@ REFUSED = [
     (13, "agraph (float[N] x) => (float[N] y) { z = NoSuchOperator (x) y = Relu (z) }", "NoSuchOperator"),
 ]  # fmt: skip
 
+UNKNOWN = "the.domain.Any"
+REFUSED += [
+    (8, "agraph (float[N] x) => (float[N] y) { d, m = Dropout (x) y = Add (d, m) }", "mask 'm'"),
+    *(
+        (6, f"agraph (float[2,3] x, float[2] b) => (float[A,B] y) {{ u = {UNKNOWN} ({of}) y = {call} }}", word)
+        for of, call, word in (
+            ("x", "Add <broadcast=1, axis=0> (u, b)", "axis=0, and the number of axes of an input is unknown"),
+            ("b", "Add <broadcast=1, axis=0> (x, u)", "axis=0, and the number of axes of an input is unknown"),
+            ("x", "PRelu (u, b)", "number of axes"),
+            ("b", "PRelu (x, u)", "number of axes"),
+        )
+    ),
+    (10, f"agraph (float[N] x) => (float[N] y) {{ u = {UNKNOWN} (x) y = Clip <min=0.0> (u) }}", "type of input 'u'"),
+    (
+        11,
+        """agraph (float[1,1,2,2] x) => (float[A,B,C,D] y) <float[8] r = {0, 0, 0, 0, 1, 1, 1, 1},
+        float[4] s = {1.0, 1.0, 2.0, 2.0}, int64[4] z = {1, 1, 4, 4}> { y = Resize (x, r, s, z) }""",
+        "both scales 's' and sizes 'z'",
+    ),
+    *(
+        (16, f"agraph ({inputs}) => (float[A,B] y) {{ {body} }}", "differ in type")
+        for inputs, body in (
+            ("float16[2,3] x, float[3] s", "y = LayerNormalization (x, s)"),
+            ("float16[2,3] x, float16[3] s", "y = LayerNormalization <stash_type=10> (x, s)"),
+            ("float[2,3] x, float[3] s", f"u = {UNKNOWN} (x) y = LayerNormalization (u, s)"),
+            ("float[2,3] x", f"u = {UNKNOWN} (x) y = LayerNormalization (u, u)"),
+        )
+    ),
+]
+
 
 @pytest.mark.parametrize(("opset", "text", "word"), REFUSED)
 def test_refused_and_left_as_it_was(opset, text, word):
-    model = parse(text, opset)
+    model = parse(text, opset, ', "the.domain": 1')
     before, graph = ir.to_proto(model), model.graph
     with pytest.raises(OpsetConversionError, match=word) as caught:
         ConvertOpset(21)(model)
@@ -379,61 +574,3 @@ def test_every_change_from_opset_6_on_has_an_adapter_or_is_refused():
     in_runtime_before = {("ThresholdedRelu", 10), ("LayerNormalization", 17)}  # ONNX took them over from ONNX Runtime
     assert changes | in_runtime_before == set(ADAPTERS) | refused
     assert {key for key in SEMANTICS_CHANGED if key[1] <= NEWEST_OPSET} <= set(ADAPTERS)
-
-
-def is_lowered(model):
-    try:
-        LowerOpset(26)(model)
-    except OpsetConversionError:
-        return False
-    return True
-
-
-LOWERED = [  # text, whether 26 will do for a model that says 28
-    ("agraph (float[N] x) => (float[N] y) { y = Relu (x) }", True),
-    ("agraph (float[N] x) => (int64[N] y) { y = Cast <to=7> (x) }", True),
-    ("agraph (float[N,4,H,W] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize=2> (x) }", True),
-    ("agraph (float[N] x) => (float[N] y) { y = Celu (x) }", True),
-    ("agraph (float16[N] x) => (float16[N] y) { y = Celu (x) }", False),
-    ("agraph (int64 a, int64 b) => (int64[N] y) { y = Range (a, b, b) }", True),
-    ("agraph (float16 a, float16 b) => (float16[N] y) { y = Range (a, b, b) }", False),
-    ("agraph (float a, float b) => (float[N] y) { y = Range <stash_type=1> (a, b, b) }", False),
-    ("agraph (float[N] x) => (float[N] y) { y = Mod <fmod=0> (x, x) }", False),
-]
-
-
-KNOWS_28 = needs_onnx("1.23", "it ends at opset 27")
-
-
-@KNOWS_28
-@pytest.mark.parametrize(("text", "possible"), LOWERED)
-def test_lower(text, possible):
-    model = parse(text, 28)
-    onnx.checker.check_model(ir.to_proto(model))
-    before = ir.to_proto(model)
-    assert is_lowered(model) is possible
-    if possible:
-        assert model.graph.opset_imports[""] == 26
-        onnx.checker.check_model(ir.to_proto(model), full_check=True)
-    else:
-        assert ir.to_proto(model) == before
-
-
-@KNOWS_28
-def test_lower_looks_into_bodies_and_leaves_lower_models_alone():
-    text = """agraph (bool c, float16[N] x) => (float16[N] y) {
-        y = If (c) <
-            then_branch = a () => (float16[N] p) { p = Celu (x) },
-            else_branch = b () => (float16[N] q) { q = Identity (x) }
-        >
-    }"""
-    assert not is_lowered(parse(text, 28))
-    model = parse("agraph (float[N] x) => (float[N] y) { y = Relu (x) }", 13)
-    assert is_lowered(model)
-    assert model.graph.opset_imports[""] == 13
-
-
-def test_an_opset_that_the_installed_onnx_does_not_know_is_not_lowered():
-    unknown = onnx.defs.onnx_opset_version() + 1
-    with pytest.raises(OpsetConversionError, match=f"opset {unknown} is not known to the installed onnx"):
-        LowerOpset(26)(parse("agraph (float[N] x) => (float[N] y) { y = Relu (x) }", unknown))

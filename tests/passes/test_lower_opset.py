@@ -1,0 +1,71 @@
+"""Lowering the opset: a model that only says a newer one, and uses nothing of it, is read by an older runtime."""
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from amp_transpiler.passes.convert_opset import OpsetConversionError
+from amp_transpiler.passes.lower_opset import LowerOpset
+from tests.support import needs_onnx
+
+
+def parse(text, opset):
+    return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}'))
+
+
+def is_lowered(model):
+    try:
+        LowerOpset(26)(model)
+    except OpsetConversionError:
+        return False
+    return True
+
+
+LOWERED = [  # text, whether 26 will do for a model that says 28
+    ("agraph (float[N] x) => (float[N] y) { y = Relu (x) }", True),
+    ("agraph (float[N] x) => (int64[N] y) { y = Cast <to=7> (x) }", True),
+    ("agraph (float[N,4,H,W] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize=2> (x) }", True),
+    ("agraph (float[N] x) => (float[N] y) { y = Celu (x) }", True),
+    ("agraph (float16[N] x) => (float16[N] y) { y = Celu (x) }", False),
+    ("agraph (int64 a, int64 b) => (int64[N] y) { y = Range (a, b, b) }", True),
+    ("agraph (float16 a, float16 b) => (float16[N] y) { y = Range (a, b, b) }", False),
+    ("agraph (float a, float b) => (float[N] y) { y = Range <stash_type=1> (a, b, b) }", False),
+    ("agraph (float[N] x) => (float[N] y) { y = Mod <fmod=0> (x, x) }", False),
+]
+
+
+KNOWS_28 = needs_onnx("1.23", "it ends at opset 27")
+
+
+@KNOWS_28
+@pytest.mark.parametrize(("text", "possible"), LOWERED)
+def test_lower(text, possible):
+    model = parse(text, 28)
+    onnx.checker.check_model(ir.to_proto(model))
+    before = ir.to_proto(model)
+    assert is_lowered(model) is possible
+    if possible:
+        assert model.graph.opset_imports[""] == 26
+        onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    else:
+        assert ir.to_proto(model) == before
+
+
+@KNOWS_28
+def test_lower_looks_into_bodies_and_leaves_lower_models_alone():
+    text = """agraph (bool c, float16[N] x) => (float16[N] y) {
+        y = If (c) <
+            then_branch = a () => (float16[N] p) { p = Celu (x) },
+            else_branch = b () => (float16[N] q) { q = Identity (x) }
+        >
+    }"""
+    assert not is_lowered(parse(text, 28))
+    model = parse("agraph (float[N] x) => (float[N] y) { y = Relu (x) }", 13)
+    assert is_lowered(model)
+    assert model.graph.opset_imports[""] == 13
+
+
+def test_an_opset_that_the_installed_onnx_does_not_know_is_not_lowered():
+    unknown = onnx.defs.onnx_opset_version() + 1
+    with pytest.raises(OpsetConversionError, match=f"opset {unknown} is not known to the installed onnx"):
+        LowerOpset(26)(parse("agraph (float[N] x) => (float[N] y) { y = Relu (x) }", unknown))
