@@ -192,8 +192,6 @@ class _Judge:
         name, primary, fixed = operator.op_type, _primary(slots), _fixed_parameters(operator, sig)
         params = dict.fromkeys(slot.param for slot in slots)
         free = [param for param in params if self._low_type in sig.allowed.get(param, ()) and param not in fixed]
-        if primary not in free:
-            return Constraint(None, f"{name}'s attribute fixes the type of its output")
         for chosen in _subsets(free, primary):
             form = _form(slots, chosen)
             if (inputs is None or form.inputs == inputs) and runs(self._lowered(operator, sig, chosen)):
@@ -242,7 +240,8 @@ def _primary(slots: list[_FloatSlot]) -> str:
 
 def _lowered_form(kind: Kind, sig: Signature) -> Constraint:
     data, other = sig.input(0), sig.input(1)
-    if data is not None and other is not None and data.type == other.type:
+    assert data is not None
+    if other is not None and data.type == other.type:
         return Constraint(None, f"{kind.op_type}-{sig.since_version} has one type for data and statistics")
     return Constraint(LowForm(frozenset((0,)), frozenset((0,))))
 

@@ -34,6 +34,7 @@ BATCH = """(float[2,4,3] x, float[4] s, float[4] b, float[4] m, float[4] v) => (
 QUANTIZE = "(float[2] x, float s, int8 z) => (int8[2] y) { y = QuantizeLinear (x, s, z) }"
 CUMSUM = "(float[2] x, int64 a) => (float[2] y) { y = CumSum (x, a) }"
 WHERE = "(bool[2] c, float[2] x, float[2] z) => (float[2] y) { y = Where (c, x, z) }"
+EYE = "(float[2,2] x) => (float[2,2] y) { y = EyeLike <dtype = 1> (x) }"
 FUSED = "(float[2,4] x, float[4,4] w) => (float[2,4] y) { y = com.microsoft.FusedMatMul (x, w) }"
 SCALER = "(float[2,4] x) => (float[2,4] y) { y = ai.onnx.ml.Scaler <offset = [0.5], scale = [2.0]> (x) }"
 
@@ -59,6 +60,22 @@ FORMS = {
     "QuantizeLinear below opset 19": (QUANTIZE, 18, "float16", "cuda", "does not permit float16"),
     "QuantizeLinear at opset 19": (QUANTIZE, 19, "float16", "cuda", ({0, 1}, set())),
     "CumSum below opset 14": (CUMSUM, 13, "float16", "cuda", "does not permit float16"),
+    "an input that is left out": (
+        '(float[2] x, float h) => (float[2] y) { y = Clip (x, "", h) }',
+        18,
+        "float16",
+        "cuda",
+        ({0, 2}, {0}),
+    ),
+    "a type that an attribute fixes": (NORM, 18, "bfloat16", "tensorrt", ({0, 1, 2}, {0})),
+    "inputs of any types": (
+        "(float s, uint8 z, uint8[2] x) => (uint8[4] y) { y = com.microsoft.QLinearConcat <axis = 0> (s, z, x, s, z) }",
+        18,
+        "float16",
+        "cuda",
+        "its inputs may be of any types",
+    ),
+    "an attribute that may change with the type": (EYE, 18, "float16", "tensorrt", ({0}, {0})),
     "Where keeps its condition": (WHERE, 18, "float16", "cuda", ({1, 2}, {0})),
     "ai.onnx.ml has no low types": (SCALER, 18, "float16", "cuda", "does not permit float16"),
     "unknown domain": (
@@ -110,6 +127,8 @@ def test_the_low_form_of_a_node(name):
         assert found.form is None
         assert expected in found.reason
         assert found.missing_kernel == ("kernel" in expected)
+        assert found.no_schema == ("no schema" in expected)
+        assert not found.reads_any
     else:
         assert (set(found.form.inputs), set(found.form.outputs)) == expected
         assert found.reason == ""
@@ -121,7 +140,7 @@ def test_batch_normalization_follows_the_kernel_not_the_schema():
     assert (set(found.form.inputs), set(found.form.outputs)) == ({0, 1, 2, 3, 4}, {0})
 
 
-READS_ANY = ["Shape (x)", "Size (x)", "Cast <to = 7> (x)"]
+READS_ANY = {"Shape (x)": "", "Size (x)": "", "Cast <to = 7> (x)": "the user's own cast keeps its type"}
 
 
 @pytest.mark.parametrize("call", READS_ANY)
@@ -129,6 +148,7 @@ def test_operators_that_take_any_float(call):
     found = judged(f"(float[2] x) => (int64[N] y) {{ y = {call} }}", 18, "float16", "cuda")
     assert found.reads_any
     assert found.form is None
+    assert found.reason == READS_ANY[call]
 
 
 DROPOUT = "(float[2] x, float r) => (float[2] y) { y = Dropout (x, r) }"
@@ -164,6 +184,10 @@ def test_operators_that_training_lowers_need_no_kernel(name):
 
 EXACTLY = {
     # name: (graph, low inputs asked for, whether there is such a form)
+    "the result alone": (EYE, set(), True),
+    "the operand alone": (EYE, {0}, True),
+    "the first type of a node without a float result": (QUANTIZE, {0}, True),
+    "its second type alone": (QUANTIZE, {1}, False),
     "all": (RESIZE, {0}, True),
     "none": (RESIZE, set(), False),
     "one that stays float32": (RESIZE, {0, 2}, False),
@@ -175,9 +199,10 @@ EXACTLY = {
 @pytest.mark.parametrize("name", EXACTLY)
 def test_a_form_with_exactly_these_inputs(name):
     text, inputs, exists = EXACTLY[name]
-    model = ir.from_proto(parse(text))
+    opset, target = (23, "tensorrt") if text in (EYE, QUANTIZE) else (18, "cuda")
+    model = ir.from_proto(parse(text, opset=opset))
     propagate_types(model)
-    found = Constraints(model, CUDA, FLOAT16).of(model.graph[0], inputs=frozenset(inputs))
+    found = Constraints(model, TARGETS[target], FLOAT16).of(model.graph[0], inputs=frozenset(inputs))
     if exists:
         assert found.form.inputs == inputs
     else:
@@ -216,6 +241,33 @@ def test_an_attribute_may_fix_the_type_of_an_output():
     assert set(found.form.outputs) == {0}, "stash_type says that the mean is float32"
 
 
+def test_any_provider_will_do_if_one_is_asked_for():
+    """The target itself, or the last one that it falls back to."""
+
+    class Knows(Target):
+        name, newest_opset, operators = "knows", 26, ()
+
+        def has_kernel(self, operator):
+            return operator.op_type in self.operators
+
+    first, second, last = Knows(), Knows(), Knows()
+    first.fallback, second.fallback = second, last
+    first.operators, second.operators, last.operators = ("Relu",), ("Tanh",), ("Erf",)
+    body = "[relu] a = Relu (x) [tanh] b = Tanh (a) [erf] c = Erf (b) [neg] y = Neg (c)"
+    model = ir.from_proto(parse(f"(float[2] x) => (float[2] y) {{ {body} }}"))
+    propagate_types(model)
+    constraints = Constraints(model, first, FLOAT16)
+    assert [constraints.of(node).form is not None for node in model.graph] == [True, False, False, False]
+    found = [constraints.of(node, anywhere=True).form is not None for node in model.graph]
+    assert found == [True, False, True, False]
+
+
+def test_a_node_of_another_domain_is_judged_at_its_own_version():
+    model = ir.from_proto(parse(FUSED, opset=18, imports=IMPORTS))
+    propagate_types(model)
+    assert Constraints(model, CUDA, FLOAT16).of(model.graph[0], opset=22).form is not None
+
+
 def test_a_node_can_be_judged_at_another_opset():
     model = ir.from_proto(parse(CONV, opset=18))
     propagate_types(model)
@@ -251,6 +303,25 @@ def test_only_float32_is_ever_touched(dtype):
     assert is_float32(model.graph.inputs[0]) == FLOATS[dtype]
     assert touches_float32(model.graph[0]) == FLOATS[dtype]
     assert not is_float32(None)
+
+
+TOUCHES = {
+    # call: whether a float32 tensor goes in or out
+    "y = Shape (x)": True,
+    "y = Gather (x, i)": True,
+    "y = ConstantOfShape (i)": True,
+    "y = Add (i, i)": False,
+    "y, z = my.domain.Any (i)": True,
+}
+
+
+@pytest.mark.parametrize("call", TOUCHES)
+def test_a_float32_tensor_that_goes_in_or_out(call):
+    model = ir.from_proto(
+        parse(f"(float[2] x, int64[2] i) => (int64[2] o) <float z> {{ {call} o = Neg (i) }}", imports=IMPORTS)
+    )
+    propagate_types(model)
+    assert touches_float32(model.graph[0]) is TOUCHES[call]
 
 
 def test_a_sequence_of_float32_is_no_float32_tensor():
