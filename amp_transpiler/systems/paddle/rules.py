@@ -67,7 +67,7 @@ class PaddleRules(Rules):
 def _gray(node: ir.Node, form: LowForm, state: State) -> Decision:
     """Decide by Paddle's documented gray rule: a black producer wins, else a white one, else the node is left alone."""
     # Since 2.5 Paddle's code lets the last input win, by the way its loop is written; its documents do not say so.
-    producers = [value for value in node.inputs if value is not None and is_float32(value)]
+    producers = [value for value in node.inputs if is_float32(value)]
     leanings = {state.leaning(value): value.name for value in producers}
     if "high" in leanings:
         return Decision("high", f"gray: the producer of '{leanings['high']}' is float32")

@@ -179,7 +179,7 @@ def _arrives_low(value: ir.Value, state: State) -> bool:
     """Whether a float32 value comes from a low one, directly or through the user's own casts to float32."""
     origin: ir.Value | None = value
     while is_float32(origin):
-        node = origin.producer() if origin is not None else None
+        node = origin.producer()
         if node is None or not is_standard(node) or node.op_type != "Cast":
             break
         origin = node.inputs[0]
