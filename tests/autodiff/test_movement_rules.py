@@ -118,6 +118,8 @@ SLICES = [
     ([4], [5], [2], [3]),
     ([2], [1], [2], [1]),
     ([-100], [100], [1], [1]),
+    ([9], [-9], [2], [-1]),
+    ([9], [-9], [2], [-2]),
 ]
 
 
@@ -152,6 +154,9 @@ PARTIAL = {
     "ends fed": ("starts, ends, axes", "ends"),
     "starts and ends fed, no axes": ("starts, ends", "starts ends"),
     "axes fed": ("starts, ends, axes", "axes"),
+    "axes fed, steps said": ("starts, ends, axes, steps", "axes"),
+    "starts fed, steps said": ("starts, ends, axes, steps", "starts"),
+    "ends fed, steps said": ("starts, ends, axes, steps", "ends"),
     "axes and steps fed": ("starts, ends, axes, steps", "axes steps"),
     "steps fed": ("starts, ends, axes, steps", "steps"),
     "everything fed": ("starts, ends, axes, steps", "starts ends axes steps"),
@@ -164,15 +169,16 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.parametrize("last", [5, "N"])
 @pytest.mark.parametrize("values", NUMBERS)
 @pytest.mark.parametrize("name", PARTIAL)
-def test_slice_with_some_inputs(name, values):
+def test_slice_with_some_inputs(name, values, last):
     call, fed = PARTIAL[name]
     if "steps" not in call:
         values = {**values, "starts": [1, -2], "ends": [-1, 100]}
     held = ", ".join(numbers(part, values[part]) for part in values if part in call and part not in fed)
     inputs = "".join(f", int64[2] {part}" for part in fed.split())
-    text = graph(f"float[4,N] x{inputs}", f"y = Slice(x, {call})", constants=held)
+    text = graph(f"float[4,{last}] x{inputs}", f"y = Slice(x, {call})", constants=held)
     check_by_differences(text, {"x": some(4, 5), **{part: np.array(values[part]) for part in fed.split()}})
 
 
@@ -213,6 +219,28 @@ def test_pads_of_slices_need_no_scatter():
     text = graph("float[N,4] x", "y = Slice(x, starts, ends, axes, steps)", constants=held)
     made, _ = gradient_model(onnx.parser.parse_model(text))
     assert {node.op_type for node in made.graph.node}.isdisjoint({"ScatterElements", "ScatterND"})
+
+
+FEW_NODES = {
+    # name: (starts, ends, step of the last axis of 5; operators of the gradient)
+    "neighbours": (1, 3, 1, ["Pad"]),
+    "all": (0, 5, 1, []),
+    "one, with a step": (4, 5, 3, ["Pad"]),
+    "the last, backwards": (-1, -2, -1, ["Slice", "Pad"]),
+    "every second": (0, 5, 2, ["Unsqueeze", "Pad", "Reshape", "Slice"]),
+    "nothing": (3, 3, 1, ["ConstantOfShape"]),
+}
+
+
+@pytest.mark.parametrize("name", FEW_NODES)
+def test_gradients_of_slices_have_no_needless_nodes(name):
+    start, end, step, expected = FEW_NODES[name]
+    parts = {"starts": start, "ends": end, "axes": 1, "steps": step}
+    held = ", ".join(numbers(part, [value]) for part, value in parts.items())
+    text = graph("float[2,5] x", "y = Slice(x, starts, ends, axes, steps)", constants=held)
+    made, _ = gradient_model(onnx.parser.parse_model(text))
+    found = [node.op_type for node in made.graph.node if node.op_type not in ("Constant", "Identity")][1:]
+    assert found == expected
 
 
 PADS = [

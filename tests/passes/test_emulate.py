@@ -9,6 +9,10 @@ import onnx_ir as ir
 import pytest
 
 import amp_transpiler as amp
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.verifier import verify
+from amp_transpiler.passes.emulate import EmulateLow
+from amp_transpiler.passes.unify_constants import UnifyConstants
 from tests import support
 from tests.support import array, parse
 from tests.trap_cases import TRAPS
@@ -316,6 +320,98 @@ def test_inputs_and_outputs_keep_names_and_types(name, dtype):
     }.get(name, -x)
     index = [value.name for value in proto.graph.output].index("y")
     np.testing.assert_array_equal(outputs[index].astype(np.float64), y)
+
+
+EDITS = {
+    # name: (graph, casts left as (input, type), edits)
+    "nothing low": ("(float[2] x) => (float[2] y) { y = Neg (x) }", [], 0),
+    "a result that is read": (
+        "(float16[2] x) => (float[2] y) { h = Mul (x, x) y = Cast <to = 1> (h) }",
+        [("x", "FLOAT"), ("h", "FLOAT16"), ("h__amp_fp16", "FLOAT"), ("h__amp_fp16__amp_rounded", "FLOAT")],
+        2,
+    ),
+    "a result that nothing reads": ("(float16[2] x) => (float16[2] x) { h = Mul (x, x) }", [("x", "FLOAT")], 2),
+    "an exact result": (
+        "(float16[2] x) => (float[2] y) { h = Neg (x) y = Cast <to = 1> (h) }",
+        [("x", "FLOAT"), ("h", "FLOAT")],
+        2,
+    ),
+    "an exact result that leaves": (
+        "(float16[2] x) => (float16[2] y) { y = Neg (x) }",
+        [("x", "FLOAT"), ("y__amp_before_rounding", "FLOAT16")],
+        2,
+    ),
+    "a result that leaves and is read": (
+        "(float16[2] x) => (float16[2] y, float16[2] z) { y = Mul (x, x) z = Neg (y) }",
+        [
+            ("x", "FLOAT"),
+            ("y", "FLOAT"),
+            ("y__amp_before_rounding", "FLOAT16"),
+            ("z__amp_before_rounding", "FLOAT16"),
+        ],
+        3,
+    ),
+    "the name of an exact operator in another domain": (
+        "(float16[2] x) => (float[2] y) <float16[2] h> { h = my.domain.Neg (x) y = Cast <to = 1> (h) }",
+        [("x", "FLOAT"), ("h", "FLOAT16"), ("h__amp_fp16", "FLOAT"), ("h__amp_fp16__amp_rounded", "FLOAT")],
+        2,
+    ),
+    "a constant that is read": (
+        """(float16[1] x) => (float[1] y) { c = Constant <value = float16[1] {15872}> () n = Neg (c)
+            y = Cast <to = 1> (n) }""",
+        [("n", "FLOAT")],
+        2,
+    ),
+    "a constant that leaves": (
+        "(float[1] x) => (float16[1] c) { c = Constant <value = float16[1] {15872}> () }",
+        [],
+        0,
+    ),
+    "an initializer": (
+        "(float16[1] x) => (float16[1] y) <float16[1] w = {15872}> { y = Mul (x, w) }",
+        [
+            ("x", "FLOAT"),
+            ("y__amp_before_rounding", "FLOAT16"),
+        ],
+        3,
+    ),
+    "an initializer that leaves": (
+        "(float[1] x) => (float16[1] w, float[1] y) <float16[1] w = {15872}> { n = Neg (w) y = Cast <to = 1> (n) }",
+        [("w", "FLOAT"), ("n", "FLOAT")],
+        2,
+    ),
+    "an initializer that is an input": (
+        "(float[1] x, float16[1] w) => (float[1] y) <float16[1] w = {15872}> { n = Neg (w) y = Cast <to = 1> (n) }",
+        [("w", "FLOAT"), ("n", "FLOAT")],
+        2,
+    ),
+    "CastLike": (
+        "(float[1] x, float16[1] l) => (float[1] y) { c = CastLike (x, l) y = Cast <to = 1> (c) }",
+        [("x", "FLOAT16"), ("c", "FLOAT"), ("c__amp_fp32", "FLOAT")],
+        2,
+    ),
+    "CastLike of integers": ("(float[1] x, int64[1] l) => (int64[1] y) { y = CastLike (x, l) }", [], 0),
+    "a sequence": (
+        """(float16[1] x) => (float[1] y) { q = SequenceConstruct (x, x) g = SequenceAt (q, zero) n = Neg (g)
+            y = Cast <to = 1> (n) }""",
+        [("x", "FLOAT"), ("g", "FLOAT16"), ("g__amp_fp16", "FLOAT"), ("n", "FLOAT")],
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_what_is_edited(name):
+    text, casts, count = EDITS[name]
+    model = ir.from_proto(parse(text, imports=', "my.domain": 1', zero=np.int64(0)))
+    UnifyConstants()(model)
+    propagate_types(model)
+    before = ir.to_proto(model)
+    result = EmulateLow()(model)
+    assert result.modified == (result.count > 0) == (ir.to_proto(model) != before)
+    assert sorted((source, target) for source, _, target in support.casts(model)) == sorted(casts)
+    assert result.count == count
+    verify(model, "emulating")
 
 
 # ---- the program given ----
