@@ -182,6 +182,42 @@ def test_sums_of_linear_weights_are_low_where_that_is_asked_for(name, low):
     assert sums or kind == "FLOAT" or not low  # in float32, the sum over a batch may be part of a product
 
 
+IN_A_BRANCH = """y = If (c) <
+    then_branch = t () => (float16[2,3,2] p) { p = MatMul(x, w) },
+    else_branch = e () => (float16[2,3,2] q) { n = Neg(w) q = MatMul(x, n) }>"""
+
+
+@pytest.mark.parametrize("low", [True, False])
+def test_weights_that_a_branch_captures(low):
+    """Only the branch that multiplies by the weight itself sums its gradient low."""
+    text = graph("bool c, float16[2,3,4] x, float16[4,2] w", IN_A_BRANCH, outputs="float16[A,B,C] y")
+    with low_weight_sums(low):
+        made, names = gradient_model(onnx.parser.parse_model(text), ["w"])
+    assert names == ["w"]
+    model = ir.from_proto(made)
+    propagate_types(model)
+    sums = [node.outputs[0].dtype.name for node in model.graph.all_nodes() if node.op_type == "ReduceSum"]
+    assert sums == (["FLOAT16"] if low else [])
+
+
+def test_a_gradient_has_the_shape_that_a_branch_knows():
+    """The output of the If is of any size, and the gradient in the branch is summed by the exact one."""
+    body = """y = If (c) <then_branch = t () => (float[2,3] p) { p = Add(x, b) },
+                          else_branch = e () => (float[N,3] q) { q = Neg(z) }>"""
+    text = graph("bool c, float[2,3] x, float[1,3] b, float[N,3] z", body, outputs="float[M,3] y")
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    values = {v.name: v for v in [*model.graph.inputs, *model.graph.outputs]}
+    seed = ir.Value(name="seed", type=values["y"].type, shape=values["y"].shape)
+    model.graph.inputs.append(seed)
+    grad = differentiate(GraphBuilder(model), {values["y"]: seed}, [values["b"]])[values["b"]]
+    while grad.producer().op_type != "If":
+        grad = grad.producer().inputs[0]
+    nodes = list(grad.producer().attributes["then_branch"].as_graph())
+    taken = [node.outputs[0] for node in nodes if node.op_type == "Identity" and node.inputs[0] is seed]
+    assert [list(value.shape) for value in taken] == [[2, 3]]
+    assert "Shape" not in {node.op_type for node in nodes}
+
+
 def test_many_small_contributions_are_not_lost():
     text = graph("float16[1] b, float16[4096,1] x", "y = Add(x, b)", outputs="float16 y")
     feeds = {"b": np.zeros(1, np.float16), "x": np.zeros((4096, 1), np.float16)}

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime
 import pytest
 
+from amp_transpiler.autodiff import differentiate
 from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.builder import GraphBuilder
 from tests.autodiff.gradient_check import (
     check_by_differences,
     check_by_torch,
@@ -242,6 +246,25 @@ def test_attributes_that_are_left_out_by_torch():
     )
     model = text("y = LRN <size = 3> (x)", IMAGE)
     check_by_torch(model, {"x": draw(2, 3, 2, 2) * 100}, lambda x: local_response_norm(x, 3))
+
+
+def test_mean_variance_normalization_over_the_axes_that_are_left_out():
+    """By numpy, with every axis but that of the channels. ONNX cannot type the node without the attribute."""
+    model = ir.from_proto(onnx.parser.parse_model(text("y = MeanVarianceNormalization (x)", IMAGE)))
+    node, x = model.graph[0], model.graph.inputs[0]
+    node.outputs[0].type, node.outputs[0].shape = x.type, x.shape
+    seed = ir.Value(name="seed", type=x.type, shape=x.shape)
+    found = differentiate(GraphBuilder(model), {node.outputs[0]: seed}, [x])[x]
+    model.graph.inputs.append(seed)
+    model.graph.outputs[:] = [found]
+    model.graph.remove(node)
+    feeds = {"x": draw(2, 3, 2, 2), "seed": draw(2, 3, 2, 2)}
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    centred = feeds["x"] - feeds["x"].mean((0, 2, 3), keepdims=True)
+    deviation = np.sqrt((centred**2).mean((0, 2, 3), keepdims=True))
+    y, g = centred / deviation, feeds["seed"]
+    want = (g - g.mean((0, 2, 3), keepdims=True) - y * (g * y).mean((0, 2, 3), keepdims=True)) / deviation
+    np.testing.assert_allclose(session.run(None, feeds)[0], want, rtol=1e-3, atol=1e-5)
 
 
 TRAINS = {
