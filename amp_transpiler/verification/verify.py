@@ -104,6 +104,7 @@ def convert_and_compare(
     program = prepared.clone()
     with phase("convert"):
         conversion = convert(program, policy, ranges)
+    reference: Reference | None = None
     try:
         with phase("run fp32"):
             reference = make_reference(source, _stand_in(source, prepared, policy), inputs)
@@ -129,7 +130,12 @@ def convert_and_compare(
     except CannotCompare as reason:
         report.verdict = f"{Verdict.STRUCTURE_ONLY}: {reason}"
         report.notes = (*report.notes, f"not compared with the fp32 model: {reason}")
-        return program, conversion, "", Basis(source, policy, None)
+        return (
+            program,
+            conversion,
+            "",
+            Basis(source, policy, reference),
+        )  # users' sessions may run what emulation cannot
     report.repaired = tuple(forced)
     failure = judge(report, reference, failing, policy.limits)
     return program, conversion, failure, Basis(source, policy, reference)

@@ -199,6 +199,10 @@ def test_a_circle_is_refused_and_a_node_of_it_is_named(through_a_body):
     assert "the graph has a cycle: " in said
     assert "reads its own result" in said
     assert "'the one'" in said or "'h'" in said, "Add waits for the circle and is not in it"
+    waiting = circle(model(), through_a_body=through_a_body)
+    waiting.graph.node.insert(0, waiting.graph.node.pop())
+    with pytest.raises(ModelError, match=r"(Relu 'the one'|(MatMul|If) 'h') reads its own result"):
+        load(waiting)
 
 
 def test_a_value_that_nothing_computes_is_refused_in_a_model_of_onnx_ir_too():
@@ -225,10 +229,10 @@ def sparse(values, indices, shape, *, rank=None, data_type=TensorProto.FLOAT):
     return given
 
 
-DENSE = np.array([[0, 5, 0, 0], [0, 0, 6, 0]], np.float32)
+DENSE = np.array([[0, 5, 0, 0], [0, 0, 6, 7]], np.float32)
 HELD = {
-    "by place": (sparse([5, 6], [1, 6], [2, 4]), DENSE),
-    "by coordinates": (sparse([5, 6], [0, 1, 1, 2], [2, 4], rank=2), DENSE),
+    "by place": (sparse([5, 6, 7], [1, 6, 7], [2, 4]), DENSE),
+    "by coordinates": (sparse([5, 6, 7], [0, 1, 1, 2, 1, 3], [2, 4], rank=2), DENSE),
     "nothing": (sparse([], [], [2, 4]), np.zeros((2, 4), np.float32)),
     "the last place": (sparse([7], [7], [2, 4]), np.eye(8, dtype=np.float32)[7].reshape(2, 4) * 7),
 }

@@ -241,6 +241,18 @@ def test_weights_that_a_link_would_hide_are_refused(tmp_path, write):
         np.testing.assert_array_equal(held(out / "link.onnx"), weights(1))
 
 
+def test_weights_of_the_source_under_the_results_own_name_are_not_touched(tmp_path):
+    """The model was renamed, its weights were not; the result's are the same."""
+    ours(tmp_path)
+    data = data_of(tmp_path / "m.onnx")
+    (tmp_path / "m.onnx").rename(tmp_path / "renamed.onnx")
+    before = data.stat()
+    save(load(tmp_path / "renamed.onnx"), tmp_path / "m.onnx", external=True)
+    assert (data.stat().st_ino, data.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    np.testing.assert_array_equal(held(tmp_path / "m.onnx"), weights(1))
+    assert names(tmp_path) == sorted(["m.onnx", "renamed.onnx", data.name])
+
+
 def test_external_weights_written_inline(tmp_path):
     """The result must not name the weights of its source."""
     ours(tmp_path)
@@ -293,6 +305,16 @@ def test_saving_leaves_the_program_as_it_was(tmp_path, external):
     save(program, tmp_path / "out" / "n.onnx", external=external)
     assert program.model.graph.initializers["w"].const_value is before
     np.testing.assert_array_equal(before.numpy(), weights(1))
+
+
+@pytest.mark.parametrize("external", [True, False])
+def test_the_size_of_a_result_counts_its_weights(tmp_path, external):
+    with stage(load(proto()), tmp_path / "m.onnx", external) as staged:
+        staged.commit()
+    size = sum((tmp_path / name).stat().st_size for name in names(tmp_path))
+    assert staged.data == (data_of(tmp_path / "m.onnx").name if external else None)
+    with stage(load(proto()), tmp_path / "m.onnx", external) as staged:
+        assert staged.file_bytes == size
 
 
 def test_progress_counts_the_weights(tmp_path):
@@ -510,17 +532,22 @@ def test_a_folder_of_another_kind_is_not_touched(tmp_path):
     assert set(names(tmp_path)) == {*before, "m.onnx"}
 
 
+def placing_weights_only(model):
+    """Die when the weights are in place and the model is not."""
+    sys.addaudithook(lambda event, args: os._exit(9) if event == "os.rename" and str(args[1]) == str(model) else None)
+    save(proto(7), model, external=True)
+
+
+def test_weights_that_a_dead_process_placed_without_their_model_are_removed(tmp_path):
+    die(lambda: placing_weights_only(tmp_path / "n.onnx"))
+    assert data_of(tmp_path / "n.onnx").exists()
+    save(proto(), tmp_path / "m.onnx")
+    assert names(tmp_path) == ["m.onnx"]
+
+
 def test_a_note_names_no_file_that_is_another_by_now(tmp_path):
     """A dead process placed its weights without the model; meanwhile somebody wrote another file of that name."""
-
-    def placing_only():
-        sys.addaudithook(
-            lambda event, args: os._exit(9) if event == "os.rename" and str(args[1]) == str(model) else None
-        )
-        save(proto(7), model, external=True)
-
-    model = tmp_path / "n.onnx"
-    die(placing_only)
+    die(lambda: placing_weights_only(tmp_path / "n.onnx"))
     data = data_of(tmp_path / "n.onnx")
     data.unlink()
     data.write_bytes(b"somebody else's")

@@ -138,6 +138,35 @@ def test_where_something_is_lacking_the_report_says_how_far_it_was_checked(row, 
     assert [found for found in report.checks if found.startswith("ONNX Runtime (")] == [check] * (check is not None)
 
 
+def test_what_is_lacking_at_last_counts_for_the_verdict(tmp_path, monkeypatch):
+    """The emulation runs once and then not again, as when memory runs out."""
+    a_session_that({"load"}, opens=NO_KERNEL)(monkeypatch)
+
+    def progress(phase, fraction):
+        if phase == "check result" and fraction == 0.0:
+            a_session_that({"emulated"}, opens=NO_KERNEL)(monkeypatch)
+
+    report = transpiled(tmp_path, tolerance=0.01, progress=progress)
+    assert report.verdict.startswith("structure only: ")
+    assert "planted" in report.verdict
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_where_emulation_fails_users_sessions_still_run_and_are_judged(target, tmp_path, monkeypatch):
+    a_session_that({"emulated"}, opens=REFUSAL)(monkeypatch)
+    report = transpiled(tmp_path, target=target, tolerance=0.01)
+    assert report.verdict.startswith("structure only: the emulated program does not run")
+    (tmp_path / "out.onnx").unlink()
+    a_session_that({"default"}, runs=lambda outputs: [-output for output in outputs])(monkeypatch)
+    if target == "cpu":
+        with pytest.raises(CheckFailed, match="computes something else than fp32"):
+            transpiled(tmp_path, target=target, tolerance=0.01)
+        assert not (tmp_path / "out.onnx").exists()
+    else:
+        report = transpiled(tmp_path, target=target, tolerance=0.01)
+        assert any("computes something else than fp32" in note for note in report.notes)
+
+
 def test_a_kernel_that_lacks_is_no_excuse_for_an_emulation_that_is_refused(tmp_path, monkeypatch):
     a_session_that({"load"}, opens=NO_KERNEL)(monkeypatch)
     a_session_that({"emulated"}, opens=REFUSAL)(monkeypatch)
