@@ -3,12 +3,55 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import pytest
 
+from tests.corpus import verdicts
 from tests.corpus.files import name_of, node_cases, real_models
+from tests.corpus.limits import FILE, PROPERTY, record
 
 _BATCH = 40  # node cases per test: few enough to share out, many enough for the tests to cost nothing themselves
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Known where `tests/corpus` is named on the command line, which is how the table is recorded."""
+    parser.addoption(
+        "--record-limits",
+        nargs="?",
+        const="better",
+        choices=["better", "forced"],
+        help="write what the corpus tests measure into tests/corpus/limits.json: what is new or better, or all of it",
+    )
+    parser.addoption(
+        "--verdicts",
+        metavar="FILE",
+        type=pathlib.Path,
+        help="write a page that counts the verdicts and those the oracle contradicts: see scripts/corpus_verdicts.py",
+    )
+
+
+@pytest.fixture(scope="session")
+def recording(request: pytest.FixtureRequest) -> bool:
+    """Whether the table of limits is being written, so that nothing is held to it."""
+    return request.config.getoption("--record-limits", default=None) is not None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    wanted, page = (config.getoption(option, default=None) for option in ("--record-limits", "--verdicts"))
+    if wanted:
+        measured = _properties(terminalreporter, PROPERTY)
+        changed = record(measured, forced=wanted == "forced")
+        terminalreporter.write_line(f"{changed} of {len(measured)} entries written to {FILE.name}")
+    if page:
+        page.write_text(verdicts.page(_properties(terminalreporter, verdicts.PROPERTY)), encoding="utf-8")
+        terminalreporter.write_line(f"{page} written")
+
+
+def _properties(terminalreporter: pytest.TerminalReporter, wanted: str) -> list[Any]:
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    called = [report for report in reports if getattr(report, "when", None) == "call"]
+    return [value for report in called for name, value in report.user_properties if name == wanted]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,0 +1,135 @@
+"""A written file of the corpus before the oracle: valid, opened, its values and counts within what is recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import amp_transpiler as amp
+from tests.corpus.agreement import FIVE_PERCENT, TWO_PERCENT
+from tests.corpus.files import inputs_of, name_of
+from tests.corpus.limits import Entry, faults, source_mark
+from tests.oracle.interpreter import CannotEvaluate
+from tests.oracle.judge import CannotRun, Counts, Values, checker_fault, count, judge_values, opening_fault
+
+LIMITS = {"float16": TWO_PERCENT, "bfloat16": FIVE_PERCENT}
+_MAX_BYTES = 300 << 20  # of a model: the oracle keeps its weights in memory, low and widened
+# Both judges round alike but add up in another order: their errors differ by this factor, and by so many units.
+_FACTOR, _UNITS = 2.0, {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """What the oracle found.
+
+    Attributes:
+        invalid: why the file is none that one could use; empty if it is.
+        worse: in what it is worse than the table allows; empty if in nothing.
+        values: how far its outputs are from fp32; None if no judge could tell, which `told` says.
+        measured: for the table of limits.
+        told: all of it in a line.
+    """
+
+    invalid: list[str]
+    worse: list[str]
+    values: Values | None
+    measured: dict[str, Any]
+    told: str
+
+
+def judge(model: pathlib.Path, written: pathlib.Path, variant: str, *, optimized: bool) -> Judged:
+    """Judge a file that was made of `model` in one way (`O2 float16`).
+
+    Args:
+        model: the source.
+        written: the file.
+        variant: the way and the format.
+        optimized: ONNX Runtime must open it with its default options, and not only without optimizing it.
+    """
+    name, mark = name_of(model), source_mark(model)
+    found = _find(model, written, optimized)
+    values = found.values
+    entry = Entry.of(values, found.counts)
+    worse = faults(name, mark, variant, entry, values.elements if values else 0)
+    error = f"not judged: {found.reason}" if values is None else f"{entry.error:.3g} from fp32"
+    differing = f", {entry.differing:.3g} of the integers differ" if entry.differing else ""
+    told = f"{entry.low} nodes low, {entry.casts} casts, {error}{differing}"
+    measured = {"model": name, "mark": mark, "variant": variant, "row": entry.row()}
+    return Judged(found.invalid, worse, values, measured, told)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    invalid: list[str]
+    counts: Counts
+    values: Values | None
+    reason: str  # why there are no values
+
+
+_KNOWN: dict[
+    tuple[str, bool], _Found
+] = {}  # of the model that was asked about last: several ways lead to the same file
+_LAST: list[pathlib.Path] = []
+
+
+def _find(model: pathlib.Path, written: pathlib.Path, optimized: bool) -> _Found:
+    if [model] != _LAST:
+        _KNOWN.clear()
+        _LAST[:] = [model]
+    with written.open("rb") as file:
+        key = hashlib.file_digest(file, "sha256").hexdigest(), optimized
+    if key not in _KNOWN or any(written.parent.glob("*.data")):  # weights beside the file are not in its digest
+        _KNOWN[key] = _Found(_invalid(model, written, optimized), count(written), *_values(model, written))
+    return _KNOWN[key]
+
+
+def _invalid(model: pathlib.Path, written: pathlib.Path, optimized: bool) -> list[str]:
+    invalid, refused = checker_fault(written), opening_fault(written, optimized=optimized)
+    return [
+        *([f"onnx.checker: {invalid}"] if invalid and not _source_fault(model) else []),
+        *([f"ONNX Runtime: {refused}"] if refused else []),
+    ]
+
+
+@functools.lru_cache(maxsize=2)
+def _source_fault(model: pathlib.Path) -> str:
+    return checker_fault(model)
+
+
+def _values(model: pathlib.Path, written: pathlib.Path) -> tuple[Values | None, str]:
+    if model.stat().st_size > _MAX_BYTES:
+        return None, f"{model.stat().st_size >> 20} MB are too much for the oracle"
+    try:
+        return judge_values(model, written, inputs_of(model)), ""
+    except (CannotEvaluate, CannotRun) as error:
+        return None, str(error)
+
+
+def contradictions(report: amp.Report, values: Values | None, dtype: str) -> list[str]:
+    """List what a report says that the oracle's values contradict."""
+    if values is None or report.verdict_word == "structure only":  # nothing is said of values
+        return []
+    found = list(_other_numbers(report, values, dtype)) if report.verdict_word != "not checked" else []
+    if report.verdict_word != "compared":
+        over = [f"{name}: {error:.3g}" for name, error in values.errors.items() if not error <= LIMITS[dtype]]
+        found += [f"'{report.verdict}', but the oracle finds {', '.join(over)}"] if over else []
+    return found
+
+
+def _other_numbers(report: amp.Report, values: Values, dtype: str) -> Iterator[str]:
+    for name, error in values.errors.items():
+        row = report.outputs.get(name)
+        if row is None:
+            yield f"{name} is not in the report; the oracle finds {error:.3g}"
+        elif not _alike(row.relative, error, _UNITS[dtype]):
+            yield f"{name}: {row.relative:.3g} in the report, {error:.3g} by the oracle"
+
+
+def _alike(ours: float, theirs: float, unit: float) -> bool:
+    small, large = sorted((ours, theirs))
+    return small == large or (math.isfinite(large) and large <= _FACTOR * small + unit)

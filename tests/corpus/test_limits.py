@@ -1,0 +1,144 @@
+"""The recorded table: what it holds a conversion to, and that it only gets better."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+
+import pytest
+
+from tests.corpus import limits
+from tests.corpus.judging import contradictions
+from tests.corpus.limits import FILE, Entry, faults, record, recorded
+from tests.oracle.judge import Values
+
+ENTRY = Entry(error=1e-2, low=10, casts=4)
+NAME, MARK, VARIANT = "shipped/a/b.onnx", "abcd1234", "O2 float16"
+
+
+def _measured(entry, mark=MARK, variant=VARIANT):
+    return {"model": NAME, "mark": mark, "variant": variant, "row": entry.row()}
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "limits.json"
+    record([_measured(ENTRY)], forced=False, file=path)
+    return path
+
+
+@pytest.fixture
+def table(file, monkeypatch):
+    entries = recorded(file)
+    monkeypatch.setattr(limits, "recorded", lambda: entries)
+
+
+WORSE = {
+    "error 0.0127": {"error": 0.0127},
+    "error None": {"error": None},
+    "error inf": {"error": math.inf},
+    "9 low nodes": {"low": 9},
+    "5 casts": {"casts": 5},
+    "0.01 of the integers": {"differing": 0.01},
+}
+
+
+@pytest.mark.parametrize("said", WORSE)
+def test_what_is_worse_is_a_fault(said, table):
+    (fault,) = faults(NAME, MARK, VARIANT, dataclasses.replace(ENTRY, **WORSE[said]), 1000)
+    assert said in fault
+
+
+@pytest.mark.parametrize("better", [{}, {"error": 0.0125}, {"error": 0.0}, {"low": 11}, {"casts": 3}])
+def test_what_is_no_worse_is_none(better, table):
+    assert not faults(NAME, MARK, VARIANT, dataclasses.replace(ENTRY, **better), 1000)
+
+
+def test_few_elements_get_more_room(table):
+    entry = dataclasses.replace(ENTRY, error=0.019)
+    assert faults(NAME, MARK, VARIANT, entry, 1000)
+    assert not faults(NAME, MARK, VARIANT, entry, 3)
+
+
+def test_what_is_not_in_the_table(table):
+    assert not faults(NAME, "another", VARIANT, Entry(None, 0, 99), 10)
+    assert not faults("exported/x/y.onnx", MARK, VARIANT, ENTRY, 10)
+    assert "not in limits.json" in faults("shipped/x/y.onnx", MARK, VARIANT, ENTRY, 10)[0]
+    assert "not in limits.json" in faults(NAME, MARK, "O1 float16", ENTRY, 10)[0]
+
+
+RECORDED = [
+    ({"error": 5e-3}, True),
+    ({"error": 9.9e-3}, False),  # on another machine the sums are others
+    ({"low": 11}, True),
+    ({"casts": 3}, True),
+    ({"low": 9, "casts": 3}, False),
+    ({"error": 5e-3, "casts": 5}, False),
+    ({"error": None, "low": 11}, False),
+    ({"differing": 0.1, "low": 11}, False),
+]
+
+
+@pytest.mark.parametrize(("change", "taken"), RECORDED)
+def test_only_what_is_better_is_written(change, taken, file):
+    entry = dataclasses.replace(ENTRY, **change)
+    assert record([_measured(entry)], forced=False, file=file) == taken
+    assert recorded(file)[NAME][1][VARIANT] == (entry if taken else ENTRY)
+    record([_measured(entry)], forced=True, file=file)
+    assert recorded(file)[NAME][1][VARIANT] == entry
+
+
+def test_another_file_of_a_shipped_model_is_written_by_force_only(file):
+    other = _measured(ENTRY, mark="another", variant="O1 float16")
+    assert record([other], forced=False, file=file) == 0
+    assert record([other], forced=True, file=file) == 1
+    assert recorded(file) == {NAME: ("another", {"O1 float16": ENTRY})}
+
+
+def test_the_table_comes_back_as_it_was_written(file):
+    extremes = {"O1 float16": Entry(math.inf, 0, 0, 0.5), "auto bfloat16": Entry(None, 3, 2)}
+    record([_measured(entry, variant=variant) for variant, entry in extremes.items()], forced=False, file=file)
+    assert recorded(file)[NAME] == (MARK, {VARIANT: ENTRY, **extremes})
+
+
+def test_the_table_of_the_repository():
+    assert FILE.stat().st_size < 150_000
+    table = json.loads(FILE.read_text())
+    assert list(table["models"]) == sorted(table["models"])
+    shipped = {name for name in recorded() if name.startswith("shipped/")}
+    assert len(shipped) >= 60
+    for name in shipped:
+        assert len(recorded()[name][1]) == len(table["variants"]), name
+
+
+def _report(word, **relative):
+    rows = {name: types.SimpleNamespace(relative=value) for name, value in relative.items()}
+    return types.SimpleNamespace(verdict_word=word, verdict=word, outputs=rows)
+
+
+CONTRADICTED = [
+    ("verified", 0.001, 0.0015, ""),
+    ("verified", 0.001, 0.004, "0.001 in the report, 0.004 by the oracle"),
+    ("compared", 0.004, 0.001, "0.004 in the report"),
+    ("verified", 0.019, 0.021, "'verified', but the oracle finds y: 0.021"),
+    ("plausible", 0.019, 0.021, "'plausible', but"),
+    ("compared", 0.019, 0.021, ""),
+    ("compared", 1.0, math.inf, "inf by the oracle"),
+    ("compared", math.inf, math.inf, ""),
+    ("not checked", 0.0, 1e-3, ""),
+    ("not checked", 0.0, 0.021, "'not checked', but"),
+    ("structure only", 0.0, 0.5, ""),
+]
+
+
+@pytest.mark.parametrize(("word", "ours", "theirs", "said"), CONTRADICTED)
+def test_contradictions(word, ours, theirs, said):
+    found = contradictions(_report(word, y=ours), Values({"y": theirs}), "float16")
+    assert bool(found) == bool(said)
+    assert not said or said in found[0]
+
+
+def test_an_output_that_the_report_leaves_out_is_a_contradiction():
+    assert "z is not in the report" in contradictions(_report("compared"), Values({"z": 0.1}), "float16")[0]

@@ -1,0 +1,63 @@
+"""Casts and low nodes of a model, from the types in its file: those that it states, and those that ONNX infers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import onnx
+
+from tests.oracle.formats import LOW
+
+# A weight is a Constant in one model and an initializer in another; Shape and Size read no element of what they are
+# given, so whether that is low makes no difference to them.
+_NO_WORK = ("Cast", "CastLike", "Constant", "Shape", "Size")
+_INFERABLE_BYTES = (2 << 30) - (1 << 20)  # protobuf's limit for what inference is given as one message
+
+
+def count_casts(model: onnx.ModelProto) -> int:
+    """Return the number of Cast nodes in all scopes, functions included."""
+    nodes = [*_nodes(model.graph.node), *(n for function in model.functions for n in _nodes(function.node))]
+    return sum(node.op_type == "Cast" for node in nodes)
+
+
+def low_nodes(model: onnx.ModelProto, counts: Callable[[onnx.NodeProto], bool] = lambda _: True) -> list[str]:
+    """List the operators of the nodes, in all scopes, with a 16-bit input or output.
+
+    Casts, constants, Shape and Size do no work and are left out, as are If, Loop and Scan, whose bodies are looked at.
+
+    Args:
+        model: the model; functions inside it are not looked at.
+        counts: whether a node that is low counts.
+    """
+    typed = onnx.shape_inference.infer_shapes(model) if model.ByteSize() < _INFERABLE_BYTES else model
+    return [node.op_type for node in _low_nodes(typed.graph, frozenset()) if counts(node)]
+
+
+def _low_nodes(graph: onnx.GraphProto, outer: frozenset[str]) -> Iterator[onnx.NodeProto]:
+    low = outer | {value.name for value in _values(graph) if _is_low(value.type)}
+    low |= {tensor.name for tensor in graph.initializer if tensor.data_type in LOW}
+    for node in graph.node:
+        bodies = [body for attribute in node.attribute for body in (attribute.g, *attribute.graphs) if body.node]
+        for body in bodies:
+            yield from _low_nodes(body, frozenset(low))
+        if not bodies and node.op_type not in _NO_WORK and low.intersection((*node.input, *node.output)):
+            yield node
+
+
+def _values(graph: onnx.GraphProto) -> Iterable[onnx.ValueInfoProto]:
+    return (*graph.input, *graph.value_info, *graph.output)
+
+
+def _is_low(type_: onnx.TypeProto) -> bool:
+    kind = type_.WhichOneof("value")
+    if kind in ("sequence_type", "optional_type"):
+        return _is_low(getattr(type_, kind).elem_type)
+    return kind == "tensor_type" and type_.tensor_type.elem_type in LOW
+
+
+def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _nodes(graph.node)
