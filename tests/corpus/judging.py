@@ -13,7 +13,7 @@ from typing import Any
 import amp_transpiler as amp
 from tests.corpus.agreement import FIVE_PERCENT, TWO_PERCENT
 from tests.corpus.files import inputs_of, name_of
-from tests.corpus.limits import Entry, faults, source_mark
+from tests.corpus.limits import Entry, faults, limit_of, source_mark
 from tests.oracle.interpreter import CannotEvaluate
 from tests.oracle.judge import CannotRun, Counts, Values, checker_fault, count, judge_values, opening_fault
 
@@ -58,7 +58,8 @@ def judge(model: pathlib.Path, written: pathlib.Path, variant: str, *, optimized
     worse = faults(name, mark, variant, entry, values.elements if values else 0)
     error = f"not judged: {found.reason}" if values is None else f"{entry.error:.3g} from fp32"
     differing = f", {entry.differing:.3g} of the integers differ" if entry.differing else ""
-    told = f"{entry.low} nodes low, {entry.casts} casts, {error}{differing}"
+    known = "" if limit_of(name, mark, variant) else ", no limits recorded"
+    told = f"{entry.low} nodes low, {entry.casts} casts, {error}{differing}{known}"
     measured = {"model": name, "mark": mark, "variant": variant, "row": entry.row()}
     return Judged(found.invalid, worse, values, measured, told)
 
