@@ -146,7 +146,8 @@ def _measured_others(rows: list[OutputComparison], reference: str) -> str:
         spared = f", {excused} more {are} excused" if excused else ""
         return f"{differing} of {every} {_kind(rows)} differ{reference and ' from'}{reference}{spared}"
     spared = f", but for {excused} that {are} excused," if excused else ""
-    return f"all {every} {_kind(rows)} agree{reference and ' with'}{reference}{spared}"
+    whole = f"all {every} {_kind(rows)} agree" if every > 1 else f"the only {_kind(rows)[:-1]} agrees"
+    return f"{whole}{reference and ' with'}{reference}{spared}"
 
 
 def _kind(rows: Iterable[OutputComparison]) -> str:

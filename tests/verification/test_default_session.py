@@ -158,3 +158,36 @@ def test_memory_that_runs_out_says_nothing_about_the_file(monkeypatch):
     program = amp.load(PLAIN)
     [found] = default_session.open_as_users_do(None, program, program, None, 0.02)
     assert found.outcome == "unknown"
+
+
+CLOSE = np.tile(np.linspace(0.0, 9.0, 10, dtype=np.float32), (200, 1))  # of every row, the last label is the best
+CLOSE[7, 3] = 8.9999
+
+
+@pytest.mark.parametrize(
+    ("row", "label", "options", "said"),
+    [
+        (7, 3, {}, ""),  # by a hair's breadth
+        (8, 3, {}, "1 of 200 integers differ, none may"),
+        (8, 3, {"mismatch": "0.5%"}, ""),
+        (8, 3, {"mismatch": "0.4%"}, r"1 of 200 integers differ, allowed are 0\.4%"),
+    ],
+)
+def test_labels_are_judged_as_in_the_comparison(monkeypatch, row, label, options, said):
+    plain = default_session.named_outputs
+
+    def outputs(session, sample):
+        labels = plain(session, sample)["y"].copy()
+        labels[row] = label
+        return {"y": labels}
+
+    monkeypatch.setattr(default_session, "named_outputs", outputs)
+    monkeypatch.setattr(default_session, "_source_fails", lambda *_: False)
+    model = parse("(float[200,10] x) => (int64[200] y) { y = ArgMax <axis = 1, keepdims = 0> (x) }")
+    given = {"inputs": {"x": CLOSE}, "target": "cpu", "keep_io_types": False, **options}
+    if said:
+        with pytest.raises(CheckFailed, match=said) as error:
+            amp.transpile(model, **given)
+        assert error.value.report.verdict_word == "failed"
+    else:
+        assert SESSION in amp.transpile(model, **given).checks

@@ -325,3 +325,24 @@ def test_each_output_has_its_own_limit(options, word, part):
     except amp.CheckFailed as error:
         report = error.report
     assert (report.verdict_word, part in report.verdict) == (word, True), report.verdict
+
+
+@pytest.mark.parametrize(("level", "status"), [("auto", 0), ("O2", 1)])
+def test_the_command_refuses_labels_beyond_their_limit(level, status, tmp_path, capsys):
+    onnx.save(LABELS, tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=SCORES)
+    given = ["--inputs", str(tmp_path / "x.npz"), "--tolerance", "0.01%", "--json", str(tmp_path / "m.json")]
+    assert cli.main([str(tmp_path / "m.onnx"), "--level", level, *given]) == status
+    assert (tmp_path / "m.fp16.onnx").exists() == (status == 0)
+    record = json.loads((tmp_path / "m.json").read_text())
+    assert (record["verdict_word"], record["exit_status"]) == ("failed" if status else "verified", status)
+    assert ("199 of 200 integers differ, none may" in " ".join(capsys.readouterr().err.split())) == bool(status)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "the only integer agrees with fp32"), (2, "all 2 integers agree with")]
+)
+def test_integers_are_counted_in_words(count, said):
+    text = f"(float[{count},4] x) => (int64[{count}] y) {{ y = ArgMax <axis = 1, keepdims = 0> (x) }}"
+    report = amp.transpile(parse(text), inputs={"x": array(count, 4)}, level="O2")
+    assert report.verdict.startswith(f"compared: {said}")
