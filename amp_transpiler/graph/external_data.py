@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import stat
 import threading
 import weakref
 
@@ -118,19 +119,22 @@ class _Files:
         file = self._folder / location
         real = os.path.realpath(file)
         try:
-            regular, size = file.is_file(), file.stat().st_size if file.is_file() else 0
+            found = file.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            found = None
         except OSError as error:
             raise ModelError(f"{where} is in '{shown}': {error.strerror}") from error
         base = next((folder for folder in self._allowed if _contains(folder, real)), None)
         if base is None:
             raise ModelError(f"{where} points outside the model's folder ({shown}); move the file beside the model")
-        if not regular:
-            kind = "is not a regular file" if file.exists() else "is missing: no file"
+        if found is None or not stat.S_ISREG(found.st_mode):
+            kind = "is missing: no file" if found is None else "is not a regular file"
             raise ModelError(f"{where} {kind} '{shown}'; {_remedy(location)}")
         self.seen.add(file)
         if not is_link(file, self._folder):
-            return self._folder, location, size
-        return pathlib.Path(base), os.path.relpath(real, base), size  # without links, which ONNX Runtime may refuse
+            return self._folder, location, found.st_size
+        # Without links, which ONNX Runtime may refuse.
+        return pathlib.Path(base), os.path.relpath(real, base), found.st_size
 
 
 def _contains(folder: str, file: str) -> bool:

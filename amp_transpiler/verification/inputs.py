@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -66,13 +67,13 @@ def _samples(inputs: Inputs, model: ir.Model) -> list[tuple[str, Mapping[str, An
 
 def _from_path(path: pathlib.Path, model: ir.Model) -> list[tuple[str, Mapping[str, Any]]]:
     try:
-        folder, there = path.is_dir(), path.exists()
-    except (OSError, ValueError) as error:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # a ValueError: a name with a NUL
+        raise InputError(f"{path}: no such file; inputs are an .npz file or a folder of them") from error
+    except OSError as error:
         raise InputError(f"{visible(str(path))}: cannot be read: {innermost_text(error)}") from error
-    if folder:
+    if stat.S_ISDIR(mode):
         return _from_folder(path, model)
-    if not there:
-        raise InputError(f"{path}: no such file; inputs are an .npz file or a folder of them")
     return [(str(path), read_npz(path, _infos(model)))]
 
 
