@@ -1,6 +1,7 @@
 """The distance between two sets of outputs."""
 
 import math
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -9,6 +10,8 @@ from hypothesis import given, strategies as st
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.verification.compare import compare_outputs
+from amp_transpiler.verification.output_kind import OutputKind
+from tests import support
 
 BF16 = ml_dtypes.bfloat16
 INF, NAN = np.inf, np.nan
@@ -29,13 +32,17 @@ def test_the_numbers_of_a_small_case():
     assert found.relative == pytest.approx(0.1)
     assert found.cosine == pytest.approx(27 / (5 * math.hypot(3, 4.5)))
     assert (found.nonfinite, found.nonfinite_reference, found.mismatched) == (0, 0, 0)
+    assert (found.elements, found.structure_differs, found.excused) == (2, False, 0)
+    assert found.snr_db == pytest.approx(20.0)
 
 
 def test_samples_count_jointly():
     reference = [{"y": floats(3)}, {"y": floats(4)}]
     found = compare_outputs(reference, [{"y": floats(3)}, {"y": floats(4.5)}])["y"]
-    assert found.samples == 2
+    assert (found.samples, found.elements) == (2, 2)
     assert found.relative == pytest.approx(0.1)
+    assert found.cosine == pytest.approx(27 / (5 * math.hypot(3, 4.5)))
+    assert found.max_abs == 0.5
 
 
 @pytest.mark.parametrize(
@@ -70,6 +77,7 @@ def test_what_is_not_finite(reference, result, relative, nonfinite_reference, no
     found = compare(floats(*reference), floats(*result))
     assert found.relative == relative
     assert (found.nonfinite_reference, found.nonfinite) == (nonfinite_reference, nonfinite)
+    assert found.elements == 2 - nonfinite_reference
     assert math.isfinite(found.max_abs)
     assert math.isfinite(found.cosine)
 
@@ -85,7 +93,14 @@ def test_low_results_are_compared_in_float64(low):
     assert compare(rounded, rounded).dtype == np.dtype(low).name
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e160, 1e300])
+def test_what_is_not_finite_counts_in_all_samples_and_leaves_the_rest_comparable():
+    reference = [{"y": floats(3, INF)}, {"y": floats(4, NAN)}, {"y": floats(1, 1)}]
+    found = compare_outputs(reference, [{"y": floats(3, 1)}, {"y": floats(4, 1)}, {"y": floats(NAN, INF)}])["y"]
+    assert (found.nonfinite_reference, found.nonfinite, found.elements) == (2, 2, 4)
+    assert (found.max_abs, found.cosine, found.relative, found.snr_db) == (0.0, 1.0, INF, -INF)
+
+
+@pytest.mark.parametrize("size", [5e-324 * 2**8, 1e-300, 1e-160, 1e160, 1e300, 2.0**1020])
 def test_squares_neither_overflow_nor_vanish(size):
     found = compare(np.array([3.0, 4.0]) * size, np.array([3.0, 4.5]) * size)
     assert found.relative == pytest.approx(0.1)
@@ -93,10 +108,49 @@ def test_squares_neither_overflow_nor_vanish(size):
     assert found.max_abs == pytest.approx(0.5 * size)
 
 
+def test_the_largest_numbers_have_an_error():
+    largest = float(np.finfo(np.float64).max)
+    found = compare(np.array([largest, largest]), np.array([largest, -largest]))
+    assert (found.relative, found.cosine, found.max_abs) == (pytest.approx(math.sqrt(2)), 0.0, INF)
+
+
+SIZES = [1.0, 1e-200, 1e200, 2.0, 0.0, 1e199]
+
+
+@pytest.mark.parametrize("order", [SIZES, SIZES[::-1], sorted(SIZES), sorted(SIZES)[::-1]])
+def test_samples_of_any_size_count_jointly_in_any_order(order):
+    reference = [{"y": np.array([3.0, 4.0]) * size} for size in order]
+    found = compare_outputs(reference, [{"y": np.array([3.0, 4.5]) * size} for size in order])["y"]
+    assert found.relative == pytest.approx(0.1)
+    assert found.cosine == pytest.approx(27 / (5 * math.hypot(3, 4.5)))
+    assert found.max_abs == pytest.approx(5e199)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_larger_sample_outweighs_a_smaller_one(order):
+    """The sums of an earlier sample are in the scale of a later one."""
+    pairs = [(floats(3, 0), floats(3, 0.75)), (floats(0, 4), floats(0, 4))]
+    for scale in (1.0, 1e3, 1e-3):
+        x, y = ([{"y": pairs[i][side] * (scale if i else 1.0)} for i in order] for side in (0, 1))
+        norms = math.hypot(3, 4 * scale), math.hypot(3, 0.75, 4 * scale)
+        found = compare_outputs(x, y)["y"]
+        assert found.relative == pytest.approx(0.75 / norms[0])
+        assert found.cosine == pytest.approx(norms[0] / norms[1])
+
+
+def test_a_result_that_is_larger_than_its_reference_by_far():
+    found = compare(np.array([1.0, 0.0]), np.array([1e200, 0.0]))
+    assert (found.relative, found.max_abs) == (INF, 1e200)
+    assert -1.0 <= found.cosine <= 1.0
+    assert compare(floats(3, 4), floats(3e30, 4e30)).cosine == pytest.approx(1.0)
+    assert compare(floats(3, 4), floats(3e30, 4e30)).relative == pytest.approx(1e30)
+
+
 def test_complex_numbers_are_two_floats():
     found = compare(np.array([3 + 4j]), np.array([3 + 4.5j]))
     assert found.relative == pytest.approx(0.1)
-    assert found.max_abs == 0.5
+    assert (found.max_abs, found.elements, found.dtype) == (0.5, 2, "complex128")
+    assert compare(np.array([complex(NAN, 1)]), np.array([0j])).nonfinite_reference == 1
 
 
 @pytest.mark.parametrize(
@@ -112,7 +166,9 @@ def test_complex_numbers_are_two_floats():
 )
 def test_what_is_no_float_is_counted(reference, result, dtype, mismatched):
     found = compare(reference, result)
-    assert (found.dtype, found.mismatched) == (dtype, mismatched)
+    assert (found.dtype, found.mismatched, found.elements) == (dtype, mismatched, reference.size)
+    assert found.mismatch == mismatched / reference.size
+    assert not found.structure_differs
     assert (found.relative, found.max_abs, found.cosine) == (0.0, 0.0, 1.0)
 
 
@@ -124,17 +180,28 @@ def test_what_is_no_float_is_counted(reference, result, dtype, mismatched):
         (floats(1, 2), np.array([1, 2]), 2),
         (np.array([1, 2, 3]), np.array([[1, 2, 3]]), 3),
         ([floats(1), floats(2)], [floats(1)], 2),
+        ([floats(1)], [floats(1), floats(2)], 1),
         (floats(1), None, 1),
         (None, floats(1), 0),
+        (np.array([1 + 0j]), floats(1), 1),
+        (np.array([True, False]), np.array([1, 0]), 2),
+        (np.array(["1"]), np.array([1]), 1),
+        (np.array([b"1"]), np.array([1]), 1),
+        (np.array(["1"], object), np.array([1]), 1),
     ],
-    ids=["size", "rank", "kind", "integers", "sequence length", "became none", "was none"],
+    ids=[
+        *("size", "rank", "kind", "integers", "shorter sequence", "longer sequence", "became none", "was none"),
+        *("complex", "truth values", "text", "bytes", "objects"),
+    ],
 )
 def test_different_structure_is_wholly_different(reference, result, elements):
     found = compare(reference, result)
     assert found.relative == INF
     assert found.max_abs == INF
     assert found.cosine == 0.0
-    assert found.mismatched == elements
+    assert found.structure_differs
+    assert (found.mismatched, found.elements) == (elements, elements)
+    assert (found.top1, found.iou) == (None, None)
 
 
 def test_sequences_count_jointly():
@@ -142,26 +209,98 @@ def test_sequences_count_jointly():
     assert (found.dtype, found.shape) == ("sequence(float32)", (2,))
     assert found.relative == pytest.approx(0.1)
     assert compare([], []).dtype == "sequence"
+    assert not compare([], []).structure_differs
+    assert compare((floats(3), floats(4)), [floats(3), floats(4.5)]) == found  # any kind of sequence
+    assert compare([[floats(3)], [floats(4)]], [[floats(3)], [floats(4.5)]]).relative == found.relative
+
+
+def test_a_part_of_another_shape_makes_the_whole_different():
+    found = compare([floats(1, 2), floats(3)], [floats(1, 2), floats(3, 4)])
+    assert (found.structure_differs, found.mismatched, found.elements) == (True, 1, 3)
+    samples = [{"y": floats(*range(6))[None]}] * 2
+    found = compare_outputs(samples, [samples[0], {"y": floats(1)}])["y"]
+    assert (found.structure_differs, found.relative, found.top1) == (True, INF, None)
 
 
 def test_optionals_may_be_empty():
     found = compare(None, None)
     assert (found.dtype, found.shape, found.relative) == ("none", (), 0.0)
+    assert (found.elements, found.mismatch, found.structure_differs) == (0, 0.0, False)
 
 
 def test_maps_compare_labels_and_scores():
     reference = [{"cat": 0.6, "dog": 0.8}]
     assert compare(reference, [{"cat": 0.6, "dog": 0.8}]).relative == 0.0
     assert compare(reference, [{"cat": 0.6, "dog": 0.7}]).relative == pytest.approx(0.1)
-    assert compare(reference, [{"cat": 0.6, "cow": 0.8}]).mismatched == 1
+    found = compare(reference, [{"cat": 0.6, "cow": 0.8}])
+    assert (found.mismatched, found.elements, found.dtype, found.shape) == (1, 4, "sequence(map)", (1,))
+    assert compare(reference[0], {"cat": 0.6}).structure_differs
+    assert (compare({}, {}).dtype, compare(reference[0], reference[0]).shape) == ("map", (2,))
 
 
 def test_samples_and_outputs_must_correspond():
     with pytest.raises(InputError, match="1 reference samples but 0 results"):
         compare_outputs([{"y": floats(1)}], [])
+    with pytest.raises(InputError, match="1 reference samples but 3 results"):
+        compare_outputs([{"y": floats(1)}], [{"y": floats(1)}] * 3)
+    with pytest.raises(InputError, match="sample 1: output 'y' is missing"):
+        compare_outputs([{"y": floats(1)}] * 2, [{"y": floats(1)}, {}])
     with pytest.raises(InputError, match=r"sample 0: output 'y' is missing from the result, which has \['z'\]"):
         compare_outputs([{"y": floats(1)}], [{"z": floats(1)}])
     assert compare_outputs([], []) == {}
+
+
+def test_outputs_of_the_result_alone_are_ignored_and_some_may_come_late():
+    found = compare_outputs([{"y": floats(1)}, {"z": floats(1)}], [{"x": 1, "y": floats(1)}, {"z": floats(2)}])
+    assert {name: (row.name, row.samples) for name, row in found.items()} == {"y": ("y", 1), "z": ("z", 1)}
+
+
+def test_samples_are_taken_one_after_the_other():
+    """Neither side is held as a whole: memory does not grow with the number of samples."""
+    alive = []
+
+    def samples(value):
+        for _ in range(9):
+            array = floats(value)
+            alive.append(weakref.ref(array))
+            assert sum(ref() is not None for ref in alive) <= 6  # of the last samples
+            yield {"y": array}
+            del array
+
+    assert compare_outputs(samples(1), samples(2))["y"].samples == 9
+
+
+def test_arrays_are_looked_at_some_elements_at_a_time(monkeypatch):
+    x, y = support.array(3, 7), support.array(3, 7, seed=1)
+    whole = [compare(x, y), compare(x > 0, y > 0)]
+    monkeypatch.setattr("amp_transpiler.verification.compare._CHUNK", 4)
+    for found, expected in zip([compare(x, y), compare(x > 0, y > 0)], whole, strict=True):
+        assert found.relative == pytest.approx(expected.relative)
+        assert found.cosine == pytest.approx(expected.cosine)
+        assert (found.max_abs, found.elements, found.mismatched) == (
+            *(expected.max_abs, expected.elements),
+            expected.mismatched,
+        )
+    assert compare(floats(1, 2, 3, 4, 5)[::2], floats(1, 0, 3, 0, 5)[::2]).relative == 0.0
+
+
+KIND = {"y": OutputKind("mask")}
+
+
+def test_metrics_follow_from_the_graph_or_else_from_the_shape():
+    scores = [{"y": support.array(4, 8), "z": support.array(4, 8)}]
+    found = compare_outputs(scores, scores, KIND)
+    assert (found["y"].iou, found["y"].top1) == (1.0, None)
+    assert (found["z"].iou, found["z"].top1, found["z"].top5) == (None, 1.0, 1.0)
+
+
+def test_metrics_count_over_all_samples_and_arrays():
+    x, y = support.array(8, 8), support.array(8, 8, seed=1)
+    whole = compare(x, y)
+    samples = compare_outputs([{"y": x[:3]}, {"y": x[3:]}], [{"y": y[:3]}, {"y": y[3:]}])["y"]
+    assert (samples.top1, samples.top5) == (whole.top1, whole.top5)
+    assert compare([x[:3], x[3:]], [y[:3], y[3:]]).top5 == whole.top5
+    assert 0 < whole.top5 < 1
 
 
 number = st.floats(-1e3, 1e3, width=32)
@@ -177,3 +316,18 @@ def test_splitting_into_samples_or_a_sequence_changes_nothing(pairs, cut):
         assert other.relative == pytest.approx(whole.relative, rel=1e-9)
         assert other.cosine == pytest.approx(whole.cosine, rel=1e-9, abs=1e-12)
         assert other.max_abs == whole.max_abs
+        assert other.elements == whole.elements == len(pairs)
+
+
+@given(st.lists(st.tuples(number, number), min_size=1, max_size=20))
+def test_all_figures_are_those_of_numpy(pairs):
+    x, y = (np.array(column, np.float32).astype(np.float64) for column in zip(*pairs, strict=True))
+    found = compare(x, y)
+    assert found.max_abs == np.max(np.abs(x - y))
+    if np.any(x):
+        assert found.relative == pytest.approx(np.linalg.norm(x - y) / np.linalg.norm(x), rel=1e-9)
+    if np.any(x) and np.any(y):
+        assert found.cosine == pytest.approx(x @ y / np.linalg.norm(x) / np.linalg.norm(y), rel=1e-9, abs=1e-12)
+    if 0 < found.relative < INF:
+        assert found.snr_db == pytest.approx(-20 * math.log10(found.relative))
+    assert compare(x, x).snr_db == INF
