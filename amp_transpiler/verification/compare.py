@@ -17,7 +17,7 @@ from amp_transpiler.verification.output_kind import OutputKind
 
 __all__ = ["compare_outputs"]
 
-_CHUNK = 1 << 20  # elements that are looked at together: they bound the memory that a comparison takes
+_CHUNK = 1_000_000  # elements that are looked at together: they bound the memory that a comparison takes
 _LARGEST_EXPONENT = 1023  # of a power of two in float64
 
 

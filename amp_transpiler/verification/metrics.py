@@ -26,7 +26,7 @@ from amp_transpiler.verification.output_kind import NUMBERS, OutputKind, settled
 
 __all__ = ["Agreement", "Figures"]
 
-_CHUNK = 1 << 20  # elements that are looked at together
+_CHUNK = 1_000_000  # elements that are looked at together
 _BEST = 5
 _TRUE = 0.5  # the least share that counts as true
 _MOST_LABELS = 4096  # that are counted; more are no labels, but numbers

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.verification import compare as compare_module, metrics
 from amp_transpiler.verification.compare import compare_outputs
 from amp_transpiler.verification.output_kind import OutputKind
 from tests import support
@@ -271,9 +272,10 @@ def test_samples_are_taken_one_after_the_other():
 
 
 def test_arrays_are_looked_at_some_elements_at_a_time(monkeypatch):
+    assert all(1e5 <= module._CHUNK <= 1e7 for module in (compare_module, metrics))
     x, y = support.array(3, 7), support.array(3, 7, seed=1)
     whole = [compare(x, y), compare(x > 0, y > 0)]
-    monkeypatch.setattr("amp_transpiler.verification.compare._CHUNK", 4)
+    monkeypatch.setattr(compare_module, "_CHUNK", 4)
     for found, expected in zip([compare(x, y), compare(x > 0, y > 0)], whole, strict=True):
         assert found.relative == pytest.approx(expected.relative)
         assert found.cosine == pytest.approx(expected.cosine)

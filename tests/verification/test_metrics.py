@@ -32,7 +32,7 @@ def noisy(*shape, seed=0, by=0.7):
     return array(*shape, seed=seed), array(*shape, seed=seed) + by * array(*shape, seed=seed + 1)
 
 
-@pytest.fixture(params=[1 << 20, 7], ids=["whole", "in pieces"], autouse=True)
+@pytest.fixture(params=[1_000_000, 7], ids=["whole", "in pieces"], autouse=True)
 def pieces(request, monkeypatch):
     """Arrays are looked at as a whole and some elements at a time, with the same outcome."""
     monkeypatch.setattr(metrics, "_CHUNK", request.param)

@@ -6,6 +6,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import amp_transpiler as amp
+from amp_transpiler.report.as_json import report_as_dict
 from amp_transpiler.verification import output_kind
 from amp_transpiler.verification.output_kind import NUMBERS, OutputKind, output_kinds, settled
 from tests.support import array, parse
@@ -198,3 +200,41 @@ def test_every_operator_has_one_rule():
     assert len(names) == len(set(names))
     assert not set(names) & set(output_kind._PASSED)
     assert {name for name in names if not onnx.defs.has(name)} == set()
+
+
+def test_a_conversion_reads_its_outputs_by_the_source_s_graph():
+    """Casts, folded constants and fused nodes of the converted program do not hide where an output comes from."""
+    graph = """(float[N, 3, 8, 8] image) => (float[N, 6] logits, float[N, 6, 8, 8] pixels, float[N, 1, 8, 8] mask,
+        int64[N, 8, 8] labels, float[N, 3, 8, 8] features, bool[N, 6] best)
+    {
+        pixels = Conv (image, k)
+        labels = ArgMax <axis = 1, keepdims = 0> (pixels)
+        c = Conv (image, k1)
+        mask = Sigmoid (c)
+        features = Relu (image)
+        g = GlobalAveragePool (pixels)
+        f = Flatten (g)
+        h = MatMul (f, w)
+        logits = Add (b, h)
+        best = Greater (logits, b)
+    }"""
+    model = parse(graph, k=array(6, 3, 1, 1), k1=array(1, 3, 1, 1), w=array(6, 6), b=array(6))
+    samples = [{"image": array(1, 3, 8, 8, seed=seed)} for seed in range(3)]
+    report = amp.transpile(model, level="O2", inputs=samples)
+    assert report.low_nodes > 4
+    found = {
+        name: tuple(key for key in ("top1", "top5", "iou") if getattr(row, key) is not None)
+        for name, row in report.outputs.items()
+    }
+    assert found == {
+        "logits": ("top1", "top5"),
+        "pixels": ("top1", "iou"),
+        "mask": ("iou",),
+        "labels": ("iou",),
+        "features": (),
+        "best": ("iou",),
+    }
+    rows = report_as_dict(report)["outputs"]
+    assert {row["samples"] for row in rows.values()} == {3}
+    assert rows["logits"]["top1"] == 1.0
+    assert 0.9 < rows["pixels"]["iou"] <= 1.0
