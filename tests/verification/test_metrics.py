@@ -48,6 +48,17 @@ def test_top_1_and_top_5_are_those_of_scikit_learn():
     assert found["iou"] is None
 
 
+@pytest.mark.parametrize(("chunk", "largest"), [(3, 4), (8, 8), (11, 8), (100, 40)])
+def test_no_more_than_a_piece_is_looked_at_together(monkeypatch, chunk, largest):
+    monkeypatch.setattr(metrics, "_CHUNK", chunk)
+    rows = list(metrics._rows(SCORES, array(10, 4)))
+    assert max(piece.size for piece in rows) == largest
+    np.testing.assert_array_equal(np.concatenate(rows), array(10, 4).astype(np.float64))
+    pieces = list(metrics._pieces(array(10, 4)))
+    assert max(piece.size for piece in pieces) == min(chunk, 40)
+    np.testing.assert_array_equal(np.concatenate(pieces), array(10, 4).astype(np.float64).ravel())
+
+
 TIES = {
     "both choose the lower index": ([1, 1, 0], [2, 2, 0], 1.0),
     "the result ties with a lower index": ([0, 1, 0], [1, 1, 0], 0.0),
