@@ -205,7 +205,7 @@ def _kind(array: np.ndarray) -> str:
 
 
 def _chunks(array: np.ndarray) -> Iterator[np.ndarray]:
-    flat = np.atleast_1d(array).reshape(-1)
+    flat = np.ravel(array)
     for start in range(0, flat.size, _CHUNK):
         yield flat[start : start + _CHUNK]
 

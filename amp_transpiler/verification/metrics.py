@@ -142,7 +142,7 @@ def _rows(kind: OutputKind, array: np.ndarray) -> Iterator[np.ndarray]:
 
 def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the elements, floats as float64, some at a time."""
-    flat = np.atleast_1d(array).reshape(-1)
+    flat = np.ravel(array)
     for start in range(0, flat.size, _CHUNK):
         piece = flat[start : start + _CHUNK]
         yield piece if piece.dtype.kind in "biu" else piece.astype(np.float64)

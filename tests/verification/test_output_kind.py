@@ -170,6 +170,25 @@ def test_softmax_before_opset_13_joins_axes(opset, attributes, axis, joined):
     assert (kind.reading, kind.axis, kind.joined) == ("scores", axis, joined)
 
 
+@pytest.mark.parametrize(
+    ("shape", "reading"),
+    [((2, 6, 5), "scores"), ((2, 6, 5, 5), "class map"), ((2, 6, 5, 5, 5), "class map"), ((2, 6, 1, 1), "scores")],
+)
+def test_softmax_along_the_second_axis_is_a_map_where_pixels_follow(shape, reading):
+    sizes = ", ".join(map(str, shape))
+    model = parse(f"(float[{sizes}] x) => (float[{sizes}] y) {{ y = Softmax <axis = 1> (x) }}")
+    kind = settled(output_kinds(ir.from_proto(model), {})["y"], np.zeros(shape, np.float32))
+    assert (kind.reading, kind.axis) == (reading, 1)
+
+
+@pytest.mark.parametrize("way", ["Identity", "Cast <to = 1>", "Transpose <perm = [0, 1]>"])
+def test_weights_may_be_recast_and_rearranged_before_a_product(way):
+    known = parse(f"(float[2, 8] x) => (float[2, 6] y) {{ v = {way} (w) y = MatMul (x, v) }}", w=W)
+    assert output_kinds(ir.from_proto(known), {})["y"].classes == 6
+    computed = parse(f"(float[2, 8] x, float[8, 6] w) => (float[2, 6] y) {{ v = {way} (w) y = MatMul (x, v) }}")
+    assert output_kinds(ir.from_proto(computed), {}) == {}
+
+
 TYPES = [
     (np.float32, "mask"),
     (np.float16, "mask"),
