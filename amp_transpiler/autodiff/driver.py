@@ -80,7 +80,7 @@ class Driver:
             return total.get(value)
 
         for node in reversed(nodes):
-            if not any(value in active for value in (*node.inputs, *captured(node)) if value is not None):
+            if not any(value in active for value in (*node.inputs, *captured(node))):
                 continue
             with inside_region_of(node):
                 grads = [settle(value) for value in node.outputs]

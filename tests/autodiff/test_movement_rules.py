@@ -243,6 +243,26 @@ def test_gradients_of_slices_have_no_needless_nodes(name):
     assert found == expected
 
 
+FEW_NODES_OF_PADS = {
+    # name: (mode, widths of the last axis; operators of the gradient)
+    "nothing": ("constant", (0, 0), []),
+    "in front": ("constant", (2, 0), ["Slice"]),
+    "cut off behind": ("constant", (0, -2), ["Pad"]),
+    "both": ("constant", (1, -2), ["Slice", "Pad"]),
+    "edge, nothing": ("edge", (0, 0), []),
+    "edge, behind": ("edge", (0, 2), ["Slice", "Slice", "ReduceSum", "Pad", "Add"]),
+}
+
+
+@pytest.mark.parametrize("name", FEW_NODES_OF_PADS)
+def test_gradients_of_pads_have_no_needless_nodes(name):
+    mode, (before, after), expected = FEW_NODES_OF_PADS[name]
+    text = graph("float[2,5] x", f'y = Pad<mode="{mode}">(x, p)', constants=numbers("p", [0, before, 0, after]))
+    made, _ = gradient_model(onnx.parser.parse_model(text))
+    found = [node.op_type for node in made.graph.node if node.op_type not in ("Constant", "Identity")][1:]
+    assert found == expected
+
+
 PADS = [
     ("constant", [0, 1, 0, 2]),
     ("constant", [1, 0, 0, 0]),

@@ -47,13 +47,9 @@ class _SliceIndex:
 
     @staticmethod
     def of(node: NodeGradient, x: Expr) -> _SliceIndex:
-        if len(node.inputs) > 1:
-            inputs = [node.optional(i) for i in range(1, 5)]
-        else:  # before opset 10 they are attributes
-            given = [node.attribute(name) for name in ("starts", "ends", "axes")]
-            inputs = [None if part is None else x.constant(np.array(list(part), np.int64)) for part in given] + [None]
+        inputs = [node.optional(i) for i in range(1, 5)]  # attributes before opset 10, where no program is trained
         starts, ends, axes, steps = (_numbers(value) for value in inputs)
-        count = inputs[0].size(0) if inputs[0] is not None else None
+        count = node.input(1).size(0)
         if inputs[2] is None:
             axes = None if count is None else list(range(count))
         elif axes is not None and x.shape is not None:
@@ -109,7 +105,8 @@ def _spread(g: Expr, axis: int, count: int, step: int) -> Expr:
 def _unit_slice(g: Expr, x: Expr, index: _SliceIndex) -> Expr:
     """Zeros before: the start, which counts from the end if negative; zeros after: the rest of the axis."""
     axes = x.constant(np.array(index.axes, np.int64))
-    starts = index.inputs[0].cast(ir.DataType.INT64) if index.inputs[0] is not None else axes
+    assert index.inputs[0] is not None  # the starts
+    starts = index.inputs[0].cast(ir.DataType.INT64)
     sizes, kept = (value.op("Shape").op("Gather", axes) for value in (x, g))
     zero = x.constant(np.int64(0))
     before = (starts < zero).where((starts + sizes).maximum(zero), starts.minimum(sizes))
@@ -144,8 +141,7 @@ def pad(
 
 def _widths(node: NodeGradient, rank: int) -> tuple[list[int], list[int]]:
     """The padding before and after each axis, 0 for axes that are not padded."""
-    pads = node.constant(1) if len(node.inputs) > 1 else node.attribute("pads")
-    widths = [int(width) for width in np.asarray(pads).reshape(-1)]
+    widths = [int(width) for width in node.constant(1).reshape(-1)]
     axes = range(rank) if node.optional(3) is None else [axis_of(int(axis), rank) for axis in node.constant(3)]
     before, after = [0] * rank, [0] * rank
     for i, axis in enumerate(axes):
@@ -184,7 +180,8 @@ def _fold(g: Expr, x: Expr, axis: int, sources: Sequence[int]) -> Expr:
         before[axis], after[axis] = min(run), size - 1 - max(run)
         part = surround(part, before, after)
         total = part if total is None else total + part
-    return x.zeros_like() if total is None else total
+    assert total is not None  # ONNX Runtime has no such borders of nothing
+    return total
 
 
 def _runs(sources: Sequence[int]) -> list[tuple[int, int]]:
@@ -196,4 +193,4 @@ def _runs(sources: Sequence[int]) -> list[tuple[int, int]]:
         if ended or step not in (-1, 0, 1) or (i - first > 1 and step != sources[i - 1] - sources[i - 2]):
             runs.append((first, i - 1))
             first = i
-    return runs if sources else []
+    return runs
