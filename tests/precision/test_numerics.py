@@ -99,7 +99,7 @@ BODIES = {
     ),
     "into the body of a Loop": (
         """s = Mul (h, off) y = Loop (four, yes, s) <body = b (int64 i, bool k, float[2,4] a)
-            => (bool k2, float[2,4] a2) { k2 = Identity (k) [n] a2 = Relu (a) }>""",
+            => (bool k2, float[2,4] a2) { k2 = Identity (k) t = Neg (a) [n] a2 = Relu (t) }>""",
         FP16,
     ),
     "made in a Loop": (
