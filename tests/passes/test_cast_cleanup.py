@@ -321,3 +321,21 @@ def test_casts_in_a_graph(name):
     expected_values, found = support.run(proto, feeds), support.run(ir.to_proto(model), feeds)
     for output in expected_values:
         np.testing.assert_array_equal(found[output], expected_values[output])
+
+
+COUNTS = {
+    # name of a graph above: edits
+    "to two types": 0,
+    "an input that is an output, too": 2,
+    "Rule 3: twice the same": 2,
+    "Rule 4: read by nothing": 2,
+    "an integer, where the float is read by others": 1,
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_every_edit_is_counted_once(name):
+    model = ir.from_proto(parse(GRAPHS[name][0], opset=19))
+    propagate_types(model)
+    result = CleanCasts()(model)
+    assert (result.count, result.modified) == (COUNTS[name], COUNTS[name] > 0)

@@ -259,6 +259,15 @@ def test_two_optimizers_keep_apart():
     assert sum("learning_rate" in name for name in startup.updates) == 2
 
 
+def test_a_name_that_the_program_uses_already_is_left_alone():
+    main, startup = Program(), Program()
+    with program_guard(main, startup):
+        create_persistable(Persistable("w", "parameter"), (2,), 1.0)
+        data("w_velocity_0", [2])
+        Momentum(0.1).apply_gradients([(main.var("w"), data("g", [2]))])
+    assert set(main.updates) == {"w", "w_velocity_1"}
+
+
 # Low parameters.
 
 
