@@ -57,7 +57,12 @@ PORTS = {
         "FLOAT",
     ),
     "an output of the program votes for float32": (
-        branch("p = Exp (h)", "q = MatMul (h, w)", after="y = Identity (r)", outputs="float[2,4] r, float[2,4] y"),
+        branch(
+            "p = Exp (h)",
+            "q = MatMul (h, w)",
+            after="t = Shape (r) y = Reshape (h, t)",
+            outputs="float[2,4] r, float[2,4] y",
+        ),
         YES,
         "FLOAT",
     ),

@@ -311,6 +311,20 @@ def test_small_updates_stall_without_masters(caplog):
     assert (held.scope["w"] < 1).all()
 
 
+def test_programs_that_train_one_parameter_share_its_master():
+    startup, programs = Program(), (Program(), Program())
+    with program_guard(Program(), startup):
+        create_persistable(Persistable("w", "parameter"), (2,), 1.0)
+    starts = []
+    for program in programs:
+        with program_guard(program, startup):
+            program.add_persistable(Persistable("w", "parameter"), FLOAT16, (2,))
+            SGD(0.1, multi_precision=True).apply_gradients([(program.var("w"), data("g", [2], "float16"))])
+        starts.append((startup.updates["w_fp32_master_0"], sum(n.op_type == "Cast" for n in startup.model.graph)))
+    assert starts[0] == starts[1]
+    assert all("w_fp32_master_0" in program.updates for program in programs)
+
+
 def test_float32_parameters_have_no_master():
     ours = gradient_fed(Adam(multi_precision=True), {"w": draw(2)})
     assert not [name for name in ours.scope if "master" in name]
