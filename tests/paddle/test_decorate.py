@@ -7,6 +7,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static
+from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Persistable
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.static.amp.loss_scaling import ScalingRule
@@ -265,6 +266,71 @@ def test_only_the_optimizers_own_parameters_are_trained():
     assert [parameter.name for parameter, _ in pairs] == ["v"]
 
 
+BEFORE_MINIMIZE = {
+    # call: part of the error
+    "get_loss_scaling": (lambda one: one.get_loss_scaling(), "there is no loss scale yet"),
+    "update_scale": (lambda one: one.update_scale(2.0), "there is no loss scale yet"),
+    "apply_gradients": (lambda one: one.apply_gradients([]), "call backward"),
+    "amp_init": (lambda one: one.amp_init(nets.CPU), "please call the minimize method first"),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE_MINIMIZE)
+def test_what_needs_minimize_says_so(name):
+    call, words = BEFORE_MINIMIZE[name]
+    wrapped = static.amp.decorate(adam())
+    assert (wrapped.get_scaled_loss(), wrapped.found_inf) == (None, None)
+    with pytest.raises(RuntimeError, match=words):
+        call(wrapped)
+
+
+def test_callbacks_are_refused():
+    net, _ = two_programs(level="O1")
+    with pytest.raises(OptionError, match="callbacks are Paddle's"):
+        static.amp.decorate(adam()).backward(net.loss, callbacks=[print])
+
+
+SCALED = {
+    # name: (keywords, whether the loss is scaled, whether the scale moves)
+    "O1": ({"level": "O1"}, True, True),
+    "a scale that stays": ({"level": "O1", "use_dynamic_loss_scaling": False, "init_loss_scaling": 8.0}, True, False),
+    "a scale of 1 that moves": ({"level": "O1", "init_loss_scaling": 1.0}, True, True),
+    "a scale of 1 that stays": (
+        {"level": "O1", "use_dynamic_loss_scaling": False, "init_loss_scaling": 1.0},
+        False,
+        False,
+    ),
+    "O0": ({"level": "O0"}, False, False),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_whether_the_loss_is_scaled(name):
+    """Section 1.1: no scale at O0, nor where it is 1 and stays 1."""
+    keywords, scaled, moves = SCALED[name]
+    net, _ = two_programs(**keywords)
+    assert (net.optimizer.found_inf is not None) is scaled
+    assert bool(nets.nodes(net.main, "IsNaN")) is scaled
+    assert any("num_good_steps" in name for name in net.main.persistables) is moves
+    assert net.main.outputs == [net.loss.name], "the scaled loss is no output"
+    net.start()
+    loss, held = net.step({"x": np.ones((2, 4), np.float32)}, [net.loss, net.optimizer.get_scaled_loss()])
+    factor = net.optimizer.options.init_loss_scaling if scaled else 1.0
+    np.testing.assert_allclose(held, factor * loss.astype(np.float32), rtol=1e-6)
+    assert (net.optimizer.state_dict(net.scope) != {}) is scaled
+
+
+def test_the_state_is_that_of_the_global_scope_unless_another_is_given():
+    net, _ = two_programs(level="O1")
+    net.start()
+    with scope_guard(net.scope):
+        held = net.optimizer.state_dict()
+        net.optimizer.update_scale(4.0)
+        assert net.optimizer.state_dict(net.scope)["scale"] == 4.0
+        net.optimizer.load_state_dict(held)
+    assert net.optimizer.state_dict(net.scope) == held
+
+
 # ---- amp_init ----
 
 
@@ -287,6 +353,7 @@ AMP_INIT = {
     # name: (decorate's keywords, use_fp16_test, the weight's type, whether the test program becomes low)
     "pure": ({"use_pure_fp16": True}, False, np.float16, True),
     "pure, use_fp16_test": ({"use_pure_fp16": True}, True, np.float16, True),
+    "O2": ({"level": "O2"}, False, np.float16, True),
     "O1": ({"level": "O1"}, False, np.float32, False),
     "O1, use_fp16_test": ({"level": "O1"}, True, np.float32, True),
 }

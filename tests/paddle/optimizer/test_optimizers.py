@@ -104,6 +104,13 @@ def test_the_signature_is_paddles(optimizer, names, defaults):
     assert all(p.kind is p.POSITIONAL_OR_KEYWORD for p in found.values())
 
 
+@pytest.mark.parametrize("kind", ALL)
+def test_two_optimizers_of_equal_settings_are_two(kind):
+    first, second = kind(0.1), kind(0.1)
+    assert first != second
+    assert len({first, second}) == 2
+
+
 @needs_torch
 @pytest.mark.parametrize(("optimizer", "theirs", "options"), TORCH.values(), ids=TORCH)
 def test_ten_steps_of_a_linear_model_as_torch(optimizer, theirs, options):
@@ -306,6 +313,7 @@ def test_small_updates_stall_without_masters(caplog):
     for _ in range(20):
         without.run({"g_w": g})
         held.run({"g_w": g})
+    assert set(without.main.updates) == {"w"}
     np.testing.assert_array_equal(without.scope["w"], w.astype(np.float16))
     np.testing.assert_allclose(held.scope["w_fp32_master_0"], 1 - 20e-4, rtol=1e-6)
     assert (held.scope["w"] < 1).all()
@@ -327,6 +335,7 @@ def test_programs_that_train_one_parameter_share_its_master():
 
 def test_float32_parameters_have_no_master():
     ours = gradient_fed(Adam(multi_precision=True), {"w": draw(2)})
+    assert "Cast" not in {node.op_type for node in ours.main.model.graph}
     assert not [name for name in ours.scope if "master" in name]
 
 
