@@ -23,6 +23,9 @@ _CANNOT_TELL = 3  # the script's exit status where this machine lacks gcc, or th
 _REFUSED_SOURCES = {
     "exported/convmodel_bf16_already/dynamo_op22.onnx": "wrong on purpose: convolutions of bfloat16 with float32",
 }
+# Nodes that may be added on the CPU, all of them about sizes that the exporter computes with: casts of the square root
+# of one, which stay with it, and Gathers that a fusion of ONNX Runtime takes out of the source alone.
+_ADDED = {"exported/small_encoder/torchscript.onnx": {"Cast": 2, "Gather": 2}}
 
 WAYS: dict[str, dict[str, Any]] = {
     "auto": {},
@@ -61,11 +64,17 @@ def test_no_more_nodes_on_the_cpu(
             continue
         after = sum(result["cpu"].values())
         told.append(f"{after} by {way}")
-        if after > before:
+        if after > before + _excused(name, source["cpu"], result["cpu"]):
             added = [node for node in result["cpu_nodes"] if node not in source["cpu_nodes"]]
             faults.append(f"{way}: {after} nodes on the CPU instead of {before}, among them {added[:10]}")
     record_property("summary", f"{', '.join(told)}, {time.perf_counter() - start:.1f} s")
     assert not faults, "\n".join(faults)
+
+
+def _excused(name: str, before: dict[str, int], after: dict[str, int]) -> int:
+    """Count the nodes on the CPU, by operator, that the table lets a model have beyond its source's."""
+    allowed = _ADDED.get(name, {})
+    return sum(max(0, min(count, after.get(op, 0) - before.get(op, 0))) for op, count in allowed.items())
 
 
 def place(*models: pathlib.Path) -> dict[str, Any]:
