@@ -391,12 +391,17 @@ def small_encoder(root: pathlib.Path) -> Built:
 
 @_register("dynamo", small=True)  # the tracing exporter has no RMSNorm
 def small_decoder(root: pathlib.Path) -> Built:
+    import torch
+
     from corpus.small_modules import Decoder
 
     del root
     past = {"past_key": normal(11, 1, 2, 12, 16), "past_value": normal(12, 1, 2, 12, 16)}
-    feed = {"ids": token_ids(1, 5, 300), **past}
-    return Built(perturb_norms(Decoder()), feed, ["logits", "key", "value"], {name: {2: "past"} for name in past})
+    positions = torch.arange(12, 17)
+    mask = (torch.arange(17) <= positions.unsqueeze(1)).to(torch.int64)  # what is seen: the past, and up to oneself
+    feed = {"ids": token_ids(1, 5, 300), "positions": positions, "mask": mask, **past}
+    axes = {"mask": {1: "seen"}, **{name: {2: "past"} for name in past}}
+    return Built(perturb_norms(Decoder()), feed, ["logits", "key", "value"], axes)
 
 
 @_register(small=True)
@@ -404,7 +409,7 @@ def small_unet(root: pathlib.Path) -> Built:
     from corpus.small_modules import UNet
 
     del root
-    return Built(perturb_norms(UNet()), {"pixels": image(2, 3, 64)}, ["scores", "mask"], {"pixels": {0: "batch"}})
+    return Built(perturb_norms(UNet()), {"pixels": image(1, 3, 32)}, ["scores", "labels"], {"pixels": {0: "batch"}})
 
 
 @_register(small=True)

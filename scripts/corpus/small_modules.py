@@ -28,7 +28,7 @@ class Encoder(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 class Decoder(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """One step of a causal decoder: RMS norms, rotary positions, grouped heads, a gated feed-forward, past keys."""
+    """One step of a causal decoder: RMS norms, rotary positions, grouped heads, past keys, a mask, gates."""
 
     HEADS, GROUPS, SIZE = 4, 2, 16
 
@@ -42,18 +42,17 @@ class Decoder(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.gate, self.up = nn.Linear(width, 96, bias=False), nn.Linear(width, 96, bias=False)
         self.down = nn.Linear(96, width, bias=False)
 
-    def forward(self, ids: Tensor, past_key: Tensor, past_value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, ids: Tensor, positions: Tensor, mask: Tensor, past_key: Tensor, past_value: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits, and keys and values with those of `ids` appended."""
         hidden = self.tokens(ids)
         normed = self.before(hidden)
-        past, length = past_key.shape[2], ids.shape[1]
-        positions = torch.arange(length) + past
         key = torch.cat([past_key, self._turn(self._heads(self.key(normed)), positions)], 2)
         value = torch.cat([past_value, self._heads(self.value(normed))], 2)
         query = self._turn(self._heads(self.query(normed)), positions)
         scores = query @ key.repeat_interleave(2, 1).transpose(2, 3) / self.SIZE**0.5
-        seen = torch.arange(past + length) <= positions.unsqueeze(1)
-        scores = scores.masked_fill(~seen, torch.finfo(torch.float32).min)
+        scores = scores.masked_fill(mask == 0, torch.finfo(torch.float32).min)
         mixed = torch.softmax(scores, -1) @ value.repeat_interleave(2, 1)
         hidden = hidden + self.out(mixed.transpose(1, 2).flatten(2))
         normed = self.between(hidden)
@@ -76,7 +75,7 @@ def _block(channels: int, to: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Segmentation: down by pooling, up by transposed convolution and by interpolation, skips, and a mask."""
+    """Segmentation: down by pooling, up by transposed convolution and by interpolation, skips, and labels by ArgMax."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,18 +84,20 @@ class UNet(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.head = nn.Conv2d(16, 5, 1)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the scores of every class and pixel, and whether a pixel is of class 0."""
+        """Return the scores of every class and pixel, and the label of every pixel."""
         first = self.first(pixels)
         second = self.second(F.max_pool2d(first, 2))
         lowest = self.lowest(F.avg_pool2d(second, 2))
         second = self.merge_second(torch.cat([self.up(lowest), second], 1))
         up = F.interpolate(second, scale_factor=2.0, mode="bilinear", align_corners=False)
         scores = self.head(self.merge_first(torch.cat([up, first], 1)))
-        return scores, torch.softmax(scores, 1)[:, 0] > 0.25
+        return scores, scores.argmax(1)
 
 
 class Detector(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """Detection: depthwise convolutions, boxes on a grid, the best by TopK, and suppression by their overlaps."""
+
+    BEST = 5
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,19 +106,23 @@ class Detector(nn.Module):  # type: ignore[misc]  # torch is untyped here
             layers += [nn.Conv2d(channels, channels, 3, 2, 1, groups=channels), nn.Conv2d(channels, to, 1)]
             layers += [nn.BatchNorm2d(to), nn.Hardswish()]
         self.backbone, self.boxes, self.scores = nn.Sequential(*layers), nn.Conv2d(48, 4, 1), nn.Conv2d(48, 6, 1)
+        with torch.no_grad():  # else all the scores would be the same but for the fourth digit
+            for layer in (*layers, self.scores):
+                if isinstance(layer, nn.Conv2d):
+                    layer.weight.mul_(3)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the corners of the best boxes, their scores, labels, and whether each is kept."""
+        """Return the corners of the best boxes, their scores, labels, and whether no better one covers it."""
         features = self.backbone(pixels)
-        best, labels = self.scores(features).flatten(2).sigmoid().max(1)
-        scores, order = torch.topk(best, 20, dim=1)
+        best, labels = self.scores(features).flatten(2).max(1)
+        scores, order = torch.topk(best, self.BEST, dim=1)
         boxes = self._corners(features).gather(1, order.unsqueeze(-1).expand(-1, -1, 4))
         low = torch.maximum(boxes[:, :, None, :2], boxes[:, None, :, :2])
         high = torch.minimum(boxes[:, :, None, 2:], boxes[:, None, :, 2:])
         shared = (high - low).clamp(min=0).prod(-1)
         area = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
         overlap = shared / (area[:, :, None] + area[:, None, :] - shared)
-        kept = ((overlap > 0.5) & torch.ones(20, 20, dtype=torch.bool).triu(1)).sum(1) == 0
+        kept = ((overlap > 0.5) & torch.ones(self.BEST, self.BEST, dtype=torch.bool).triu(1)).sum(1) == 0
         return boxes, scores, labels.gather(1, order), kept
 
     def _corners(self, features: Tensor) -> Tensor:
