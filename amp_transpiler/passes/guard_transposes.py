@@ -86,8 +86,8 @@ def _inserted_cast(value: ir.Value, to: int) -> ir.Value | None:
 def _guard(node: ir.Node, side: int, names: Callable[[], NameAllocator]) -> bool:
     """Rewrite a product whose operand on `side` is transposed and whose other one is a matrix of weights."""
     operand, weights = node.inputs[side], node.inputs[1 - side]
-    tensor = constant_of(weights)
-    if operand is None or tensor is None or len(tensor.shape) != 2:
+    matrix = _matrix(weights)
+    if operand is None or not matrix:
         return False
     transpose = _producer_before_scaling(operand)
     perm = _perm(transpose)
@@ -97,11 +97,22 @@ def _guard(node: ir.Node, side: int, names: Callable[[], NameAllocator]) -> bool
     if side == 0 and transpose is operand.producer() and perm[-1] == len(perm) - 1:
         _transpose_last(node, transpose, perm, builder)
     else:
-        shape = np.array([1] * (len(perm) - 2) + list(tensor.shape.numpy()), np.int64)
+        shape = np.array([1] * (len(perm) - 2) + matrix, np.int64)
         same = builder.node("Reshape", [weights, builder.constant(shape)], dtype=ir.DataType.FLOAT16)
         same.shape = ir.Shape(shape.tolist())
         node.replace_input_with(1 - side, same)
     return True
+
+
+def _matrix(weights: ir.Value | None) -> list[int]:
+    """Return the sizes of a constant matrix, or of one that is transposed before it is read; else an empty list."""
+    tensor = constant_of(weights)
+    if tensor is not None:
+        return list(tensor.shape.numpy()) if len(tensor.shape) == 2 else []
+    transpose = None if weights is None else weights.producer()
+    if transpose is None or transpose.op_type != "Transpose" or not is_standard(transpose):
+        return []
+    return _matrix(transpose.inputs[0])[:: 1 if _perm(transpose) == [0, 1] else -1]
 
 
 def _transpose_last(node: ir.Node, transpose: ir.Node, perm: list[int], builder: NodeBuilder) -> None:

@@ -37,6 +37,20 @@ ROWS = {
         w(4, 3),
         ["Transpose", "MatMul", "Transpose", "Relu", "MatMul", "Add"],
     ),
+    "weights transposed": (
+        "[5,2,4] x",
+        "[2,5,3]",
+        T.format([1, 0, 2]) + " [v] v = Transpose <perm = [1, 0]> (w) [m] y = MatMul (t, v)",
+        w(3, 4),
+        ["Transpose", "MatMul", "Transpose"],
+    ),
+    "transposed weights on the left": (
+        "[4,2,5] x",
+        "[2,3,5]",
+        T.format([1, 0, 2]) + " [v] v = Transpose (w) [m] y = MatMul (v, t)",
+        w(4, 3),
+        ["Transpose", "Transpose", "Constant", "Reshape", "MatMul"],
+    ),
     "within the rows": ("[5,2,4] x", "[5,4,3]", T.format([0, 2, 1]) + " [m] y = MatMul (t, w)", w(2, 3), None),
     "a batch of weights": ("[5,2,4] x", "[2,5,3]", T.format([1, 0, 2]) + " [m] y = MatMul (t, w)", w(2, 4, 3), None),
     "something between": (

@@ -56,8 +56,9 @@ SCAN = (
         ("t = Transpose <perm = [1, 2, 0]> (x) y = MatMul (t, w)", (5, 2, 4), (5, 3)),
         ("t = Transpose <perm = [1, 0, 2]> (x) y = MatMul (w, t)", (4, 2, 5), (3, 4)),
         ("t = Transpose <perm = [1, 0, 2]> (x) s = Mul (t, k) y = MatMul (s, w)", (5, 2, 4), (4, 3)),
+        ("t = Transpose <perm = [1, 0, 2]> (x) v = Transpose (w) y = MatMul (t, v)", (5, 2, 4), (3, 4)),
     ],
-    ids=["batch first", "batch last", "weights on the left", "scaled"],
+    ids=["batch first", "batch last", "weights on the left", "scaled", "weights transposed"],
 )
 def test_a_transposed_batch_crashes(saved, nodes, shape, weights):
     sizes = ", ".join(map(str, shape))
