@@ -19,8 +19,12 @@ pytestmark = pytest.mark.slow
 
 # Made wrong on purpose: its convolutions read bfloat16 and float32. The message must name the first of them.
 BROKEN = {"exported/convmodel_bf16_already/dynamo_op22.onnx": "node_Conv_20"}
-# What ONNX Runtime's CPU provider does not run in fp32, so that there is nothing to compare with.
-CANNOT_RUN = {"exported/mlp_bf16_already/dynamo.onnx": "it is bfloat16 already, and that provider has no such Gemm"}
+# Models that hold a 16-bit format already: in that format there is nothing to do, and they are copied.
+ALREADY = {
+    "exported/convmodel_fp16_already/dynamo.onnx": "float16",
+    "exported/convmodel_fp16_already/torchscript.onnx": "float16",
+    "exported/mlp_bf16_already/dynamo.onnx": "bfloat16",
+}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -50,7 +54,7 @@ def test_converts(
     told = report.verdict if judged.values else f"{report.verdict}; {judged.told}"
     record_property(verdicts.PROPERTY, verdicts.row(name, level, dtype, report.verdict_word, told, contradicted))
     words = ("verified", "plausible") if level == "auto" else ("compared",)
-    assert (report.verdict_word in words) == (name not in CANNOT_RUN), report.verdict
+    assert report.verdict_word in (("not checked",) if ALREADY.get(name) == dtype else words), report.verdict
     _assert_same_interface(model, onnx.load(written, load_external_data=False))
     record_property(PROPERTY, judged.measured)
     took = f"{len(report.repaired)} repaired, {time.perf_counter() - start:.1f} s"
@@ -89,4 +93,4 @@ def test_named_exceptions_are_in_the_corpus(corpus: pathlib.Path) -> None:
     models = real_models(corpus)
     absent = tuple(f"{name}/" for name in models.absent)
     present = set(map(name_of, models.present))
-    assert not [name for name in {*BROKEN, *CANNOT_RUN} - present if not name.startswith(absent)]
+    assert not [name for name in {*BROKEN, *ALREADY} - present if not name.startswith(absent)]
