@@ -130,12 +130,8 @@ def convert_and_compare(
     except CannotCompare as reason:
         report.verdict = f"{Verdict.STRUCTURE_ONLY}: {reason}"
         report.notes = (*report.notes, f"not compared with the fp32 model: {reason}")
-        return (
-            program,
-            conversion,
-            "",
-            Basis(source, policy, reference),
-        )  # users' sessions may run what emulation cannot
+        # Users' sessions may run what emulation cannot, so the samples are kept for them.
+        return program, conversion, "", Basis(source, policy, reference)
     report.repaired = tuple(forced)
     failure = judge(report, reference, failing, policy.limits)
     return program, conversion, failure, Basis(source, policy, reference)

@@ -107,6 +107,12 @@ def test_a_name_too_odd_for_two_files_is_refused_at_once(tmp_path, name, words):
     assert len(names(tmp_path)) == 1
 
 
+def test_a_name_too_long_for_weights_is_refused_before_they_are_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(ir.external_data, "unload_from_model", None)
+    with pytest.raises(OutputError, match="File name too long"):
+        save(proto(), tmp_path / f"{'n' * 240}.onnx", external=True)
+
+
 # ---- what is replaced ----
 
 
@@ -401,6 +407,23 @@ def test_a_write_that_fails_is_an_output_error_where_the_place_is_at_fault(
     np.testing.assert_array_equal(held(tmp_path / "m.onnx"), weights(1))
 
 
+@pytest.mark.skipif(not pathlib.Path("/proc").exists(), reason="reads /proc")
+def test_an_error_that_is_told_once_is_not_missed(tmp_path, monkeypatch):
+    """Linux tells of a lost write at the first flush alone."""
+    told, fsync = [], os.fsync
+
+    def failing(handle):
+        if pathlib.Path(f"/proc/self/fd/{handle}").readlink().suffix == ".data" and not told:
+            told.append(handle)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OutputError, match="Input/output error"):
+        save(proto(), tmp_path / "m.onnx", external=True)
+    assert names(tmp_path) == []
+
+
 @pytest.mark.parametrize("step", ["unload_from_model", "data_name"])
 def test_weights_that_cannot_be_written_leave_nothing(tmp_path, monkeypatch, step):
     ours(tmp_path)
@@ -591,6 +614,15 @@ def test_no_file_of_the_source_is_written(tmp_path, writer, place):
             WRITERS[writer](source, tmp_path / place)
     assert {name: (tmp_path / name).read_bytes() for name in before} == before
     assert not list(tmp_path.rglob(".amp*"))
+
+
+def test_a_model_does_not_replace_weights_of_another_one_in_use(tmp_path):
+    program = load(external(tmp_path))
+    before = (tmp_path / "w.safetensors").read_bytes()
+    with pytest.raises(OutputError, match="external data of a model in use"):
+        save(proto(2), tmp_path / "links" / "w.safetensors")
+    assert (tmp_path / "w.safetensors").read_bytes() == before
+    np.testing.assert_array_equal(program.model.graph.initializers["w"].const_value.numpy(), weights(1))
 
 
 def test_a_checkpoint_does_not_replace_weights_in_use(tmp_path):

@@ -133,6 +133,16 @@ def test_a_failed_write_leaves_everything_as_it_was(fault, door, place, capsys, 
     assert not list(place.rglob(".*"))
 
 
+@pytest.mark.parametrize("fault", ["the checker refuses", "the numbers are wrong", "the file is refused"])
+def test_the_report_of_a_refused_result_says_failed(fault, place, monkeypatch):
+    plant, said = FAULTS[fault]
+    plant(monkeypatch)
+    with pytest.raises(CheckFailed) as caught:
+        amp.transpile(place / "models" / "bad.onnx", inputs=FEEDS, **STRICT)
+    assert caught.value.report.verdict.startswith("failed: ")
+    assert said in caught.value.report.verdict
+
+
 # ---- levels, policies, presets, formats ----
 
 WAYS = {
