@@ -197,6 +197,30 @@ def test_values_that_become_non_finite_and_other_shapes_need_no_limit(fault, way
     assert folder_hash(place) == before
 
 
+# One label of three differs: options -> whether that is let pass.
+LABELS = {
+    "auto": ({}, False),
+    "O2, no limit": ({"level": "O2"}, True),
+    "O2, a tolerance": ({"level": "O2", "tolerance": 0.01}, False),
+    "O2, a third at most": ({"level": "O2", "mismatch": "34%"}, True),
+    "O2, less than a third": ({"level": "O2", "mismatch": 0.33}, False),
+    "O2, both": ({"level": "O2", "tolerance": 0.01, "mismatch": 0.34}, True),
+    "torch, no limit": ({"policy": "torch"}, True),
+    "torch, a tolerance": ({"policy": "torch", "tolerance": "1%"}, False),
+    "mp4, no label": ({"preset": "mp4", "mismatch": 0.0}, False),
+}
+
+
+@pytest.mark.parametrize("door", ["path to path", "command"])
+@pytest.mark.parametrize("row", LABELS)
+def test_labels_that_differ_are_judged_by_their_limit(row, door, place, capsys, monkeypatch):
+    options, passes = LABELS[row]
+    FAULTS["users' sessions tell another label"][0](monkeypatch)
+    status, message = DOORS[door](place, capsys, **options, target="cpu")
+    assert status == (not passes), message
+    assert (place / "empty" / "bad.onnx").exists() == passes
+
+
 def test_the_given_data_are_what_is_compared_on(place, capsys):
     """Made-up inputs are near 1; of these, a product is beyond float16."""
     large = {"x": FEEDS["x"] * np.float32(60_000)}
