@@ -123,6 +123,8 @@ MAPS = {
     "finer: an image made larger": ((2, 3, 16, 16), (2, 6, 32, 32), False),
     "an image from an image": ((2, 6, 16, 16), (2, 6, 16, 16), False),
     "channels last": ((2, 16, 12, 3), (2, 6, 16, 12), True),
+    "channels last, as many classes as columns": ((2, 16, 12, 3), (2, 12, 16, 12), True),
+    "channels last, an image from an image": ((2, 16, 12, 3), (2, 3, 16, 12), False),
     "a volume": ((1, 1, 8, 8, 8), (1, 6, 8, 8, 8), True),
     "a map of a volume": ((1, 1, 8, 8, 8), (1, 6, 8, 8), False),
     "no image": ((2, 8), (2, 6, 16, 16), False),
@@ -168,6 +170,12 @@ def test_softmax_before_opset_13_joins_axes(opset, attributes, axis, joined):
     model = parse(f"(float[2, 3, 4, 5] x) => (float[2, 3, 4, 5] y) {{ y = Softmax {attributes} (x) }}", opset=opset)
     kind = settled(output_kinds(ir.from_proto(model), {})["y"], np.zeros((2, 3, 4, 5), np.float32))
     assert (kind.reading, kind.axis, kind.joined) == ("scores", axis, joined)
+
+
+@pytest.mark.parametrize(("sizes", "reading"), [((2, 6), "scores"), ((1, 2, 6), "scores"), ((3, 4), "numbers")])
+def test_joined_classes_are_kept_by_a_reshape_or_are_lost(sizes, reading):
+    body = f"s = Softmax (z) o = Constant <value_ints = [{', '.join(map(str, sizes))}]> () y = Reshape (s, o)"
+    assert read(body, sizes, opset=12)[0] == reading
 
 
 @pytest.mark.parametrize(
