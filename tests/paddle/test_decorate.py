@@ -75,6 +75,11 @@ def test_use_fp16_guard_is_use_pure_fp16_unless_given(name):
     assert decorated(**kwargs).use_guard is guard
 
 
+@pytest.mark.parametrize("promote", [False, True])
+def test_promotion_is_what_is_asked_for(promote):
+    assert decorated(use_promote=promote).use_promote is promote
+
+
 @pytest.mark.parametrize(("given", "set_by"), [(None, True), (True, True), (False, False)])
 def test_master_weight_switches_the_optimizers_multi_precision_on(given, set_by):
     """Section 1.1: anything but False does, in the second overload only."""

@@ -15,7 +15,7 @@ from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import data, program_guard
 from amp_transpiler.paddle.optimizer import SGD, Adam, Adamax, AdamW, Lamb, Momentum, lr
 from amp_transpiler.paddle.regularizer import L1Decay, L2Decay
-from tests.paddle.optimizer.programs import gradient_fed, linear
+from tests.paddle.optimizer.programs import gradient_fed, linear, started
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch, the oracle, is not installed"
@@ -363,6 +363,22 @@ def test_a_bad_step_leaves_everything_as_it_was(kind, dtype):
     assert ours.state("@lr_step@_0") == 3
     for name in clean.scope:
         np.testing.assert_array_equal(ours.scope[name], clean.scope[name], err_msg=name)
+
+
+@pytest.mark.parametrize("shape", [[], [1]])
+def test_a_flag_of_one_element_changes_no_shape(shape):
+    """The powers of beta are scalars, and stay so."""
+    main, startup = Program(), Program()
+    with program_guard(main, startup):
+        create_persistable(Persistable("w", "parameter"), (2,), 1.0)
+        made = Adam(0.1)
+        made.found_inf = data("bad", shape, "bool").value
+        made.apply_gradients([(main.var("w"), data("g", [2]))])
+    assert ("Reshape" in {node.op_type for node in main.model.graph}) is (shape == [1])
+    ours = started(main, startup)
+    before = {name: np.shape(value) for name, value in ours.scope.items()}
+    ours.run({"g": draw(2), "bad": np.zeros(shape, bool)})
+    assert {name: np.shape(value) for name, value in ours.scope.items()} == before
 
 
 def test_momentum_still_moves_in_a_bad_step():

@@ -58,8 +58,8 @@ class AmpOptions:
     init_loss_scaling: float
     dynamic: bool
     rule: ScalingRule
-    fp32_params: bool = False
-    weight_grad_reduce: str = "fp32"
+    fp32_params: bool
+    weight_grad_reduce: str
 
     @property
     def level(self) -> str:
