@@ -15,6 +15,8 @@ from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.static.amp.loss_scaling import (
     ScalingRule,
     check_finite_and_unscale,
+    is_count,
+    is_positive,
     update_loss_scaling,
     zero_if,
 )
@@ -151,6 +153,38 @@ def test_the_check_looks_at_what_is_left_after_narrowing():
 def test_large_float32_gradients_are_not_taken_for_overflow():
     grads = [np.full(8, 3e38, np.float32), np.full(8, -3e38, np.float32)]
     assert not check(grads, 1.0)[1]
+
+
+def test_no_gradients_are_finite():
+    assert check([], 128.0) == ([], False)
+
+
+@pytest.mark.parametrize(("count", "sums"), [(1, 0), (2, 1), (3, 1)])
+def test_the_check_is_one_sum_over_all(count, sums):
+    main = static.Program()
+    with static.program_guard(main, static.Program()):
+        grads = [static.data(f"g{i}", [2], "float32").value for i in range(count)]
+        check_finite_and_unscale(main.builder(), grads, main.builder().constant(np.float32(2)))
+    assert len(nets.nodes(main, "Sum")) == sums
+    assert len(nets.nodes(main, "IsNaN")) == 1
+
+
+POSITIVE = [1, 0.5, 1.5e-45, 3.4028234e38, np.float32(2), np.int64(3), np.float16(0.5), np.uint8(1)]
+NOT_POSITIVE = [0, 0.0, -1, -0.5, 1e-46, 3.5e38, 10**39, 10**400, float("nan"), float("inf"), True, "1", None, [1]]
+
+
+@pytest.mark.parametrize("value", POSITIVE + NOT_POSITIVE, ids=str)
+def test_positive_numbers_are_those_that_float32_holds(value):
+    assert is_positive(value) is any(value is one for one in POSITIVE)
+
+
+COUNTS = [(1, 1), (5, 1), (2**31 - 1, 1), (np.int32(3), 1), (0, 0), (np.uint8(0), 0)]
+NO_COUNTS = [(0, 1), (-1, 0), (2**31, 1), (True, 0), (1.0, 1), ("1", 1), (None, 0), (np.float32(1), 1), (4, 5)]
+
+
+@pytest.mark.parametrize(("value", "least"), COUNTS + NO_COUNTS, ids=str)
+def test_counts_are_those_that_int32_holds(value, least):
+    assert is_count(value, least) is any(value is one for one, low in COUNTS if low == least)
 
 
 # ---- in a program: the overflow is real ----
