@@ -41,6 +41,20 @@ def test_several_targets_and_a_target_that_is_read():
     check_by_differences(text, {"x": some(2, 3), "b": some(3)})
 
 
+def test_no_gradient_passes_integers():
+    """The largest element is chosen by an index: its gradient is that of the product alone."""
+    text = graph("float[2,3] x", "i = ArgMax<axis=1>(x) c = CastLike(i, x) y = Mul(x, c)")
+    check_by_differences(text, {"x": some(2, 3)})
+
+
+def test_a_value_that_leaves_twice_from_a_branch():
+    body = """y, z = If (c) <then_branch = t () => (float[3] p, float[3] p) { p = Mul(x, x) },
+                             else_branch = e () => (float[3] q, float[3] r) { q = Neg(x) r = Abs(x) }>"""
+    text = graph("bool c, float[3] x", body, outputs="float y, float z")
+    for condition in (True, False):
+        check_by_differences(text, {"c": np.array(condition), "x": some(3)})
+
+
 def test_a_symbolic_batch_is_summed_over():
     made, _ = gradient_model(
         onnx.parser.parse_model(graph("float[N,3] x, float[3] b, float[1,3] c", "m = Add(x, b) y = Mul(m, c)"))

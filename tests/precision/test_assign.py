@@ -11,6 +11,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.types import propagate_types
@@ -18,6 +19,7 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.rules import Rules
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.choice import Request, choose_policy
@@ -353,6 +355,7 @@ WIDENED = {
     # name of the node: (precision, part of the reason)
     "product": ("high", "computed in float16 before"),
     "plain": ("high", "float32 before"),
+    "own": ("high", "float32 before"),
     "branch": ("untouched", "no precision of its own"),
     "inner": ("high", "float32 before"),
     "shape": ("untouched", "no precision of its own"),
@@ -362,12 +365,13 @@ WIDENED = {
 
 def test_a_program_that_only_becomes_float32():
     model = parse(
-        """(float16[2,4] x, bool c) => (float[2,4] y, int64[2] s, int64[2] t) {
-            [product] h = MatMul (x, w) [back] f = Cast <to = 1> (h) [plain] r = Relu (f)
+        """(float16[2,4] x, bool c) => (float[2,4] y, int64[2] s, int64[2] t, float[2,4] o) {
+            [product] h = MatMul (x, w) [back] f = Cast <to = 1> (h) [plain] r = Relu (f) [own] o = my.domain.Cast (r)
             [branch] y = If (c) <then_branch = a () => (float[2,4] p) { [inner] p = Exp (r) },
                                  else_branch = b () => (float[2,4] q) { q = Neg (r) }>
             [shape] s = Cast <to = 7> (k) [count] t = Abs (s)
         }""",
+        imports=', "my.domain": 1',
         w=W.astype(np.float16),
         k=W[0, :2],
     )
@@ -376,6 +380,17 @@ def test_a_program_that_only_becomes_float32():
     for name, (precision, reason) in WIDENED.items():
         assert decisions[name] == precision
         assert reason in reasons[name]
+
+
+def test_constants_that_were_measured_are_not_measured_again():
+    class Measured(RangeFaults):
+        def of(self, value):
+            return "measured before" if constant_of(value) is not None else ""
+
+    model = ir.from_proto(parse("(float[2,4] x) => (float[2,4] y) { [a] y = MatMul (x, w) }", w=W))
+    propagate_types(model)
+    found = assign(model, choose_policy(Request(level="O2")), Measured(FLOAT16))
+    assert found.decisions[model.graph[0]].reason == "measured before"
 
 
 MUST_STAY = {
