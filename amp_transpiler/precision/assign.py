@@ -137,11 +137,9 @@ class _Assigner:
 
     def _reconsider(self, node: ir.Node) -> list[ir.Value]:
         """Decide about a float32 node again; return the values that some node computes or reads low since."""
-        decision = self._decisions.get(node)
-        if decision is None or decision.precision != "high" or self._constraint(node).form is None:
+        if self._decisions[node].precision != "high" or self._constraint(node).form is None:
             return []
-        again = self._decide(node)
-        return self._note(node, again) if again.precision == "low" else []
+        return self._note(node, self._decide(node))
 
     def _note(self, node: ir.Node, decision: Decision) -> list[ir.Value]:
         self._decisions[node] = decision

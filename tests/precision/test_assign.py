@@ -12,7 +12,8 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.constness import constant_of
-from amp_transpiler.graph.dtypes import FLOAT16
+from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.regions import FP16_GUARD, INCLUDE, REGION_KEY
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes
@@ -23,7 +24,7 @@ from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.rules import Rules
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.choice import Request, choose_policy
-from amp_transpiler.targets import CUDA
+from amp_transpiler.targets import CUDA, Target
 from tests import support
 from tests.support import array, parse
 
@@ -460,6 +461,71 @@ def test_force_asks_for_a_kernel_anywhere_and_for_a_schema():
     both = parse("(float[4,4] x) => (float[4,4] y) { [n] y = MatMul (x, w) }", w=W)
     with pytest.raises(OptionError, match="inside a disable_amp region as well"):
         amp.transpile(both, include="n", disable_amp="n", verify=False)
+
+
+class Knows(Target):
+    """A target with kernels for some operators, in every type."""
+
+    name, newest_opset, operators = "knows", 26, ()
+
+    def has_kernel(self, operator):
+        return operator.op_type in self.operators
+
+
+def test_force_takes_a_kernel_of_the_fallback():
+    target, fallback = Knows(), Knows()
+    target.fallback, target.operators, fallback.operators = fallback, ("Relu",), ("Erf",)
+    model = ir.from_proto(parse("(float[2] x) => (float[2] y) { [a] h = Relu (x) [b] k = Erf (h) [c] y = Neg (k) }"))
+    propagate_types(model)
+    policy = Policy(rules=Spreads(), low=FLOAT16, target=target, included=True)
+    for node in list(model.graph)[:2]:
+        node.metadata_props[REGION_KEY] = INCLUDE
+    decisions = list(assign(model, policy).decisions.values())
+    assert [decision.precision for decision in decisions] == ["low", "low", "high"]
+    assert [decision.forced for decision in decisions] == [True, True, False]
+    assert decisions[0].reason == "low by force (--include)"
+    assert "though there is no float16 kernel for Erf-13 on knows: another provider runs it" in decisions[1].reason
+    assert decisions[1].form is not None
+    model.graph[2].metadata_props[REGION_KEY] = INCLUDE
+    with pytest.raises(OptionError, match=r"'c' .Neg. cannot be float16: no float16 kernel"):
+        assign(model, policy)
+
+
+class Rounds(Spreads):
+    """Nodes that cannot be low store their results low."""
+
+    looks_ahead = False
+
+    def decide_without_form(self, _):
+        return Decision("high", "stored low", rounded=frozenset({0}))
+
+
+STORES = {
+    # name: (format, opset, whether the format can be stored there)
+    "float16 has a Cast everywhere": (FLOAT16, 11, True),
+    "bfloat16 has none at opset 12": (BFLOAT16, 12, False),
+    "bfloat16 has one at opset 13": (BFLOAT16, 13, True),
+}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_results_are_stored_low_where_a_cast_can_make_them(name):
+    low, opset, possible = STORES[name]
+    model = ir.from_proto(parse("(float[2,2] x) => (float y) { [a] y = Det (x) }", opset=opset))
+    propagate_types(model)
+    found = assign(model, Policy(rules=Rounds(), low=low, target=CUDA))
+    assert (found.decisions[model.graph[0]].reason == "stored low") is possible
+    assert (model.graph[0].outputs[0] in found.rounded_values) is possible
+    assert bool(found.without_form) is not possible
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_guard_counts_where_the_policy_says_so(counts):
+    model = ir.from_proto(parse("(float[2,4] x) => (float[2,4] y) { [a] h = MatMul (x, w) [b] y = Exp (h) }", w=W))
+    propagate_types(model)
+    model.graph[1].metadata_props[REGION_KEY] = FP16_GUARD
+    policy = dataclasses.replace(choose_policy(Request(level="O2")), use_guard=counts)
+    assert assign(model, policy).decisions[model.graph[0]].precision == ("high" if counts else "low")
 
 
 def test_a_constant_out_of_range_holds_its_reader_at_every_level():
