@@ -246,7 +246,6 @@ class OptimizerWithMixedPrecision:
         grads = [grad.value for _, grad in params_grads]
         if self.options.mode.is_pure and self.options.master_grad:
             grads = [builder.high(grad) for grad in grads]
-        self.found_inf = None
         if self._scales:
             scale = builder.reshape(self.get_loss_scaling().value, [])
             grads, found_inf = check_finite_and_unscale(builder, grads, scale)
