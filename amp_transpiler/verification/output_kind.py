@@ -113,7 +113,8 @@ def output_kinds(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, OutputK
         model: a model with types and shapes.
         feeds: the inputs of one sample, for their shapes.
     """
-    images = tuple(shape for value in feeds.values() if len(shape := tuple(np.shape(value))) >= _IMAGE)
+    arrays = [value for value in feeds.values() if isinstance(value, np.ndarray)]
+    images = tuple(tuple(array.shape) for array in arrays if array.ndim >= _IMAGE)
     known = _Known(images, opset_of(model, ""))
     found = {str(value.name): _from_graph(value, known) for value in model.graph.outputs}
     return {name: kind for name, kind in found.items() if kind is not None}

@@ -55,6 +55,8 @@ def worst_nodes(
     reference: Reference,
     low: LowFormat,
     share: float = RepairBudget().share,
+    *,
+    held: bool = False,
 ) -> dict[str, str]:
     """Return the names of the nodes with the largest errors of their own, each with a reason.
 
@@ -70,6 +72,8 @@ def worst_nodes(
         reference: inputs to run on; the first sample is used.
         low: the low format.
         share: of the low nodes, the part that may become float32 because of rounding errors.
+        held: count the rounding of a low node's result as its own error, not as that of the nodes that read it. Then a
+            node is found that is exact but for that, as integers may depend on.
 
     Raises:
         CannotCompare: one of the programs does not run with its intermediates as outputs.
@@ -82,7 +86,8 @@ def worst_nodes(
     wanted = [str(v.name) for node in prepared.model.graph for v in node.outputs if is_float32(v) and v.name]
     exact = _intermediates(prepared, wanted, reference)
     rounded = _intermediates(emulate(low_program), wanted, reference)
-    errors = {name: _error(exact[name], rounded[name], low) for name in exact if name in rounded}
+    own = _results(prepared.model.graph, candidates) if held else frozenset()
+    errors = {name: _error(exact[name], rounded[name], low, name in own) for name in exact if name in rounded}
     overflowing = {name for name, values in exact.items() if _overflows(values, low)}
     ranked = sorted(_own_errors(prepared.model.graph, errors, overflowing), key=lambda item: -item[1])
     chosen: dict[str, str] = {}
@@ -95,6 +100,11 @@ def worst_nodes(
         fault = "became non-finite" if math.isinf(own_error) else f"added an error of {own_error:.1%}"
         chosen.update(dict.fromkeys(names, f"repaired: in {low.name} it {fault}"))
     return chosen
+
+
+def _results(graph: ir.Graph, nodes: set[str]) -> frozenset[str]:
+    """Return the names of the values that the named nodes compute."""
+    return frozenset(str(value.name) for node in graph if str(node.name) in nodes for value in node.outputs)
 
 
 def _names(node: ir.Node) -> Iterator[str]:
@@ -130,8 +140,15 @@ def _own_errors(graph: ir.Graph, errors: Mapping[str, float], overflowing: set[s
             yield node, max(results) - largest
 
 
-def _error(exact: np.ndarray, rounded: np.ndarray, low: LowFormat) -> float:
-    """Return the relative norm of the difference; infinite if a finite value became, or rounds to, a non-finite one."""
+def _error(exact: np.ndarray, rounded: np.ndarray, low: LowFormat, is_held: bool) -> float:
+    """Return the relative norm of the difference; infinite if a finite value became, or rounds to, a non-finite one.
+
+    Args:
+        exact: in float32.
+        rounded: as computed, before it is rounded for the nodes that read it.
+        low: the low format.
+        is_held: it is low, so that its own rounding counts.
+    """
     if exact.shape != rounded.shape:
         return math.inf
     with np.errstate(over="ignore", invalid="ignore"):
@@ -142,7 +159,8 @@ def _error(exact: np.ndarray, rounded: np.ndarray, low: LowFormat) -> float:
         return math.inf
     expected = exact[finite].astype(np.float64)
     norm = float(np.linalg.norm(expected))
-    return float(np.linalg.norm(rounded[finite].astype(np.float64) - expected)) / norm if norm else 0.0
+    found = held if is_held else rounded.astype(np.float64)
+    return float(np.linalg.norm(found[finite] - expected)) / norm if norm else 0.0
 
 
 def _intermediates(program: Program, names: list[str], reference: Reference) -> dict[str, np.ndarray]:

@@ -122,7 +122,7 @@ def convert_and_compare(
             with phase("repair"):
                 budget.update(max(math.inf if row.nonfinite else max(row.relative, row.mismatch) for row in failing))
                 found = _nodes_to_repair(prepared, program, conversion, reference, policy, report, budget.share)
-                if not set(found) - set(forced):
+                if not found:
                     break
                 forced |= found
                 program = prepared.clone()
@@ -166,8 +166,10 @@ def _nodes_to_repair(
     share: float,
 ) -> dict[str, str]:
     """Return the nodes to make float32, with reasons; none, and a note, if intermediate values cannot be read."""
+    decided, low = conversion.assignment, policy.low
     try:
-        return worst_nodes(prepared, program, conversion.assignment, reference, policy.low, share)
+        found = worst_nodes(prepared, program, decided, reference, low, share)
+        return found or worst_nodes(prepared, program, decided, reference, low, share, held=True)
     except CannotCompare as reason:
         report.notes = (*report.notes, f"not repaired: {reason}")
         return {}

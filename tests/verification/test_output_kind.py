@@ -265,3 +265,11 @@ def test_a_conversion_reads_its_outputs_by_the_source_s_graph():
     assert {row["samples"] for row in rows.values()} == {3}
     assert rows["logits"]["top1"] == 1.0
     assert 0.9 < rows["pixels"]["iou"] <= 1.0
+
+
+def test_inputs_of_other_kinds_have_no_shape():
+    """A sequence of sequences, or of arrays of several lengths, is no array."""
+    sequence = [np.ones(2, np.float32), np.ones(3, np.float32)]
+    model = parse("(float[1,3,8,8] x, seq(float[n]) s) => (float[1,3,8,8] y) { y = Neg (x) }")
+    feeds = {"x": np.ones((1, 3, 8, 8), np.float32), "s": sequence}
+    assert amp.transpile(model, level="O2", inputs=feeds).verdict_word == "compared"

@@ -180,3 +180,18 @@ def test_the_step_of_a_repair_doubles_where_it_hardly_helped(name):
     for error in errors:
         budget.update(error)
     assert budget.share == pytest.approx(share)
+
+
+def test_a_node_whose_only_error_is_its_own_rounding_is_found_for_integers():
+    """All that it reads is exact, and no node after it computes with the rounded number and is blamed for it."""
+    feeds = {"x": array(20, 4).astype(np.float16).astype(np.float32)}
+    model = parse(
+        "(float[20,4] x) => (int64[20,1] y) { [h] h = MatMul (x, eye) [a] a = Add (h, big) y = ArgMax <axis = 1> (a) }",
+        eye=EYE,
+        big=np.float32(30000.0),
+    )
+    assert amp.transpile(model, level="O2", inputs=feeds).outputs["y"].mismatched
+    report = amp.transpile(model, level="auto", inputs=feeds)
+    assert report.verdict.startswith("verified: all 20 integers agree with fp32")
+    assert report.repaired == ("a",)
+    assert support.decisions(report)["h"] == "low"

@@ -287,7 +287,7 @@ def test_labels_that_differ_are_judged(options, expected):
 
 
 def test_labels_that_cannot_be_repaired_fail_at_auto(monkeypatch, tmp_path):
-    monkeypatch.setattr("amp_transpiler.verification.verify.worst_nodes", lambda *_: {})
+    monkeypatch.setattr("amp_transpiler.verification.verify.worst_nodes", lambda *_, **__: {})
     with pytest.raises(amp.CheckFailed, match="199 of 200 integers differ"):
         amp.transpile(LABELS, tmp_path / "out.onnx", inputs={"x": SCORES}, tolerance="0.01%")
     assert not list(tmp_path.iterdir())
