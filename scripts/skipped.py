@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Print what a run of CI left out, and why: one table over all its test runs and downloads.
 
-    python scripts/skipped.py FOLDER [--expect NAME ...]
+    python scripts/skipped.py FOLDER [--expect NAME ...] [--left-out WHAT]
 
 FOLDER holds a record of each run, NAME.jsonl: of pytest (--record), or of fetch_corpus.py and export_corpus.py
 (--record). A test that one run skips and another runs is no gap; the table says where it ran. Runs that --expect names
-and that left no record are told, too.
+and that left no record are told, too, and so is what was left out on purpose.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ def main() -> int:
     options = _options()
     runs = [read(path) for path in sorted(options.folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)]
     print("\n".join(table(runs, options.expect)))
+    if options.left_out:
+        print(f"\nleft out on purpose: {options.left_out}")
     return 0
 
 
@@ -69,6 +71,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--expect", nargs="*", default=[], metavar="NAME", help="runs that should have left a record")
+    parser.add_argument("--left-out", metavar="WHAT", default="", help="what these runs do not try at all")
     return parser.parse_args()
 
 
