@@ -1,6 +1,7 @@
 """What is installed: the wheel and the source distribution, built as pip builds them, and looked into."""
 
 import email
+import os
 import pathlib
 import shutil
 import subprocess
@@ -107,6 +108,15 @@ def test_the_wheel_installs_the_command(wheel):
     with zipfile.ZipFile(wheel) as archive:
         text = archive.read(f"{INFO}/entry_points.txt").decode()
     assert text.split() == ["[console_scripts]", "amp-transpile", "=", "amp_transpiler.cli:main"]
+
+
+def test_the_wheel_converts_a_model_by_itself(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    shutil.copy(ROOT / "models" / "rocm_convnet.onnx", tmp_path / "m.onnx")
+    command = [sys.executable, "-m", "amp_transpiler", "m.onnx", "--no-verify"]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")}, check=True)
+    assert (tmp_path / "m.fp16.onnx").is_file()
 
 
 def test_the_source_distribution_has_tests_scripts_documents_and_news(source):
