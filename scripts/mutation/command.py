@@ -27,7 +27,7 @@ from mutation.mutants import Mutant, all_mutants, changed_lines, drawn
 from mutation.record import Fate, Record
 from mutation.report import score, survivors, table
 from mutation.scratch import Scratch
-from mutation.tables import ROOT, SURVIVORS, Module, equivalents, modules
+from mutation.tables import ROOT, SURVIVORS, Module, equivalents, modules, stale
 
 _REPORT = ROOT / "docs" / "benchmarks" / "mutation.md"
 _MARK = "<!-- table: scripts/mutate --report -->\n"
@@ -43,6 +43,8 @@ def main() -> int:
         known = ", ".join(module.name for module in modules())
         print(f"mutate: unknown module {', '.join(sorted(unknown))} (known: {known})", file=sys.stderr)
         return 2
+    for entry in stale(equivalents()):
+        print(f"mutate: equivalent.toml: {entry.module} has this line no more: {entry.line}", file=sys.stderr)
     options.state.mkdir(parents=True, exist_ok=True)
     record = Record(options.state)
     count = None if options.all else options.count

@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 import tomllib
 
-__all__ = ["EQUIVALENT", "MODULES", "ROOT", "SURVIVORS", "Equivalent", "Module", "equivalents", "modules"]
+__all__ = ["EQUIVALENT", "MODULES", "ROOT", "SURVIVORS", "Equivalent", "Module", "equivalents", "modules", "stale"]
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODULES = pathlib.Path(__file__).with_name("modules.toml")
@@ -45,3 +45,12 @@ def modules() -> list[Module]:
 
 def equivalents() -> list[Equivalent]:
     return [Equivalent(**row) for row in tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")).get("mutant", [])]
+
+
+def stale(entries: list[Equivalent]) -> list[Equivalent]:
+    """Return the entries whose lines are no longer in their module."""
+
+    def lines(module: str) -> set[str]:
+        return {line.strip() for line in (ROOT / Module(module, ()).path).read_text(encoding="utf-8").splitlines()}
+
+    return [entry for entry in entries if not lines(entry.module).issuperset(entry.line.splitlines())]
