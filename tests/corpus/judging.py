@@ -19,8 +19,11 @@ from tests.oracle.judge import CannotRun, Counts, Values, checker_fault, count, 
 
 LIMITS = {"float16": TWO_PERCENT, "bfloat16": FIVE_PERCENT}
 _MAX_BYTES = 300 << 20  # of a model: the oracle keeps its weights in memory, low and widened
-# Both judges round alike but add up in another order: their errors differ by this factor, and by so many units.
-_FACTOR, _UNITS = 2.0, {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+# Both judges round alike but add up in another order. One sum that is rounded the other way, of a value that scales a
+# whole channel, tripled the error of a text detector (0.1 % to 0.3 %). They may differ by this factor and so much more.
+_FACTOR, _ROOM = 2.0, {"float16": 4 * 2.0**-11, "bfloat16": 4 * 2.0**-8}
+
+_EXCUSABLE = 0.01  # the share of labels that a verdict may excuse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +121,8 @@ def contradictions(report: amp.Report, values: Values | None, dtype: str) -> lis
     found = list(_other_numbers(report, values, dtype)) if report.verdict_word != "not checked" else []
     if report.verdict_word != "compared":
         over = [f"{name}: {error:.3g}" for name, error in values.errors.items() if not error <= LIMITS[dtype]]
+        if values.differing > _EXCUSABLE:
+            over.append(f"{values.differing:.3g} of the integers differ")
         found += [f"'{report.verdict}', but the oracle finds {', '.join(over)}"] if over else []
     return found
 
@@ -127,10 +132,10 @@ def _other_numbers(report: amp.Report, values: Values, dtype: str) -> Iterator[s
         row = report.outputs.get(name)
         if row is None:
             yield f"{name} is not in the report; the oracle finds {error:.3g}"
-        elif not _alike(row.relative, error, _UNITS[dtype]):
+        elif not _alike(row.relative, error, _ROOM[dtype]):
             yield f"{name}: {row.relative:.3g} in the report, {error:.3g} by the oracle"
 
 
-def _alike(ours: float, theirs: float, unit: float) -> bool:
+def _alike(ours: float, theirs: float, room: float) -> bool:
     small, large = sorted((ours, theirs))
-    return small == large or (math.isfinite(large) and large <= _FACTOR * small + unit)
+    return small == large or (math.isfinite(large) and large <= _FACTOR * small + room)

@@ -15,6 +15,8 @@ from tests.oracle.judge import open_session, typed_feeds
 
 NEWEST_IR = 13  # that ONNX Runtime reads
 _RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+# Cases that ONNX Runtime computes otherwise than ONNX expects, which the oracle follows.
+_OTHERWISE = {"test_maxunpool_export_with_output_shape": "indices count in the padded output, not in the smaller one"}
 _MESSAGES = {
     "tensor_type": (onnx.TensorProto, onnx.numpy_helper.to_array),
     "sequence_type": (onnx.SequenceProto, onnx.numpy_helper.to_list),
@@ -73,7 +75,7 @@ class OnnxCase:
         except Exception:  # noqa: BLE001  whatever it raises, the provider cannot run this
             return None
         values = [*session.get_inputs(), *session.get_outputs()]
-        if any(re.search(r"bfloat16|float[48]|int[24]\b", value.type) for value in values):
+        if self.name in _OTHERWISE or any(re.search(r"bfloat16|float[48]|int[24]\b", value.type) for value in values):
             return self.expected()
         try:
             return list(session.run([output.name for output in session.get_outputs()], self.feeds()))

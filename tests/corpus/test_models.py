@@ -25,6 +25,8 @@ ALREADY = {
     "exported/convmodel_fp16_already/torchscript.onnx": "float16",
     "exported/mlp_bf16_already/dynamo.onnx": "bfloat16",
 }
+# What cannot be in range at a level that keeps few nodes float32, and is refused.
+FAILS = {("shipped/ddddocr/common_old.onnx", "O2", "float16"): "non-finite values where fp32 is finite"}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -45,8 +47,13 @@ def test_converts(
     try:
         report = amp.transpile(model, written, level=level, dtype=dtype, inputs=inputs_of(model))
     except amp.CheckFailed as error:
-        record_property(verdicts.PROPERTY, verdicts.row(name, level, dtype, "failed", str(error), []))
-        raise
+        record_property(
+            verdicts.PROPERTY, verdicts.row(name, level, dtype, "failed", str(error).removeprefix(f"{model}: "), [])
+        )
+        if FAILS.get((name, level, dtype), "no failure at all") not in str(error):
+            raise
+        return
+    assert (name, level, dtype) not in FAILS, report.verdict
     if "comparing would need about" in report.verdict:
         pytest.skip(f"{name}: {report.verdict}")
     judged = judge(model, written, f"{level} {dtype}", optimized=True)
