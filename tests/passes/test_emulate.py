@@ -397,6 +397,12 @@ EDITS = {
         [("x", "FLOAT"), ("g", "FLOAT16"), ("g__amp_fp16", "FLOAT"), ("n", "FLOAT")],
         4,
     ),
+    "a state of a Loop": (
+        """(float16[1] x) => (float[1] y) { s = Loop (zero, , x) <body = b (int64 i, bool c, float16[1] v) =>
+            (bool d, float16[1] w) { d = Identity (c) w = Neg (v) }> y = Cast <to = 1> (s) }""",
+        [("x", "FLOAT"), ("s", "FLOAT16"), ("s__amp_fp16", "FLOAT"), ("s__amp_fp16__amp_rounded", "FLOAT")],
+        4,
+    ),
 }
 
 
