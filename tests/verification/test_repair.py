@@ -12,7 +12,7 @@ from amp_transpiler.errors import CheckFailed
 from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.systems.choice import Request, choose_policy
-from amp_transpiler.verification.accuracy import make_reference
+from amp_transpiler.verification.accuracy import CannotCompare, make_reference
 from amp_transpiler.verification.repair import RepairBudget, worst_nodes
 from tests import support
 from tests.support import array, chain, parse
@@ -116,6 +116,17 @@ def test_what_cannot_be_repaired_fails_and_writes_nothing(tmp_path):
     with pytest.raises(CheckFailed, match="after making 1 nodes float32"):
         amp.transpile(model, tmp_path / "b.onnx", level="auto", inputs=X, tolerance=1e-9, keep_io_types=False)
     assert not (tmp_path / "b.onnx").exists()
+
+
+def test_where_intermediate_values_cannot_be_read_nothing_is_repaired_and_it_is_said(monkeypatch):
+    def unreadable(*_, **__):
+        raise CannotCompare("it does not run with them")
+
+    monkeypatch.setattr("amp_transpiler.verification.verify.worst_nodes", unreadable)
+    model, feeds, *_ = FAILING["a product overflows"]
+    with pytest.raises(CheckFailed) as caught:
+        amp.transpile(model, level="auto", inputs=feeds)
+    assert "not repaired: it does not run with them" in caught.value.report.notes
 
 
 def test_a_repaired_model_stays_as_it_is_when_converted_again():
