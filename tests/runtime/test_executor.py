@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 
 import numpy as np
 import onnxruntime
@@ -140,6 +142,19 @@ def test_alternating_fetches_and_shapes_open_a_session_each_and_no_more(net, ses
     executor.close()
     executor.run(main, feed(4), [loss], scope=scope)
     assert len(sessions) == len(runs) + 1, "closing closes them all"
+
+
+def test_a_closed_executor_lets_its_programs_go(net):
+    main, _, loss, scope, executor = started(net)
+    program = main.clone()
+    held = weakref.ref(program)
+    executor.run(program, feed(), [loss.name], scope=scope)
+    del program
+    gc.collect()
+    assert held() is not None, "its id stands for it"
+    executor.close()
+    gc.collect()
+    assert held() is None
 
 
 def test_programs_alternate_too(net, sessions):
