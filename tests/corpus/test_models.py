@@ -56,7 +56,9 @@ def test_converts(
     assert (name, level, dtype) not in FAILS, report.verdict
     if "comparing would need about" in report.verdict:
         pytest.skip(f"{name}: {report.verdict}")
-    judged = judge(model, written, f"{level} {dtype}", optimized=True)
+    # A report may tell of a fault in ONNX Runtime's optimizer; the file itself must be one that it opens.
+    refused = [note for note in report.notes if "default session (CPU) refuses" in note]
+    judged = judge(model, written, f"{level} {dtype}", optimized=not refused)
     contradicted = contradictions(report, judged.values, dtype)
     told = report.verdict if judged.values else f"{report.verdict}; {judged.told}"
     record_property(verdicts.PROPERTY, verdicts.row(name, level, dtype, report.verdict_word, told, contradicted))
@@ -65,7 +67,7 @@ def test_converts(
     _assert_same_interface(model, onnx.load(written, load_external_data=False))
     record_property(PROPERTY, judged.measured)
     took = f"{len(report.repaired)} repaired, {time.perf_counter() - start:.1f} s"
-    record_property("summary", f"{judged.told}, {took}")
+    record_property("summary", "; ".join([f"{judged.told}, {took}", *refused]))
     assert not judged.invalid
     assert recording or not judged.worse
     assert not contradicted
