@@ -51,7 +51,7 @@ def _frozen(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.ClassDef):
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("dataclass"):
-                yield from (word for word in decorator.keywords if word.arg in {"frozen", "slots"})
+                yield from (word for word in decorator.keywords if word.arg in {"frozen", "kw_only", "slots"})
 
 
 def _zip_strict(node: ast.AST) -> Iterator[ast.AST]:
@@ -71,7 +71,7 @@ RULES: dict[str, Callable[[ast.AST], Iterator[ast.AST]]] = {
     "the wording of raised errors": _error_texts,
     "imports for type checkers": _types_only,
     "decorators that cache or that only type checkers read": _decorators,
-    "frozen and slots of data classes": _frozen,
+    "frozen, kw_only and slots of data classes": _frozen,
     "strict of zip, which guards against our own mistakes": _zip_strict,
     "__all__": _exports,
 }

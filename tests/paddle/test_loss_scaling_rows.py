@@ -359,3 +359,15 @@ def test_scale_and_counters_have_the_types_and_starts_that_paddle_gives_them():
     for name in (net.good_name, net.bad_name):
         assert (state[name].dtype, state[name].shape, state[name].item()) == (np.int32, (1,), 0)
     assert net.main.value(net.scale_name).dtype == ir.DataType.FLOAT
+
+
+def test_gradients_are_applied_after_backward_only():
+    with pytest.raises(RuntimeError, match="call backward"):
+        static.amp.decorate(optimizer.SGD(0.1)).apply_gradients([])
+
+
+def test_what_was_asked_for_can_be_read():
+    lists = static.amp.CustomOpLists(custom_black_list=["relu"])
+    asked = static.amp.decorate(optimizer.SGD(0.1), lists, use_promote=True).options
+    assert asked.lists is lists
+    assert asked.use_promote is True
