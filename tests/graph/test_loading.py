@@ -160,10 +160,11 @@ def test_nodes_out_of_order_are_sorted_whatever_the_source(tmp_path, caplog):
             program = load(source)
         assert [node.op_type for node in program.model.graph] == ["MatMul", "Relu", "Add"]
         assert "sorted" in caplog.text
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        load(model())
-    assert "sorted" not in caplog.text
+    for source in (model(), ir.from_proto(model())):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            load(source)
+        assert "sorted" not in caplog.text
 
 
 BODY = """(float[2,4] x, bool c) => (float[2,4] y) {
@@ -203,6 +204,14 @@ def test_a_circle_is_refused_and_a_node_of_it_is_named(through_a_body):
     waiting.graph.node.insert(0, waiting.graph.node.pop())
     with pytest.raises(ModelError, match=r"(Relu 'the one'|(MatMul|If) 'h') reads its own result"):
         load(waiting)
+
+
+def test_nodes_before_a_circle_are_not_blamed_for_it():
+    given = circle(model())
+    for name, read in (("before", "x"), ("between", "before")):
+        given.graph.node.insert(0, helper.make_node("Neg", [read], [name], name))
+    with pytest.raises(ModelError, match=r"(Relu 'the one'|MatMul 'h') reads its own result"):
+        load(given)
 
 
 def test_a_value_that_nothing_computes_is_refused_in_a_model_of_onnx_ir_too():
