@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -136,5 +137,9 @@ def test_the_oracle_imports_nothing_of_the_package():
     modules = [f"tests.oracle.{path.stem}" for path in folder.glob("*.py") if not path.stem.startswith("test_")]
     code = f"import {', '.join(modules)}, sys; print([name for name in sys.modules if name.startswith('amp_')])"
     command, root = [sys.executable, "-c", code], folder.parents[1]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
+    places = {
+        **os.environ,
+        "PYTHONPATH": f"{root}{os.pathsep}{root / 'scripts'}",
+    }  # as pytest is told in pyproject.toml
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=places, check=False)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
