@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.ops.dtype_attributes import tensor_of
 from amp_transpiler.ops.names import is_standard
 
 __all__ = ["constant_array", "constant_of", "constant_tensor", "initial_tensor", "is_pow_of_two"]
@@ -38,7 +39,7 @@ def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
     if node.op_type != "Constant" or not is_standard(node):
         return None
     attribute = node.attributes.get("value")
-    return None if attribute is None or attribute.is_ref() else attribute.as_tensor()
+    return None if attribute is None or attribute.is_ref() else tensor_of(attribute)
 
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:

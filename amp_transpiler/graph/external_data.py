@@ -13,6 +13,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import ModelError, innermost_text, visible
 from amp_transpiler.graph.tensors import stored_tensors
 from amp_transpiler.graph.walk import scopes
+from amp_transpiler.ops.dtype_attributes import tensor_of
 
 __all__ = [
     "check_external_data",
@@ -60,7 +61,7 @@ def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
                 node.attributes.data.items()
             ):  # the plain dict: its walk is several times faster
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
-                    tensor = attribute.as_tensor()
+                    tensor = tensor_of(attribute)
                     if isinstance(tensor, ir.ExternalTensor):
                         node.attributes[name] = ir.AttrTensor(name, in_memory(files.weights(tensor)))
     model.meta[_FILES] = frozenset(files.seen)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from amp_transpiler.graph.walk import has_bodies
+from amp_transpiler.ops.dtype_attributes import tensor_of
 from amp_transpiler.ops.schema import signature, type_string
 
 __all__ = ["UNTYPED", "Kind", "kind_of"]
@@ -95,7 +96,7 @@ def _content(attribute: ir.Attr) -> Hashable:
     if attribute.type in _LISTS:
         return tuple(attribute.value)
     if attribute.type is ir.AttributeType.TENSOR:
-        return attribute.as_tensor().dtype
+        return tensor_of(attribute).dtype
     if attribute.type is ir.AttributeType.TYPE_PROTO:
         return type_string(attribute.value.type)
     return attribute.type

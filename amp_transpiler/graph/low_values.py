@@ -11,6 +11,7 @@ from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import initializer_tensors
 from amp_transpiler.graph.walk import all_nodes, scopes
+from amp_transpiler.ops.dtype_attributes import tensor_of
 
 __all__ = ["has_low_values", "has_values_of"]
 
@@ -49,7 +50,7 @@ def _makes_low(node: ir.Node, dtypes: Collection[ir.DataType]) -> bool:
     for attribute in node.attributes.values():
         if attribute.is_ref():
             continue
-        if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in dtypes:
+        if attribute.type == ir.AttributeType.TENSOR and tensor_of(attribute).dtype in dtypes:
             return True
         names_type = attribute.type == ir.AttributeType.INT and attribute.name in _TYPE_ATTRIBUTES
         if names_type and attribute.as_int() in [dtype.value for dtype in dtypes]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from amp_transpiler.graph.walk import GRAPHS, scopes
+from amp_transpiler.ops.dtype_attributes import tensor_of
 
 __all__ = ["initializer_tensors", "stored_tensors", "tensor_bytes"]
 
@@ -31,7 +32,7 @@ def stored_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
             for attribute in node.attributes.data.values():  # the plain dict: its walk is several times faster
                 kind = attribute.type
                 if kind is ir.AttributeType.TENSOR and not attribute.is_ref():
-                    yield attribute.as_tensor()
+                    yield tensor_of(attribute)
                 elif kind in GRAPHS and not attribute.is_ref():
                     pending += attribute.as_graphs() if kind is ir.AttributeType.GRAPHS else [attribute.as_graph()]
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["DTYPE_ATTRIBUTES", "DtypeAttribute", "attribute_dtype", "dtype_attribute"]
+__all__ = ["DTYPE_ATTRIBUTES", "DtypeAttribute", "attribute_dtype", "dtype_attribute", "tensor_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def attribute_dtype(node: ir.Node, rule: DtypeAttribute) -> ir.DataType | None:
     attribute = node.attributes.get(rule.attribute)
     if attribute is not None and not attribute.is_ref():
         if rule.holds_tensor:
-            return attribute.as_tensor().dtype
+            return tensor_of(attribute).dtype
         number = attribute.as_int()
         if number:  # 0 in DequantizeLinear means the type of the scale
             return ir.DataType(number)
@@ -67,3 +67,17 @@ def attribute_dtype(node: ir.Node, rule: DtypeAttribute) -> ir.DataType | None:
         return rule.default
     source = node.inputs[rule.default] if rule.default < len(node.inputs) else None
     return None if source is None else source.dtype
+
+
+def tensor_of(attribute: ir.Attr) -> ir.TensorProtocol:
+    """Return the tensor that an attribute holds.
+
+    `Attr.as_tensor` does the same, but looks for every method of a tensor first, which takes 30 us.
+
+    Raises:
+        TypeError: the attribute is of another type, or a reference.
+    """
+    if attribute.type is ir.AttributeType.TENSOR and attribute.value is not None:
+        tensor: ir.TensorProtocol = attribute.value
+        return tensor
+    return attribute.as_tensor()

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constants import convert_array, read
 from amp_transpiler.graph.dtypes import LowFormat
-from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute
+from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute, tensor_of
 
 __all__ = ["retype_attributes"]
 
@@ -27,7 +27,7 @@ def retype_attributes(node: ir.Node, outputs: Collection[int], low: LowFormat) -
         zero = ir.Tensor(np.zeros(1, low.numpy), dtype=low.dtype)
         node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, zero)
         return True
-    rounded = read(given.as_tensor(), lambda array: convert_array(array, low))
-    tensor = ir.Tensor(rounded, dtype=low.dtype, name=given.as_tensor().name)
+    rounded = read(tensor_of(given), lambda array: convert_array(array, low))
+    tensor = ir.Tensor(rounded, dtype=low.dtype, name=tensor_of(given).name)
     node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, tensor)
     return True

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constants import computed_tensor
 from amp_transpiler.graph.dtypes import LOW_DTYPES
-from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute
+from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute, tensor_of
 
 __all__ = ["is_low", "wide_tensor", "widen_attribute"]
 
@@ -25,7 +25,7 @@ def widen_attribute(node: ir.Node) -> bool:
     if not any(is_low(node.outputs[index]) for index in rule.outputs if index < len(node.outputs)):
         return False
     if rule.holds_tensor:
-        tensor = node.attributes[rule.attribute].as_tensor()
+        tensor = tensor_of(node.attributes[rule.attribute])
         node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, wide_tensor(tensor, tensor.name or ""))
     else:
         node.attributes[rule.attribute] = ir.AttrInt64(rule.attribute, int(ir.DataType.FLOAT))
