@@ -77,9 +77,9 @@ def _excused(name: str, before: dict[str, int], after: dict[str, int]) -> int:
     return sum(max(0, min(count, after.get(op, 0) - before.get(op, 0))) for op, count in allowed.items())
 
 
-def place(*models: pathlib.Path) -> dict[str, Any]:
+def place(*models: pathlib.Path, level: str = "all") -> dict[str, Any]:
     """Ask for the placement of all nodes of the models; the test is skipped where that cannot be told."""
-    command = [sys.executable, str(SCRIPT), "--json", *map(str, models)]
+    command = [sys.executable, str(SCRIPT), "--json", "--level", level, *map(str, models)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode == _CANNOT_TELL:
         pytest.skip(f"placement: {done.stderr.strip()}")

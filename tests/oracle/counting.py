@@ -16,7 +16,7 @@ _INFERABLE_BYTES = (2 << 30) - (1 << 20)  # protobuf's limit for what inference 
 
 def count_casts(model: onnx.ModelProto) -> int:
     """Return the number of Cast nodes in all scopes, functions included."""
-    nodes = [*_nodes(model.graph.node), *(n for function in model.functions for n in _nodes(function.node))]
+    nodes = [*all_nodes(model.graph), *(n for function in model.functions for n in all_nodes(function))]
     return sum(node.op_type == "Cast" for node in nodes)
 
 
@@ -31,6 +31,11 @@ def low_nodes(model: onnx.ModelProto, counts: Callable[[onnx.NodeProto], bool] =
     """
     typed = onnx.shape_inference.infer_shapes(model) if model.ByteSize() < _INFERABLE_BYTES else model
     return [node.op_type for node in _low_nodes(typed.graph, frozenset()) if counts(node)]
+
+
+def has_bodies(node: onnx.NodeProto) -> bool:
+    """Whether a node holds graphs, which may read other values than its inputs."""
+    return any(attribute.graphs or attribute.HasField("g") for attribute in node.attribute)
 
 
 def _low_nodes(graph: onnx.GraphProto, outer: frozenset[str]) -> Iterator[onnx.NodeProto]:
@@ -55,9 +60,23 @@ def _is_low(type_: onnx.TypeProto) -> bool:
     return kind == "tensor_type" and type_.tensor_type.elem_type in LOW
 
 
-def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
+def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph and of the bodies inside it."""
+    for node in graph.node:
         yield node
         for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _nodes(graph.node)
+            for body in (attribute.g, *attribute.graphs):
+                yield from all_nodes(body)
+
+
+def folded_nodes(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of the nodes, of the graph alone, that only read constants: they run when a model is opened."""
+    inputs = {value.name for value in graph.input}
+    constant = {tensor.name for tensor in graph.initializer if tensor.name not in inputs}
+    folded = set()
+    for node in graph.node:
+        read = [name for name in node.input if name]
+        if node.op_type == "Constant" or (read and constant.issuperset(read) and not has_bodies(node)):
+            constant.update(node.output)
+            folded.add(node.name)
+    return folded
