@@ -12,6 +12,7 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.framework.persistables import create_persistable, initialise_from
+from amp_transpiler.systems.paddle.master_weights import master_name
 
 __all__ = ["ParameterUpdate", "UpdateStep"]
 
@@ -80,7 +81,7 @@ class UpdateStep:
         Raises:
             InputError: the startup program has no initial value for the parameter.
         """
-        startup, name = self.startup, f"{parameter.name}_fp32_master_0"
+        startup, name = self.startup, master_name(parameter.name)
         if parameter.name not in startup.updates:
             raise InputError(
                 f"the master weight of '{parameter.name}' needs the parameter's initial value, and the startup program "

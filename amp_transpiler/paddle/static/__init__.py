@@ -20,7 +20,12 @@ if TYPE_CHECKING:
         save_inference_model as save_inference_model,
         save_training_program as save_training_program,
     )
-    from amp_transpiler.paddle.static.io import load as load, save as save
+    from amp_transpiler.paddle.static.io import (
+        load as load,
+        load_program_state as load_program_state,
+        save as save,
+        set_program_state as set_program_state,
+    )
     from amp_transpiler.paddle.static.onnx_import import from_onnx as from_onnx
     from amp_transpiler.runtime.scope import Scope as Scope, global_scope as global_scope, scope_guard as scope_guard
 else:

@@ -1,22 +1,24 @@
-"""Checkpoints: `save` and `load` of a program's persistable values."""
+"""Checkpoints: `save` and `load` of a program's persistable values, and weights from elsewhere."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.dtypes import FLOAT_DTYPES
-from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.dtypes import FLOAT_DTYPES, LOW_DTYPES
+from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.static.tensor_file import read_header, read_tensors, with_suffix, write_tensors
 from amp_transpiler.runtime.scope import Scope, global_scope
+from amp_transpiler.systems.paddle.master_weights import master_name, newer_value
 
-__all__ = ["load", "save"]
+__all__ = ["load", "load_program_state", "save", "set_program_state"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +51,8 @@ def save(program: Program, path: str | os.PathLike[str], scope: Scope | None = N
 def load(program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
     """Set all persistable values of a program from a file that `save` wrote, or none if there is an error.
 
-    Floats of another width than the program declares are converted, which is logged. Other values of the file are
-    ignored.
+    Floats of another width than the program declares are converted, which is logged. A float32 parameter that was set
+    since its master weight was made gives the master its unrounded value. Other values of the file are ignored.
 
     Args:
         program: its persistable values are set.
@@ -69,12 +71,74 @@ def load(program: Program, path: str | os.PathLike[str], scope: Scope | None = N
             f"{file}: its format is version {metadata.get('format_version')}, this package reads version {VERSION}"
         )
     if missing := [name for name in program.persistables if name not in found]:
-        raise InputError(f"{file}: has no value for {_listed(missing)}: it was saved from another program")
+        raise InputError(
+            f"{file}: has no value for {_listed(missing)}: it was saved from another program; "
+            "set_program_state(program, load_program_state(path)) takes over what it has"
+        )
     for name in program.persistables:
         _check(program, name, *found[name], where=str(file))
     if extra := [name for name in found if name not in program.persistables]:
         logger.info("%s also has %s, which the program does not: left out", file, _listed(extra))
-    for name, array in [_converted(program, *item) for item in read_tensors(file, program.persistables)]:
+    _set(program, dict(read_tensors(file, program.persistables)), scope)
+
+
+def load_program_state(
+    path: str | os.PathLike[str], var_list: Iterable[Variable | str] | None = None
+) -> dict[str, np.ndarray]:
+    """Return the values of a file that `save` wrote, or of any safetensors file, by name.
+
+    Args:
+        path: the file; `.safetensors` is added unless it ends so.
+        var_list: variables or names to read; all unless given.
+
+    Raises:
+        InputError: the file is missing or damaged, or lacks a value that was asked for.
+    """
+    file = with_suffix(path)
+    found, _ = read_header(file)
+    wanted = list(found) if var_list is None else [v.name if isinstance(v, Variable) else v for v in var_list]
+    if missing := [name for name in wanted if name not in found]:
+        raise InputError(f"{file}: has no value for {_listed(missing)}")
+    return {name: np.array(array) for name, array in read_tensors(file, wanted)}
+
+
+def set_program_state(program: Program, state_dict: Mapping[str, Any], scope: Scope | None = None) -> None:
+    """Set those persistable values of a program that `state_dict` has; all of them, or none if there is an error.
+
+    Run the startup program before. Floats of another width than the program declares are converted. The master weight
+    of a low parameter takes its unrounded value, unless `state_dict` has a master of its own that fits.
+
+    Args:
+        program: its persistable values are set; others stay as they are.
+        state_dict: name -> array, such as `load_program_state` returns. Names that the program lacks are warned of.
+        scope: where the values go; the global scope unless given.
+
+    Raises:
+        InputError: a value has another shape or kind of number, or the startup program has not run in the scope.
+    """
+    scope = global_scope() if scope is None else scope
+    given = {name: np.asarray(value) for name, value in state_dict.items() if name in program.persistables}
+    for name, array in given.items():
+        _check(program, name, array.dtype, array.shape, where="set_program_state")
+    if missing := [name for name in given if name not in scope]:
+        raise InputError(f"the scope has no value for {_listed(missing)}: run the startup program first")
+    if unused := [name for name in state_dict if name not in given]:
+        logger.warning("set_program_state: the program has no %s, so these values are not used", _listed(unused))
+    _set(program, given, scope)
+
+
+def _set(program: Program, arrays: Mapping[str, np.ndarray], scope: Scope) -> None:
+    """Set values, converted, and the master weights of parameters that are newer than them."""
+    converted = dict(_converted(program, *item) for item in arrays.items())
+    for name, array in arrays.items():
+        master, dtype = master_name(name), program.value(name).dtype
+        known = converted.get(master, scope.get(master)) if master in program.persistables else None
+        if known is None or dtype not in LOW_DTYPES:
+            continue
+        if (newer := newer_value(array, known, dtype.numpy())) is not None:
+            logger.info("'%s' was set since its master weight '%s' was made, which takes over its values", name, master)
+            converted[master] = newer
+    for name, array in converted.items():
         scope[name] = array
 
 

@@ -25,6 +25,7 @@ from amp_transpiler.ops.vocabulary import known_operator
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.paddle.levels import find_level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+from amp_transpiler.systems.paddle.master_weights import newer_value
 from amp_transpiler.systems.paddle.policy import paddle_policy
 from amp_transpiler.targets import CUDA
 
@@ -124,6 +125,7 @@ def cast_parameters_to_fp16(
     """Round the values of parameters that `cast_model_to_fp16` made low, where they live in a scope.
 
     A loaded ONNX program carries its weights, and `cast_model_to_fp16` has converted them, so nothing is left to do.
+    A parameter that was set since its master weight was made (pretrained weights) gives the master its unrounded value.
     A name that the program does not have, or that is still float32, is warned of.
 
     Args:
@@ -137,8 +139,10 @@ def cast_parameters_to_fp16(
     """
     if not to_fp16_var_names:
         return
-    masters = master_weights if rewrite_master_weight and master_weights is not None else {}
-    _round_in_scope(scope if scope is not None else {}, to_fp16_var_names, low_format(dest_type), masters)
+    if scope is not None:
+        for name in sorted(set(to_fp16_var_names) & scope.keys()):
+            master = (master_weights or {}).get(name)
+            _round_in_scope(scope, name, low_format(dest_type), master, rewrite=rewrite_master_weight)
     given = load(program)
     if given.is_training:
         _warn_of_missing(given, scope or {}, to_fp16_var_names)
@@ -156,13 +160,19 @@ def cast_parameters_to_fp16(
 
 
 def _round_in_scope(
-    scope: MutableMapping[str, np.ndarray], names: Collection[str], low: LowFormat, masters: Mapping[str, str]
+    scope: MutableMapping[str, np.ndarray], name: str, low: LowFormat, master: str | None, *, rewrite: bool
 ) -> None:
-    for name in sorted(set(names) & scope.keys()):
-        if scope[name].dtype == np.float32:
-            scope[name] = scope[name].astype(low.numpy)
-            if name in masters:
-                scope[masters[name]] = scope[name].astype(np.float32)
+    """Round a parameter, and give its master weight the rounded value, or the unrounded one if that was set later."""
+    value = scope[name]
+    if value.dtype == np.float32:
+        scope[name] = value.astype(low.numpy)
+    if master is None or master not in scope:
+        return
+    if rewrite and value.dtype == np.float32:
+        scope[master] = scope[name].astype(np.float32)
+    elif (newer := newer_value(value, scope[master], low.numpy)) is not None:
+        logger.info("'%s' was set since its master weight '%s' was made, which takes over its values", name, master)
+        scope[master] = newer
 
 
 def _warn_of_missing(program: Program, scope: Container[str], names: Collection[str]) -> None:
