@@ -139,10 +139,10 @@ def cast_parameters_to_fp16(
     """
     if not to_fp16_var_names:
         return
+    low, masters = low_format(dest_type), master_weights or {}
     if scope is not None:
         for name in sorted(set(to_fp16_var_names) & scope.keys()):
-            master = (master_weights or {}).get(name)
-            _round_in_scope(scope, name, low_format(dest_type), master, rewrite=rewrite_master_weight)
+            _round_in_scope(scope, name, low, masters.get(name), rewrite=rewrite_master_weight)
     given = load(program)
     if given.is_training:
         _warn_of_missing(given, scope or {}, to_fp16_var_names)
