@@ -4,7 +4,7 @@
     scripts/figures                  # the commands that take five minutes at most and need nothing but this repository
     scripts/figures --all            # every command
     scripts/figures --only demo      # these commands or figures
-    scripts/figures --list           # what there is, with date, commit and cost
+    scripts/figures --list           # list the figures, with date, commit and cost
     scripts/figures --check          # run nothing: is every figure in its page, has every number in a page a figure?
     scripts/figures --update         # also write new numbers into the pages, and date and commit of the run
 

@@ -91,7 +91,7 @@ def _drop(name: str, only: object = None, default: object = None) -> Adapter:
 
 
 def _set(name: str, value: str) -> Adapter:
-    """What was always so is written out, since the default of the new attribute differs."""
+    """Write out the behaviour of the old version, since the default of the new attribute differs."""
 
     def adapt(at: Site) -> None:
         at.node.attributes.add(ir.AttrString(name, value))

@@ -36,7 +36,7 @@ SENTENCES: Mapping[Verdict, str] = types.MappingProxyType(
         "shape, or is beyond a limit; nothing is written.",
     }
 )
-"""What each word means, for the documentation (`docs/verdicts.md`)."""
+"""The meaning of each word, for the documentation (`docs/verdicts.md`)."""
 
 _TONES: Mapping[Verdict, Tone] = types.MappingProxyType(
     {Verdict.VERIFIED: "good", Verdict.PLAUSIBLE: "good", Verdict.FAILED: "bad"}

@@ -45,7 +45,7 @@ class LabelSource:
 
     @property
     def scores(self) -> ir.Value | None:
-        """What the labels are decided by."""
+        """The scores that decide the labels."""
         return self.node.inputs[0]
 
     def names(self) -> list[str]:

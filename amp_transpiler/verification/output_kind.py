@@ -1,4 +1,4 @@
-"""What the numbers of an output mean: scores of classes, a mask, a map of labels, or just numbers.
+"""The meaning of an output's numbers: scores of classes, a mask, a map of labels, or just numbers.
 
 Where an output comes from decides first: `_RULES`, a row a group of operators, found by walking up from the graph
 output through operators that only move, recast, shift or scale (`_PASSED`). Where that ends at none of them (a pooling,

@@ -1,4 +1,4 @@
-"""What the numbers of an output mean, by the operators above it, its shape and its element type."""
+"""The meaning of an output's numbers, by the operators above it, its shape and its element type."""
 
 import ml_dtypes
 import numpy as np
