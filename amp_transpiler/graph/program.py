@@ -21,6 +21,7 @@ from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import REGION_KEY, current_region
 from amp_transpiler.graph.roles import ROLE_KEY, Role
 from amp_transpiler.graph.shape_inference import add_shapes
+from amp_transpiler.graph.training_step import TrainingStep
 
 __all__ = ["TRAINING_IR", "TRAINING_OPSET", "Persistable", "Program", "Variable", "install"]
 
@@ -68,6 +69,7 @@ class Program:
         outputs: names of the outputs of `to_onnx`, besides the updates: losses, and the outputs of a loaded model.
         no_gradient: names of values that no gradient passes through.
         widened: names of the 16-bit formats of the source that were made float32, for a conversion to another.
+        step: the state of a training step that was found in a loaded model; None: none was looked for or found.
         random_seed: determines initial values and Dropout masks; 0 for that of `amp_transpiler.seed`.
         version: grows with every edit.
     """
@@ -81,6 +83,7 @@ class Program:
         self.outputs: list[str] = []
         self.no_gradient: set[str] = set()
         self.widened: frozenset[str] = frozenset()
+        self.step: TrainingStep | None = None
         self.random_seed = 0
         self.version = 0
         self._values: dict[str, ir.Value] | None = None
@@ -214,6 +217,7 @@ class Program:
         copy.outputs = list(self.outputs)
         copy.no_gradient = set(self.no_gradient)
         copy.widened = self.widened
+        copy.step = self.step
         copy.random_seed = self.random_seed
         if for_test:
             switch_to_inference(copy.model)
