@@ -1,0 +1,70 @@
+"""The library of foreign steps itself: its gradients are gradients, its steps train, its lookalikes run."""
+
+import numpy as np
+import onnx
+import pytest
+
+from foreign.library import BY_HAND, by_hand
+from foreign.networks import NETWORKS
+from foreign.not_training import NOT_TRAINING
+from foreign.writer import anonymous
+from tests.support import open_ort, run
+
+RATE = 1e-2
+
+
+def steps(step, count):
+    """Run a step with plain ONNX Runtime, its states fed back; return the losses and the last state."""
+    session, state, losses = open_ort(step.model), step.start, []
+    names = [info.name for info in session.get_outputs()]
+    batches = step.data(3)
+    for index in range(count):
+        feed = batches[index % len(batches)]
+        found = dict(zip(names, session.run(None, {**state, **feed}), strict=True))
+        state = {row.input: found[row.output] for row in step.states}
+        losses.append(float(found[step.loss]))
+    return losses, state
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_gradients_are_gradients(network):
+    step = by_hand(network, "sgd", rate=1.0)
+    feed, start = step.data(1)[0], step.start
+    found = run(step.model, {**start, **feed})
+    for row in step.states:
+        if row.role != "parameter":
+            continue
+        gradient = (row.start - found[row.output]).astype(np.float64)
+        direction = gradient / np.linalg.norm(gradient)
+        width = 1e-2
+        ends = [start | {row.input: (row.start + sign * width * direction).astype(np.float32)} for sign in (1, -1)]
+        high, low = (float(run(step.model, {**end, **feed})[step.loss]) for end in ends)
+        assert (high - low) / (2 * width) == pytest.approx(np.linalg.norm(gradient), rel=0.02), row.input
+
+
+@pytest.mark.parametrize(("network", "optimizer"), BY_HAND)
+def test_every_step_trains(network, optimizer):
+    losses, state = steps(by_hand(network, optimizer, RATE), 60)
+    assert np.mean(losses[-9:]) < np.mean(losses[:9])
+    assert all(np.isfinite(value).all() for value in state.values())
+
+
+def test_names_say_nothing_about_an_anonymous_step():
+    step = by_hand("mlp", "adam", RATE)
+    hidden = anonymous(step)
+    assert steps(hidden, 3)[0] == steps(step, 3)[0]
+    names = {value.name for value in (*hidden.model.graph.input, *hidden.model.graph.output)}
+    assert all(name[0] == "t" and name[1:].isdigit() for name in names)
+    assert [value.name for value in hidden.model.graph.input] != [row.input for row in hidden.states]
+
+
+@pytest.mark.parametrize("row", NOT_TRAINING, ids=lambda row: row.name)
+def test_a_lookalike_runs_and_has_a_pair_that_could_be_state(row):
+    model = row.model()
+    inputs = {value.name: [d.dim_value for d in value.type.tensor_type.shape.dim] for value in model.graph.input}
+    shapes = [[d.dim_value for d in value.type.tensor_type.shape.dim] for value in model.graph.output]
+    assert any(shape in shapes for shape in inputs.values())
+    integers = {v.name for v in model.graph.input if v.type.tensor_type.elem_type == onnx.TensorProto.INT64}
+    feeds = {name: np.full(shape, 0.1, np.float32) for name, shape in inputs.items()}
+    feeds |= {name: np.zeros(inputs[name], np.int64) for name in integers}
+    assert all(np.isfinite(value).all() for value in run(model, feeds).values())
