@@ -18,6 +18,7 @@ from amp_transpiler.graph.low_values import has_values_of
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, drop_region, region_of
 from amp_transpiler.graph.shape_inference import complete_shapes
+from amp_transpiler.graph.training_info import merge, split
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import WIDENED, all_nodes
@@ -92,10 +93,13 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
         OptionError: the policy's system refuses the program.
         VerificationError: the result is not well typed.
     """
+    if program.training_info:
+        merge(program)
     policy = fitted(policy, program)
     ranges = RangeFaults(policy.low, strict=policy.strict_ranges)
     prepare(program, policy, ranges)
     conversion = convert(program, policy, ranges)
+    split(program)
     if program.is_training:
         complete_shapes(program.model)  # a backward pass needs the shapes of the new operators too
     program.touch()

@@ -18,6 +18,7 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.graph.saving import Staged, check_destination, stage
 from amp_transpiler.graph.staging import temporary_folder
+from amp_transpiler.graph.training_info import merge, split
 from amp_transpiler.precision.limits import Mismatch, Tolerance, with_limits
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
@@ -172,6 +173,7 @@ def transpile(
             request = dataclasses.replace(request, lists=resolved_lists(amp_lists, source, request.low.name))
             chosen = dataclasses.replace(choose_policy(request), limits=chosen.limits)
         chosen = dataclasses.replace(chosen, limits=limits_by_output(source, chosen.limits))
+        given, source = source, _with_algorithms(source, chosen)
         # Verification compares with the source, so it needs a program of its own to work on.
         program = source.clone() if verify or not isinstance(src, (str, os.PathLike)) else source
         chosen = _with_program(chosen, program, keep_io_types, guard, disable_amp, include)
@@ -189,7 +191,7 @@ def transpile(
         prepare(program, chosen, ranges)
         needless = adds_nothing(program, chosen, ranges, report.opset[0])
     if needless is not None:
-        return _left_alone(report, source, needless, None if isinstance(dst, DefaultPlace) else destination, clock)
+        return _left_alone(report, given, needless, None if isinstance(dst, DefaultPlace) else destination, clock)
     if verify:
         check_source(source, program, clock.phase)
         compared = convert_and_compare(source, program, chosen, ranges, inputs, report, clock.phase)
@@ -201,8 +203,25 @@ def transpile(
     describe_result(report, program, conversion)
     if failure:
         raise CheckFailed(failure, report)
-    _write(program, destination, basis, report, clock)
+    _write(program, destination, _basis_of_file(given, program, basis), report, clock)
     return _timed(report, clock)
+
+
+def _with_algorithms(source: Program, policy: Policy) -> Program:
+    """Return a program whose graph is followed by the training algorithms that it carries; itself if there are none."""
+    if not source.training_info or policy.copies:
+        return source
+    whole = source.clone()
+    merge(whole)
+    return whole
+
+
+def _basis_of_file(given: Program, program: Program, basis: Basis | None) -> Basis | None:
+    """Take training algorithms out of the graph again; return what the file, whose graph lacks them, is checked by."""
+    if program.merged is None:
+        return basis
+    split(program)
+    return None if basis is None else basis.without_algorithms(given)
 
 
 def _left_alone(

@@ -7,6 +7,7 @@ import os
 import pathlib
 
 import onnx
+import onnx.external_data_helper
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, innermost_text, visible
@@ -15,6 +16,7 @@ from amp_transpiler.graph.functions import check_expansion
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import from_proto
 from amp_transpiler.graph.source_check import checked_proto, mend_text, settle_declared_types, value_fault
+from amp_transpiler.graph.training_info import training_graphs
 from amp_transpiler.graph.walk import bodies, scopes
 
 __all__ = ["load"]
@@ -39,8 +41,10 @@ def load(model: object) -> Program:
     if isinstance(model, ir.Model):
         return Program(_checked(model, "the model"))
     if isinstance(model, onnx.ModelProto):
+        training_info = _training_info(model, "the ModelProto", None)
         program = Program(_from_proto(model, "the ModelProto", own=False))
         check_external_files(program.model, "the ModelProto")
+        program.training_info = training_info
         return program
     if isinstance(model, (str, os.PathLike)):
         return _load_file(pathlib.Path(os.fspath(model)))
@@ -66,9 +70,43 @@ def _load_file(path: pathlib.Path) -> Program:
         raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
     except Exception as error:  # each implementation of protobuf has a DecodeError of its own
         raise ModelError(f"{path}: not an ONNX model, or truncated ({innermost_text(error)})") from error
+    training_info = _training_info(proto, str(path), path.parent)
     model = _from_proto(proto, str(path), own=True)
     check_external_data(model, path)
-    return Program(model, path)
+    program = Program(model, path)
+    program.training_info = training_info
+    return program
+
+
+def _training_info(
+    proto: onnx.ModelProto, name: str, folder: pathlib.Path | None
+) -> tuple[onnx.TrainingInfoProto, ...]:
+    """Return copies of the algorithms that a model carries, which were looked at as its graph is, their data read."""
+    if not proto.training_info:
+        return ()
+    for whole in training_graphs(proto, name):
+        checked_proto(whole, name, own=True)
+    copies = []
+    for info in proto.training_info:
+        copy = onnx.TrainingInfoProto()
+        copy.CopyFrom(info)
+        for tensor in (*copy.algorithm.initializer, *copy.initialization.initializer):
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                _read_external(tensor, name, folder)
+        copies.append(copy)
+    return tuple(copies)
+
+
+def _read_external(tensor: onnx.TensorProto, name: str, folder: pathlib.Path | None) -> None:
+    where = f"{visible(name, 120)}: '{visible(tensor.name, 60)}' of training_info"
+    if folder is None:
+        raise ModelError(f"{where} is in a file of its own: load the model's file, not its message")
+    try:
+        onnx.external_data_helper.load_external_data_for_tensor(tensor, os.fspath(folder))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(f"{where} cannot be read: {innermost_text(error)}") from error
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]
 
 
 def _from_proto(proto: onnx.ModelProto, name: str, *, own: bool) -> ir.Model:

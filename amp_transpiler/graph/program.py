@@ -21,6 +21,7 @@ from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import REGION_KEY, current_region
 from amp_transpiler.graph.roles import ROLE_KEY, Role
 from amp_transpiler.graph.shape_inference import add_shapes
+from amp_transpiler.graph.training_info import Merged, attach
 from amp_transpiler.graph.training_step import TrainingStep
 
 __all__ = ["TRAINING_IR", "TRAINING_OPSET", "Persistable", "Program", "Variable", "install"]
@@ -70,6 +71,8 @@ class Program:
         no_gradient: names of values that no gradient passes through.
         widened: names of the 16-bit formats of the source that were made float32, for a conversion to another.
         step: the state of a training step that was found in a loaded model; None: none was looked for or found.
+        training_info: the training algorithms that the model carries beside its graph.
+        merged: how to take the graph apart again, while the algorithms are part of it.
         random_seed: determines initial values and Dropout masks; 0 for that of `amp_transpiler.seed`.
         version: grows with every edit.
     """
@@ -84,6 +87,8 @@ class Program:
         self.no_gradient: set[str] = set()
         self.widened: frozenset[str] = frozenset()
         self.step: TrainingStep | None = None
+        self.training_info: tuple[onnx.TrainingInfoProto, ...] = ()
+        self.merged: Merged | None = None
         self.random_seed = 0
         self.version = 0
         self._values: dict[str, ir.Value] | None = None
@@ -97,6 +102,11 @@ class Program:
     def is_training(self) -> bool:
         """Whether it has values in a scope."""
         return bool(self.persistables or self.updates)
+
+    @property
+    def origin(self) -> Program | pathlib.Path:
+        """The file that it was loaded from, if that is all of it; else the program itself."""
+        return self if self.source is None or self.merged is not None else self.source
 
     def touch(self) -> None:
         """Drop everything cached about the graph, after it was edited from outside."""
@@ -218,6 +228,8 @@ class Program:
         copy.no_gradient = set(self.no_gradient)
         copy.widened = self.widened
         copy.step = self.step
+        copy.training_info = self.training_info
+        copy.merged = self.merged
         copy.random_seed = self.random_seed
         if for_test:
             switch_to_inference(copy.model)
@@ -244,7 +256,7 @@ class Program:
                 updates are outputs. A loaded program always contains its weights.
         """
         if not self.is_training:
-            return add_shapes(to_proto(self.model))
+            return attach(add_shapes(to_proto(self.model)), self)
         assembled = assemble(self, self.outputs, updates=scope is None)
         if scope is not None:
             with_values(assembled.model, self, scope)

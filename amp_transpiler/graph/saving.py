@@ -27,6 +27,7 @@ from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.shape_inference import add_shapes
 from amp_transpiler.graph.staging import note, placing, staging_folder
 from amp_transpiler.graph.tensors import stored_tensors
+from amp_transpiler.graph.training_info import attach
 
 __all__ = ["Staged", "check_data_place", "check_destination", "save", "stage"]
 
@@ -148,7 +149,7 @@ def stage(
     try:
         with staging_folder(target.parent) as folder:
             path = folder / target.name
-            data = _write(program.model, path, external, durable, progress)
+            data = _write(program, path, external, durable, progress)
             yield Staged(path, target, data, durable, sources)
     except OSError as error:
         if error.errno in _DISK_FAULTS | _PLACE_FAULTS:
@@ -194,18 +195,19 @@ def save(
 
 @collection_paused()
 def _write(
-    model: ir.Model, path: pathlib.Path, external: bool, durable: bool, progress: Callable[[int, int], None] | None
+    program: Program, path: pathlib.Path, external: bool, durable: bool, progress: Callable[[int, int], None] | None
 ) -> str | None:
     """Write a model to `path`, and return the name of the file beside it that holds its weights, if it is not alone."""
+    model = program.model
     if not external:
         with _restoring(model) as values:
             for value in values:
                 if isinstance(value.const_value, ir.ExternalTensor):  # else it would go on naming the source's file
                     value.const_value = in_memory(value.const_value)
-            onnx.save_model(add_shapes(to_proto(model)), path)
+            onnx.save_model(attach(add_shapes(to_proto(model)), program), path)
         return None
     with _weights_outside(model, path, durable, progress) as data:
-        onnx.save_model(add_shapes(to_proto(model)), path)
+        onnx.save_model(attach(add_shapes(to_proto(model)), program), path)
     return data
 
 

@@ -62,6 +62,19 @@ class Reference:
     unsteady: Mapping[str, str] = dataclasses.field(default_factory=dict)
     _fetched: dict[tuple[str, ...], list[dict[str, Any]]] = dataclasses.field(default_factory=dict, repr=False)
 
+    def of_graph(self, source: Program) -> Reference:
+        """Return the part of it that concerns a graph with fewer inputs and outputs, that of `source`."""
+        graph = source.model.graph
+        inputs, outputs = {str(v.name) for v in graph.inputs}, {str(v.name) for v in graph.outputs}
+        return Reference(
+            source,
+            [{name: array for name, array in sample.items() if name in inputs} for sample in self.samples],
+            [{name: array for name, array in found.items() if name in outputs} for found in self.outputs],
+            self.given,
+            self.name,
+            {name: why for name, why in self.unsteady.items() if name in outputs},
+        )
+
     def unjudged(self) -> dict[str, str]:
         """Return the names of outputs whose errors say nothing -> why."""
         if self.given:
@@ -145,7 +158,7 @@ def make_reference(source: Program, fallback: Program, inputs: Inputs | None) ->
             raise InputError(f"{message}; supply inputs that it accepts") from error
     random = random_upstream(program.model)
     if random:
-        opened = program if program is fallback else program.source or program
+        opened = program if program is fallback else program.origin
         outputs, repeated = _run_random(opened, samples, random, repeated)
     unsteady = {name: _why_unsteady(random.get(name, [])) for name in outputs[0] if name in repeated}
     return Reference(program, samples, outputs, inputs is not None, unsteady=unsteady)
@@ -227,7 +240,7 @@ def _is_practically_zero(output: Any) -> bool:
 def _open(source: Program, fallback: Program) -> Iterator[tuple[Program, RemoteSession]]:
     with contextlib.ExitStack() as stack:
         try:
-            found = source, stack.enter_context(open_program(source.source or source, emulate=False))
+            found = source, stack.enter_context(open_program(source.origin, emulate=False))
         except RUN_ERRORS as error:
             first = error_text(error)
             logger.info("the source does not load as it stands: %s", first)

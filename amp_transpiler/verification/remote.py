@@ -126,7 +126,7 @@ def open_by_default(program: Program, place: str) -> Iterator[RemoteSession]:
     """
 
     def form() -> tuple[Openable, SessionSettings | None]:
-        found = openable(program.source or program, CPUPlace(), emulate=False)
+        found = openable(program.origin, CPUPlace(), emulate=False)
         # Only a setting tells where the weights of a message lie.
         return found, None if found.settings.external_folder is None else found.settings
 

@@ -52,6 +52,15 @@ class Basis:
     policy: Policy
     reference: Reference | None
 
+    def without_algorithms(self, source: Program) -> Basis:
+        """Return the same for a file, whose graph does not hold the training algorithms that were compared with it.
+
+        Args:
+            source: the program as the user gave it.
+        """
+        reference = None if self.reference is None else self.reference.of_graph(source)
+        return dataclasses.replace(self, source=source, reference=reference)
+
 
 def check_source(source: Program, program: Program, phase: Phase) -> None:
     """Check that a prepared program is valid ONNX, or that ONNX Runtime loads it; drop declared shapes that are wrong.
@@ -240,7 +249,7 @@ def _failed(report: Report, fault: str) -> CheckFailed:
 
 def _loads(source: Program) -> bool:
     try:
-        with open_program(source.source or source, emulate=False):
+        with open_program(source.origin, emulate=False):
             pass
     except _LOAD_ERRORS as error:
         logger.info("the source does not load either: %s", error)

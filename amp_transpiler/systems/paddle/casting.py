@@ -17,9 +17,7 @@ from amp_transpiler.graph.dtypes import LowFormat, low_format
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.name_matching import is_pattern
 from amp_transpiler.graph.program import Program, install
-from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import FP16_GUARD, region_of
-from amp_transpiler.graph.shape_inference import add_shapes
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.vocabulary import known_operator
 from amp_transpiler.precision.policy import Policy
@@ -96,7 +94,7 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, policy: Policy, 
         logger.info("the program has no fp16_guard region: it counts as guarded everywhere")
     converted = set(prepare_and_convert(work, policy).converted)
     if isinstance(program, onnx.ModelProto):
-        program.CopyFrom(add_shapes(to_proto(work.model)))
+        program.CopyFrom(work.to_onnx())
     else:
         if given.is_training:
             converted |= _low_parameters(given, work, policy.low.dtype)
