@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-__all__ = ["State", "StateRole", "TrainingStep"]
+__all__ = ["UPDATES_KEY", "State", "StateRole", "TrainingStep", "master_name"]
+
+UPDATES_KEY = "amp_transpiler.updates"  # JSON in a model's metadata: state input -> output that replaces it
 
 StateRole = Literal["parameter", "moment", "statistic", "counter"]
 
@@ -41,12 +43,24 @@ class TrainingStep:
         states: parameters first, in the order of the graph's inputs.
         gradients: name of a parameter's input -> names of the values in which the backward pass hands its gradient to
             the optimizer; several if it adds them up there.
+        loss_scale: name of the input that holds the loss scale, if the step scales its gradients; empty: it does not.
     """
 
     states: tuple[State, ...]
     gradients: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    loss_scale: str = ""
 
     @property
     def parameters(self) -> tuple[State, ...]:
         """The states that are trained."""
         return tuple(state for state in self.states if state.role == "parameter")
+
+    @property
+    def bindings(self) -> dict[str, str]:
+        """Input -> the output that replaces it."""
+        return {state.input: state.output for state in self.states}
+
+
+def master_name(parameter: str) -> str:
+    """Return the name of a parameter's float32 master weight, as Paddle makes it."""
+    return f"{parameter}_fp32_master_0"

@@ -19,6 +19,7 @@ from amp_transpiler.graph.checker import checker_fault
 from amp_transpiler.graph.loading import load as load_model
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.saving import Staged, stage
+from amp_transpiler.graph.training_step import UPDATES_KEY
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import scopes
@@ -35,7 +36,6 @@ __all__ = ["FETCHES_KEY", "UPDATES_KEY", "load_inference_model", "save_inference
 
 logger = logging.getLogger(__name__)
 
-UPDATES_KEY = "amp_transpiler.updates"  # JSON in a training program's metadata: state input -> output replacing it
 FETCHES_KEY = "amp_transpiler.fetches"  # JSON in the metadata, too: fetched name -> output that carries it
 
 

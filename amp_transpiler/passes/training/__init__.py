@@ -1,7 +1,8 @@
-"""Passes over training programs: operators that ONNX Runtime cannot train with, written with those that it can."""
+"""Passes over training programs: operators that ONNX Runtime cannot train with, masters, and loss scaling."""
 
+from amp_transpiler.passes.training.insert_masters import InsertMasters, Mastered
 from amp_transpiler.passes.training.legalize import Legalize
 from amp_transpiler.passes.training.lower_batch_norm import LowerBatchNorm
 from amp_transpiler.passes.training.lower_dropout import LowerDropout
 
-__all__ = ["Legalize", "LowerBatchNorm", "LowerDropout"]
+__all__ = ["InsertMasters", "Legalize", "LowerBatchNorm", "LowerDropout", "Mastered"]

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from amp_transpiler.graph.training_step import master_name
+
 __all__ = ["master_name", "newer_value"]
-
-
-def master_name(parameter: str) -> str:
-    """Return the name of a parameter's float32 master weight, as Paddle makes it."""
-    return f"{parameter}_fp32_master_0"
 
 
 def newer_value(parameter: np.ndarray, master: np.ndarray, low: np.dtype) -> np.ndarray | None:

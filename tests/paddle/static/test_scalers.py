@@ -9,7 +9,7 @@ import pytest
 
 from amp_transpiler import optimizer, static
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.paddle.static.amp.loss_scaling import ScalingRule, check_finite_and_unscale
+from amp_transpiler.passes.training.loss_scaling import ScalingRule, check_finite_and_unscale
 from tests.paddle import nets, text_nets
 from tests.support import array
 

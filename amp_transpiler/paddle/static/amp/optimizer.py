@@ -15,14 +15,14 @@ from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.optimizer.base import Optimizer
-from amp_transpiler.paddle.static.amp.loss_scaling import (
+from amp_transpiler.paddle.static.amp.scaler_state import ScalerState
+from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.passes.training.loss_scaling import (
     ScalingRule,
     check_finite_and_unscale,
     update_loss_scaling,
     zero_if,
 )
-from amp_transpiler.paddle.static.amp.scaler_state import ScalerState
-from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.choice import Request, choose_policy

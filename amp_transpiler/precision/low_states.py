@@ -1,0 +1,48 @@
+"""Which states of a training step that somebody else wrote become low, where inputs and outputs are asked to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+
+from amp_transpiler.graph.training_step import TrainingStep
+
+__all__ = ["LowStates", "choose_low_states"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LowStates:
+    """The states that become low.
+
+    Attributes:
+        low_io: names of the graph's inputs and outputs that become low: those asked for, as far as they may.
+        parameters: names of the parameters among them.
+        notes: sentences for the report.
+    """
+
+    low_io: frozenset[str]
+    parameters: frozenset[str]
+    notes: tuple[str, ...] = ()
+
+
+def choose_low_states(step: TrainingStep, low_io: Collection[str]) -> LowStates:
+    """Return the inputs and outputs that become low, with the states of a training step taken into account.
+
+    A parameter becomes low together with its output: what comes out must go in again. Moments, statistics and counters
+    stay float32, whatever is asked for: nothing keeps their small changes otherwise.
+
+    Args:
+        step: the states.
+        low_io: names of the graph's inputs and outputs that were asked to become low.
+    """
+    asked = [state for state in step.states if {state.input, state.output} & set(low_io)]
+    low = [state for state in asked if state.role == "parameter"]
+    kept = [state for state in asked if state.role != "parameter"]
+    names = set(low_io) - {name for state in kept for name in (state.input, state.output)}
+    names |= {name for state in low for name in (state.input, state.output)}
+    notes = []
+    if kept:
+        listed = ", ".join(f"{state.input} ({state.role})" for state in kept[:4])
+        more = f" and {len(kept) - 4} more" if len(kept) > 4 else ""
+        notes.append(f"states that stay float32, since small changes would be lost in lower precision: {listed}{more}")
+    return LowStates(frozenset(names), frozenset(state.input for state in low), tuple(notes))
