@@ -15,6 +15,7 @@ from amp_transpiler.graph.external_data import check_external_data, check_extern
 from amp_transpiler.graph.functions import check_expansion
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import from_proto
+from amp_transpiler.graph.regions import enter_regions
 from amp_transpiler.graph.source_check import checked_proto, mend_text, settle_declared_types, value_fault
 from amp_transpiler.graph.training_info import training_graphs
 from amp_transpiler.graph.walk import bodies, scopes
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 def load(model: object) -> Program:
     """Return `model` as a program.
 
+    Inside `fp16_guard()` or `disable_amp()` all nodes are put into that region; a `Program` is left as it is.
+
     Args:
         model: a path, an `onnx.ModelProto`, an `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. External weights
             of a file stay on disk, memory-mapped, until they are needed. A program or `onnx_ir.Model` is not copied.
@@ -38,6 +41,12 @@ def load(model: object) -> Program:
     """
     if isinstance(model, Program):
         return model
+    program = _program_of(model)
+    enter_regions(program.model)
+    return program
+
+
+def _program_of(model: object) -> Program:
     if isinstance(model, ir.Model):
         return Program(_checked(model, "the model"))
     if isinstance(model, onnx.ModelProto):

@@ -73,6 +73,7 @@ class Program:
         step: the state of a training step that was found in a loaded model; None: none was looked for or found.
         training_info: the training algorithms that the model carries beside its graph.
         merged: how to take the graph apart again, while the algorithms are part of it.
+        is_built: whether it began empty, and not as a loaded model.
         random_seed: determines initial values and Dropout masks; 0 for that of `amp_transpiler.seed`.
         version: grows with every edit.
     """
@@ -90,6 +91,7 @@ class Program:
         self.training_info: tuple[onnx.TrainingInfoProto, ...] = ()
         self.merged: Merged | None = None
         self.random_seed = 0
+        self.is_built = model is None
         self.version = 0
         self._values: dict[str, ir.Value] | None = None
         self._builders: dict[Role, _ProgramBuilder] = {}
@@ -231,6 +233,7 @@ class Program:
         copy.training_info = self.training_info
         copy.merged = self.merged
         copy.random_seed = self.random_seed
+        copy.is_built = self.is_built
         if for_test:
             switch_to_inference(copy.model)
             copy._forget_training()

@@ -30,9 +30,12 @@ __all__ = [
     "current_region",
     "disable_amp",
     "drop_region",
+    "enter_regions",
     "fp16_guard",
+    "has_guard",
     "inside_region_of",
     "is_guarded",
+    "is_kept",
     "mark_region",
     "outside_regions",
     "region_of",
@@ -101,10 +104,11 @@ def fp16_guard() -> _Region: ...
 @overload
 def fp16_guard(function: _F) -> _F: ...
 def fp16_guard(function: _F | None = None) -> _Region | _F:
-    """Mark nodes that are built inside for low precision, at level O2 with its guard on.
+    """Mark nodes that are built or loaded inside for low precision: where regions count, other nodes stay float32.
 
-    A context manager (`with fp16_guard():`) and a decorator (`@fp16_guard` or `@fp16_guard()`). Gradients of nodes
-    inside are inside too.
+    Regions count under every policy and preset. With Paddle's policy, `decorate` heeds them at level O2 with its guard
+    on, as Paddle does. A context manager (`with fp16_guard():`) and a decorator (`@fp16_guard` or `@fp16_guard()`).
+    Gradients of nodes inside are inside too, so the optimizer may be outside, as with torch's autocast.
 
     Raises:
         TypeError: it decorates no function, or one whose code runs after the call: a coroutine or generator function.
@@ -117,7 +121,7 @@ def disable_amp() -> _Region: ...
 @overload
 def disable_amp(function: _F) -> _F: ...
 def disable_amp(function: _F | None = None) -> _Region | _F:
-    """Keep nodes that are built inside in their own precision; overrides any `fp16_guard`, outer or inner.
+    """Keep nodes that are built or loaded inside in their own precision; overrides any `fp16_guard`, outer or inner.
 
     A context manager (`with disable_amp():`) and a decorator (`@disable_amp` or `@disable_amp()`). Gradients of nodes
     inside are inside too.
@@ -169,6 +173,37 @@ def is_guarded(node: ir.Node) -> bool:
     """Whether `node` is inside an `fp16_guard` that no `disable_amp` switches off."""
     region = region_of(node)
     return FP16_GUARD in region and DISABLE_AMP not in region
+
+
+def is_kept(node: ir.Node, *, guarded: bool) -> bool:
+    """Whether a region keeps `node` in its own precision.
+
+    Args:
+        node: the node.
+        guarded: nodes outside of every `fp16_guard` are kept too.
+    """
+    region = region_of(node)
+    return DISABLE_AMP in region or (guarded and FP16_GUARD not in region)
+
+
+def has_guard(model: ir.Model) -> bool:
+    """Whether any node of `model` is inside an `fp16_guard` region."""
+    return any(FP16_GUARD in region_of(node) for node in _every_node(model))
+
+
+def enter_regions(model: ir.Model) -> None:
+    """Put all nodes of a model, in every scope, into the current regions, inside of those that they are in already."""
+    inner = current_region()
+    for node in _every_node(model) if inner else ():
+        own = node.metadata_props.get(REGION_KEY, "")
+        if own != inner and not own.endswith(f";{inner}"):
+            node.metadata_props[REGION_KEY] = f"{own};{inner}" if own else inner
+
+
+def _every_node(model: ir.Model) -> Iterator[ir.Node]:
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
 
 
 def mark_region(program: _HasModel | ir.Model | onnx.ModelProto, kind: str, *, nodes: str) -> int:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
-from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, region_of
+from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, has_guard, is_kept, region_of
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.walk import WIDENED, all_nodes, bodies, control_ports, has_bodies
 from amp_transpiler.ops.kinds import CAPPED
@@ -83,14 +83,14 @@ class _Assigner:
         self._model = model
         self._policy = policy
         self._ranges = ranges
-        self._rules = policy.rules.begin(model)
+        self._guarded = policy.use_guard and has_guard(model)
+        self._rules = policy.rules.begin(model, guarded=self._guarded)
         self._constraints = Constraints(model, policy.target, policy.low, training=policy.training)
         self._has_casts = policy.low is not BFLOAT16 or opset_of(model, "") >= FIRST_OPSET_WITH_BFLOAT16
         self._state = DecisionState(policy, self._constraints)
         self._decisions: dict[ir.Node, Decision] = {}
         self._folded = folded_nodes(in_order(model.graph))
         self._unsafe = unsafe_nodes(model, policy.low, ranges) if policy.numerics == "static" else {}
-        self._guarded = policy.use_guard and any(FP16_GUARD in region_of(node) for node in model.graph.all_nodes())
         self.missing_kernels: dict[str, int] = {}
         self.without_form: list[ir.Node] = []
 
@@ -156,7 +156,8 @@ class _Assigner:
         if INCLUDE in region_of(node):
             return self._forced(node, found)
         if found.form is None:
-            rounded = self._rules.decide_without_form(node) if self._has_casts else None
+            decides = self._has_casts and not is_kept(node, guarded=self._guarded)
+            rounded = self._rules.decide_without_form(node) if decides else None
             return rounded or self._unsupported(node, found)
         if node in self._folded:
             return Decision("high", "computed from constants alone: folded when the model is loaded", neutral=True)
@@ -192,14 +193,14 @@ class _Assigner:
 
     def _must_stay_float32(self, node: ir.Node, form: LowForm) -> str:
         """Say why the node must stay float32 whatever list it is on; empty if it need not."""
-        policy, region = self._policy, region_of(node)
+        policy = self._policy
         if reason := policy.forced_high.get(str(node.name)):
             return reason
         if role_of(node) == "optimize":
             return "part of the optimizer, which works in float32"
-        if DISABLE_AMP in region:
+        if DISABLE_AMP in region_of(node):
             return "inside a disable_amp region"
-        if self._guarded and FP16_GUARD not in region:
+        if is_kept(node, guarded=self._guarded):
             return "outside every fp16_guard region"
         if listed := policy.rules.lists.black_varnames:
             names = {str(value.name) for value in (*node.inputs, *node.outputs) if value is not None}

@@ -58,7 +58,7 @@ class Policy:
     low_parameters: bool = False
     repair_limit: int = 0
     limits: Limits = dataclasses.field(default_factory=Limits)
-    use_guard: bool = False
+    use_guard: bool = True
     included: bool = False
     opset: int | None = None
     low_io: frozenset[str] = frozenset()

@@ -73,11 +73,12 @@ class Rules(abc.ABC):
         """
         return self
 
-    def begin(self, model: ir.Model) -> Rules:  # noqa: ARG002 - most systems accept every program
+    def begin(self, model: ir.Model, *, guarded: bool = False) -> Rules:  # noqa: ARG002 - most accept every program
         """Return the rules for one program; refuse a program that the system cannot decide about.
 
         Args:
             model: the typed program.
+            guarded: only nodes inside an `fp16_guard` region are theirs to decide about.
 
         Raises:
             OptionError: (a ValueError) what is wrong, and what to do.

@@ -100,7 +100,13 @@ REFUSED = {
     "an unknown level": ({"level": "O3"}, ValueError, "level should be O0, OD, O1 or O2"),
     "an unknown dtype": ({"dtype": "int64"}, ValueError, "float16"),
     "keywords of both overloads": ({"use_pure_fp16": True, "level": "O2"}, TypeError, "use_pure_fp16"),
-    "an unknown keyword": ({"use_fp8": True}, TypeError, "use_fp8"),
+    "how the mixed ones are written": (
+        {"use_bf16": True, "level": "O2"},
+        TypeError,
+        "use_bf16 of the first.*level of the",
+    ),
+    "an unknown keyword": ({"use_fp8": True}, TypeError, "decorate: neither of its two overloads.*'use_fp8'"),
+    "a misspelt keyword": ({"use_pure_fp": True}, TypeError, "did you mean use_pure_fp16"),
 }
 
 
@@ -109,6 +115,19 @@ def test_what_makes_no_sense_is_refused(name):
     kwargs, error, message = REFUSED[name]
     with pytest.raises(error, match=message):
         decorated(**kwargs)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((None, "O2"), {"level": "O1"}, "decorate: multiple values for argument 'level'"),
+        (tuple(range(20)), {"level": "O1"}, "decorate: (too many positional|multiple values)"),
+    ],
+)
+def test_a_wrong_call_names_decorate_and_no_private_class(args, kwargs, message):
+    with pytest.raises(TypeError, match=message) as raised:
+        decorated(*args, **kwargs)
+    assert "_Common" not in str(raised.value)
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"use_pure_fp16": True}])
@@ -345,7 +364,8 @@ def two_programs(*, level=None, **decorated_with):
     for program in (test, main):
         with static.program_guard(program, startup):
             w = create_persistable(Persistable("w", "parameter"), (4, 4), 1 / 3)
-            product = static.data("x", [None, 4]) @ w
+            with amp.fp16_guard():
+                product = static.data("x", [None, 4]) @ w
     keywords = decorated_with | ({"level": level} if level else {})
     with static.program_guard(main, startup):
         loss = static.Variable(main, main.builder().mean(product.value, keepdims=False).name)

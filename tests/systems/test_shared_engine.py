@@ -284,19 +284,6 @@ def test_a_parameter_that_is_an_output_keeps_its_type():
     assert [value.dtype.name for value in program.model.graph.outputs] == ["FLOAT16", "FLOAT"]
 
 
-# ---- whose guard it is ----
-
-
-def test_marks_of_fp16_guard_bind_paddles_rules_alone():
-    model = support.chain("MatMul ({}, w)", "MatMul ({}, w)", w=array(4, 4))
-    amp.mark_region(model, "fp16_guard", nodes="v1")
-    products = {way: support.dtypes(convert(model), "MatMul") for way, convert in WAYS.items()}
-    assert {way for way, found in products.items() if found == ["FLOAT16", "FLOAT"]} == {"O1", "O2"}
-    assert {way for way, found in products.items() if found == ["FLOAT16"] * 2} == set(WAYS) - {"O1", "O2"}
-    asked = amp.transpile(support.chain("MatMul ({}, w)", "MatMul ({}, w)", w=array(4, 4)), policy="torch", guard="v1")
-    assert support.decisions(asked) == {"v1": "low", "y": "high"}
-
-
 # ---- rules of the systems ----
 
 

@@ -17,6 +17,7 @@ from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.patterns import Pattern, compile_pattern
 from amp_transpiler.graph.program import TRAINING_IR, TRAINING_OPSET, Persistable, Program
+from amp_transpiler.graph.regions import enter_regions
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
@@ -58,7 +59,8 @@ def from_onnx(
     Einsum, the normalisations, PRelu, embedding tables of Gather, biases of Add; also behind Transpose, Reshape, Cast,
     Identity, Squeeze and Unsqueeze. Everything else stays a constant. Running statistics of BatchNormalization are
     persistable. BatchNormalization and Dropout get their training form, which `clone(for_test=True)` undoes. The
-    model's outputs can be looked up with `program.var` and are listed in `program.outputs`. Names stay.
+    model's outputs can be looked up with `program.var` and are listed in `program.outputs`. Names stay. Inside
+    `fp16_guard()` or `disable_amp()` all nodes are put into that region.
 
     Args:
         model: anything that `amp_transpiler.load` takes; it is not changed.
@@ -79,6 +81,7 @@ def from_onnx(
     if given.is_training:
         raise InputError(f"{given!r} is a training program already: from_onnx takes models with their weights inside")
     program = given.clone()
+    enter_regions(program.model)
     startup = startup_program if startup_program is not None else default_startup_program()
     _prepare(program)
     choice = _Choice(program, _compile("trainable", trainable), _compile("frozen", frozen))

@@ -17,7 +17,7 @@ from amp_transpiler.graph.dtypes import LowFormat, dtype_name, low_format, parse
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.regions import DISABLE_AMP, mark_region, region_of
+from amp_transpiler.graph.regions import DISABLE_AMP, has_guard, is_kept, mark_region
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.vocabulary import unknown_operators
 from amp_transpiler.precision.assignment import Assignment
@@ -131,7 +131,6 @@ def convert_model(
         low=low,
         target=CUDA,
         rules=MxnetRules(low, UserLists(), tables),
-        use_guard=False,
         low_io=_low_inputs(given, input_dtypes, low),
         constants="whole" if cast_params_offline else "runtime",
     )
@@ -139,7 +138,7 @@ def convert_model(
     _exclude(work, excluded)
     assignment = prepare_and_convert(work, policy).assignment
     _report_unlisted(work, assignment, tables)
-    _warn_of_refusals(assignment, tables)
+    _warn_of_refusals(assignment, tables, guarded=has_guard(work.model))
     return work
 
 
@@ -313,12 +312,12 @@ def _outputs(node: ir.Node) -> list[str | None]:
     return [value.name for value in node.outputs]
 
 
-def _warn_of_refusals(assignment: Assignment, tables: MxnetLists) -> None:
+def _warn_of_refusals(assignment: Assignment, tables: MxnetLists, *, guarded: bool) -> None:
     """Warn, as MXNet does, of target operators that stay as written because they cannot be low."""
     refused: dict[str, str] = {}
     for node, decision in assignment.decisions.items():
         no_form = decision.precision == "high" and tables.key_of(node) in tables.target
-        if no_form and DISABLE_AMP not in region_of(node):
+        if no_form and not is_kept(node, guarded=guarded):
             refused.setdefault(operator_name(node), decision.reason)
     for operator, reason in refused.items():
         logger.warning("%s is on the target list but stays as written: %s", operator, reason)

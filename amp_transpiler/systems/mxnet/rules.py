@@ -47,7 +47,7 @@ class MxnetRules(Rules):
         """The lists in effect."""
         return self.given_tables or default_mxnet_lists(self.low.name)
 
-    def begin(self, model: ir.Model) -> MxnetRules:
+    def begin(self, model: ir.Model, *, guarded: bool = False) -> MxnetRules:  # noqa: ARG002 - the engine heeds it
         """Return rules that know which nodes of the program stay as written because of an attribute.
 
         Raises:

@@ -17,7 +17,7 @@ from amp_transpiler.graph.dtypes import LowFormat, low_format
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.name_matching import is_pattern
 from amp_transpiler.graph.program import Program, install
-from amp_transpiler.graph.regions import FP16_GUARD, region_of
+from amp_transpiler.graph.regions import has_guard
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.vocabulary import known_operator
 from amp_transpiler.precision.policy import Policy
@@ -43,7 +43,8 @@ def cast_model_to_fp16(
     """Convert a program to lower precision, in place.
 
     On an error the program is unchanged. Graph inputs and outputs keep their types; weights are converted too. A
-    program without any `fp16_guard` region counts as guarded everywhere.
+    loaded model without any `fp16_guard` region counts as guarded everywhere. A program that was built without one
+    stays as it is while the guard is on, as in Paddle, with a warning.
 
     Args:
         program: the program. This object itself is edited.
@@ -70,28 +71,26 @@ def cast_model_to_fp16(
     return cast_program(program, policy, use_guard=use_fp16_guard)
 
 
-def cast_program(program: Program | ir.Model | onnx.ModelProto, policy: Policy, *, use_guard: bool) -> set[str]:
+def cast_program(program: Program | ir.Model | onnx.ModelProto, policy: Policy, *, use_guard: bool | None) -> set[str]:
     """Convert a program in place by the rules of any system; see `cast_model_to_fp16`.
 
     Args:
         program: the program. On an error it is unchanged.
         policy: how to decide.
-        use_guard: only nodes inside an `fp16_guard` region become low.
+        use_guard: only nodes inside an `fp16_guard` region become low; None: only if the program has such a region.
 
     Returns:
         The names of the weights and constants that are low now.
     """
     given = load(program)
-    policy = dataclasses.replace(policy, use_guard=use_guard, outputs_as_computed=given.is_training)
-    if policy.copies:
+    policy = dataclasses.replace(policy, use_guard=use_guard is not False, outputs_as_computed=given.is_training)
+    if policy.copies or (use_guard and _is_unguarded(given, policy)):
         return set()
     lists = policy.rules.lists
     for name in sorted({*lists.custom_white_list, *lists.custom_black_list}):
         if is_pattern(name) and not known_operator(name):
             logger.warning("%s: patterns of operators are looked up by transpile alone; it has no effect here", name)
     work = given.clone()
-    if use_guard and not any(FP16_GUARD in region_of(node) for node in work.model.graph.all_nodes()):
-        logger.info("the program has no fp16_guard region: it counts as guarded everywhere")
     converted = set(prepare_and_convert(work, policy).converted)
     if isinstance(program, onnx.ModelProto):
         program.CopyFrom(work.to_onnx())
@@ -103,6 +102,23 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, policy: Policy, 
         given.notes = work.notes
         given.source = None
     return converted
+
+
+def _is_unguarded(program: Program, policy: Policy) -> bool:
+    """Whether a guard that is on leaves nothing to convert: the program was built, and nothing inside a region."""
+    if has_guard(program.model):
+        return False
+    if not program.is_built:
+        logger.info("the program has no fp16_guard region: it counts as guarded everywhere")
+        return False
+    logger.warning(
+        "%r stays float32: the guard is on, and nothing was built inside fp16_guard. Build what may be %s inside "
+        "`with fp16_guard():`, or switch the guard off (use_fp16_guard=False, in decorate's second form "
+        "use_amp_guard=False)",
+        program,
+        policy.low.name,
+    )
+    return True
 
 
 def _low_parameters(before: Program, after: Program, low: ir.DataType) -> set[str]:

@@ -23,7 +23,7 @@ def paddle_policy(
     *,
     use_promote: bool = False,
 ) -> Policy:
-    """Return the policy of a level. Only Paddle's rules honour `fp16_guard` regions.
+    """Return the policy of a level.
 
     Args:
         level: fills the policy's settings.
@@ -35,4 +35,4 @@ def paddle_policy(
     lists = lists if lists is not None else AutoMixedPrecisionLists(dtype=low.name)
     rules = PaddleRules(level, lists, use_promote=use_promote)
     limits = Limits(level.tolerances.get(low.name, math.inf))
-    return level.policy(rules=rules, low=low, target=target, use_guard=True, limits=limits)
+    return level.policy(rules=rules, low=low, target=target, limits=limits)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError, visible
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LowFormat, dtype_name
-from amp_transpiler.graph.regions import DISABLE_AMP, region_of
+from amp_transpiler.graph.regions import is_kept
 from amp_transpiler.graph.walk import all_nodes, bodies
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import signature, type_string
@@ -49,7 +49,7 @@ class RafRules(Rules):
         """Return rules that choose among the versions of a casting rule by the source program's opsets."""
         return dataclasses.replace(self, source_opsets=opsets)
 
-    def begin(self, model: ir.Model) -> RafRules:
+    def begin(self, model: ir.Model, *, guarded: bool = False) -> RafRules:
         """Refuse, as RAF does, a program with operators of unknown domains that have no casting rule.
 
         Raises:
@@ -57,7 +57,8 @@ class RafRules(Rules):
         """
         # A program that was not prepared has the versions that it came with.
         rules = self if self.source_opsets else self.with_source_opsets(dict(model.graph.opset_imports))
-        lacking = collections.Counter(operator_name(n) for n in all_nodes(model) if rules._lacks_rule(n))  # noqa: SLF001 - its own class
+        decided = (node for node in all_nodes(model) if not is_kept(node, guarded=guarded))
+        lacking = collections.Counter(operator_name(n) for n in decided if rules._lacks_rule(n))  # noqa: SLF001 - its own class
         if lacking:
             named = [f"{visible(name, 40)} ({n} node{'s'[: n > 1]})" for name, n in sorted(lacking.items())[:_NAMED]]
             more = f" and {len(lacking) - _NAMED} other operators" if len(lacking) > _NAMED else ""
@@ -118,8 +119,6 @@ class RafRules(Rules):
 
     def _lacks_rule(self, node: ir.Node) -> bool:
         if is_standard(node) or not touches_float32(node) or any(True for _ in bodies(node)):
-            return False
-        if DISABLE_AMP in region_of(node):
             return False
         if operator_name(node) in self.lists.custom_black_list | self.lists.custom_white_list:
             return False

@@ -14,7 +14,6 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES
 from amp_transpiler.graph.operator_class import operator_class
-from amp_transpiler.graph.regions import DISABLE_AMP, region_of
 from amp_transpiler.graph.walk import bodies, control_ports
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.table import column
@@ -123,7 +122,7 @@ class SambanovaRules(Rules):
         """Whether all operators become low; the other presets leave the program's structure alone."""
         return self.preset.others
 
-    def begin(self, model: ir.Model) -> SambanovaRules:
+    def begin(self, model: ir.Model, *, guarded: bool = False) -> SambanovaRules:  # noqa: ARG002 - the engine heeds it
         """Return rules that know the nodes behind a conversion to float32, if the preset heeds conversions."""
         if not self.preset.heeds_casts:
             return self
@@ -139,7 +138,7 @@ class SambanovaRules(Rules):
         """Round the result of a mixed softmax to low all the same: it is computed in float32 either way."""
         if "softmax" not in self.mixed_ops or operator_name(node) not in MIXED_OPS["softmax"]:
             return None
-        if operator_class(node) in self.lists.custom_black_list or DISABLE_AMP in region_of(node):
+        if operator_class(node) in self.lists.custom_black_list:
             return None
         return Decision("high", _MIXED_SOFTMAX, rounded=frozenset(range(len(node.outputs))))
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.constness import constant_tensor
 from amp_transpiler.graph.dtypes import LowFormat
-from amp_transpiler.graph.regions import DISABLE_AMP, FUNCTION_KEY, region_of
+from amp_transpiler.graph.regions import FUNCTION_KEY, is_kept
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.precision.assignment import Decision
@@ -54,15 +54,15 @@ class TorchRules(Rules):
     low: LowFormat
     lists: UserLists
 
-    def begin(self, model: ir.Model) -> TorchRules:
-        """Refuse, as torch does, a binary cross entropy of probabilities outside of `disable_amp`.
+    def begin(self, model: ir.Model, *, guarded: bool = False) -> TorchRules:
+        """Refuse, as torch does, a binary cross entropy of probabilities that autocast would decide about.
 
         Raises:
             OptionError: the program has one.
         """
         for node in all_nodes(model):
             function = node.metadata_props.get(FUNCTION_KEY)
-            if function in BANNED and DISABLE_AMP not in region_of(node):
+            if function in BANNED and not is_kept(node, guarded=guarded):
                 raise OptionError(
                     f"node '{node.name}' ({operator_name(node)}): nn.functional.{function} is unsafe to autocast; use "
                     f"{function}_with_logits on the scores before the sigmoid, or build it inside disable_amp() on "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import logging
+from collections.abc import Collection
 from typing import Any
 
 from amp_transpiler.errors import OptionError
@@ -37,10 +39,13 @@ def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
        given; master weights where the optimizer has `multi_precision`.
     2. `decorate(optimizer, amp_lists=None, level="O1", dtype="float16", master_weight=None, master_grad=False,
        init_loss_scaling=2**16, incr_every_n_steps=2000, decr_every_n_nan_or_inf=1, incr_ratio=2.0, decr_ratio=0.5,
-       use_dynamic_loss_scaling=None, use_amp_guard=False, use_promote=False)`: master weights unless `master_weight` is
+       use_dynamic_loss_scaling=None, use_amp_guard=None, use_promote=False)`: master weights unless `master_weight` is
        False; in float16 the scale is dynamic unless `use_dynamic_loss_scaling` is False.
 
-    In bfloat16 the loss is not scaled dynamically.
+    In bfloat16 the loss is not scaled dynamically. With the guard on (`use_fp16_guard`, `use_amp_guard`), only nodes
+    that were built inside `fp16_guard()` become low. With Paddle's policy it counts at O2 alone, and is off in the
+    second overload unless given. With the others, `None` means on if there is such a node. `disable_amp()` always
+    counts.
 
     Both take four more keywords, which Paddle does not have:
 
@@ -70,13 +75,36 @@ def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
             `fp32_params` with `master_weight=False`.
         RuntimeError: `optimizer` is not an optimizer.
     """
-    fits = [o for o in (_Fp16Only, _Common) if set(kwargs) <= set(inspect.signature(o).parameters)]
-    overload: type[_Fp16Only | _Common] = _Common
-    if len(fits) == 1:
-        overload = fits[0]
-    elif len(fits) == 2 and len(args) >= 3 and isinstance(args[2], float):
+    fits = [o for o in (_Fp16Only, _Common) if kwargs.keys() <= _keywords(o)]
+    if not fits:
+        raise TypeError(_misfit(kwargs))
+    overload: type[_Fp16Only | _Common] = fits[0] if len(fits) == 1 else _Common
+    if len(fits) == 2 and len(args) >= 3 and isinstance(args[2], float):
         overload = _Fp16Only
+    try:
+        inspect.signature(overload).bind(*args, **kwargs)
+    except TypeError as error:  # Python's own message names the class, which is not public
+        raise TypeError(f"decorate: {error}; its documentation lists the two overloads") from None
     return overload(*args, **kwargs).wrapped()
+
+
+def _keywords(overload: type[_Fp16Only | _Common]) -> set[str]:
+    return set(inspect.signature(overload).parameters)
+
+
+def _misfit(given: Collection[str]) -> str:
+    """Say why no overload takes these keywords."""
+    first, second = _keywords(_Fp16Only), _keywords(_Common)
+    if unknown := [name for name in given if name not in first | second]:
+        near = difflib.get_close_matches(unknown[0], sorted(first | second), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"decorate: neither of its two overloads has a keyword {unknown[0]!r}{hint}"
+    older, newer = (", ".join(name for name in given if name in only) for only in (first - second, second - first))
+    return (
+        f"decorate has two overloads, and these keywords mix them: {older} of the first (use_pure_fp16=, ...), {newer} "
+        "of the second (level=, dtype=, ...). Give those of one: use_pure_fp16=True is level='O2' in the second, "
+        "use_bf16=True is dtype='bfloat16', use_fp16_guard is use_amp_guard"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,8 +140,23 @@ class _Overload(_OwnKeywords):
             decr_ratio=self.decr_ratio,
         )
 
+    def _guard(self, level: Level, wanted: bool | None) -> bool | None:
+        """Return `AmpOptions.use_guard`: Paddle's rules have a guard at O2 alone, and then only if it is wanted."""
+        if self.policy != "paddle":
+            return wanted
+        if wanted and not level.is_pure:
+            logger.warning("level %s: the guard has no effect: as in Paddle, fp16_guard counts at O2 alone", level.name)
+        return bool(wanted) and level.is_pure
+
     def _wrap(
-        self, level: str, dtype: str, *, use_guard: bool, scaling: Scaler, dynamic: bool, master_grad: bool = False
+        self,
+        level: str,
+        dtype: str,
+        *,
+        use_guard: bool | None,
+        scaling: Scaler,
+        dynamic: bool,
+        master_grad: bool = False,
     ) -> OptimizerWithMixedPrecision:
         if not isinstance(self.optimizer, Optimizer):
             raise RuntimeError(  # noqa: TRY004  # Paddle's type
@@ -142,7 +185,7 @@ class _Overload(_OwnKeywords):
             self.optimizer.multi_precision = True
         options = AmpOptions(
             request=request,
-            use_guard=use_guard,
+            use_guard=self._guard(found, use_guard),
             master_grad=master_grad,
             init_loss_scaling=float(scaling.init_loss_scaling),
             dynamic=dynamic,
@@ -172,7 +215,7 @@ class _Fp16Only(_Overload):
         return self._wrap(
             "O2" if self.use_pure_fp16 else "O1",
             "bfloat16" if self.use_bf16 else "float16",
-            use_guard=self.use_pure_fp16 if self.use_fp16_guard is None else self.use_fp16_guard,
+            use_guard=self.use_pure_fp16 or None if self.use_fp16_guard is None else self.use_fp16_guard,
             scaling=self._scaling(PADDLE_FP16_ONLY),
             dynamic=self.use_dynamic_loss_scaling,
         )
@@ -192,7 +235,7 @@ class _Common(_Overload):
     incr_ratio: float | None = None
     decr_ratio: float | None = None
     use_dynamic_loss_scaling: bool | None = None
-    use_amp_guard: bool = False
+    use_amp_guard: bool | None = None
     use_promote: bool = False
 
     def wrapped(self) -> OptimizerWithMixedPrecision:

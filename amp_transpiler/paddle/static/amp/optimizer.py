@@ -43,7 +43,7 @@ class AmpOptions:
 
     Attributes:
         request: whose rules decide, at which level, with which lists, in which format.
-        use_guard: at O2, only nodes built inside `fp16_guard` run in lower precision.
+        use_guard: only nodes built inside `fp16_guard` run in lower precision; None: if there are any.
         master_grad: at O2, gradients are cast to float32 before clipping, regularising and updating.
         init_loss_scaling: the scale to start from.
         dynamic: whether the scale changes.
@@ -53,7 +53,7 @@ class AmpOptions:
     """
 
     request: Request
-    use_guard: bool
+    use_guard: bool | None
     master_grad: bool
     init_loss_scaling: float
     dynamic: bool
@@ -326,10 +326,7 @@ class OptimizerWithMixedPrecision:
             self._cast(test_program)
 
     def _cast(self, program: Program) -> set[str]:
-        options = self.options
-        return cast_program(
-            program, choose_policy(options.request), use_guard=options.use_guard and options.mode.is_pure
-        )
+        return cast_program(program, choose_policy(self.options.request), use_guard=self.options.use_guard)
 
     def _make_state(self, program: Program) -> None:
         def state(key: str, initial: float, dtype: ir.DataType) -> Variable:
