@@ -74,7 +74,7 @@ def test_files_that_a_page_names_exist(path):
 
 
 @pytest.mark.parametrize(
-    "name", ["raf", "mxnet", "sambanova", "pytorch", "behaviours", "paddle_behaviours", "robustness"]
+    "name", ["raf", "mxnet", "sambanova", "pytorch", "behaviours", "paddle_behaviours", "robustness", "statements"]
 )
 def test_the_readme_leads_to_every_page(name):
     assert f"(docs/{name}.md)" in (ROOT / "README.md").read_text(encoding="utf-8")

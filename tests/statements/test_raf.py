@@ -43,7 +43,7 @@ def test_the_largest_results_are_stored_low():
     products = [*support.nodes(program, "MatMul"), *support.nodes(program, "Gemm")]
     scores = SETTINGS.batch * SETTINGS.sequence * SETTINGS.vocabulary
     made = [node.outputs[0] for node in products if np.prod(node.outputs[0].shape.numpy()) == scores]
-    assert [value.dtype.name for value in made] == ["FLOAT16"]
+    assert {value.dtype.name for value in made} == {"FLOAT16"}
 
 
 def test_the_step_takes_tokens_and_labels_and_gives_a_loss():
