@@ -26,8 +26,9 @@ def test_decorate_takes_the_ten_arguments_of_the_document_in_its_order():
     assert found.rule == ScalingRule(7, 3, 4.0, 0.25)
     assert (found.dynamic, found.level, found.use_guard) == (True, "O2", False)
     assert "Exp" in found.lists.black_list
-    off = static.amp.decorate(optimizer.Adam(0.001), *given[:6], False, False, True).options
-    assert (off.dynamic, off.level, off.use_guard) == (False, "O1", True)
+    guarded = static.amp.decorate(optimizer.Adam(0.001), *given[:6], False, True, True).options
+    assert (guarded.dynamic, guarded.level, guarded.use_guard) == (False, "O2", True)
+    assert static.amp.decorate(optimizer.Adam(0.001), *given[:7], False).options.level == "O1"
 
 
 SIGNATURES = {
