@@ -17,6 +17,7 @@ from amp_transpiler.graph.builder import GraphBuilder, Operand
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.inference import switch_to_inference
 from amp_transpiler.graph.names import values_by_name
+from amp_transpiler.graph.origins import BUILT_BY_KEY, built_by
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import REGION_KEY, current_region
 from amp_transpiler.graph.roles import ROLE_KEY, Role
@@ -394,6 +395,8 @@ class _ProgramBuilder(GraphBuilder):
             found[ROLE_KEY] = self._role
         if region := current_region():
             found[REGION_KEY] = region
+        if function := built_by():
+            found[BUILT_BY_KEY] = function
         return found
 
     def on_created(self, values: Iterable[ir.Value]) -> None:

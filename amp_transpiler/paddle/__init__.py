@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.param_attr import ParamAttr as ParamAttr
     from amp_transpiler.paddle.tensor import *
     from amp_transpiler.paddle.training_log import TrainingLog as TrainingLog, TrainingStep as TrainingStep
+    from amp_transpiler.runtime.flags import get_flags as get_flags, set_flags as set_flags
     from amp_transpiler.runtime.places import CPUPlace as CPUPlace, CUDAPlace as CUDAPlace
 else:
     __getattr__, __dir__ = lazy_names(__name__)

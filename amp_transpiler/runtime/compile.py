@@ -24,11 +24,12 @@ from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.training import Legalize, LowerBatchNorm, LowerDropout
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.gemm_options import TilingAccum, gemm_option
+from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.targets import CUDA
 
-__all__ = ["RANDOM_SEED", "RANDOM_STEP", "CompiledStep", "compile_step", "lower"]
+__all__ = ["RANDOM_SEED", "RANDOM_STEP", "CompiledStep", "compile_step", "lower", "specialise"]
 
 RANDOM_SEED = "@random_seed@"  # persistable int64 scalars: Dropout's masks depend on both
 RANDOM_STEP = "@random_step@"
@@ -44,6 +45,7 @@ class CompiledStep:
         state: persistable values read: name -> element type.
         updates: persistable name -> output that replaces it.
         fetches: fetched name -> output that carries it.
+        checks: the labels and ids to check in each run.
     """
 
     session: onnxruntime.InferenceSession
@@ -51,6 +53,7 @@ class CompiledStep:
     state: Mapping[str, ir.DataType]
     updates: Mapping[str, str]
     fetches: Mapping[str, str]
+    checks: IndexChecks
 
 
 def compile_step(
@@ -61,6 +64,8 @@ def compile_step(
     *,
     emulated: bool = True,
     tiling_accum: TilingAccum = "fp32",
+    check_indices: bool = False,
+    updates: bool = True,
 ) -> CompiledStep:
     """Open a session of one step.
 
@@ -71,13 +76,17 @@ def compile_step(
         place: where it runs.
         emulated: on the CPU, compute low values in float32 and round them.
         tiling_accum: on CUDA, the type that float16 matrix products accumulate in; see `Executor`.
+        check_indices: whether labels and ids are to be checked.
+        updates: whether the step computes what replaces persistable values.
 
     Raises:
         InputError: a fetched name does not exist, or inputs that share a dimension are fed different sizes.
         EnvironmentProblem: the place cannot be used, or an earlier CUDA session accumulates differently.
     """
-    assembled = lower(assemble(program, fetch))
-    _specialise(assembled.model, shapes)
+    assembled = assemble(program, fetch, updates=updates)
+    checks = find_index_checks(assembled) if check_indices else IndexChecks()
+    assembled = lower(assembled)
+    specialise(assembled.model, shapes)
     infos = {info.name: info for info in model_inputs(assembled.model)}
     feeds = tuple(infos[name] for name in assembled.feeds)
     for info in feeds:
@@ -92,7 +101,7 @@ def compile_step(
             model, fuse = emulate(wrapped).model, False
     with gemm_option(tiling_accum, place):
         session = place.open_session(to_proto(model).SerializeToString(), SessionSettings(fuse=fuse))
-    return CompiledStep(session, feeds, state, assembled.updates, assembled.fetches)
+    return CompiledStep(session, feeds, state, assembled.updates, assembled.fetches, checks)
 
 
 def lower(assembled: Assembled) -> Assembled:
@@ -121,7 +130,12 @@ def _scalar_input(model: ir.Model, name: str) -> ir.Value:
     return scalar
 
 
-def _specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
+def specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Give the inputs of a model the shapes that are fed, in place.
+
+    Raises:
+        InputError: they do not fit the declared shapes, or inputs that share a dimension are fed different sizes.
+    """
     sizes: dict[str, tuple[int, str]] = {}
     for value in model.graph.inputs:
         name = str(value.name)

@@ -11,13 +11,17 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.dtypes import AMP_DTYPES
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
-from amp_transpiler.runtime.compile import CompiledStep, compile_step
+from amp_transpiler.graph.shape_inference import infer_shapes
+from amp_transpiler.runtime.compile import CompiledStep, compile_step, specialise
 from amp_transpiler.runtime.feeds import check_feeds
+from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, warn_without_effect
-from amp_transpiler.runtime.places import Place
+from amp_transpiler.runtime.places import Place, to_host
+from amp_transpiler.runtime.run_errors import NO_VALUE, RUN_ERRORS, explained
 from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.values import to_ort
 
@@ -67,7 +71,15 @@ class StepExecutor:
         step = self._step(program, fetch, arrays)
         wanted = {info.name for info in step.feeds}
         feeds = check_feeds({name: array for name, array in arrays.items() if name in wanted}, step.feeds)
-        outputs = self._run(step, feeds, self._state(step, scope))
+        step.checks.check_feeds(feeds)
+        try:
+            outputs = self._run(step, feeds, self._state(step, scope))
+        except RUN_ERRORS as error:
+            clearer = self._explained(error, program, fetch, arrays, scope)
+            if clearer is None:
+                raise
+            raise clearer from error
+        step.checks.check_computed(lambda name: to_host(outputs[name]))
         for name, output in step.updates.items():
             scope.hold(name, outputs[output])
         return [outputs[step.fetches[name]] for name in fetch]
@@ -79,7 +91,8 @@ class StepExecutor:
 
     def _step(self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray]) -> CompiledStep:
         shapes = {name: array.shape for name, array in arrays.items()}
-        key = (id(program), program.version, tuple(fetch), tuple(sorted(shapes.items())))
+        checked = flag("FLAGS_check_index_range")
+        key = (id(program), program.version, tuple(fetch), tuple(sorted(shapes.items())), checked)
         found = self._steps.get(key)
         if found is None:
             for old in [k for k in self._steps if k[0] == id(program) and k[1] != program.version]:
@@ -87,11 +100,40 @@ class StepExecutor:
             if id(program) not in self._programs:
                 self._warn_without_float16(program, shapes)
             known = self._programs.setdefault(id(program), program)
-            found = compile_step(
-                known, fetch, shapes, self.place, emulated=self._emulate, tiling_accum=self._tiling_accum
-            )
+            found = self._compile(known, fetch, shapes, check_indices=checked)
             self._steps[key] = found
         return found
+
+    def _compile(
+        self, program: Program, fetch: Sequence[str], shapes: Mapping[str, Any], **options: bool
+    ) -> CompiledStep:
+        return compile_step(
+            program, fetch, shapes, self.place, emulated=self._emulate, tiling_accum=self._tiling_accum, **options
+        )
+
+    def _explained(
+        self,
+        error: Exception,
+        program: Program,
+        fetch: Sequence[str],
+        arrays: Mapping[str, np.ndarray],
+        scope: Scope,
+    ) -> InputError | None:
+        """Return an error in the program's own names, or None. It computes the suspicious values again, one by one."""
+        shapes = {name: array.shape for name, array in arrays.items()}
+
+        def compute(name: str) -> np.ndarray | None:
+            try:
+                step = self._compile(program, [name], shapes, updates=False)
+                feeds = check_feeds({n: a for n, a in arrays.items() if n in {i.name for i in step.feeds}}, step.feeds)
+                return to_host(self._run(step, feeds, self._state(step, scope))[step.fetches[name]])
+            except NO_VALUE:
+                return None  # it needs the node that failed, or something that was not fed
+
+        assembled = assemble(program, fetch)
+        specialise(assembled.model, shapes)
+        infer_shapes(assembled.model)
+        return explained(error, program.model.graph, assembled, compute)
 
     def _warn_without_float16(self, program: Program, fed: Mapping[str, Any]) -> None:
         # A program without feeds is a startup program: it has no matrix products.

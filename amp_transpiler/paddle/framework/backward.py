@@ -9,9 +9,10 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff import differentiate
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor, is_static, shape_of
+from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.regions import inside_region_of
+from amp_transpiler.paddle.framework.scalar_loss import as_one_number, check_loss
 
 __all__ = ["append_backward", "gradients"]
 
@@ -32,19 +33,19 @@ def append_backward(
         (parameter, gradient) for every parameter that the loss depends on; the gradient is named `PARAMETER@GRAD`.
 
     Raises:
-        InputError: the loss is not a single float, or depends on no parameter.
+        InputError: the loss is no float of one element, or has an open dimension, or depends on no parameter.
         ModelError: an operator in between cannot be differentiated.
     """
-    program, value = loss.program, loss.value
-    if not is_float_tensor(value) or (is_static(value) and np.prod(loss.shape, dtype=int) != 1):
-        raise InputError(f"the loss must be one float, got '{loss.name}': {loss.dtype} {value.shape}: reduce it first")
+    check_loss(loss)
+    program = loss.program
     wanted = [_variable(program, p) for p in parameter_list] if parameter_list is not None else program.all_parameters()
     wanted = [parameter for parameter in wanted if parameter.trainable]
     if not wanted:
         raise InputError(f"there is no trainable parameter to differentiate '{loss.name}' by")
     if loss.name not in program.outputs:
         program.outputs.append(loss.name)
-    found = _differentiate(program, {loss.name: None}, [p.name for p in wanted], no_grad_set or ())
+    target = as_one_number(loss).name
+    found = _differentiate(program, {target: None}, [p.name for p in wanted], no_grad_set or ())
     pairs = [(parameter, found[parameter.name]) for parameter in wanted if parameter.name in found]
     if not pairs:
         raise InputError(f"the loss '{loss.name}' depends on none of {', '.join(p.name for p in wanted)}")

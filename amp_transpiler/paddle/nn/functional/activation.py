@@ -7,6 +7,7 @@ from typing import Any
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
+from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, emit, wrap
 
@@ -186,3 +187,6 @@ _BY_NAME: dict[str, Callable[[Variable], Variable]] = {
 
 def _cast(x: Variable, dtype: Any) -> Variable:
     return x if dtype is None else wrap(x, builder_of(x).cast(x.value, parse_dtype(dtype)))
+
+
+mark_functions(globals(), __all__)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import builder_of, wrap
 from amp_transpiler.paddle.nn.functional.stochastic import dropout
@@ -75,3 +76,6 @@ def _past(query: Variable, key: Variable) -> ir.Value:
         for x in (query, key)
     ]
     return b.compare("GreaterOrEqual", b.unsqueeze(numbers[0], [1]), b.unsqueeze(numbers[1], [0]))
+
+
+mark_functions(globals(), __all__)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, choice, emit, wrap
 from amp_transpiler.paddle.nn.functional.loss import REDUCTIONS, reduced
@@ -173,3 +174,6 @@ def _soft(log: Variable, label: Variable, weight: Variable | None, axis: int, re
     if reduction != "mean":
         return reduced(log, loss, reduction)
     return wrap(log, b.cast(b.div(b.sum(loss, keepdims=False), b.sum(share, keepdims=False)), y.dtype))
+
+
+mark_functions(globals(), __all__)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import builder_of, choice, emit, numbers, wrap
 from amp_transpiler.paddle.nn.functional.layout import as_given, channels_first
@@ -155,3 +156,6 @@ def _coordinates(mode: str, align_corners: bool, align_mode: int) -> dict[str, A
         return {"coordinate_transformation_mode": "align_corners"}
     half = mode == "bicubic" or align_mode == 0
     return {"coordinate_transformation_mode": "half_pixel" if half else "asymmetric", "cubic_coeff_a": -0.75}
+
+
+mark_functions(globals(), __all__)

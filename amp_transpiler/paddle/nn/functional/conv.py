@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import emit, numbers, size_at
 from amp_transpiler.paddle.nn.functional.layout import Padding, as_given, channels_first, padding_attributes
@@ -166,3 +167,6 @@ def _extra(x: Variable, weight: Variable, wanted: Sequence[int], attributes: dic
             )
         extra.append(wanted[axis] - least)
     return extra
+
+
+mark_functions(globals(), __all__)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.graph.regions import FUNCTION_KEY
 from amp_transpiler.paddle.nn.functional.building import builder_of, choice, wrap
@@ -154,3 +155,6 @@ def reduced(like: Variable, loss: ir.Value, reduction: str) -> Variable:
     elif reduction == "sum":
         loss = b.cast(b.sum(loss, keepdims=False), loss.dtype)
     return wrap(like, loss)
+
+
+mark_functions(globals(), __all__)

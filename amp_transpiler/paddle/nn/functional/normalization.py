@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, emit, program_of, size_at, wrap
 from amp_transpiler.paddle.nn.functional.layout import as_given, channels_first
@@ -204,3 +205,6 @@ def normalize(x: Variable, p: float = 2, axis: int = 1, epsilon: float = 1e-12) 
         size = emit("Abs", [x]).value
         norm = b.pow(b.sum(b.pow(size, float(p)), axes), 1.0 / p)
     return wrap(x, b.div(x.value, b.cast(b.maximum(norm, epsilon), x.value.dtype)))
+
+
+mark_functions(globals(), __all__)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.functional.building import builder_of, emit, numbers, static_sizes, wrap
 from amp_transpiler.paddle.nn.functional.layout import Padding, as_given, channels_first, padding_attributes
@@ -183,3 +184,6 @@ def _pool(
     pads = padding_attributes(padding, spatial, data_format, what)
     pooled = emit(op_type, [x], {"kernel_shape": kernel, "strides": strides, **pads, **attributes})
     return as_given(pooled, data_format)
+
+
+mark_functions(globals(), __all__)

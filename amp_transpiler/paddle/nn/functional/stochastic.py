@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.random_state import ensure_random_state
@@ -74,3 +75,6 @@ def _ones(x: Variable, axes: Sequence[int]) -> ir.Value:
     sizes = list(x.value.shape) if x.value.shape is not None else []
     ones.shape = ir.Shape([size if axis in axes else 1 for axis, size in enumerate(sizes)])
     return ones
+
+
+mark_functions(globals(), __all__)

@@ -14,6 +14,7 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import default_startup_program
+from amp_transpiler.paddle.framework.scalar_loss import as_one_number, check_loss
 from amp_transpiler.paddle.optimizer.base import Optimizer
 from amp_transpiler.paddle.static.amp.scaler_state import ScalerState
 from amp_transpiler.paddle.utils import unique_name
@@ -212,13 +213,14 @@ class OptimizerWithMixedPrecision:
             raise OptionError(
                 "backward: callbacks are Paddle's and have no meaning for an ONNX program; leave them out"
             )
+        check_loss(loss)
         program = self._program = loss.program
         self._startup = startup_program if startup_program is not None else default_startup_program()
         self._make_state(program)
         if not self.options.mode.changes_nothing:
             self._low_names = self._cast(program)
         builder = program.builder("backward")
-        value = builder.high(program.value(loss.name))
+        value = builder.high(as_one_number(loss).value)
         if self._scales:
             value = builder.mul(value, builder.reshape(self.get_loss_scaling().value, []))
         self._scaled_loss = Variable(program, str(value.name))

@@ -1,0 +1,59 @@
+"""Metadata that says which function built a node, and what an error of the node means to the user."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import onnx_ir as ir
+
+__all__ = ["BUILT_BY_KEY", "ONE_ELEMENT_KEY", "built_by", "mark_functions", "scope_of"]
+
+ONE_ELEMENT_KEY = "amp_transpiler.one_element"  # metadata: the error if the first input does not have one element
+BUILT_BY_KEY = "amp_transpiler.built_by"  # metadata: the outermost function of `nn.functional` that built the node
+_SCOPES = ("pkg.torch.onnx.name_scopes", "namespace")  # where exporters of PyTorch put the module
+
+_function: contextvars.ContextVar[str] = contextvars.ContextVar("amp_transpiler.built_by", default="")
+
+
+def built_by() -> str:
+    """Return the function that is building nodes now, or nothing."""
+    return _function.get()
+
+
+def mark_functions(module: dict[str, Any], names: Iterable[str]) -> None:
+    """Make the functions of a module mark the nodes that they build with their name, unless another one calls them.
+
+    Args:
+        module: the module's globals, edited in place.
+        names: the module's public names; those that are no functions of its own stay.
+    """
+    for name in names:
+        function = module[name]
+        if inspect.isfunction(function) and function.__module__ == module["__name__"]:
+            module[name] = _marking(function)
+
+
+def _marking(function: Any) -> Any:
+    @functools.wraps(function)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        if _function.get():
+            return function(*args, **kwargs)
+        token = _function.set(function.__name__)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _function.reset(token)
+
+    return marked
+
+
+def scope_of(node: ir.Node) -> str:
+    """Return the function or module that a node comes from, as far as its metadata says."""
+    if (function := node.metadata_props.get(BUILT_BY_KEY)) is not None:
+        return f"built by nn.functional.{function}"
+    found = next((text for key in _SCOPES if (text := node.metadata_props.get(key))), "")
+    return f"in {found}" if found else ""

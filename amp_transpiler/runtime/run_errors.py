@@ -1,0 +1,62 @@
+"""ONNX Runtime's errors of a run, in the program's own names: which node failed, on what, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.assemble import Assembled
+from amp_transpiler.graph.origins import ONE_ELEMENT_KEY, scope_of
+from amp_transpiler.runtime.index_checks import message
+from amp_transpiler.runtime.index_uses import index_uses
+from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
+
+__all__ = ["NO_VALUE", "RUN_ERRORS", "explained"]
+
+RUN_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, RuntimeError)
+"""Raised by a run with bound inputs and outputs: ONNX Runtime's own, and Python's RuntimeError."""
+
+NO_VALUE: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
+"""Raised where a value cannot be computed by itself."""
+
+_INDEX_SIGNS = ("out of data bounds", "out of range", "invalid indice", "out of bound")
+_NODE = re.compile(r"running \w+ node\. Name:'([^']*)'")
+
+
+def explained(
+    error: Exception, whole: ir.Graph, assembled: Assembled, compute: Callable[[str], np.ndarray | None]
+) -> InputError | None:
+    """Return an error that names the node that failed and, for indices, the first wrong one; None if it is unknown.
+
+    Args:
+        error: ONNX Runtime's.
+        whole: the main graph of the program.
+        assembled: the model of the step, as it was before it was lowered.
+        compute: name of a value -> its numbers in this run; None if they cannot be computed.
+    """
+    graph, text = assembled.model.graph, str(error)
+    for node in whole:  # the node itself need not be in the step: it is its gradient that fails
+        if (meaning := node.metadata_props.get(ONE_ELEMENT_KEY)) and node.inputs[0] is not None:
+            value = compute(str(node.inputs[0].name))
+            if value is not None and value.size != 1:
+                return InputError(meaning)
+    if not any(sign in text.lower() for sign in _INDEX_SIGNS):
+        return None
+    for use, _ in index_uses(graph, frozenset(assembled.state)):
+        positions = compute(use.value)
+        bad = None if positions is None else use.outside(positions)
+        if positions is not None and bad is not None:
+            return InputError(message(use, positions, bad))
+    found = _NODE.search(text)
+    failed = None if found is None or not found[1] else next((node for node in graph if node.name == found[1]), None)
+    return None if failed is None else InputError(_raw(failed, error))
+
+
+def _raw(node: ir.Node, error: Exception) -> str:
+    reads = ", ".join(f"'{value.name}'" for value in node.inputs if value is not None)
+    origin = scope_of(node)
+    return f"{node.op_type} '{node.name}'{f' ({origin})' if origin else ''} of {reads} failed: {error_text(error)}"
