@@ -71,6 +71,25 @@ def test_the_backward_pass_runs_in_the_types_of_the_forward_pass(name):
     assert products("backward") == sorted(["BFLOAT16", second, second])
 
 
+@pytest.mark.parametrize("preset", ["mp1", "mp4", "default"])
+def test_a_preset_converts_a_training_step_that_goes_on_learning(preset):
+    """Forward and backward products; the state stays float32."""
+    main, startup = static.Program(), static.Program()
+    with unique_name.guard(), static.program_guard(main, startup):
+        hidden = F.tanh(static.nn.fc(static.data("x", [8, 4]), 8, bias_attr=False))
+        loss = F.mse_loss(static.nn.fc(hidden, 1, bias_attr=False), static.data("target", [8, 1]))
+        optimizer.SGD(0.1).minimize(loss, startup)
+    low = amp.transpile(main, preset=preset, verify=False).program
+    assert set(support.dtypes(low, "MatMul")) == {"BFLOAT16"}
+    scope, executor = static.Scope(), static.Executor(nets.CPU)
+    executor.run(startup, scope=scope)
+    feed = {"x": support.array(8, 4), "target": support.array(8, 1, seed=1)}
+    losses = [executor.run(low, feed, [loss.name], scope=scope)[0].item() for _ in range(5)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0]
+    assert {value.dtype.name for value in scope.values()} == {"float32"}
+
+
 @pytest.mark.parametrize("copy", [False, True], ids=["no copy", "--fp32-params"])
 def test_small_updates_of_bfloat16_parameters_are_lost_without_the_copy(copy):
     """2**-11 is less than half a step of bfloat16 below 1/2; eight of them are more."""
