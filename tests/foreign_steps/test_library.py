@@ -4,11 +4,15 @@ import numpy as np
 import onnx
 import pytest
 
+import amp_transpiler as amp
 from foreign.library import BY_HAND, by_hand
 from foreign.networks import NETWORKS
 from foreign.not_training import NOT_TRAINING
+from foreign.own_steps import OWN, saved
+from foreign.torch_steps import TORCH_NETWORKS, from_torch
+from foreign.training_info import with_training_info
 from foreign.writer import anonymous
-from tests.support import open_ort, run
+from tests.support import assert_close, open_ort, run
 
 RATE = 1e-2
 
@@ -68,3 +72,51 @@ def test_a_lookalike_runs_and_has_a_pair_that_could_be_state(row):
     feeds = {name: np.full(shape, 0.1, np.float32) for name, shape in inputs.items()}
     feeds |= {name: np.zeros(inputs[name], np.int64) for name in integers}
     assert all(np.isfinite(value).all() for value in run(model, feeds).values())
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_saved_program_trains(tmp_path, name):
+    step = saved(name, tmp_path, 1e-2)
+    session, state, losses = amp.Session(step.model, amp.CPUPlace()), step.start, []
+    names = [value.name for value in step.model.graph.output]
+    batches = step.data(3)
+    for index in range(12):
+        found = dict(zip(names, session.run({**state, **batches[index % 3]}), strict=True))
+        state = {row.input: found[row.output] for row in step.states}
+        losses.append(float(found[step.loss]))
+    assert np.mean(losses[-3:]) < np.mean(losses[:3])
+    roles = [row.role for row in step.states]
+    assert roles.count("parameter") == 6
+    assert roles.count("statistic") == 2
+
+
+@pytest.mark.parametrize("network", ["mlp", "conv"])
+def test_a_training_algorithm_beside_a_graph_is_the_same_step(network):
+    step = by_hand(network, "adamw_clipped")
+    model = with_training_info(step)
+    onnx.checker.check_model(model, full_check=True)
+    (info,) = model.training_info
+    assert {entry.key: entry.value for entry in info.update_binding} == step.bindings
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    for field in ("input", "output", "initializer", "node"):
+        getattr(whole.graph, field).extend(getattr(info.algorithm, field))
+    feed = step.data(1)[0]
+    expected = run(step.model, {**step.start, **feed})
+    found = run(whole, feed)
+    assert_close(expected, {name: found[name] for name in expected}, 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("network", TORCH_NETWORKS)
+def test_steps_from_torch_train(network, exporter):
+    pytest.importorskip("torch", reason="torch exports these steps: install the extra [torch]")
+    if exporter == "dynamo":
+        pytest.importorskip("onnxscript", reason="torch's newer exporter needs it: install the extra [torch]")
+    step = from_torch(network, exporter, RATE)
+    losses, _ = steps(step, 30)
+    assert np.mean(losses[-9:]) < np.mean(losses[:9])
+    roles = {row.role for row in step.states}
+    assert roles >= {"parameter", "moment", "counter"}
+    assert ("statistic" in roles) == (network != "transformer")
