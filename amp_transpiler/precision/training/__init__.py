@@ -1,0 +1,6 @@
+"""Recognition of a training step in a loaded program: its state by dataflow, and which nodes are the optimizer's."""
+
+from amp_transpiler.precision.training.marking import mark_optimizer
+from amp_transpiler.precision.training.recognition import find_training_step
+
+__all__ = ["find_training_step", "mark_optimizer"]

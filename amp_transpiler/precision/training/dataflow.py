@@ -1,0 +1,159 @@
+"""The main graph of a typed program as a flow of values: sizes, dependences, and which values are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.shape_inference import sizes_from_inputs
+from amp_transpiler.graph.walk import bodies, has_bodies
+from amp_transpiler.ops.dtype_attributes import tensor_of
+from amp_transpiler.ops.kinds import RANDOM
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.precision.training.operators import COMMUTATIVE
+
+__all__ = ["FREE", "UNKNOWN", "Dataflow", "reads"]
+
+FREE = -1  # the number of elements of a value with a size that only the data decide
+UNKNOWN = -2
+
+_SMALL = 256  # constants up to this many elements are compared by their contents
+
+
+class Dataflow:
+    """Facts about the values of the main graph.
+
+    Args:
+        model: a typed program, nodes in topological order.
+
+    Attributes:
+        graph: the main graph.
+        position: node -> its place in the order of execution.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.graph = model.graph
+        self.position = {node: index for index, node in enumerate(model.graph)}
+        self._sizes = sizes_from_inputs(model)
+        self._numbers = _numbers(model.graph)
+
+    def shape(self, value: ir.Value) -> list[int | None] | None:
+        """Return the dimensions, None for open ones; None if not even the rank is known."""
+        found = self._sizes.get(str(value.name))
+        if found is None and value.const_value is not None:
+            return list(value.const_value.shape.numpy())
+        if found is None and value.shape is not None:
+            return [size if isinstance(size, int) else None for size in value.shape]
+        return found
+
+    def size(self, value: ir.Value) -> int:
+        """Return the number of elements, `FREE` if the data decide it, or `UNKNOWN`."""
+        shape = self.shape(value)
+        if shape is None:
+            return UNKNOWN
+        total = 1
+        for size in shape:
+            if size is None:
+                return FREE
+            total *= size
+        return total
+
+    def number(self, value: ir.Value) -> int:
+        """Return a number that values share which are computed alike; float casts make no difference."""
+        return self._numbers[value] if value in self._numbers else -1 - id(value)
+
+    def masks(self, seeds: Mapping[ir.Value, int]) -> dict[ir.Value, int]:
+        """Return for every value the bits of the values in `seeds` that it depends on, its own included."""
+        found = dict(seeds)
+        for node in self.graph:
+            mask = 0
+            for value in reads(node):
+                mask |= found.get(value, 0)
+            if mask:
+                for output in node.outputs:
+                    found[output] = found.get(output, 0) | mask
+        return found
+
+    def above(self, values: Iterable[ir.Value]) -> set[ir.Value]:
+        """Return the values that `values` are computed from, themselves included."""
+        pending, found = list(values), set()
+        while pending:
+            value = pending.pop()
+            if value in found:
+                continue
+            found.add(value)
+            node = value.producer()
+            if node is not None:
+                pending.extend(reads(node))
+        return found
+
+
+def reads(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that a node reads, those that its bodies capture included."""
+    yield from (value for value in node.inputs if value is not None)
+    if has_bodies(node):
+        for _, body in bodies(node):
+            for inner in body.all_nodes():
+                yield from (value for value in inner.inputs if value is not None)
+            yield from body.outputs
+
+
+def _numbers(graph: ir.Graph) -> dict[ir.Value, int]:
+    """Number the values of a graph so that equal computations on equal operands have one number."""
+    known: dict[Hashable, int] = {}
+    found: dict[ir.Value, int] = {}
+
+    def number(value: ir.Value | None) -> int:
+        if value is None:
+            return -1
+        if value not in found:
+            found[value] = known.setdefault(_leaf(value), len(known))
+        return found[value]
+
+    for node in graph:
+        if _is_transparent(node):
+            found[node.outputs[0]] = number(node.inputs[0])
+            continue
+        operands = [number(value) for value in node.inputs]
+        if is_standard(node) and node.op_type in COMMUTATIVE:
+            operands.sort()
+        key: Hashable = (node.domain, node.op_type, tuple(operands), _attributes(node))
+        if has_bodies(node) or node.op_type in RANDOM or node.op_type == "Constant":
+            key = id(node)
+        for index, output in enumerate(node.outputs):
+            leaf = _leaf(output) if node.op_type == "Constant" else (key, index)
+            found[output] = known.setdefault(leaf, len(known))
+    return found
+
+
+def _leaf(value: ir.Value) -> Hashable:
+    tensor = constant_of(value)
+    if tensor is None or tensor.size > _SMALL or tensor.dtype is ir.DataType.STRING:
+        return ("value", id(value))
+    return (tensor.dtype, tuple(tensor.shape), tensor.tobytes())
+
+
+def _is_transparent(node: ir.Node) -> bool:
+    if not is_standard(node):
+        return False
+    if node.op_type == "Identity":
+        return True
+    if node.op_type != "Cast" or node.inputs[0] is None:
+        return False
+    before, after = node.inputs[0].dtype, node.outputs[0].dtype
+    return before is not None and after is not None and before.is_floating_point() and after.is_floating_point()
+
+
+def _attributes(node: ir.Node) -> Hashable:
+    items: list[tuple[str, Hashable]] = []
+    for name, attribute in node.attributes.items():
+        content: Hashable = attribute.value if not attribute.is_ref() else ("ref", attribute.ref_attr_name)
+        if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
+            tensor = tensor_of(attribute)
+            content = tensor.tobytes() if tensor.size <= _SMALL else id(tensor)
+        elif isinstance(content, list | tuple):
+            content = tuple(content)
+        items.append((name, content))
+    return tuple(sorted(items, key=lambda item: item[0]))

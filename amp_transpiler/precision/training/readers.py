@@ -1,0 +1,152 @@
+"""Who reads an input as weight, scale, bias or table, and which values prove its gradient."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+
+import onnx_ir as ir
+
+from amp_transpiler.precision.training.carriers import Carried
+from amp_transpiler.precision.training.dataflow import UNKNOWN, Dataflow
+from amp_transpiler.precision.training.operators import (
+    PRODUCTS,
+    SCATTERS,
+    is_elementwise,
+    is_movement,
+    kind,
+    weight_slots,
+)
+from amp_transpiler.precision.training.products import Axes, factors, origins
+
+__all__ = ["FactorIndex", "Product", "Reader", "readers_of"]
+
+_TABLES = frozenset({"Gather", "GatherElements", "GatherND"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reader:
+    """A node that reads an input as weight, scale, bias or table.
+
+    Attributes:
+        node: the node.
+        other: the operand that the input is multiplied with, or the indices into it; None for a bias.
+        summed: the axes of it over which the node sums.
+    """
+
+    node: ir.Node
+    other: ir.Value | None
+    summed: Axes
+
+
+def readers_of(flow: Dataflow, start: ir.Value, carried: Carried) -> Iterator[Reader]:
+    """Yield the readers of an input that are not a part of its own update: those that do not carry it on."""
+    for value in carried:
+        for node, index in value.uses():
+            if node not in flow.position or index not in weight_slots(node):
+                continue
+            if is_elementwise(node):
+                if not _grows(flow, node, start) and not _is_dot(node):
+                    continue
+                if node.op_type != "Mul":
+                    yield Reader(node, None, frozenset())
+                    continue
+            elif kind(node) in _TABLES:
+                if node.inputs[1] is not None and node.inputs[1].producer() is not None or _is_fed(node.inputs[1]):
+                    yield Reader(node, node.inputs[1], None)
+                continue
+            yield from _multiplied(flow, node, value)
+
+
+def _multiplied(flow: Dataflow, node: ir.Node, value: ir.Value) -> Iterator[Reader]:
+    found = False
+    for factor in factors(flow, node):
+        if factor.operand is not value and value in factor.others:
+            found = True
+            yield Reader(node, factor.operand, factor.summed)
+    if not found:
+        yield Reader(node, None, frozenset())
+
+
+def _is_fed(value: ir.Value | None) -> bool:
+    return value is not None and value.is_graph_input()
+
+
+def _grows(flow: Dataflow, node: ir.Node, start: ir.Value) -> bool:
+    return flow.size(node.outputs[0]) not in (flow.size(start), UNKNOWN)
+
+
+def _is_dot(node: ir.Node) -> bool:
+    return node.op_type == "Mul" and any(use.node.op_type == "ReduceSum" for use in node.outputs[0].uses())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Product:
+    """A product with a given factor.
+
+    Attributes:
+        node: the node.
+        others: its other operands.
+        summed: the axes, of the value that was looked for, over which it sums.
+    """
+
+    node: ir.Node
+    others: tuple[ir.Value, ...]
+    summed: Axes
+
+
+class FactorIndex:
+    """The products of a graph by their factors: values that are equal, up to casts and movement, find each other."""
+
+    def __init__(self, flow: Dataflow) -> None:
+        self._flow = flow
+        self._found: dict[int, list[Product]] = collections.defaultdict(list)
+        for node in flow.graph:
+            if kind(node) not in PRODUCTS and kind(node) not in SCATTERS and kind(node) != "Mul":
+                continue
+            for factor in factors(flow, node):
+                for number, axes in origins(flow, factor.operand, factor.summed, through_factors=True).items():
+                    self._found[number].append(Product(node, factor.others, axes))
+
+    def gradients(self, reader: Reader, depends: Mapping[ir.Value, int], bit: int) -> Iterator[Product]:
+        """Yield the products of the reader's other operand with a value that depends on the reader's result.
+
+        Args:
+            reader: the reader.
+            depends: value -> bits of the readers that it depends on.
+            bit: the reader's.
+        """
+        if reader.other is None:
+            return
+        seen: set[ir.Node] = {reader.node}
+        for number, axes in origins(self._flow, reader.other, reader.summed, through_factors=False).items():
+            for product in self._found.get(number, ()):
+                if product.node in seen or not any(depends.get(value, 0) & bit for value in product.others):
+                    continue
+                if axes is not None and product.summed is not None and axes & product.summed:
+                    continue
+                seen.add(product.node)
+                yield product
+
+
+def entries(flow: Dataflow, values: Iterable[ir.Value], inside: Mapping[ir.Value, int] | set[ir.Value]) -> set[ir.Value]:
+    """Return the values at which elementwise arithmetic and movement above `values` end, inputs left out.
+
+    Args:
+        flow: the graph.
+        values: where to begin.
+        inside: values at which to end, too.
+    """
+    pending, seen, found = list(values), set[ir.Value](), set[ir.Value]()
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if node is None or value in seen:
+            continue
+        seen.add(value)
+        if value in inside or not (is_elementwise(node) or is_movement(node)):
+            found.add(value)
+            continue
+        pending.extend(operand for operand in node.inputs if operand is not None)
+    return found
