@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, drop_region, region_of
 from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.training_info import merge, split
+from amp_transpiler.graph.training_step import UPDATES_KEY
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import WIDENED, all_nodes
@@ -57,6 +59,7 @@ from amp_transpiler.precision.opset_choice import (
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.refitting import refitting_note
+from amp_transpiler.precision.training import find_training_step, mark_optimizer
 from amp_transpiler.targets.kernel_table import is_within
 
 __all__ = ["Conversion", "adds_nothing", "convert", "fitted", "prepare", "prepare_and_convert"]
@@ -122,8 +125,14 @@ def fitted(policy: Policy, program: Program) -> Policy:
 def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     """Bring a program into the form that decisions are made about, in place; it computes the same as before.
 
+    Args:
+        program: the program. If it is a loaded training step, its `step` is set and its optimizer is marked.
+        policy: how decisions will be made, and what the user wishes of a training step.
+        ranges: a look-up of constants.
+
     Raises:
         ModelError: the program is invalid, or needs an opset that ONNX Runtime does not know.
+        OptionError: a wish about the training step cannot be met.
     """
     model, source = program.model, str(program.source or "the model")
     program.notes += PassManager([InlineFunctions(), ImportDomains()], typed=False)(model).notes
@@ -147,6 +156,30 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         if policy.opset is None:
             raise
         raise OptionError(f"opset {policy.opset} does not do for {source}: {error}") from error
+    if not program.is_training:
+        _recognise(program, policy)
+
+
+def _recognise(program: Program, policy: Policy) -> None:
+    """Find the state of a loaded training step, and mark its optimizer, which stays float32 at every level."""
+    program.step = find_training_step(program.model, policy.wishes.state, _recorded_updates(program))
+    if program.step is not None:
+        marked = mark_optimizer(program.model, program.step)
+        logger.info("a training step: %d states, %d nodes of its optimizer", len(program.step.states), marked)
+
+
+def _recorded_updates(program: Program) -> dict[str, str]:
+    """Return the input and output of every state that the file itself names."""
+    found = {} if program.merged is None else dict(program.merged.state)
+    text = program.model.metadata_props.get(UPDATES_KEY, "{}")
+    try:
+        written = json.loads(text)
+    except ValueError:
+        written = None
+    if not isinstance(written, dict):
+        program.notes.append(f"metadata '{UPDATES_KEY}' of the source is no JSON object, and is not used")
+        return found
+    return {str(name): str(output) for name, output in written.items()} | found
 
 
 def _widen(program: Program, policy: Policy) -> None:

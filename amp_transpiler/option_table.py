@@ -270,6 +270,37 @@ OPTIONS = (
         },
     ),
     Option(
+        name="state",
+        group="decide",
+        flags=("--state",),
+        metavar="IN=OUT",
+        repeated=True,
+        parameter="state",
+        text="Output OUT of a training step replaces input IN in the next. The update of a state stays float32. Most "
+        "pairs are found: a parameter by its gradient, and moments, running statistics and counters beside one.",
+        python="Input -> the output that replaces it in the next run of a training step, for pairs that are not found. "
+        "The update of a state stays float32.",
+    ),
+    Option(
+        name="master_weights",
+        group="decide",
+        flags=("--master-weights",),
+        parameter="master_weights",
+        text="Require float32 master weights: an error if no trained parameter is found. A parameter is its own master "
+        "while it stays float32; one that `--io-types` makes low gets an input and an output for its master anyway.",
+        python="True: an error if no trained parameter is found. A parameter is its own float32 master; one that "
+        "`keep_io_types` makes low gets an input and an output for its master. False: it gets none, and small updates "
+        "vanish. Default: masters wherever parameters become low.",
+    ),
+    Option(
+        name="loss_scaling",
+        group="decide",
+        flags=("--loss-scaling",),
+        parameter="loss_scaling",
+        text="Scale the loss of a training step dynamically, so that small float16 gradients do not become zero. The "
+        "scale is a new input and output.",
+    ),
+    Option(
         name="inputs",
         group="check",
         flags=("--inputs",),

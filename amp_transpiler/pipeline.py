@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, prepare
@@ -22,6 +22,7 @@ from amp_transpiler.graph.training_info import merge, split
 from amp_transpiler.precision.limits import Mismatch, Tolerance, with_limits
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.training import TrainingWishes
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report, Verdict
 from amp_transpiler.report.clock import Clock, Progress
@@ -84,6 +85,9 @@ def transpile(
     ort: str | None = None,
     mismatch: Mismatch | None = None,
     progress: Progress | None = None,
+    state: Mapping[str, str] | None = None,
+    master_weights: bool | None = None,
+    loss_scaling: bool = False,
 ) -> Report:
     """Convert an fp32 model to mixed precision, check it, and write it.
 
@@ -134,6 +138,13 @@ def transpile(
             or `0.1%`. Default: none may wherever a tolerance applies, but for labels that fp32 itself decided by a
             hair's breadth (at most 1% of them); elsewhere there is no limit.
         progress: Called with the name of a phase and the fraction of it that is done.
+        state: Input -> the output that replaces it in the next run of a training step, for pairs that are not found.
+            The update of a state stays float32.
+        master_weights: True: an error if no trained parameter is found. A parameter is its own float32 master; one that
+            `keep_io_types` makes low gets an input and an output for its master. False: it gets none, and small updates
+            vanish. Default: masters wherever parameters become low.
+        loss_scaling: Scale the loss of a training step dynamically, so that small float16 gradients do not become zero.
+            The scale is a new input and output.
 
     Returns:
         The report, with the converted program.
@@ -161,7 +172,8 @@ def transpile(
         opset=opset,
         ort=ort,
     )
-    chosen = choose_policy(request)  # a wrong option is told before the model is read
+    # A wrong option is told before the model is read.
+    chosen = _with_wishes(choose_policy(request), state, master_weights=master_weights, loss_scaling=loss_scaling)
     chosen = dataclasses.replace(chosen, limits=with_limits(chosen.limits, tolerance, mismatch))
     destination = None if dst is None else pathlib.Path(dst)
     clock = Clock(progress)
@@ -171,7 +183,7 @@ def transpile(
             check_destination(destination, source)
         if amp_lists is not None:
             request = dataclasses.replace(request, lists=resolved_lists(amp_lists, source, request.low.name))
-            chosen = dataclasses.replace(choose_policy(request), limits=chosen.limits)
+            chosen = dataclasses.replace(choose_policy(request), limits=chosen.limits, wishes=chosen.wishes)
         chosen = dataclasses.replace(chosen, limits=limits_by_output(source, chosen.limits))
         given, source = source, _with_algorithms(source, chosen)
         # Verification compares with the source, so it needs a program of its own to work on.
@@ -188,7 +200,7 @@ def transpile(
     basis: Basis | None = None
     ranges = RangeFaults(chosen.low, strict=chosen.strict_ranges)
     with clock.phase("prepare"):
-        prepare(program, chosen, ranges)
+        _prepare(program, chosen, ranges, report)
         needless = adds_nothing(program, chosen, ranges, report.opset[0])
     if needless is not None:
         return _left_alone(report, given, needless, None if isinstance(dst, DefaultPlace) else destination, clock)
@@ -207,6 +219,15 @@ def transpile(
     return _timed(report, clock)
 
 
+def _with_wishes(
+    policy: Policy, state: Mapping[str, str] | None, *, master_weights: bool | None, loss_scaling: bool
+) -> Policy:
+    """Return the policy with the user's wishes about a training step."""
+    wishes = TrainingWishes(state=state or {}, master_weights=master_weights, loss_scaling=loss_scaling)
+    wishes.check(policy.low.name, copies=policy.copies)
+    return dataclasses.replace(policy, wishes=wishes)
+
+
 def _with_algorithms(source: Program, policy: Policy) -> Program:
     """Return a program whose graph is followed by the training algorithms that it carries; itself if there are none."""
     if not source.training_info or policy.copies:
@@ -222,6 +243,12 @@ def _basis_of_file(given: Program, program: Program, basis: Basis | None) -> Bas
         return basis
     split(program)
     return None if basis is None else basis.without_algorithms(given)
+
+
+def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Report) -> None:
+    """Prepare a program, and warn of what its training step lacks."""
+    prepare(program, policy, ranges)
+    report.warnings = tuple(policy.wishes.warnings(program.step, policy.low.name))
 
 
 def _left_alone(

@@ -29,6 +29,9 @@ _NO_EFFECT_ON_COPIES = (
     "disable_amp",
     "include",
     "opset",
+    "state",
+    "master_weights",
+    "loss_scaling",
     "inputs",
     "tolerance",
     "mismatch",
@@ -65,6 +68,9 @@ class Options:
     policy: str
     preset: str | None
     mixed_ops: str | None
+    state: list[tuple[str, str]]
+    master_weights: bool
+    loss_scaling: bool
     inputs: str | None
     tolerance: float | str | None
     mismatch: float | None
@@ -95,6 +101,9 @@ class Options:
             "disable_amp": tuple(self.disable_amp),
             "include": tuple(self.include),
             "opset": self.opset,
+            "state": dict(self.state),
+            "master_weights": self.master_weights or None,
+            "loss_scaling": self.loss_scaling,
             "inputs": self.inputs,
             "tolerance": self.tolerance,
             "mismatch": self.mismatch,
@@ -166,6 +175,9 @@ def _check_contradictions(options: Options) -> None:
         raise OptionError(f"operator {both[0]!r} is both in --white and in --black; drop one of the two")
     if options.benchmark and options.jobs > 1:
         raise OptionError("--benchmark and --jobs: the measurements would disturb each other; drop one of the two")
+    named = [name for name, _ in options.state]
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        raise OptionError(f"--state binds input {twice[0]!r} twice; drop one of the two")
     if options.inputs is not None:
         check_name("--inputs", options.inputs)
 

@@ -169,6 +169,13 @@ def _io_types(text: str) -> bool | frozenset[str]:
     return frozenset(low)
 
 
+def _state(text: str) -> tuple[str, str]:
+    name, equals, output = text.partition("=")
+    if not (name and equals and output):
+        raise argparse.ArgumentTypeError(f"{text!r} is no IN=OUT: expected the names of an input and an output")
+    return name, output
+
+
 _TYPES: dict[str, Callable[[str], Any]] = {
     "dtype": _dtype,
     "mixed_ops": _mixed_ops,
@@ -180,5 +187,6 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "mismatch": _mismatch,
     "io_types": _io_types,
     "jobs": _jobs,
+    "state": _state,
 }
 _DEFAULTS: dict[str, Any] = {"io_types": True, "jobs": 1}

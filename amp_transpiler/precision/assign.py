@@ -153,6 +153,11 @@ class _Assigner:
         found = self._constraint(node)
         if found.reads_any:
             return Decision("untouched", found.reason or "it takes its input in any precision", takes_any=True)
+        if role_of(node) == "optimize":
+            return Decision("high", "part of the optimizer, which works in float32")
+        return self._decide_by_policy(node, found)
+
+    def _decide_by_policy(self, node: ir.Node, found: Constraint) -> Decision:
         if INCLUDE in region_of(node):
             return self._forced(node, found)
         if found.form is None:
@@ -196,8 +201,6 @@ class _Assigner:
         policy = self._policy
         if reason := policy.forced_high.get(str(node.name)):
             return reason
-        if role_of(node) == "optimize":
-            return "part of the optimizer, which works in float32"
         if DISABLE_AMP in region_of(node):
             return "inside a disable_amp region"
         if is_kept(node, guarded=self._guarded):

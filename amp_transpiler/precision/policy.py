@@ -12,6 +12,7 @@ from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.assignment import ConstantStorage
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.rules import Rules
+from amp_transpiler.precision.training.wishes import TrainingWishes
 from amp_transpiler.targets import Target
 
 __all__ = ["Policy"]
@@ -45,6 +46,7 @@ class Policy:
         constants: where constants are converted (see `Assignment`).
         outputs_as_computed: outputs of the program keep the precision they are computed in. Updates of a training
             program's state do not: they stay float32.
+        wishes: the user's, about a training step.
     """
 
     rules: Rules
@@ -67,3 +69,4 @@ class Policy:
     training: bool = False
     constants: ConstantStorage = "offline"
     outputs_as_computed: bool = False
+    wishes: TrainingWishes = dataclasses.field(default_factory=TrainingWishes)

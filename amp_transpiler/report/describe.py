@@ -64,6 +64,7 @@ def describe_result(report: Report, program: Program, conversion: Conversion) ->
     """Add the decisions and the state of the result to `report`."""
     decisions = conversion.assignment.decisions
     report.program = program
+    report.states = () if program.step is None else program.step.states
     report.decisions = tuple(_rows(program.model, conversion.assignment))
     report.nodes = len(report.decisions)
     report.low_nodes = sum(decision.precision == "low" for decision in decisions.values())

@@ -12,6 +12,7 @@ from amp_transpiler.report.verdict import Verdict
 
 if TYPE_CHECKING:
     from amp_transpiler.graph.program import Program
+    from amp_transpiler.graph.training_step import State
 
 __all__ = ["DecisionRow", "OutputComparison", "Report"]
 
@@ -122,6 +123,7 @@ class Report:
         weight_bytes: bytes of initializers and tensor constants before and after.
         file_bytes: bytes of the files on disk before and after, external data included; None if not on disk.
         missing_kernels: operator -> number of nodes that stay float32 because the target has no low kernel.
+        states: of a training step: each state, its role, why it is one, and its master.
         outputs: graph output -> comparison; empty if nothing was compared.
         verdict: one line: one of the words of `Verdict`, then after `: ` what it rests on.
         checks: the checks that passed, in order, a short phrase each.
@@ -152,6 +154,7 @@ class Report:
     weight_bytes: tuple[int, int] = (0, 0)
     file_bytes: tuple[int | None, int | None] = (None, None)
     missing_kernels: dict[str, int] = dataclasses.field(default_factory=dict)
+    states: tuple[State, ...] = ()
     outputs: dict[str, OutputComparison] = dataclasses.field(default_factory=dict)
     verdict: str = Verdict.NOT_CHECKED
     checks: tuple[str, ...] = ()

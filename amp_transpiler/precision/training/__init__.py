@@ -2,5 +2,6 @@
 
 from amp_transpiler.precision.training.marking import mark_optimizer
 from amp_transpiler.precision.training.recognition import find_training_step
+from amp_transpiler.precision.training.wishes import TrainingWishes
 
-__all__ = ["find_training_step", "mark_optimizer"]
+__all__ = ["TrainingWishes", "find_training_step", "mark_optimizer"]

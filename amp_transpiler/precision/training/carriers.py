@@ -1,7 +1,7 @@
 """Where an input is carried: the values that are the input after elementwise arithmetic and movement.
 
 A value that is carried keeps its number of elements; inside a flat vector of several states (Concat, Split, Slice) its
-place is followed. The cost of a way counts what makes the result less of an update: in `p - rate * m` p costs 0 and m 1.
+place is followed. The cost of a way counts what makes the result less of an update: p costs 0 in `p - rate * m`, m 1.
 """
 
 from __future__ import annotations
@@ -76,16 +76,13 @@ def _steps(flow: Dataflow, node: ir.Node, value: ir.Value, place: int, size: int
         if node.inputs[0] is value and flow.size(node.outputs[0]) in (flow.size(value), UNKNOWN):
             yield node.outputs[0], place, 0
     elif kind(node) == "BatchNormalization":
-        yield from ((node.outputs[i - 2], place, 1) for i in (3, 4) if _is(node, i, value) and len(node.outputs) > i - 2)
+        pairs = zip(node.inputs[3:5], node.outputs[1:3], strict=False)
+        yield from ((after, place, 1) for before, after in pairs if before is value)
     elif node.op_type in SCATTERS:
         if node.inputs[0] is value:
             yield node.outputs[0], place, 0
     else:
         yield from _parts(flow, node, value, place, size)
-
-
-def _is(node: ir.Node, index: int, value: ir.Value) -> bool:
-    return index < len(node.inputs) and node.inputs[index] is value
 
 
 def _cost(node: ir.Node, value: ir.Value) -> int:
@@ -113,10 +110,10 @@ def _parts(flow: Dataflow, node: ir.Node, value: ir.Value, place: int, size: int
                 yield output, place - start, 0
             start += flow.size(output)
     elif node.op_type in ("Slice", "Gather") and node.inputs[0] is value:
-        start = _start(flow, node, value)
+        first = _start(flow, node, value)
         taken = flow.size(node.outputs[0])
-        if start is not None and start <= place and place + size <= start + taken:
-            yield node.outputs[0], place - start, 0
+        if first is not None and first <= place and place + size <= first + taken:
+            yield node.outputs[0], place - first, 0
 
 
 def _axis(node: ir.Node) -> int:

@@ -30,9 +30,7 @@ def cheapest_pairs(costs: Mapping[tuple[Left, Right], float]) -> dict[Left, Righ
     return {left: right for right, left in partner.items()}
 
 
-def _augment(
-    start: Left, edges: Mapping[Left, Mapping[Right, float]], partner: dict[Right, Left]
-) -> None:
+def _augment(start: Left, edges: Mapping[Left, Mapping[Right, float]], partner: dict[Right, Left]) -> None:
     """Give `start` a partner, or exchange it for the costliest of those that it would displace (Bellman-Ford)."""
     mine = {left: right for right, left in partner.items()}
     best: dict[Left, float] = {start: 0.0}
@@ -63,9 +61,7 @@ def _augment(
         _take(right, came, {left: value for left, value in mine.items() if left != dearest}, partner)
 
 
-def _take(
-    right: Right, came: Mapping[Right, Left], mine: Mapping[Left, Right], partner: dict[Right, Left]
-) -> None:
+def _take(right: Right, came: Mapping[Right, Left], mine: Mapping[Left, Right], partner: dict[Right, Left]) -> None:
     """Hand `right` to the one that came for it, and what that one had to the one before."""
     while True:
         left = came[right]

@@ -27,7 +27,7 @@ COSTS = {
     **dict.fromkeys(("Add", "Sub", "Sum", "Where", "Cast", "Identity", "Min", "Max", "Clip", "Neg", "CastLike"), 0),
     **dict.fromkeys(("Mul", "Div"), 1),
 }
-"""Elementwise operator -> how much less its result is still its operand: products count one, all other functions two."""
+"""Elementwise operator -> how much less its result still is its operand; other functions count two."""
 
 _ELEMENTWISE = frozenset(
     """Abs Add And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Clip Cos Cosh Div Elu Equal Erf Exp

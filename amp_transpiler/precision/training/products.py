@@ -7,6 +7,7 @@ sums over other axes of that operand than the reader does, which tells it from t
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -47,7 +48,7 @@ def factors(flow: Dataflow, node: ir.Node) -> list[Factor]:
     if op in SCATTERS and len(node.inputs) > 2 and node.inputs[1] is not None and node.inputs[2] is not None:
         return [Factor(node.inputs[1], (node.inputs[2],), None)]
     if op == "Einsum":
-        return _einsum(flow, node)
+        return _einsum(node)
     if op == "Mul" and len(operands) == 2:
         summed = _summed_after(flow, node)
         pairs = ((operands[0], operands[1]), (operands[1], operands[0]))
@@ -77,7 +78,7 @@ def _product_axis(flow: Dataflow, node: ir.Node, index: int) -> Axes:
     return frozenset({rank - 2 if (index == 1) != flipped else rank - 1})
 
 
-def _einsum(flow: Dataflow, node: ir.Node) -> list[Factor]:
+def _einsum(node: ir.Node) -> list[Factor]:
     operands = [value for value in node.inputs if value is not None]
     equation = node.attributes["equation"].as_string().replace(" ", "")
     left, arrow, right = equation.partition("->")
@@ -145,12 +146,12 @@ def origins(flow: Dataflow, value: ir.Value, axes: Axes, *, through_factors: boo
         node = at.producer()
         if node is None:
             continue
-        for operand in _sources(node, through_factors=through_factors):
-            pending.append((operand, _traced(flow, node, operand, here), depth + 1))
+        sources = _sources(node, through_factors=through_factors)
+        pending.extend((operand, _traced(flow, node, operand, here), depth + 1) for operand in sources)
     return found
 
 
-_INDEX_MASKS = frozenset({"OneHot", "Equal", "Where", "Less", "GreaterOrEqual", "And"})
+_FACTORS = frozenset({"Mul", "Div", "Neg", "OneHot", "Equal", "Where", "Less", "GreaterOrEqual", "And"})  # and masks
 
 
 def _sources(node: ir.Node, *, through_factors: bool) -> Iterator[ir.Value]:
@@ -161,9 +162,7 @@ def _sources(node: ir.Node, *, through_factors: bool) -> Iterator[ir.Value]:
         yield from operands
     elif is_movement(node) or node.op_type in ("Cast", "Identity"):
         yield operands[0]
-    elif through_factors and node.op_type in ("Mul", "Div", "Neg"):
-        yield from operands
-    elif through_factors and node.op_type in _INDEX_MASKS:
+    elif through_factors and node.op_type in _FACTORS:
         yield from operands
 
 
@@ -218,7 +217,7 @@ def _blocks(before: list[int | None], after: list[int | None]) -> list[tuple[ran
 
 
 def _ranges(marks: list[tuple[int, int]]) -> list[tuple[range, range]]:
-    return [(range(a, c), range(b, d)) for (a, b), (c, d) in zip(marks, marks[1:], strict=False)]
+    return [(range(a, c), range(b, d)) for (a, b), (c, d) in itertools.pairwise(marks)]
 
 
 def _aligned(before: list[int | None], after: list[int | None]) -> list[tuple[int, int]]:

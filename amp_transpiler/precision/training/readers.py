@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -20,7 +20,7 @@ from amp_transpiler.precision.training.operators import (
 )
 from amp_transpiler.precision.training.products import Axes, factors, origins
 
-__all__ = ["FactorIndex", "Product", "Reader", "readers_of"]
+__all__ = ["FactorIndex", "Product", "Reader", "entries", "readers_of"]
 
 _TABLES = frozenset({"Gather", "GatherElements", "GatherND"})
 
@@ -53,8 +53,7 @@ def readers_of(flow: Dataflow, start: ir.Value, carried: Carried) -> Iterator[Re
                     yield Reader(node, None, frozenset())
                     continue
             elif kind(node) in _TABLES:
-                if node.inputs[1] is not None and node.inputs[1].producer() is not None or _is_fed(node.inputs[1]):
-                    yield Reader(node, node.inputs[1], None)
+                yield Reader(node, node.inputs[1], None)
                 continue
             yield from _multiplied(flow, node, value)
 
@@ -67,10 +66,6 @@ def _multiplied(flow: Dataflow, node: ir.Node, value: ir.Value) -> Iterator[Read
             yield Reader(node, factor.operand, factor.summed)
     if not found:
         yield Reader(node, None, frozenset())
-
-
-def _is_fed(value: ir.Value | None) -> bool:
-    return value is not None and value.is_graph_input()
 
 
 def _grows(flow: Dataflow, node: ir.Node, start: ir.Value) -> bool:
@@ -130,19 +125,23 @@ class FactorIndex:
                 yield product
 
 
-def entries(flow: Dataflow, values: Iterable[ir.Value], inside: Mapping[ir.Value, int] | set[ir.Value]) -> set[ir.Value]:
-    """Return the values at which elementwise arithmetic and movement above `values` end, inputs left out.
+def entries(flow: Dataflow, output: ir.Value, state: ir.Value, inside: Collection[ir.Value]) -> set[ir.Value]:
+    """Return the values at which the elementwise arithmetic and movement of an update end, inputs left out.
+
+    Single numbers, such as norms and rates, are not followed, unless the state is one itself.
 
     Args:
         flow: the graph.
-        values: where to begin.
+        output: the update.
+        state: the state.
         inside: values at which to end, too.
     """
-    pending, seen, found = list(values), set[ir.Value](), set[ir.Value]()
+    scalar = flow.size(state) == 1
+    pending, seen, found = [output], set[ir.Value](), set[ir.Value]()
     while pending:
         value = pending.pop()
         node = value.producer()
-        if node is None or value in seen:
+        if node is None or value in seen or (flow.size(value) == 1 and not scalar):
             continue
         seen.add(value)
         if value in inside or not (is_elementwise(node) or is_movement(node)):

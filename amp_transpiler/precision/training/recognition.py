@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.training_step import State, StateRole, TrainingStep
 from amp_transpiler.precision.training.carriers import Carried, carry
-from amp_transpiler.precision.training.dataflow import UNKNOWN, Dataflow
+from amp_transpiler.precision.training.dataflow import Dataflow
 from amp_transpiler.precision.training.matching import cheapest_pairs
 from amp_transpiler.precision.training.operators import is_plain_movement
 from amp_transpiler.precision.training.readers import FactorIndex, Reader, entries, readers_of
@@ -25,22 +25,36 @@ _PROVEN = "its gradient, {0}, is computed from what its reader '{1}' reads"
 _BESIDE = "the forward pass reads it in '{0}', and its gradient enters its update, beside proven parameters"
 
 
-def find_training_step(model: ir.Model, bound: Mapping[str, str] | None = None) -> TrainingStep | None:
+def find_training_step(
+    model: ir.Model, bound: Mapping[str, str] | None = None, recorded: Mapping[str, str] | None = None
+) -> TrainingStep | None:
     """Return the training step that a program is, or None.
 
     Args:
         model: a typed and prepared program: functions inlined, nodes in topological order. It is not changed.
-        bound: input -> output that replaces it, for pairs that are known.
+        bound: input -> output that replaces it, for pairs that the user names.
+        recorded: likewise, for pairs that the file names; those that are not there count for nothing.
 
     Raises:
         OptionError: a pair in `bound` cannot be: a name is unknown, or shape or type differ.
     """
-    given = _checked(model, bound or {})
+    by_user, by_file = _checked(model, bound or {}), _recorded(model, recorded or {})
+    reasons = dict.fromkeys(by_file, "the file says so") | dict.fromkeys(by_user, "named with --state")
     possible = _possible_pairs(model)
-    if not possible and not given:
+    if not possible and not reasons:
         return None
-    search = _Search(model, possible, given)
-    return search.run()
+    return _Search(model, possible, by_file | by_user, reasons).run()
+
+
+def _recorded(model: ir.Model, recorded: Mapping[str, str]) -> dict[ir.Value, ir.Value]:
+    """Return the pairs that a file names, as values, without those whose names are gone or do not fit."""
+    found: dict[ir.Value, ir.Value] = {}
+    for name, output in recorded.items():
+        try:
+            found |= _checked(model, {name: output})
+        except OptionError as error:
+            logger.info("a state that the file names is not used: %s", error)
+    return found
 
 
 def _checked(model: ir.Model, bound: Mapping[str, str]) -> dict[ir.Value, ir.Value]:
@@ -109,8 +123,10 @@ class _Search:
         model: ir.Model,
         possible: Mapping[Key, tuple[list[ir.Value], list[ir.Value]]],
         given: dict[ir.Value, ir.Value],
+        reasons: Mapping[ir.Value, str],
     ) -> None:
         self._model = model
+        self._reasons = reasons
         self._flow = Dataflow(model)
         self._given = given
         self._carried: dict[ir.Value, Carried] = {}
@@ -118,6 +134,10 @@ class _Search:
         self._readers: dict[ir.Value, list[Reader]] = {}
         self._borders: set[ir.Value] = set()
         self._parameters: dict[ir.Value, _Parameter] = {}
+        self._bits: dict[ir.Node, int] = {}
+        self._depends: dict[ir.Value, int] = {}
+        self._above: set[ir.Value] = set()
+        self._below: dict[ir.Value, int] = {}
 
     def _matched(self, possible: Mapping[Key, tuple[list[ir.Value], list[ir.Value]]]) -> dict[ir.Value, ir.Value]:
         """Pair every input with the output that is most its update, over all inputs of one shape and type."""
@@ -156,7 +176,7 @@ class _Search:
                 input=str(value.name),
                 output=str(output.name),
                 role=role,
-                reason="it was named" if value in self._given else reason,
+                reason=self._reasons.get(value, reason),
             )
             for value, output in self._pairs.items()
             for role, reason in self._role(value, output)
@@ -175,7 +195,7 @@ class _Search:
         bits = {reader.node: 1 << index for index, reader in enumerate({r.node: r for _, r in numbered}.values())}
         seeds: dict[ir.Value, int] = {}
         for node, bit in bits.items():
-            seeds.update({output: bit for output in node.outputs})
+            seeds.update(dict.fromkeys(node.outputs, bit))
         self._bits = bits
         self._depends = self._flow.masks(seeds)
         if not any(reader.other is not None for _, reader in numbered):
@@ -222,21 +242,23 @@ class _Search:
 
     def _accept(self) -> None:
         """Accept, beside proven parameters, those that the forward pass reads and whose gradient enters the update."""
-        self._below = self._flow.masks(dict.fromkeys(self._borders, 1))
         self._above = self._flow.above(self._borders)
+        inside = {value for value in self._above if value.producer() is not None}
         for value, output in self._pairs.items():
             if value in self._parameters:
                 continue
             bits = 0
             for reader in self._readers[value]:
                 bits |= self._bits[reader.node]
-            inside = {v for v in self._above if v.producer() is not None}
-            ends = entries(self._flow, [output], inside)
+            ends = entries(self._flow, output, value, inside)
             hits = [end for end in ends if self._depends.get(end, 0) & bits]
             if bits and hits:
                 reader = self._readers[value][0]
                 names = dict.fromkeys(str(self._handed_over(end).name) for end in hits)
                 self._parameters[value] = _Parameter(_BESIDE.format(reader.node.name), names)
+                self._borders.update(hits)
+        self._above |= self._flow.above(self._borders)
+        self._below = self._flow.masks(dict.fromkeys(self._borders, 1))
 
     def _role(self, value: ir.Value, output: ir.Value) -> list[tuple[StateRole, str]]:
         if value in self._parameters:
@@ -252,6 +274,3 @@ class _Search:
         if value not in self._above and output not in self._above:
             return [("statistic", "the forward pass updates it and does not read it")]
         return []
-
-
-_ = UNKNOWN

@@ -1,0 +1,124 @@
+"""A training step that somebody else wrote: its states are found by dataflow, and its optimizer stays float32."""
+
+import onnx
+import pytest
+
+import amp_transpiler as amp
+from amp_transpiler.conversion import fitted, prepare
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.roles import role_of
+from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.systems.choice import Request, choose_policy
+from foreign.library import BY_HAND, by_hand
+from foreign.not_training import NOT_TRAINING
+from foreign.writer import anonymous
+
+LINEAR = """
+<ir_version: 9, opset_import: ["" : 18]>
+step (float[N, 4] x, float[N, 3] y, float[4, 3] w, float[3] b) => (float loss, float[4, 3] w_new, float[3] b_new)
+<float rate = {0.001}, int64[1] rows = {0}> {
+    h = MatMul(x, w)
+    p = Add(h, b)
+    d = Sub(p, y)
+    s = Mul(d, d)
+    loss = ReduceMean<keepdims = 0>(s)
+    xt = Transpose(x)
+    gw = MatMul(xt, d)
+    gb = ReduceSum<keepdims = 0>(d, rows)
+    uw = Mul(rate, gw)
+    ub = Mul(rate, gb)
+    w_new = Sub(w, uw)
+    b_new = Sub(b, ub)
+}
+"""
+
+
+def linear():
+    return onnx.parser.parse_model(LINEAR)
+
+
+def prepared(model, **request):
+    program = load(model)
+    policy = fitted(choose_policy(Request(**request)), program)
+    prepare(program, policy, RangeFaults(policy.low, strict=False))
+    return program
+
+
+@pytest.mark.parametrize(("network", "optimizer"), BY_HAND)
+def test_every_state_of_a_foreign_step_is_found_whatever_it_is_called(network, optimizer):
+    step = anonymous(by_hand(network, optimizer))
+    found = prepared(step.model).step
+    assert {(s.input, s.output, s.role) for s in found.states} == {(s.input, s.output, s.role) for s in step.states}
+    assert found.gradients.keys() == {s.input for s in step.states if s.role == "parameter"}
+
+
+@pytest.mark.parametrize("row", NOT_TRAINING, ids=lambda row: row.name)
+def test_what_only_looks_alike_is_not_a_training_step(row):
+    assert prepared(row.model()).step is None
+
+
+def test_the_optimizer_begins_where_the_gradients_come_out():
+    program = prepared(linear())
+    assert program.step.gradients == {"w": ("gw",), "b": ("gb",)}
+    marked = {node.outputs[0].name for node in program.model.graph if role_of(node) == "optimize"}
+    assert marked == {"uw", "ub", "w_new", "b_new"}
+
+
+REQUESTS = [
+    *({"level": level, "dtype": dtype} for level in ("auto", "OD", "O1", "O2") for dtype in ("float16", "bfloat16")),
+    *({"policy": policy} for policy in ("torch", "raf", "mxnet")),
+    *({"preset": preset} for preset in ("mp1", "mp4", "default")),
+    {"mixed_ops": "gemm"},
+    {"target": "any"},
+    {"target": "cpu"},
+    {"level": "O2", "include": "."},
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_updates_stay_float32_whatever_is_asked(request_):
+    report = amp.transpile(linear(), verify=False, **request_)
+    assert [(state.input, state.role) for state in report.states] == [("w", "parameter"), ("b", "parameter")]
+    update = [row for row in report.decisions if row.reason.startswith("part of the optimizer")]
+    assert [row.precision for row in update] == ["high"] * 4
+    assert report.low_nodes > 0
+
+
+def test_a_named_state_needs_no_proof():
+    text = LINEAR.replace("gw = MatMul(xt, d)", "c = CumSum(d, zero) gw = MatMul(xt, c)").replace(
+        "{0.001}", "{0.001}, int64 zero = {0}"
+    )
+    report = amp.transpile(onnx.parser.parse_model(text), verify=False, state={"w": "w_new"})
+    assert next(state for state in report.states if state.input == "w").reason == "named with --state"
+
+
+WRONG_STATES = [
+    ({"v": "w_new"}, "no input 'v'"),
+    ({"w": "v"}, "no output 'v'"),
+    ({"w": "b_new"}, "has the shape and type of its state"),
+    ({"w": "w_new", "b": "w_new"}, "'b'"),
+]
+
+
+@pytest.mark.parametrize(("state", "said"), WRONG_STATES, ids=str)
+def test_a_state_that_cannot_be_is_refused(state, said):
+    with pytest.raises(OptionError, match=said):
+        amp.transpile(linear(), state=state)
+
+
+def test_master_weights_without_a_parameter_are_refused():
+    model = next(row for row in NOT_TRAINING).model()
+    with pytest.raises(OptionError, match="--state IN=OUT"):
+        amp.transpile(model, master_weights=True)
+
+
+def test_loss_scaling_is_for_float16():
+    with pytest.raises(OptionError, match="bfloat16 has float32's range"):
+        amp.transpile(linear(), dtype="bfloat16", loss_scaling=True)
+
+
+@pytest.mark.parametrize(("dtype", "warned"), [("float16", True), ("bfloat16", False)])
+def test_float16_gradients_may_underflow(dtype, warned):
+    report = amp.transpile(linear(), dtype=dtype, verify=False)
+    assert any("gradients" in warning for warning in report.warnings) == warned
