@@ -101,7 +101,7 @@ class Options:
             "disable_amp": tuple(self.disable_amp),
             "include": tuple(self.include),
             "opset": self.opset,
-            "state": dict(self.state),
+            "state": dict(self.state) or None,
             "master_weights": self.master_weights or None,
             "loss_scaling": self.loss_scaling,
             "inputs": self.inputs,
