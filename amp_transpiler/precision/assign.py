@@ -154,7 +154,8 @@ class _Assigner:
         if found.reads_any:
             return Decision("untouched", found.reason or "it takes its input in any precision", takes_any=True)
         if role_of(node) == "optimize":
-            return Decision("high", "part of the optimizer, which works in float32")
+            repaired = self._policy.forced_high.get(str(node.name))
+            return Decision("high", repaired or "part of the optimizer, which works in float32")
         return self._decide_by_policy(node, found)
 
     def _decide_by_policy(self, node: ir.Node, found: Constraint) -> Decision:
