@@ -72,6 +72,15 @@ def test_the_experiment_has_the_blogs_sizes_on_a_gpu():
 # ---- autocast and GradScaler ----
 
 
+def test_programs_are_float32_unless_told_otherwise():
+    main = static.Program()
+    with unique_name.guard(), static.program_guard(main, static.Program()):
+        train_convnet.network(8, 4)
+    made = {dtype for node in nets.nodes(main) for dtype in nets.makes(node)}
+    assert made == {"FLOAT"}
+    assert {parameter.dtype for parameter in main.all_parameters()} == {"float32"}
+
+
 def test_the_demo_reads_float32_and_keeps_the_sum():
     """Two vectors of 1024: their product is eligible, their sum is not."""
     text = """(float[1024,1] x, float[1024,1] y) => (float[1024,1024] a, float[1024,1] b) {
