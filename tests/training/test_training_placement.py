@@ -14,7 +14,7 @@ from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.paddle.optimizer import AdamW
-from amp_transpiler.runtime.compile import _specialise, lower
+from amp_transpiler.runtime.compile import lower, specialise
 from tests.corpus.test_placement import place
 from tests.training.networks import NETWORKS, Network
 from tests.training.trainer import build
@@ -34,7 +34,7 @@ def _lowered(network: Network, amp: dict[str, Any] | None, *, specialised: bool 
     main, _, _, loss, _ = build(network.build, AdamW(network.rate), amp)
     model = lower(assemble(main, [loss.name])).model
     if specialised:
-        _specialise(model, {name: array.shape for name, array in network.batch(np.random.default_rng(0)).items()})
+        specialise(model, {name: array.shape for name, array in network.batch(np.random.default_rng(0)).items()})
     return model
 
 
