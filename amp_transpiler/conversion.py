@@ -103,7 +103,7 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
     prepare(program, policy, ranges)
     conversion = convert(program, policy, ranges)
     split(program)
-    if program.is_training:
+    if program.has_variables:
         complete_shapes(program.model)  # a backward pass needs the shapes of the new operators too
     program.touch()
     program.source = None
@@ -118,7 +118,7 @@ def fitted(policy: Policy, program: Program) -> Policy:
     parameters = frozenset(p.name for p in program.persistables.values() if p.kind == "parameter")
     parameters -= frozenset(program.updates.values())
     rules = policy.rules.with_source_opsets(dict(program.model.graph.opset_imports))
-    return dataclasses.replace(policy, rules=rules, parameters=parameters, training=program.is_training)
+    return dataclasses.replace(policy, rules=rules, parameters=parameters, training=program.has_variables)
 
 
 @collection_paused()
@@ -200,8 +200,8 @@ def _source_passes(program: Program) -> list[Pass[Any]]:
     return [
         ReleaseInitializers(),
         UnifyConstants(),
-        SkipIdentities(keep=program.is_training),  # in training anything may be fetched by name
-        *(() if program.is_training else (FoldKnownSizes(),)),
+        SkipIdentities(keep=program.has_variables),
+        *(() if program.has_variables else (FoldKnownSizes(),)),
         NameNodes(),
     ]
 
@@ -219,7 +219,7 @@ def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[
         *_asked_opset(policy, constraints),
         *([RaiseOpset(lambda model: opset_for_io(model, policy.low), required=True)] if policy.low_io else ()),
         *([RaiseOpset(best_opset)] if policy.opset is None else ()),
-        FoldBatchNorm(folds_norm(constraints, policy.rules, ranges)),
+        *(() if policy.training else (FoldBatchNorm(folds_norm(constraints, policy.rules, ranges)),)),
         SetIrVersion(newest=policy.target.newest_ir),
     ]
 
@@ -251,9 +251,9 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
         assignment = assign(model, policy, ranges)
         program.notes += fused_advice(assignment)
         applied = run_pass(ApplyAssignment(assignment), model)
-        cleaned = run_pass(CleanCasts(), model)
+        cleaned = run_pass(CleanCasts(inserted_only=program.has_variables), model)
     run_pass(GuardFusions(every=policy.low is BFLOAT16 and is_within(policy.target.ort, None, "1.23")), model)
-    if not program.is_training:  # its weights are no constants, and any of its values may be fetched
+    if not program.has_variables:  # its weights are no constants, and any of its values may be fetched
         run_pass(GuardTransposes(), model)
     if policy.included:
         drop_region(model, INCLUDE)
@@ -295,7 +295,7 @@ def _pinned_outputs(program: Program, policy: Policy) -> Iterator[None]:
     A training program's graph has no outputs of its own. Fetched values are left out where the policy hands outputs
     out as they are computed.
     """
-    if not program.is_training:
+    if not program.has_variables:
         yield
         return
     graph, before = program.model.graph, [str(value.name) for value in program.model.graph.outputs]

@@ -156,6 +156,12 @@ class GraphBuilder:
 
     # Arithmetic. One operand may be a number; it takes the element type of the other.
 
+    def binary(self, op_type: str, a: Operand, b: Operand) -> ir.Value:
+        """The operator of this name on two operands."""
+        if op_type == "Div":
+            return self.div(a, b)
+        return self._binary(op_type, a, b)
+
     def _binary(self, op_type: str, a: Operand, b: Operand) -> ir.Value:
         like = a if isinstance(a, ir.Value) else b
         if not isinstance(like, ir.Value):
@@ -210,8 +216,10 @@ class GraphBuilder:
 
     def cast(self, x: ir.Value, dtype: ir.DataType | None) -> ir.Value:
         """`x` as `dtype`; `x` itself if it has that type."""
-        if dtype is None or x.dtype == dtype:
-            return x
+        return x if dtype is None or x.dtype == dtype else self.explicit_cast(x, dtype)
+
+    def explicit_cast(self, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """`x` as `dtype`, by a node even if it has that type: it may become low, and this may not."""
         return self.op("Cast", [x], {"to": int(dtype)})
 
     def high(self, x: ir.Value) -> ir.Value:
@@ -424,7 +432,7 @@ def infer_outputs(model: ir.Model, node: ir.Node) -> None:
         found = onnx.shape_inference.infer_node_outputs(
             schema, ir.to_proto(node), types, data, opset_imports=imports, ir_version=10
         )
-    except onnx.shape_inference.InferenceError as error:
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
         shapes = ", ".join(f"{v.name}: {v.dtype} {v.shape}" for v in node.inputs if v is not None)
         reason = " ".join(str(error).split())
         raise ModelError(f"node '{node.name}' ({node.op_type}) does not fit its inputs ({shapes}): {reason}") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
+
 import onnx_ir as ir
 
 from amp_transpiler.graph.walk import scopes
@@ -13,10 +15,14 @@ class NameAllocator:
     """Hands out names for values and nodes that no scope of the model uses yet.
 
     ONNX allows sibling bodies to use the same name, but not nested ones. One pool for the whole model satisfies both.
+
+    Args:
+        model: the model.
+        reserved: further names that are not handed out.
     """
 
-    def __init__(self, model: ir.Model) -> None:
-        self._taken: set[str] = set()
+    def __init__(self, model: ir.Model, reserved: Iterable[str] = ()) -> None:
+        self._taken: set[str] = set(reserved)
         self._next: dict[str, int] = {}
         for scope in scopes(model):
             self._taken.update(value.name for value in scope.graph.inputs if value.name)
@@ -25,6 +31,11 @@ class NameAllocator:
                 if node.name:
                     self._taken.add(node.name)
                 self._taken.update(value.name for value in node.outputs if value.name)
+
+    @property
+    def taken(self) -> Set[str]:
+        """Every name in use, reserved or handed out."""
+        return self._taken
 
     def fresh(self, hint: str) -> str:
         """Return `hint`, or `hint_1`, `hint_2`, ... and mark it as taken."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +14,11 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, ModelError, innermost_text
 from amp_transpiler.graph.assemble import assemble, with_values
-from amp_transpiler.graph.builder import GraphBuilder, Operand
+from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.inference import switch_to_inference
-from amp_transpiler.graph.names import values_by_name
+from amp_transpiler.graph.names import NameAllocator, values_by_name
+from amp_transpiler.graph.operands import is_operand, unified
 from amp_transpiler.graph.origins import BUILT_BY_KEY, built_by
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import REGION_KEY, current_region
@@ -96,6 +98,7 @@ class Program:
         self.version = 0
         self._values: dict[str, ir.Value] | None = None
         self._builders: dict[Role, _ProgramBuilder] = {}
+        self._used_names: set[str] = set()  # those of values that are gone among them
 
     def __repr__(self) -> str:
         origin = self.source or self.model.graph.name or "in memory"
@@ -111,10 +114,20 @@ class Program:
         """The file that it was loaded from, if that is all of it; else the program itself."""
         return self if self.source is None or self.merged is not None else self.source
 
+    @property
+    def has_variables(self) -> bool:
+        """Whether a `Variable` may refer to any of its values.
+
+        So no pass removes a value of such a program that no pass had inserted, and no name is used again.
+        """
+        return self.is_built or self.is_training
+
     def touch(self) -> None:
         """Drop everything cached about the graph, after it was edited from outside."""
         self.version += 1
         self._values = None
+        for builder in itertools.islice(self._builders.values(), 1):  # all share their names
+            self._used_names.update(builder.names.taken)
         self._builders.clear()
 
     # Values.
@@ -235,10 +248,24 @@ class Program:
         copy.merged = self.merged
         copy.random_seed = self.random_seed
         copy.is_built = self.is_built
+        copy._used_names = self._used_names | {name for b in self._builders.values() for name in b.names.taken}
         if for_test:
+            copy.builder()  # notes the names of what is removed now
             switch_to_inference(copy.model)
             copy._forget_training()
         return copy
+
+    def become(self, earlier: Program) -> None:
+        """Go back to an earlier state.
+
+        Args:
+            earlier: a clone made then; it must not be used afterwards.
+        """
+        install(self.model, earlier.model)
+        own = {"model", "version", "_values", "_builders"}
+        self._builders.clear()  # the names that they gave away since are free again
+        self.touch()
+        vars(self).update({name: value for name, value in vars(earlier).items() if name not in own})
 
     def _forget_training(self) -> None:
         """Drop updates, optimizer state and outputs whose nodes are gone."""
@@ -270,10 +297,12 @@ class Program:
 class Variable:
     """A handle on a value of a program, by name, so that it stays valid when passes edit the graph.
 
-    Arithmetic (`+ - * / ** @`, unary minus) with other variables and numbers appends operators to the program.
+    Arithmetic (`+ - * / ** @`, unary minus) and comparisons (`== != < <= > >=`) with other variables, numbers and numpy
+    arrays append operators to the program; comparisons make bool variables. So two handles are told apart by `is` or by
+    their names, and a handle has no truth value. It is hashed by identity.
     """
 
-    __array_priority__ = 100  # makes numpy leave arithmetic with arrays to this class
+    __array_ufunc__ = None  # makes numpy leave operators between arrays and variables to this class
 
     def __init__(self, program: Program, name: str) -> None:
         self.program = program
@@ -329,63 +358,134 @@ class Variable:
     def stop_gradient(self, stop: bool) -> None:
         (self.program.no_gradient.add if stop else self.program.no_gradient.discard)(self.name)
 
-    def astype(self, dtype: str) -> Variable:
-        """Return it cast to another element type."""
-        return self._wrap(self.program.builder().cast(self.value, parse_dtype(dtype)))
+    def astype(self, dtype: Any) -> Variable:
+        """Return it cast to an element type, which mixed precision respects, even if it has that type now."""
+        return self._wrap(self.program.builder().explicit_cast(self.value, parse_dtype(dtype)))
 
     def _wrap(self, value: ir.Value) -> Variable:
         return Variable(self.program, str(value.name))
 
-    def _with(self, method: str, other: Any, *, swapped: bool = False) -> Variable:
-        if isinstance(other, Variable):
-            operand: Operand = other.value
-        elif isinstance(other, (int, float)):
-            operand = other
-        else:
+    def _with(self, op_type: str, other: Any, *, swapped: bool = False) -> Variable:
+        if not isinstance(other, Variable) and not is_operand(other):
             return NotImplemented  # type: ignore[no-any-return]  # Python's protocol: the other operand is tried next
-        a, b = (operand, self.value) if swapped else (self.value, operand)
-        result: ir.Value = getattr(self.program.builder(), method)(a, b)
-        return self._wrap(result)
+        if isinstance(other, Variable) and other.program is not self.program:
+            raise InputError(f"'{self.name}' and '{other.name}' are of two programs: build in one program_guard")
+        builder, given = self.program.builder(), other.value if isinstance(other, Variable) else other
+        a, b = unified(builder, self.value, given, divides=op_type == "Div")
+        return self._wrap(builder.binary(op_type, *((b, a) if swapped else (a, b))))
 
     def __add__(self, other: Any) -> Variable:
-        return self._with("add", other)
+        return self._with("Add", other)
 
     def __radd__(self, other: Any) -> Variable:
-        return self._with("add", other, swapped=True)
+        return self._with("Add", other, swapped=True)
 
     def __sub__(self, other: Any) -> Variable:
-        return self._with("sub", other)
+        return self._with("Sub", other)
 
     def __rsub__(self, other: Any) -> Variable:
-        return self._with("sub", other, swapped=True)
+        return self._with("Sub", other, swapped=True)
 
     def __mul__(self, other: Any) -> Variable:
-        return self._with("mul", other)
+        return self._with("Mul", other)
 
     def __rmul__(self, other: Any) -> Variable:
-        return self._with("mul", other, swapped=True)
+        return self._with("Mul", other, swapped=True)
 
     def __truediv__(self, other: Any) -> Variable:
-        return self._with("div", other)
+        return self._with("Div", other)
 
     def __rtruediv__(self, other: Any) -> Variable:
-        return self._with("div", other, swapped=True)
+        return self._with("Div", other, swapped=True)
 
     def __pow__(self, other: Any) -> Variable:
-        return self._with("pow", other)
+        return self._with("Pow", other)
+
+    def __rpow__(self, other: Any) -> Variable:
+        return self._with("Pow", other, swapped=True)
 
     def __matmul__(self, other: Any) -> Variable:
-        return self._with("matmul", other)
+        return self._with("MatMul", other)
+
+    def __rmatmul__(self, other: Any) -> Variable:
+        return self._with("MatMul", other, swapped=True)
 
     def __neg__(self) -> Variable:
         return self._wrap(self.program.builder().neg(self.value))
+
+    # Comparisons, element by element.
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> Variable:  # type: ignore[override]  # as in Paddle, a tensor of truth values
+        return self._compared("Equal", other)
+
+    def __ne__(self, other: object) -> Variable:  # type: ignore[override]  # see above
+        return self._compared("Equal", other, negated=True)
+
+    def __lt__(self, other: Any) -> Variable:
+        return self._compared("Less", other)
+
+    def __le__(self, other: Any) -> Variable:
+        return self._compared("LessOrEqual", other)
+
+    def __gt__(self, other: Any) -> Variable:
+        return self._compared("Greater", other)
+
+    def __ge__(self, other: Any) -> Variable:
+        return self._compared("GreaterOrEqual", other)
+
+    def _compared(self, op_type: str, other: object, *, negated: bool = False) -> Variable:
+        if isinstance(other, str):
+            raise TypeError(f"'{self.name}' is compared with the name {other!r}: compare its `.name`")
+        result = self._with(op_type, other)
+        if not negated or result is NotImplemented:
+            return result
+        return self._wrap(self.program.builder().op("Not", [result.value]))
+
+    # Python asks for these where a program is written as if its values were known.
+
+    def __bool__(self) -> bool:
+        raise self._unknown(
+            "has no truth value, which `if`, `while`, `and`, `or`, `not`, `assert` and `in` ask for. To choose between "
+            "two results, compute both and use tensor.where(condition, a, b); to tell variables apart, compare "
+            "with `is` or by `.name`"
+        )
+
+    def __len__(self) -> int:
+        raise self._unknown("has no len(): use `.shape[0]`, which is -1 for a free dimension")
+
+    def __iter__(self) -> Iterator[Variable]:
+        raise self._unknown("cannot be iterated over or unpacked: use tensor.split or tensor.slice")
+
+    def __float__(self) -> float:
+        raise self._unknown("cannot become a Python float: fetch it")
+
+    def __int__(self) -> int:
+        raise self._unknown("cannot become a Python int: fetch it, or use `.shape` for sizes and tensor.cast for types")
+
+    def __index__(self) -> int:
+        raise self._unknown("cannot be an index, a size or a count: use a Python int")
+
+    def __complex__(self) -> complex:
+        raise self._unknown("cannot become a Python number: fetch it")
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise self._unknown("cannot become a numpy array: fetch it")
+
+    def _unknown(self, problem: str) -> TypeError:
+        return TypeError(
+            f"variable '{self.name}' {problem}. In static mode it has a value only while a program runs: "
+            "Executor.run(program, feed, fetch_list=[variable]) returns it"
+        )
 
 
 class _ProgramBuilder(GraphBuilder):
     """Appends to a program: marks nodes with role and regions, and registers new values with the program."""
 
     def __init__(self, program: Program, role: Role, sibling: _ProgramBuilder | None) -> None:
-        super().__init__(program.model, names=None if sibling is None else sibling.names, shares=sibling)
+        names = NameAllocator(program.model, program._used_names) if sibling is None else sibling.names
+        super().__init__(program.model, names=names, shares=sibling)
         self._program = program
         self._role = role
 

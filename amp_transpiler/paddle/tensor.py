@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
+from amp_transpiler.graph.operands import unified
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.nn.functional.activation import activate, tanh
@@ -126,7 +127,7 @@ def equal(x: Variable, y: Variable | float) -> Variable:
 
 def _binary(op_type: str, x: Variable, y: Variable | float) -> Variable:
     b = builder_of(x, y) if isinstance(y, Variable) else builder_of(x)
-    return wrap(x, b.op(op_type, [x.value, b.operand(number_or_value(y), x.value)]))
+    return wrap(x, b.binary(op_type, *unified(b, x.value, number_or_value(y), divides=op_type == "Div")))
 
 
 def exp(x: Variable) -> Variable:
@@ -155,18 +156,24 @@ def abs(x: Variable) -> Variable:
 
 
 def cast(x: Variable, dtype: Any) -> Variable:
-    """`x` in another element type."""
-    return wrap(x, builder_of(x).cast(x.value, parse_dtype(dtype)))
+    """`x` cast to an element type, which mixed precision respects, even if `x` has that type now."""
+    return wrap(x, builder_of(x).explicit_cast(x.value, parse_dtype(dtype)))
 
 
 def scale(
-    x: Variable, scale: float = 1.0, bias: float = 0.0, bias_after_scale: bool = True, act: str | None = None
+    x: Variable,
+    scale: Variable | float = 1.0,
+    bias: float = 0.0,
+    bias_after_scale: bool = True,
+    act: str | None = None,
 ) -> Variable:
     """`scale * x + bias`, or `scale * (x + bias)`, and an activation."""
     b, value = builder_of(x), x.value
     if bias and not bias_after_scale:
         value = b.add(value, bias)
-    if scale != 1:
+    if isinstance(scale, Variable):
+        value = b.mul(value, scale.value)
+    elif scale != 1:
         value = b.mul(value, scale)
     if bias and bias_after_scale:
         value = b.add(value, bias)

@@ -37,22 +37,44 @@ class CleanCasts(Pass[Cleaned]):
 
     A round trip float32 -> float16 -> float32 is never removed: it rounds. Nor is float32 -> int64 -> float32: it
     truncates.
+
+    Args:
+        inserted_only: leave every cast that no pass inserted where it is, with all its readers. Where programs are
+            built, users hold such values by name, fetch them, stop gradients at them and ask for their gradients.
     """
+
+    def __init__(self, *, inserted_only: bool = False) -> None:
+        self._inserted_only = inserted_only
 
     def call(self, model: ir.Model) -> Cleaned:
         graphs, edits, removed = [scope.graph for scope in scopes(model)], 0, 0
         for graph in graphs:
             first: dict[tuple[ir.Value, ir.DataType | None], ir.Node] = {}
-            for node in [node for node in graph if _is_cast(node)]:
-                edits += _skip_inner_cast(node)
+            for node in [node for node in graph if self._may_go(node)]:
+                edits += self._skip_inner_cast(node)
                 edits += _remove_if_needless(node, first)
         for graph in reversed(graphs):  # inner graphs first, and readers before the values they read
-            for node in reversed([node for node in graph if _is_cast(node)]):
+            for node in reversed([node for node in graph if self._may_go(node)]):
                 if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
                     edits += 1
                     removed += INSERTED not in node.meta
                     graph.remove(node, safe=True)
         return Cleaned(model, modified=bool(edits), count=edits, removed=removed)
+
+    def _may_go(self, node: ir.Node) -> bool:
+        return _is_cast(node) and (INSERTED in node.meta or not self._inserted_only)
+
+    def _skip_inner_cast(self, node: ir.Node) -> bool:
+        """Rule 2: read the inner cast's input directly."""
+        value = _source_of(node)
+        inner = value.producer()
+        if inner is None or not self._may_go(inner):
+            return False
+        source = _source_of(inner)
+        if not _compose(source.dtype, value.dtype, node.outputs[0].dtype):
+            return False
+        node.replace_input_with(0, source)
+        return True
 
 
 def _is_cast(node: ir.Node) -> bool:
@@ -63,19 +85,6 @@ def _source_of(cast: ir.Node) -> ir.Value:
     value = cast.inputs[0]
     assert value is not None  # a Cast has one input
     return value
-
-
-def _skip_inner_cast(node: ir.Node) -> bool:
-    """Rule 2: read the inner cast's input directly."""
-    value = _source_of(node)
-    inner = value.producer()
-    if inner is None or not _is_cast(inner):
-        return False
-    source = _source_of(inner)
-    if not _compose(source.dtype, value.dtype, node.outputs[0].dtype):
-        return False
-    node.replace_input_with(0, source)
-    return True
 
 
 def _compose(first: ir.DataType | None, middle: ir.DataType | None, last: ir.DataType | None) -> bool:

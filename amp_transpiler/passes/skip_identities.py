@@ -19,7 +19,8 @@ class SkipIdentities(Pass[PassResult]):
     and they would hide from every rule that the value is a parameter.
 
     Args:
-        keep: leave the nodes in place, since their results may be fetched by name.
+        keep: leave the nodes in place, since their results may be fetched by name, and leave all casts: users wrote
+            them.
     """
 
     def __init__(self, *, keep: bool) -> None:
@@ -33,6 +34,8 @@ class SkipIdentities(Pass[PassResult]):
         source, graph = node.inputs[0] if node.inputs else None, node.graph
         tensor = constant_of(source)
         if source is None or tensor is None or not isinstance(graph, ir.Graph) or not _changes_nothing(node, tensor):
+            return False
+        if self._keep and node.op_type == "Cast":
             return False
         result = node.outputs[0]
         uses = list(result.uses())

@@ -12,6 +12,7 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.regions import inside_region_of
+from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.framework.scalar_loss import as_one_number, check_loss
 
 __all__ = ["append_backward", "gradients"]
@@ -37,6 +38,13 @@ def append_backward(
         ModelError: an operator in between cannot be differentiated.
     """
     check_loss(loss)
+    with all_or_nothing(loss.program):
+        return _append_backward(loss, parameter_list, no_grad_set or ())
+
+
+def _append_backward(
+    loss: Variable, parameter_list: Sequence[Variable | str] | None, no_grad_set: Collection[Variable | str]
+) -> list[tuple[Variable, Variable]]:
     program = loss.program
     wanted = [_variable(program, p) for p in parameter_list] if parameter_list is not None else program.all_parameters()
     wanted = [parameter for parameter in wanted if parameter.trainable]
@@ -45,7 +53,7 @@ def append_backward(
     if loss.name not in program.outputs:
         program.outputs.append(loss.name)
     target = as_one_number(loss).name
-    found = _differentiate(program, {target: None}, [p.name for p in wanted], no_grad_set or ())
+    found = _differentiate(program, {target: None}, [p.name for p in wanted], no_grad_set)
     pairs = [(parameter, found[parameter.name]) for parameter in wanted if parameter.name in found]
     if not pairs:
         raise InputError(f"the loss '{loss.name}' depends on none of {', '.join(p.name for p in wanted)}")
@@ -77,7 +85,8 @@ def gradients(
         raise InputError(f"gradients: {len(targets)} targets, but {len(starts)} target_gradients: give one each")
     program = targets[0].program
     seeds = {t.name: None if s is None else s.value for t, s in zip(targets, starts, strict=True)}
-    found = _differentiate(program, seeds, [i.name for i in inputs], no_grad_set or ())
+    with all_or_nothing(program):
+        found = _differentiate(program, seeds, [i.name for i in inputs], no_grad_set or ())
     return [found.get(i.name) for i in inputs]
 
 

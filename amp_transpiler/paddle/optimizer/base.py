@@ -19,6 +19,7 @@ from amp_transpiler.graph.dtypes import AMP_DTYPES, LOW_DTYPES
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.framework.backward import append_backward
 from amp_transpiler.paddle.framework.programs import default_startup_program
+from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.nn.clip import ClipGradBase
 from amp_transpiler.paddle.optimizer.lr import LRScheduler
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate, UpdateStep
@@ -131,8 +132,9 @@ class Optimizer(abc.ABC):
         Returns:
             (parameter, gradient) pairs.
         """
-        self.startup_program = startup_program if startup_program is not None else default_startup_program()
-        return append_backward(loss, parameters if parameters is not None else self.parameters, no_grad_set)
+        with all_or_nothing(loss.program, owners=[self]):
+            self.startup_program = startup_program if startup_program is not None else default_startup_program()
+            return append_backward(loss, parameters if parameters is not None else self.parameters, no_grad_set)
 
     def apply_gradients(self, params_grads: Pairs) -> list[str]:
         """Append the update of every parameter given.
@@ -152,6 +154,10 @@ class Optimizer(abc.ABC):
             self._check_parameter(program, parameter)
         self._warn_without_masters([parameter for parameter, _ in pairs])
         startup = self.startup_program if self.startup_program is not None else default_startup_program()
+        with all_or_nothing(program, startup, owners=[self]):
+            return self._append_updates(program, startup, pairs)
+
+    def _append_updates(self, program: Program, startup: Program, pairs: Pairs) -> list[str]:
         before = len(program.model.graph)
         skips = self.skips_on_overflow or self.always_skips
         step = UpdateStep(program, startup, self.found_inf if skips else None)
@@ -193,8 +199,10 @@ class Optimizer(abc.ABC):
         Returns:
             Names of the optimizer's nodes, and (parameter, gradient) pairs.
         """
-        pairs = self.backward(loss, startup_program, parameters, no_grad_set)
-        return self.apply_optimize(loss, startup_program, pairs), pairs
+        startup = startup_program if startup_program is not None else default_startup_program()
+        with all_or_nothing(loss.program, startup, owners=[self]):
+            pairs = self.backward(loss, startup_program, parameters, no_grad_set)
+            return self.apply_optimize(loss, startup_program, pairs), pairs
 
     def get_lr(self) -> float:
         """Return the learning rate last set, or the first one of a schedule."""

@@ -6,9 +6,9 @@ import collections
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-__all__ = ["generate", "guard"]
+__all__ = ["generate", "guard", "remember"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,6 +27,18 @@ def generate(key: str) -> str:
     count = generator.counts[key]
     generator.counts[key] += 1
     return f"{generator.prefix}{key}_{count}"
+
+
+def remember() -> Callable[[], None]:
+    """Return a function that sets the counters in force back to what they are now."""
+    counts = (_current.get() or _process_wide).counts
+    before = counts.copy()
+
+    def restore() -> None:
+        counts.clear()
+        counts.update(before)
+
+    return restore
 
 
 @contextlib.contextmanager

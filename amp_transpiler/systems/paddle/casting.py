@@ -83,7 +83,7 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, policy: Policy, 
         The names of the weights and constants that are low now.
     """
     given = load(program)
-    policy = dataclasses.replace(policy, use_guard=use_guard is not False, outputs_as_computed=given.is_training)
+    policy = dataclasses.replace(policy, use_guard=use_guard is not False, outputs_as_computed=given.has_variables)
     if policy.copies or (use_guard and _is_unguarded(given, policy)):
         return set()
     lists = policy.rules.lists

@@ -186,7 +186,7 @@ _BY_NAME: dict[str, Callable[[Variable], Variable]] = {
 
 
 def _cast(x: Variable, dtype: Any) -> Variable:
-    return x if dtype is None else wrap(x, builder_of(x).cast(x.value, parse_dtype(dtype)))
+    return x if dtype is None else wrap(x, builder_of(x).explicit_cast(x.value, parse_dtype(dtype)))
 
 
 mark_functions(globals(), __all__)

@@ -14,6 +14,7 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import default_startup_program
+from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.framework.scalar_loss import as_one_number, check_loss
 from amp_transpiler.paddle.optimizer.base import Optimizer
 from amp_transpiler.paddle.static.amp.scaler_state import ScalerState
@@ -214,8 +215,19 @@ class OptimizerWithMixedPrecision:
                 "backward: callbacks are Paddle's and have no meaning for an ONNX program; leave them out"
             )
         check_loss(loss)
+        startup = startup_program if startup_program is not None else default_startup_program()
+        with all_or_nothing(loss.program, startup, owners=[self, self._optimizer]):
+            return self._backward(loss, startup, parameter_list, no_grad_set)
+
+    def _backward(
+        self,
+        loss: Variable,
+        startup: Program,
+        parameter_list: Sequence[Variable | str] | None,
+        no_grad_set: Collection[Variable | str] | None,
+    ) -> Pairs:
         program = self._program = loss.program
-        self._startup = startup_program if startup_program is not None else default_startup_program()
+        self._startup = startup
         self._make_state(program)
         if not self.options.mode.changes_nothing:
             self._low_names = self._cast(program)
@@ -241,8 +253,13 @@ class OptimizerWithMixedPrecision:
         Returns:
             Names of the optimizer's nodes.
         """
-        if self._program is None:
+        if self._program is None or self._startup is None:
             raise RuntimeError("call backward (or minimize) first")
+        with all_or_nothing(self._program, self._startup, owners=[self, self._optimizer]):
+            return self._append_updates(params_grads)
+
+    def _append_updates(self, params_grads: Pairs) -> list[str]:
+        assert self._program is not None
         builder = self._program.builder("optimize")
         params = [param for param, _ in params_grads]
         grads = [grad.value for _, grad in params_grads]
@@ -285,8 +302,10 @@ class OptimizerWithMixedPrecision:
         Returns:
             Names of the optimizer's nodes, and (parameter, scaled gradient) pairs.
         """
-        pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
-        return self.apply_optimize(loss, startup_program, pairs), pairs
+        startup = startup_program if startup_program is not None else default_startup_program()
+        with all_or_nothing(loss.program, startup, owners=[self, self._optimizer]):
+            pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
+            return self.apply_optimize(loss, startup_program, pairs), pairs
 
     def amp_init(
         self,

@@ -23,7 +23,7 @@ _FACTORS = {"growth_factor": "incr_ratio", "backoff_factor": "decr_ratio", "grow
 _BAD_STEPS = "decr_every_n_nan_or_inf"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ScalerState:
     """The persistable variables of a loss scaler.
 
