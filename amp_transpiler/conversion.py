@@ -141,7 +141,7 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     propagate_types(model)
     if fault := next(faults(model), None):
         raise ModelError(f"{source}: the model is invalid as it is, before any conversion: {fault}")
-    if policy.widens:
+    if policy.widens and not program.has_variables:  # what users cast there stays
         _widen(program, policy)
     try:
         program.notes += PassManager([LimitOpset(policy.target.newest_opset)])(model).notes

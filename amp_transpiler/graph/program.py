@@ -79,6 +79,7 @@ class Program:
         is_built: whether it began empty, and not as a loaded model.
         random_seed: determines initial values and Dropout masks; 0 for that of `amp_transpiler.seed`.
         version: grows with every edit.
+        used_names: names that builders do not give to new values: those of values that are gone are among them.
     """
 
     def __init__(self, model: ir.Model | None = None, source: pathlib.Path | None = None) -> None:
@@ -98,7 +99,8 @@ class Program:
         self.version = 0
         self._values: dict[str, ir.Value] | None = None
         self._builders: dict[Role, _ProgramBuilder] = {}
-        self._used_names: set[str] = set()  # those of values that are gone among them
+        self.used_names: set[str] = set()
+        self._constants: dict[tuple[Any, ...], str] = {}  # of a clone: what the original's builders share
 
     def __repr__(self) -> str:
         origin = self.source or self.model.graph.name or "in memory"
@@ -127,7 +129,7 @@ class Program:
         self.version += 1
         self._values = None
         for builder in itertools.islice(self._builders.values(), 1):  # all share their names
-            self._used_names.update(builder.names.taken)
+            self.used_names.update(builder.names.taken)
         self._builders.clear()
 
     # Values.
@@ -248,7 +250,10 @@ class Program:
         copy.merged = self.merged
         copy.random_seed = self.random_seed
         copy.is_built = self.is_built
-        copy._used_names = self._used_names | {name for b in self._builders.values() for name in b.names.taken}
+        copy.used_names = set(self.used_names)
+        for builder in self._builders.values():
+            copy.used_names.update(builder.names.taken)
+            copy._constants = {key: str(value.name) for key, value in builder.constants.items()}
         if for_test:
             copy.builder()  # notes the names of what is removed now
             switch_to_inference(copy.model)
@@ -266,6 +271,8 @@ class Program:
         self._builders.clear()  # the names that they gave away since are free again
         self.touch()
         vars(self).update({name: value for name, value in vars(earlier).items() if name not in own})
+        if earlier._constants:
+            self.builder().constants.update({key: self.value(name) for key, name in earlier._constants.items()})
 
     def _forget_training(self) -> None:
         """Drop updates, optimizer state and outputs whose nodes are gone."""
@@ -309,6 +316,8 @@ class Variable:
         self.name = name
 
     def __repr__(self) -> str:
+        if self.program.find(self.name) is None:  # made in a call that failed, for one
+            return f"Variable({self.name!r}, no longer in {self.program!r})"
         return f"Variable({self.name!r}, {self.dtype}, {list(self.shape)})"
 
     @property
@@ -484,7 +493,7 @@ class _ProgramBuilder(GraphBuilder):
     """Appends to a program: marks nodes with role and regions, and registers new values with the program."""
 
     def __init__(self, program: Program, role: Role, sibling: _ProgramBuilder | None) -> None:
-        names = NameAllocator(program.model, program._used_names) if sibling is None else sibling.names
+        names = NameAllocator(program.model, program.used_names) if sibling is None else sibling.names
         super().__init__(program.model, names=names, shares=sibling)
         self._program = program
         self._role = role

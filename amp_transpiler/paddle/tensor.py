@@ -205,7 +205,8 @@ def sum(x: Variable, axis: Axes = None, dtype: Any = None, keepdim: bool = False
     """The sum over `axis`, or over all elements; `x` is cast to `dtype` first, or from bool to int64."""
     if dtype is None and x.value.dtype == ir.DataType.BOOL:
         dtype = "int64"
-    return _reduce("ReduceSum", x if dtype is None else cast(x, dtype), axis, keepdim)
+    summed = x if dtype is None else wrap(x, builder_of(x).cast(x.value, parse_dtype(dtype)))
+    return _reduce("ReduceSum", summed, axis, keepdim)
 
 
 def max(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
