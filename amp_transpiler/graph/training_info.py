@@ -14,7 +14,7 @@ from typing import Protocol
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.errors import ModelError, visible
+from amp_transpiler.errors import ModelError, innermost_text, visible
 from amp_transpiler.graph.names import NameAllocator, values_by_name
 from amp_transpiler.graph.onnx_ir_log import route_log
 from amp_transpiler.graph.proto import proto_bodies, proto_graphs
@@ -139,7 +139,10 @@ def merge(program: _Program) -> None:
         value = graph.initializers.get(name)
         if value is not None and not value.is_graph_input():
             graph.inputs.append(value)
-    graph.sort()  # an algorithm may list its nodes in any order
+    try:
+        graph.sort()  # an algorithm may list its nodes in any order
+    except ValueError as error:
+        raise ModelError("training_info: a node of its algorithm reads its own result: the graph has a cycle") from error
     program.touch()
 
 
@@ -160,8 +163,7 @@ def _append(model: ir.Model, info: onnx.TrainingInfoProto) -> _Part:
     outer = [name for name in _free_names(copy) if name in values]
     for name in outer:
         copy.input.append(onnx.ValueInfoProto(name=name))
-    route_log()
-    part = ir.serde.deserialize_graph(copy)
+    part = _deserialized(copy)
     nodes, inputs, outputs = list(part), list(part.inputs), list(part.outputs)
     tensors = list(part.initializers.values())
     part.remove(nodes)
@@ -182,6 +184,14 @@ def _append(model: ir.Model, info: onnx.TrainingInfoProto) -> _Part:
     own_names = {new: old for old, new in renamed.items()}
     names = tuple(value.name for value in copy.input if value.name not in outer)
     return _Part(info, tuple(str(value.name) for value in outputs), names, own_names)
+
+
+def _deserialized(graph: onnx.GraphProto) -> ir.Graph:
+    route_log()
+    try:
+        return ir.serde.deserialize_graph(graph)
+    except Exception as error:  # onnx_ir raises what it likes
+        raise ModelError(f"training_info: its algorithm is malformed ONNX: {innermost_text(error)}") from error
 
 
 def _pin(model: ir.Model, info: onnx.TrainingInfoProto) -> _Part:

@@ -176,6 +176,14 @@ def test_a_malformed_one_is_refused(change, message):
         amp.load(proto)
 
 
+def test_a_cycle_in_an_algorithm_is_refused():
+    proto = model()
+    product = next(node for node in proto.training_info[0].algorithm.node if node.op_type == "MatMul")
+    product.input[1] = "g"
+    with pytest.raises(ModelError, match="reads its own result"):
+        amp.transpile(proto, verify=False)
+
+
 def test_external_data_of_an_algorithm_is_read(tmp_path):
     proto = model()
     tensor = proto.training_info[0].algorithm.initializer.add()
