@@ -142,7 +142,7 @@ def merge(program: _Program) -> None:
     try:
         graph.sort()  # an algorithm may list its nodes in any order
     except ValueError as error:
-        raise ModelError("training_info: a node of its algorithm reads its own result: the graph has a cycle") from error
+        raise ModelError("training_info: a node of its algorithm reads its own result, in a cycle") from error
     program.touch()
 
 
@@ -338,9 +338,31 @@ def _algorithm(program: _Program, merged: Merged, part: _Part, own: Mapping[ir.N
     bound = {entry.key: entry.value for entry in info.update_binding} | {
         part.own_names.get(name, name): part.own_names.get(output, output) for name, output in added.items()
     }
+    _initialise_masters(info, program.step)
     del info.update_binding[:]
     info.update_binding.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in bound.items())
     return info
+
+
+def _initialise_masters(info: onnx.TrainingInfoProto, step: TrainingStep | None) -> None:
+    """Let the initialization set float32 master weights, and the low parameters to casts of them."""
+    masters = {state.input: state.master for state in step.parameters if state.master} if step is not None else {}
+    held = {tensor.name: tensor.data_type for tensor in info.algorithm.initializer}
+    low = {value.name: value.type.tensor_type.elem_type for value in info.algorithm.output}
+    updates = {entry.key: entry.value for entry in info.update_binding}
+    for entry in list(info.initialization_binding):
+        master = masters.get(entry.key, "")
+        if master not in held:
+            continue
+        cast = f"{entry.value}__low"
+        to = onnx.helper.make_attribute("to", low[updates[entry.key]])
+        node = onnx.NodeProto(op_type="Cast", name=cast, input=[entry.value], output=[cast], attribute=[to])
+        info.initialization.node.append(node)
+        shape = next(v for v in info.algorithm.output if v.name == updates[entry.key])
+        info.initialization.output.append(shape)
+        info.initialization.output[-1].name = cast
+        info.initialization_binding.add(key=master, value=entry.value)
+        entry.value = cast
 
 
 def _bound(part: _Part) -> list[str]:
