@@ -59,7 +59,7 @@ from amp_transpiler.precision.opset_choice import (
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.refitting import refitting_note
-from amp_transpiler.precision.training import find_training_step, mark_optimizer
+from amp_transpiler.precision.training import find_training_step, mark_optimizer, with_additions
 from amp_transpiler.targets.kernel_table import is_within
 
 __all__ = ["Conversion", "adds_nothing", "convert", "fitted", "prepare", "prepare_and_convert"]
@@ -164,6 +164,7 @@ def _recognise(program: Program, policy: Policy) -> None:
     """Find the state of a loaded training step, and mark its optimizer, which stays float32 at every level."""
     program.step = find_training_step(program.model, policy.wishes.state, _recorded_updates(program))
     if program.step is not None:
+        program.step = with_additions(program.model.graph, program.step)
         marked = mark_optimizer(program.model, program.step)
         logger.info("a training step: %d states, %d nodes of its optimizer", len(program.step.states), marked)
 

@@ -19,6 +19,7 @@ from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_
 from amp_transpiler.graph.saving import Staged, check_destination, stage
 from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.graph.training_info import merge, split
+from amp_transpiler.passes.training.aids import add_training_aids
 from amp_transpiler.precision.limits import Mismatch, Tolerance, with_limits
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
@@ -200,7 +201,7 @@ def transpile(
     basis: Basis | None = None
     ranges = RangeFaults(chosen.low, strict=chosen.strict_ranges)
     with clock.phase("prepare"):
-        _prepare(program, chosen, ranges, report)
+        chosen = _prepare(program, chosen, ranges, report)
         needless = adds_nothing(program, chosen, ranges, report.opset[0])
     if needless is not None:
         return _left_alone(report, given, needless, None if isinstance(dst, DefaultPlace) else destination, clock)
@@ -245,10 +246,13 @@ def _basis_of_file(given: Program, program: Program, basis: Basis | None) -> Bas
     return None if basis is None else basis.without_algorithms(given)
 
 
-def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Report) -> None:
-    """Prepare a program, and warn of what its training step lacks."""
+def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Report) -> Policy:
+    """Prepare a program, and give its training step what it needs in lower precision; return the policy for it."""
     prepare(program, policy, ranges)
-    report.warnings = tuple(policy.wishes.warnings(program.step, policy.low.name))
+    warnings = tuple(policy.wishes.warnings(program.step, policy.low.name))
+    aided = add_training_aids(program, policy)
+    report.warnings = (*warnings, *aided.warnings)
+    return aided.policy
 
 
 def _left_alone(

@@ -22,6 +22,7 @@ from amp_transpiler.runtime.openable import AnyProgram
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.compare import compare_outputs
+from amp_transpiler.verification.first_states import first_states
 from amp_transpiler.verification.inputs import Inputs, given_inputs
 from amp_transpiler.verification.labels import Watch
 from amp_transpiler.verification.output_kind import OutputKind, output_kinds
@@ -61,6 +62,13 @@ class Reference:
     name: str = "fp32"
     unsteady: Mapping[str, str] = dataclasses.field(default_factory=dict)
     _fetched: dict[tuple[str, ...], list[dict[str, Any]]] = dataclasses.field(default_factory=dict, repr=False)
+    _added: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+
+    def feeds(self, inputs: Iterable[str]) -> list[dict[str, Any]]:
+        """Return the samples for a program with these inputs: the source, or a result, which may have states more."""
+        known = set(inputs)
+        every = ({**self._added, **sample} for sample in self.samples)
+        return [{name: value for name, value in sample.items() if name in known} for sample in every]
 
     def of_graph(self, source: Program) -> Reference:
         """Return the part of it that concerns a graph with fewer inputs and outputs, that of `source`."""
@@ -94,8 +102,10 @@ class Reference:
         """
         try:
             with open_program(low) as session:
+                self._added.update(first_states(low, session, self.samples))
                 # Inputs that changed their type take the samples in the new one.
-                samples = (check_feeds(sample, session.inputs, lenient=True) for sample in self.samples)
+                feeds = self.feeds(info.name for info in session.inputs)
+                samples = (check_feeds(sample, session.inputs, lenient=True) for sample in feeds)
                 results = (named_outputs(session, sample) for sample in samples)  # one after the other
                 return self.compare_results(results, limits, output_kinds(low.model, self.samples[0]))
         except RUN_ERRORS as error:

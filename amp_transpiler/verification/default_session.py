@@ -104,7 +104,7 @@ def _fault(path: pathlib.Path, place: str, reference: Reference | None, limits: 
 
 
 def _run(session: RemoteSession, reference: Reference | None) -> list[dict[str, object]]:
-    samples = [] if reference is None else reference.samples
+    samples = [] if reference is None else reference.feeds(info.name for info in session.inputs)
     # Inputs that changed their type take the samples in the new one.
     return [named_outputs(session, check_feeds(sample, session.inputs, lenient=True)) for sample in samples]
 

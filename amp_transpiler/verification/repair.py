@@ -166,5 +166,6 @@ def _error(exact: np.ndarray, rounded: np.ndarray, low: LowFormat, is_held: bool
 def _intermediates(program: Program, names: list[str], reference: Reference) -> dict[str, np.ndarray]:
     """Run `program` on the first sample and return the named float values, those that it has."""
     floats = {str(value.name) for node in program.model.graph for value in node.outputs if value.dtype in AMP_DTYPES}
-    [found] = intermediate_values(program, [name for name in names if name in floats], reference.samples[:1])
+    samples = reference.feeds(str(value.name) for value in program.model.graph.inputs)
+    [found] = intermediate_values(program, [name for name in names if name in floats], samples[:1])
     return {name: array.astype(np.float32) for name, array in found.items() if isinstance(array, np.ndarray)}

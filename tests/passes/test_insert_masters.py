@@ -1,5 +1,6 @@
 """Float32 masters of low parameters, in training steps that this project did not make."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,11 +8,14 @@ import onnx
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.graph.roles import ROLE_KEY
-from amp_transpiler.graph.training_step import UPDATES_KEY, State, TrainingStep
+from amp_transpiler.conversion import convert
+from amp_transpiler.graph.training_step import UPDATES_KEY, State
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.passes.training import InsertMasters
-from tests.passes.foreign import converted, foreign_step, program_of, trained
+from amp_transpiler.passes.training.aids import add_training_aids
+from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.systems.choice import Request, choose_policy
+from tests.passes.foreign import by_hand, converted, foreign_step, prepared, trained
 from tests.support import assert_valid, dtype_of
 
 STEPS = [("linear", "sgd"), ("mlp", "adamw_clipped"), ("mlp", "flattened"), ("conv", "momentum"), ("embedding", "lamb")]
@@ -24,10 +28,9 @@ def way(start, end, names):
 @pytest.mark.parametrize(("network", "optimizer"), STEPS)
 def test_low_parameters_learn_as_far_as_float32_ones(network, optimizer):
     """At this rate most updates are smaller than half a unit in the last place of float16."""
-    step, nodes, gradients = foreign_step(network, optimizer, rate=1e-4)
-    program = program_of(step, nodes, gradients)
+    step = foreign_step(network, optimizer, rate=1e-4)
     low = [name for row in step.states if row.role == "parameter" for name in (row.input, row.output)]
-    converted(program, low, level="O2")
+    program = converted(step.model, step.bindings, low)
     assert_valid(program)
     found, batches = program.step, step.data(3)
     masters = {state.input: state.master for state in found.parameters}
@@ -45,10 +48,8 @@ def test_low_parameters_learn_as_far_as_float32_ones(network, optimizer):
 
 
 def test_without_masters_low_parameters_stand_still():
-    step, nodes, gradients = foreign_step("linear", "sgd", rate=1e-5)
-    program = program_of(step, nodes, gradients)
-    program.step = TrainingStep(())  # nothing known
-    converted(program, ["a", "a_new", "b", "b_new"], level="O2")
+    step = foreign_step("linear", "sgd", rate=1e-5)
+    program = converted(step.model, step.bindings, ["a", "b"], masters=False)
     exact = trained(step.model, step.bindings, step.start, step.data(3))
     start = {name: value.astype(np.float16) for name, value in step.start.items()}
     end = trained(amp.emulate(program).to_onnx(), step.bindings, start, step.data(3))
@@ -57,8 +58,8 @@ def test_without_masters_low_parameters_stand_still():
 
 
 def test_a_program_with_masters_computes_the_same_in_float32():
-    step, nodes, gradients = foreign_step("mlp", "adam")
-    program = program_of(step, nodes, gradients)
+    step = foreign_step("mlp", "adam")
+    program, *_ = prepared(step.model, step.bindings)
     result = run_pass(InsertMasters(program.step, ["a", "c"]), program.model)
     assert (result.count, result.modified) == (2, True)
     start = {**step.start, "a_fp32_master_0": step.start["a"], "c_fp32_master_0": step.start["c"]}
@@ -69,8 +70,8 @@ def test_a_program_with_masters_computes_the_same_in_float32():
 
 
 def test_the_record_of_states_names_masters_and_goes_to_the_file():
-    step, nodes, gradients = foreign_step("linear", "momentum")
-    program = converted(program_of(step, nodes, gradients), ["a"], level="O2")
+    step = foreign_step("linear", "momentum")
+    program = converted(step.model, step.bindings, ["a"])
     added = State(
         input="a_fp32_master_0",
         output="a_new_fp32_master_0",
@@ -85,19 +86,19 @@ def test_the_record_of_states_names_masters_and_goes_to_the_file():
 
 
 def test_moments_stay_float32_with_a_note():
-    step, nodes, gradients = foreign_step("linear", "adam")
+    step = foreign_step("linear", "adam")
     names = [name for row in step.states for name in (row.input, row.output)]
-    program = converted(program_of(step, nodes, gradients), names, level="O2")
+    program = converted(step.model, step.bindings, names)
     assert {dtype_of(program, row.input) for row in step.states if row.role != "parameter"} == {"FLOAT"}
     assert any("stay float32" in note and "m_a (moment)" in note for note in program.notes)
 
 
 def test_masters_start_from_the_unrounded_values():
-    step, nodes, gradients = foreign_step("linear", "sgd")
+    step = foreign_step("linear", "sgd")
     model = onnx.ModelProto()
     model.CopyFrom(step.model)
     model.graph.initializer.append(onnx.numpy_helper.from_array(step.start["a"], "a"))
-    program = converted(program_of(step, nodes, gradients, model), ["a"], level="O2")
+    program = converted(model, step.bindings, ["a"])
     assert_valid(program)
     values = {value.name: value.const_value for value in program.model.graph.inputs if value.const_value is not None}
     np.testing.assert_array_equal(values["a_fp32_master_0"].numpy(), step.start["a"])
@@ -105,19 +106,20 @@ def test_masters_start_from_the_unrounded_values():
 
 
 def test_a_taken_name_is_not_used_again():
-    step, nodes, gradients = foreign_step("linear", "sgd")
+    step = foreign_step("linear", "sgd")
     model = onnx.ModelProto()
     model.CopyFrom(step.model)
     model.graph.node[0].output[0] = "a_fp32_master_0"
     model.graph.node[1].input[0] = "a_fp32_master_0"
-    program = converted(program_of(step, nodes, gradients, model), ["a"], level="O2")
+    program = converted(model, step.bindings, ["a"])
     assert_valid(program)
     assert program.step.states[0].master == "a_fp32_master_0_1"
 
 
 def test_a_second_time_there_is_nothing_to_do():
-    step, nodes, gradients = foreign_step("mlp", "flattened")
-    program = program_of(step, nodes, gradients)
+    step = foreign_step("mlp", "flattened")
+    program, *_ = prepared(step.model, step.bindings)
+    gradients = step.parameters
     first = run_pass(InsertMasters(program.step, gradients), program.model)
     again = run_pass(InsertMasters(first.step, gradients), program.model)
     # Nor if the record of the masters is lost: the update does not read the parameters any more.
@@ -138,12 +140,10 @@ step (float[2,3] x, float[6] w, float[3,2] g) => (float[2,2] y, float[6] w_new)
 
 def test_a_movement_that_both_passes_read_is_split():
     """`Reshape(w)` goes to the matrix product and to the update: the update gets a copy that reads the master."""
-    program = amp.load(onnx.parser.parse_model(SPLIT))
-    for node in program.model.graph:
-        if node.name in ("update", "back"):
-            node.metadata_props[ROLE_KEY] = "optimize"
-    program.step = TrainingStep((State(input="w", output="w_new", role="parameter", reason="test"),))
-    converted(program, ["w"], level="O2")
+    state = State(input="w", output="w_new", role="parameter", reason="test")
+    program = by_hand(amp.load(onnx.parser.parse_model(SPLIT)), ("update", "back"), [state], {})
+    policy = dataclasses.replace(choose_policy(Request(level="O2")), low_io=frozenset(["w"]))
+    convert(program, add_training_aids(program, policy).policy, RangeFaults(policy.low))
     assert_valid(program)
     w, small = np.full(6, 0.1, np.float32), np.float32(1e-6)
     feeds = {"x": np.ones((2, 3), np.float32), "g": np.full((3, 2), small)}

@@ -4,5 +4,6 @@ from amp_transpiler.passes.training.insert_masters import InsertMasters, Mastere
 from amp_transpiler.passes.training.legalize import Legalize
 from amp_transpiler.passes.training.lower_batch_norm import LowerBatchNorm
 from amp_transpiler.passes.training.lower_dropout import LowerDropout
+from amp_transpiler.passes.training.scale_loss import Scaled, ScaleLoss
 
-__all__ = ["InsertMasters", "Legalize", "LowerBatchNorm", "LowerDropout", "Mastered"]
+__all__ = ["InsertMasters", "Legalize", "LowerBatchNorm", "LowerDropout", "Mastered", "ScaleLoss", "Scaled"]

@@ -19,6 +19,7 @@ __all__ = [
     "LARGEST_COUNT",
     "ScalingRule",
     "check_finite_and_unscale",
+    "found_not_finite",
     "is_count",
     "is_positive",
     "update_loss_scaling",
@@ -89,12 +90,24 @@ def check_finite_and_unscale(
     inverse = builder.div(1.0, scale)
     unscaled, bad = [], []
     for grad in grads:
-        narrow = builder.cast(builder.mul(builder.high(grad), inverse), grad.dtype)
-        unscaled.append(narrow)
-        wide = builder.high(narrow)
-        # x - x is 0 for a finite x, NaN for infinity and NaN. A sum of zeros cannot overflow, a sum of gradients can.
-        bad.append(builder.sum(builder.sub(wide, wide), keepdims=False))
-    return unscaled, builder.op("IsNaN", [builder.op("Sum", bad) if len(bad) > 1 else bad[0]])
+        unscaled.append(builder.cast(builder.mul(builder.high(grad), inverse), grad.dtype))
+        bad.append(_finite_is_zero(builder, unscaled[-1]))
+    return unscaled, _is_bad(builder, bad)
+
+
+def found_not_finite(builder: GraphBuilder, values: Sequence[ir.Value]) -> ir.Value:
+    """Return a bool scalar: whether any element of the values, one at least, is infinite or NaN."""
+    return _is_bad(builder, [_finite_is_zero(builder, value) for value in values])
+
+
+def _finite_is_zero(builder: GraphBuilder, value: ir.Value) -> ir.Value:
+    """Return 0 if all elements are finite, else NaN; a sum of zeros cannot overflow, a sum of gradients can."""
+    wide = builder.high(value)
+    return builder.sum(builder.sub(wide, wide), keepdims=False)
+
+
+def _is_bad(builder: GraphBuilder, bad: Sequence[ir.Value]) -> ir.Value:
+    return builder.op("IsNaN", [builder.op("Sum", list(bad)) if len(bad) > 1 else bad[0]])
 
 
 def zero_if(builder: GraphBuilder, found_inf: ir.Value, grads: Sequence[ir.Value]) -> list[ir.Value]:

@@ -1,0 +1,86 @@
+"""Aids for a training step in lower precision: masters for low parameters, and loss scaling, as the user wishes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.training_step import UPDATES_KEY, TrainingStep
+from amp_transpiler.passes.manager import run_pass
+from amp_transpiler.passes.training.insert_masters import InsertMasters
+from amp_transpiler.passes.training.scale_loss import ScaleLoss
+from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.training.cotangents import NotLinear, find_cotangents
+from amp_transpiler.precision.training.low_states import choose_low_states
+
+__all__ = ["Aided", "add_training_aids"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Aided:
+    """A training step with what it needs in lower precision.
+
+    Attributes:
+        policy: how to convert it.
+        warnings: sentences for the report.
+    """
+
+    policy: Policy
+    warnings: tuple[str, ...] = ()
+
+
+def add_training_aids(program: Program, policy: Policy) -> Aided:
+    """Put loss scaling and masters into a training step that was found, in place.
+
+    Args:
+        program: a prepared program; its `step`, its notes and its record of states change with it.
+        policy: what becomes low, and what the user wishes of the step.
+    """
+    if program.step is None:
+        return Aided(policy)
+    warnings = _scale_loss(program, program.step) if policy.wishes.loss_scaling else ()
+    if not policy.low_io:
+        return Aided(policy, warnings)
+    found = choose_low_states(program.model.graph, program.step, policy.low_io)
+    program.notes += found.notes
+    if policy.wishes.master_weights is False:
+        warnings += found.without_masters()
+    elif found.parameters:
+        made = run_pass(InsertMasters(program.step, found.parameters), program.model)
+        if made.modified:
+            _record(program, made.step)
+            program.notes.append(f"float32 master weights, as inputs and outputs: {made.count}")
+    return Aided(dataclasses.replace(policy, low_io=found.low_io), warnings)
+
+
+def _scale_loss(program: Program, step: TrainingStep) -> tuple[str, ...]:
+    """Scale the loss; return why not, if so."""
+    if not step.gradients:
+        return ()  # the wishes warn of that
+    if step.loss_scale:
+        program.notes.append(f"the step scales its loss already, by '{step.loss_scale}': nothing was added")
+        return ()
+    start = "--loss-scaling: the loss is not scaled, so small float16 gradients may become zero"
+    if program.merged is not None:
+        return (f"{start}: the algorithm is in training_info; scale in a model whose own graph holds the step",)
+    try:
+        found = find_cotangents(program.model.graph, step)
+    except NotLinear as reason:
+        return (f"{start}: {reason}; convert to bfloat16, or keep the gradients in float32",)
+    made = run_pass(ScaleLoss(step, found), program.model)
+    _record(program, made.step)
+    begins = ", ".join(f"'{value.name}'" for value in found.seeds[:3])
+    more = f" and {len(found.seeds) - 3} more" if len(found.seeds) > 3 else ""
+    program.notes.append(f"the gradients are scaled dynamically by '{made.step.loss_scale}', from {begins}{more} on")
+    return ()
+
+
+def _record(program: Program, step: TrainingStep) -> None:
+    """Make `step` the program's, and write its bindings to the metadata, for whoever runs the file."""
+    program.step = step
+    program.model.metadata_props[UPDATES_KEY] = json.dumps(step.bindings)
+    program.touch()
