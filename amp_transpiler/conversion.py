@@ -293,16 +293,17 @@ def adds_nothing(
 def _pinned_outputs(program: Program, policy: Policy) -> Iterator[None]:
     """Temporarily list updates and fetched values as graph outputs, so that casting keeps their types.
 
-    A training program's graph has no outputs of its own. Fetched values are left out where the policy hands outputs
-    out as they are computed.
+    A program that is built has no outputs in its graph. Fetched values are left out where the policy hands outputs out
+    as they are computed.
     """
-    if not program.has_variables:
+    if not program.has_variables and not program.outputs:
         yield
         return
     graph, before = program.model.graph, [str(value.name) for value in program.model.graph.outputs]
     fetched = () if policy.outputs_as_computed else program.outputs
+    own = () if program.has_variables else before
     graph.outputs.clear()
-    values = [program.find(name) for name in dict.fromkeys((*program.updates.values(), *fetched))]
+    values = [program.find(name) for name in dict.fromkeys((*own, *program.updates.values(), *fetched))]
     graph.outputs.extend(value for value in values if value is not None and not value.is_graph_input())
     try:
         yield

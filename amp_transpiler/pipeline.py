@@ -11,6 +11,7 @@ from typing import Any
 
 from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
+from amp_transpiler.graph.assemble import written_model
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.loading import load
@@ -179,7 +180,7 @@ def transpile(
     destination = None if dst is None else pathlib.Path(dst)
     clock = Clock(progress)
     with clock.phase("load"):
-        source = load(src)
+        source = _with_its_outputs(load(src))
         if destination is not None:
             check_destination(destination, source)
         if amp_lists is not None:
@@ -253,6 +254,15 @@ def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Repo
     aided = add_training_aids(program, policy)
     report.warnings = (*warnings, *aided.warnings)
     return aided.policy
+
+
+def _with_its_outputs(program: Program) -> Program:
+    """Return the program with the outputs that were set by hand, as `save` writes it; a training program as it is."""
+    if program.is_training or (model := written_model(program)) is program.model:
+        return program
+    chosen = Program(model)
+    chosen.training_info = program.training_info
+    return chosen
 
 
 def _left_alone(

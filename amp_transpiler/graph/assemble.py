@@ -16,7 +16,7 @@ from amp_transpiler.graph.names import values_by_name
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.walk import scopes
 
-__all__ = ["Assembled", "assemble", "with_values"]
+__all__ = ["Assembled", "assemble", "with_values", "written_model"]
 
 
 class _Program(Protocol):
@@ -31,6 +31,22 @@ class _Program(Protocol):
     def updates(self) -> Mapping[str, str]: ...
 
     def value(self, name: str) -> ir.Value: ...
+
+
+class _Complete(_Program, Protocol):
+    """The part of a `Program` that says what its outputs are."""
+
+    @property
+    def is_training(self) -> bool: ...
+
+    @property
+    def is_built(self) -> bool: ...
+
+    @property
+    def outputs(self) -> Sequence[str]: ...
+
+    @property
+    def training_info(self) -> Sequence[object]: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,6 +92,34 @@ def assemble(program: _Program, fetch: Sequence[str], *, updates: bool = True) -
         updated,
         fetches,
     )
+
+
+def written_model(program: _Complete) -> ir.Model:
+    """Return the model that stands for a program outside: its own, or a copy with `program.outputs` as its outputs.
+
+    In a training program the updates are outputs too.
+
+    Raises:
+        InputError: `program.outputs` names no value of it, or nothing is an output of a program that was built.
+    """
+    outputs = program.outputs
+    if program.is_training and (outputs or program.updates):
+        return assemble(program, outputs).model
+    if not outputs or list(outputs) == [value.name for value in program.model.graph.outputs]:
+        if (program.is_built or program.is_training) and not program.model.graph.outputs:
+            raise InputError(
+                f"{program!r} has no outputs, so nothing of it would be computed: set program.outputs to the names of "
+                "its results, such as [loss.name]"
+            )
+        return program.model
+    for name in outputs:
+        program.value(name)  # raises if there is none
+    chosen = _Outputs(program.model.clone())
+    for name in outputs:
+        chosen.add(name)
+    if not program.training_info:  # an algorithm reads the graph too
+        _prune(chosen.model)
+    return chosen.model
 
 
 class _Outputs:

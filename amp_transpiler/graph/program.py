@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, ModelError, innermost_text
-from amp_transpiler.graph.assemble import assemble, with_values
+from amp_transpiler.graph.assemble import assemble, with_values, written_model
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.inference import switch_to_inference
@@ -289,15 +289,21 @@ class Program:
     def to_onnx(self, scope: Mapping[str, np.ndarray] | None = None) -> onnx.ModelProto:
         """Return the program as a protobuf message, with every shape that is known or can be inferred.
 
+        Its outputs are those of `outputs`, or a loaded model's own if that is empty.
+
         Args:
             scope: values of persistables, which become initializers; None: persistables are graph inputs, and their
                 updates are outputs. A loaded program always contains its weights.
+
+        Raises:
+            InputError: `outputs` names no value of the program, or a program that was built has no outputs.
         """
         if not self.is_training:
-            return attach(add_shapes(to_proto(self.model)), self)
-        assembled = assemble(self, self.outputs, updates=scope is None)
-        if scope is not None:
-            with_values(assembled.model, self, scope)
+            return attach(add_shapes(to_proto(written_model(self))), self)
+        if scope is None:
+            return add_shapes(to_proto(written_model(self)))
+        assembled = assemble(self, self.outputs, updates=False)
+        with_values(assembled.model, self, scope)
         return add_shapes(to_proto(assembled.model))
 
 

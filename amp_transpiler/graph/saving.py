@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import OutputError
+from amp_transpiler.graph.assemble import written_model
 from amp_transpiler.graph.data_files import data_name, identity, own_data, remove_unused
 from amp_transpiler.graph.durable import regular_place, sync_file, sync_folder
 from amp_transpiler.graph.external_data import files_in_use, in_memory
@@ -137,19 +138,21 @@ def stage(
         durable: whether the files should survive a power failure; no for temporary ones.
 
     Raises:
+        InputError: the program has no outputs, or its `outputs` name none of its values.
         OutputError: the destination is unusable, or the disk is full. Nothing is left behind.
     """
     sources = frozenset(files_of(program))
     _check_destination(pathlib.Path(destination), program, sources)
+    model = written_model(program)
     target = regular_place(pathlib.Path(destination))
     if external is None:
-        external = _belongs_outside(list(stored_tensors(program.model)))
+        external = _belongs_outside(list(stored_tensors(model)))
     if external:
         check_data_place(pathlib.Path(destination), target)
     try:
         with staging_folder(target.parent) as folder:
             path = folder / target.name
-            data = _write(program, path, external, durable, progress)
+            data = _write(program, model, path, external, durable, progress)
             yield Staged(path, target, data, durable, sources)
     except OSError as error:
         if error.errno in _DISK_FAULTS | _PLACE_FAULTS:
@@ -180,6 +183,8 @@ def save(
 ) -> None:
     """Write `program` to `path`, atomically: after a failure, an old file is still there.
 
+    `Program.outputs` are its outputs, with the updates of a training program; if empty, those of the loaded model.
+
     Args:
         program: the program to write; beyond 2 GB, weights go to a file of their own.
         path: the .onnx file; replaced if present.
@@ -187,6 +192,7 @@ def save(
         durable: see `stage`.
 
     Raises:
+        InputError: the program has no outputs, or its `outputs` name none of its values.
         OutputError: the destination is unusable, or the disk is full.
     """
     with stage(load(program), path, external, durable=durable) as staged:
@@ -195,10 +201,14 @@ def save(
 
 @collection_paused()
 def _write(
-    program: Program, path: pathlib.Path, external: bool, durable: bool, progress: Callable[[int, int], None] | None
+    program: Program,
+    model: ir.Model,
+    path: pathlib.Path,
+    external: bool,
+    durable: bool,
+    progress: Callable[[int, int], None] | None,
 ) -> str | None:
     """Write a model to `path`, and return the name of the file beside it that holds its weights, if it is not alone."""
-    model = program.model
     if not external:
         with _restoring(model) as values:
             for value in values:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler.graph.assemble import written_model
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
@@ -56,6 +57,7 @@ def openable(program: AnyProgram, place: Place, *, emulate: bool = True) -> Open
         emulate: where the place emulates, turn a program with low values into its emulation.
 
     Raises:
+        InputError: the program has no outputs, or its `outputs` name none of its values.
         ModelError: the model cannot be read.
     """
     emulated = False
@@ -68,11 +70,12 @@ def openable(program: AnyProgram, place: Place, *, emulate: bool = True) -> Open
     if isinstance(program, (str, os.PathLike)):
         return Openable(os.fspath(pathlib.Path(program).absolute()), settings, emulated)
     program = load(program)
-    files = [tensor for tensor in initializer_tensors(program.model) if isinstance(tensor, ir.ExternalTensor)]
+    model = written_model(program)
+    files = [tensor for tensor in initializer_tensors(model) if isinstance(tensor, ir.ExternalTensor)]
     folders = {os.fspath(pathlib.Path(tensor.base_dir).absolute()) for tensor in files}
-    inline = sum(tensor_bytes(program.model)) - sum(tensor.nbytes for tensor in files)
+    inline = sum(tensor_bytes(model)) - sum(tensor.nbytes for tensor in files)
     if inline <= _INLINE_LIMIT and len(folders) <= 1:
-        message = to_proto(program.model).SerializeToString()  # external data stays where it is
+        message = to_proto(model).SerializeToString()  # external data stays where it is
         folder_of_weights = folders.pop() if folders else None
         return Openable(message, dataclasses.replace(settings, external_folder=folder_of_weights), emulated)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="amp-transpiler-"))
