@@ -62,7 +62,9 @@ if TYPE_CHECKING:
     from amp_transpiler.passes.emulate import emulate as emulate
     from amp_transpiler.pipeline import transpile as transpile
     from amp_transpiler.report import DecisionRow as DecisionRow, OutputComparison as OutputComparison, Report as Report
+    from amp_transpiler.runtime.liveness import kept_bytes as kept_bytes, live_bytes as live_bytes
     from amp_transpiler.runtime.places import CPUPlace as CPUPlace, CUDAPlace as CUDAPlace
+    from amp_transpiler.runtime.profiling import StepProfile as StepProfile, profile_step as profile_step
     from amp_transpiler.runtime.session import Session as Session
     from amp_transpiler.systems.mxnet.conversion import (
         convert_model as convert_model,
