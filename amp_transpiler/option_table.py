@@ -252,7 +252,7 @@ OPTIONS = (
         text="SambaNova's presets, instead of a policy and level.",
         values={
             "mp0": "nothing (the files are copied)",
-            "mp1": "matrix products take inputs in lower precision",
+            "mp1": "matrix products take inputs in lower precision (SambaNova recommends it)",
             "mp4": "all that the target can run",
             "default": "like mp4, but what follows a cast to float32 in the source stays float32",
         },
@@ -263,7 +263,7 @@ OPTIONS = (
         flags=("--mixed-ops",),
         metavar="gemm,softmax",
         parameter="mixed_ops",
-        text="SambaNova's mixed operators, with or without a preset.",
+        text="SambaNova's mixed operators, with or without a preset; several with commas or spaces.",
         values={
             "gemm": "inputs in lower precision, result in float32",
             "softmax": "input in float32, result in lower precision",

@@ -126,10 +126,10 @@ def transpile(
         policy: Whose rules decide. Only `paddle` has levels OD and O2. `paddle` (default): Paddle's lists and levels;
             `torch`: PyTorch's autocast classes; `raf`: RAF's casting rules; `mxnet`: MXNet's conversion lists.
         preset: SambaNova's presets, instead of a policy and level. `mp0`: nothing (the files are copied); `mp1`: matrix
-            products take inputs in lower precision; `mp4`: all that the target can run; `default`: like mp4, but what
-            follows a cast to float32 in the source stays float32.
-        mixed_ops: SambaNova's mixed operators, with or without a preset. `gemm`: inputs in lower precision, result in
-            float32; `softmax`: input in float32, result in lower precision.
+            products take inputs in lower precision (SambaNova recommends it); `mp4`: all that the target can run;
+            `default`: like mp4, but what follows a cast to float32 in the source stays float32.
+        mixed_ops: SambaNova's mixed operators, with or without a preset; several with commas or spaces. `gemm`: inputs
+            in lower precision, result in float32; `softmax`: input in float32, result in lower precision.
         opset: The opset of the result. Default: the model's, or a higher one in which more nodes can run in lower
             precision. A lower one is an error unless the model can be written in it exactly.
         include: Patterns of node names. Nodes whose name contains a match run in lower precision by force, whatever
@@ -194,7 +194,7 @@ def transpile(
         report = describe_source(
             source, destination, chosen, level=request.level_name, system=request.system, asked=request.label
         )
-        report.notes = _release_notes(chosen.target, verify=verify and not chosen.copies)
+        report.notes = _first_notes(request, chosen.target, verify=verify and not chosen.copies)
     if chosen.copies:
         return _copied(source, chosen, report, destination, clock)
     if verify:
@@ -282,9 +282,9 @@ def _timed(report: Report, clock: Clock) -> Report:
     return report
 
 
-def _release_notes(target: Target, *, verify: bool) -> tuple[str, ...]:
+def _first_notes(request: Request, target: Target, *, verify: bool) -> tuple[str, ...]:
     """Say so if another ONNX Runtime decides than the one asked for, or checks the result than the one it is for."""
-    notes = [target.choice.note] if target.choice.note else []
+    notes = [note for note in (request.note, target.choice.note) if note]
     if verify and choose_release(None).release is not target.release:
         notes.append(f"checked with the installed ONNX Runtime {installed_version()}; {target.ort} was not run")
     return tuple(notes)

@@ -12,6 +12,7 @@ import option_docs
 from amp_transpiler.cli.options import Options, parse
 from amp_transpiler.cli.parser import build_parser
 from amp_transpiler.option_table import GROUPS, OPTIONS
+from amp_transpiler.systems.choice import Request
 from amp_transpiler.systems.paddle.levels import LEVELS
 from amp_transpiler.systems.registry import SYSTEMS
 from amp_transpiler.systems.sambanova.rules import MIXED_OPS, PRESETS
@@ -145,6 +146,50 @@ def test_the_report_says_who_decided(arguments, expected):
     options = parse(["m.onnx", "--no-verify", *arguments])
     report = amp.transpile(onnx.parser.parse_model(CLAIMS_MODEL), **options.conversion())
     assert (report.system, report.level, report.asked) == expected
+
+
+BOTH = "mixed gemm, mixed softmax"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "models", "expected"),
+    [
+        (["m.onnx", "--mixed-ops", "gemm", "softmax"], ["m.onnx"], BOTH),
+        (["--mixed-ops", "gemm", "softmax", "m.onnx"], ["m.onnx"], BOTH),
+        (["--mixed-ops=gemm", "softmax", "m.onnx"], ["m.onnx"], BOTH),
+        (["m.onnx", "--mixed-ops", "gemm softmax"], ["m.onnx"], BOTH),
+        (["m.onnx", "--mixed-ops", "gemm,", "softmax", "-v"], ["m.onnx"], BOTH),
+        (["--mixed-ops", "gemm", "m.onnx", "softmax"], ["m.onnx", "softmax"], "mixed gemm"),
+        (["--mixed-ops", "gemm", "./softmax"], ["./softmax"], "mixed gemm"),
+        (["softmax", "--mixed-ops", "gemm"], ["softmax"], "mixed gemm"),
+    ],
+)
+def test_mixed_operators_with_spaces_or_commas(arguments, models, expected):
+    options = parse([*arguments, "--no-verify"])
+    assert options.models == models
+    assert Request(mixed_ops=options.mixed_ops).label == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--policy", "torch", "--target", "cpu"], True),
+        (["--policy", "torch", "--target", "cpu", "--dtype", "float16"], False),
+        (["--policy", "torch", "--target", "cpu", "--dtype", "bfloat16"], False),
+        (["--policy", "torch"], False),
+        (["--policy", "raf", "--target", "cpu"], False),
+    ],
+)
+def test_torchs_default_on_a_cpu_is_said(arguments, said):
+    """torch.autocast: float16 on CUDA, bfloat16 on a CPU."""
+    report = amp.transpile(
+        onnx.parser.parse_model(CLAIMS_MODEL), **parse(["m.onnx", "--no-verify", *arguments]).conversion()
+    )
+    assert any("torch's autocast on a CPU has bfloat16" in note for note in report.notes) is said
+
+
+def test_the_recommended_preset_is_named():
+    assert "SambaNova recommends it" in build_parser().format_help().replace("\n", " ").replace("  ", "")
 
 
 @pytest.mark.parametrize(("verify", "checks"), [(True, 4), (False, 0)])

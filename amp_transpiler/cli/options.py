@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from amp_transpiler.precision.user_lists import UserLists
 
 __all__ = ["Options", "parse"]
+
+_GROUPS = re.compile(r"(gemm|softmax)(,(gemm|softmax))*,?", re.IGNORECASE)
 
 # A copy changes nothing and compares nothing, so these would be ignored.
 _COPYING = {option.name: option.copying.lower() for option in OPTIONS if option.copying is not None}
@@ -86,9 +89,11 @@ class Options:
 
     def conversion(self) -> dict[str, Any]:
         """Return the arguments of `transpile` that are the same for every model."""
+        from amp_transpiler.systems.choice import DEFAULT_DTYPE  # which loads onnx
+
         return {
             "level": self.level,
-            "dtype": self.low_dtype,
+            "dtype": self.dtype or DEFAULT_DTYPE,
             "target": self.target,
             "ort": self.ort,
             "keep_io_types": self.kept_io_types,
@@ -158,12 +163,25 @@ def parse(argv: Sequence[str] | None) -> Options:
     arguments = sys.argv[1:] if argv is None else list(argv)
     # Models may stand between options; but behind `--` they may begin with a dash, which that parsing forgets.
     parse_arguments = parser.parse_args if "--" in arguments else parser.parse_intermixed_args
-    options = Options(**vars(parse_arguments(arguments)))
+    options = Options(**vars(parse_arguments(_with_joined_mixed_ops(arguments))))
     _check_contradictions(options)
     if options.copied_by is not None:
         ignored = [name for name in _NO_EFFECT_ON_COPIES if getattr(options, name) != parser.get_default(name)]
         _check_copy(options, [f"--{name.replace('_', '-')}" for name in ignored])
     return options
+
+
+def _with_joined_mixed_ops(arguments: Sequence[str]) -> list[str]:
+    """Join `--mixed-ops gemm softmax` with a comma: argparse would take the second one for a model."""
+    joined: list[str] = []
+    groups = False  # whether the last argument holds groups
+    for index, argument in enumerate(arguments):
+        if groups and _GROUPS.fullmatch(argument):
+            joined[-1] += f",{argument}"
+            continue
+        groups = argument.startswith("--mixed-ops=") or (index > 0 and arguments[index - 1] == "--mixed-ops")
+        joined.append(argument)
+    return joined
 
 
 def _check_contradictions(options: Options) -> None:

@@ -116,7 +116,7 @@ def _dtype(text: str) -> str:
 
 def _mixed_ops(text: str) -> str:
     if not text.replace(",", " ").strip():
-        raise argparse.ArgumentTypeError(f"{text!r} names no operator: expected gemm, softmax, or both with a comma")
+        raise argparse.ArgumentTypeError(f"{text!r} names no operator: expected gemm, softmax or both")
     return text
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
+from collections.abc import Mapping
 
 import onnx
 import onnx.external_data_helper
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, innermost_text, visible
+from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.external_data import check_external_data, check_external_files
 from amp_transpiler.graph.functions import check_expansion
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import from_proto
 from amp_transpiler.graph.regions import enter_regions
-from amp_transpiler.graph.source_check import checked_proto, mend_text, settle_declared_types, value_fault
+from amp_transpiler.graph.source_check import checked_proto, mend_text, settle_declared_types, type_inputs, value_fault
 from amp_transpiler.graph.training_info import training_graphs
 from amp_transpiler.graph.walk import bodies, scopes
 
@@ -25,7 +27,7 @@ __all__ = ["load"]
 logger = logging.getLogger(__name__)
 
 
-def load(model: object) -> Program:
+def load(model: object, input_types: Mapping[str, str] | None = None) -> Program:
     """Return `model` as a program.
 
     Inside `fp16_guard()` or `disable_amp()` all nodes are put into that region; a `Program` is left as it is.
@@ -34,14 +36,20 @@ def load(model: object) -> Program:
         model: a path, an `onnx.ModelProto`, an `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. External weights
             of a file stay on disk, memory-mapped, until they are needed. A program or `onnx_ir.Model` is not copied.
             Nodes listed out of order are sorted.
+        input_types: input -> element type, for inputs that declare no type. Others keep theirs.
 
     Raises:
-        ModelError: unreadable as ONNX, external data missing or outside the model's folder, nodes in a cycle.
+        ModelError: unreadable as ONNX, external data missing or outside the model's folder, nodes in a cycle,
+            an input without a type.
+        OptionError: an element type does not exist.
         TypeError: an object of another kind.
     """
     if isinstance(model, Program):
         return model
+    types = {name: parse_dtype(dtype) for name, dtype in (input_types or {}).items()}
     program = _program_of(model)
+    what = "the ModelProto" if isinstance(model, onnx.ModelProto) else "the model"
+    type_inputs(program.model, str(program.source or what), types)
     enter_regions(program.model)
     return program
 
@@ -121,7 +129,7 @@ def _read_external(tensor: onnx.TensorProto, name: str, folder: pathlib.Path | N
 def _from_proto(proto: onnx.ModelProto, name: str, *, own: bool) -> ir.Model:
     proto, in_order = checked_proto(proto, name, own=own)
     model = _deserialize(proto, name, own=own)
-    settle_declared_types(model, name)
+    settle_declared_types(model)
     check_expansion(model, name)
     if not in_order:
         _sort(model, name)
@@ -131,7 +139,7 @@ def _from_proto(proto: onnx.ModelProto, name: str, *, own: bool) -> ir.Model:
 def _checked(model: ir.Model, name: str) -> ir.Model:
     """Look at a model that `onnx_ir` has read already; its values may be undefined, its functions endless."""
     _check_defined(model, name)
-    settle_declared_types(model, name)
+    settle_declared_types(model)
     check_expansion(model, name)
     check_external_files(model, name)
     if not _is_sorted(model.graph, set()):

@@ -20,7 +20,7 @@ from amp_transpiler.errors import ModelError, visible
 from amp_transpiler.graph.proto import has_opaque_type, proto_bodies, proto_graphs
 from amp_transpiler.graph.walk import scopes
 
-__all__ = ["checked_proto", "mend_text", "settle_declared_types", "tensor_fault", "value_fault"]
+__all__ = ["checked_proto", "mend_text", "settle_declared_types", "tensor_fault", "type_inputs", "value_fault"]
 
 _DEEPEST = 32  # bodies inside of bodies; protobuf reads no file with more
 _LARGEST = 2**62  # elements of a tensor
@@ -475,12 +475,8 @@ def mend_text(message: Message) -> bool:
     return found
 
 
-def settle_declared_types(model: ir.Model, name: str) -> None:
-    """Make negative and absurd dimensions of declared shapes unknown, and drop declared types that say nothing.
-
-    Raises:
-        ModelError: an input of the model has no type.
-    """
+def settle_declared_types(model: ir.Model) -> None:
+    """Make negative and absurd dimensions of declared shapes unknown, and drop declared types that say nothing."""
     for graph in (
         *(scope.graph for scope in scopes(model)),
         *(function.graph for function in model.functions.values()),
@@ -491,11 +487,25 @@ def settle_declared_types(model: ir.Model, name: str) -> None:
             for value in node.outputs:
                 if value.type is not None or value.shape is not None:
                     _settle(value)
+
+
+def type_inputs(model: ir.Model, name: str, input_types: Mapping[str, ir.DataType]) -> None:
+    """Give inputs of a model that declare no type the given one, or that of their default.
+
+    Raises:
+        ModelError: an input has no type.
+    """
     for value in model.graph.inputs:
+        if value.type is None and (given := input_types.get(str(value.name))) is not None:
+            value.type = ir.TensorType(given)
         if value.type is None and value.const_value is not None:  # the default of an input says it all
             value.type = ir.TensorType(value.const_value.dtype)
         if value.type is None and not has_opaque_type(value):
-            raise ModelError(f"{visible(name, 120)}: input '{visible(str(value.name), 60)}' has no type")
+            shown = visible(str(value.name), 60)
+            raise ModelError(
+                f"{visible(name, 120)}: input '{shown}' has no type: give it one, as in "
+                f"amp.load(model, input_types={{'{shown}': 'float32'}}) or convert_model's input_dtypes"
+            )
 
 
 def _settle(value: ir.Value) -> None:

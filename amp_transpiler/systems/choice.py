@@ -102,6 +102,16 @@ class Request:
             return ", ".join(parts + [f"mixed {name}" for name in sorted(parse_mixed_ops(self.mixed_ops))])
         return f"policy {self.policy}" if self.level_name is None else f"level {self.level_name}"
 
+    @property
+    def note(self) -> str:
+        """A remark on a default that differs from the system's own; empty if there is none."""
+        if self.system == "torch" and self.target == "cpu" and isinstance(self.dtype, _Default):
+            return (
+                "torch's autocast on a CPU has bfloat16 as its default, and this result is float16: dtype bfloat16 is "
+                "torch's"
+            )
+        return ""
+
 
 def choose_policy(request: Request) -> Policy:
     """Return the policy that a request asks for.

@@ -13,7 +13,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import convert, prepare
-from amp_transpiler.errors import OptionError
+from amp_transpiler.errors import ModelError, OptionError
 from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
@@ -352,6 +352,43 @@ def test_a_low_input():
     assert stats(program) == (0, 1, 2)
     same = converted(two_gemms(), input_dtypes={"x": np.float32}, cast_params_offline=True)
     assert dtype_of(same, "x") == "FLOAT"
+
+
+@pytest.mark.parametrize("shape", [True, False], ids=["shape", "no shape"])
+@pytest.mark.parametrize(("given", "arrives"), [("float32", "FLOAT"), (np.float32, "FLOAT"), ("float16", "FLOAT16")])
+def test_an_input_without_a_type_has_that_of_input_dtypes(shape, given, arrives):
+    """The pull request: the user gives the data types of the model's inputs."""
+    model = two_gemms()
+    if shape:
+        model.graph.input[0].type.tensor_type.ClearField("elem_type")
+    else:
+        model.graph.input[0].ClearField("type")
+    with pytest.raises(ModelError, match=r"input 'x' has no type: .*input_dtypes"):
+        convert_model(model)
+    program = convert_model(model, {"x": given})
+    assert dtype_of(program, "x") == arrives
+    assert dtypes(program, "Gemm") == ["FLOAT16", "FLOAT16"]
+    assert not model.graph.input[0].type.tensor_type.elem_type, "the message is not changed"
+
+
+def test_an_integer_input_without_a_type():
+    model = parse("(int64[2] i) => (float[2,4] y) { y = Gather (w1, i) }", w1=WEIGHTS["w1"])
+    model.graph.input[0].ClearField("type")
+    assert dtype_of(convert_model(model, {"i": "int64"}), "i") == "INT64"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("cast_optional_params", "renamed it to cast_params_offline"),
+        ("arg_params", "holds its parameters"),
+        ("data_names", "input_dtypes"),
+        ("nonsense", "no argument 'nonsense'$"),
+    ],
+)
+def test_an_earlier_argument_is_refused_with_what_replaced_it(name, remedy):
+    with pytest.raises(TypeError, match=f"'{name}'.*{remedy}|{remedy}"):
+        convert_model(two_gemms(), **{name: True})
 
 
 def test_everything_that_holds_a_program_is_taken(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.errors import OptionError
+from amp_transpiler.systems.sambanova.rules import parse_mixed_ops
 from tests import support
 from tests.support import array, parse
 
@@ -267,3 +268,11 @@ def test_the_command_copies(tmp_path):
         assert main([str(source), "-q", "-o", str(out), *arguments]) == 0
         assert pathlib.Path(out).read_bytes() == source.read_bytes()
         out.unlink()
+
+
+@pytest.mark.parametrize(
+    "text", ["gemm,softmax", "gemm softmax", " softmax ,  gemm ", ["gemm", "softmax"], "GEMM,softmax,"]
+)
+def test_mixed_operators_are_separated_by_commas_or_spaces(text):
+    """The document writes `--enable-mixed-precision-ops gemm softmax`."""
+    assert parse_mixed_ops(text) == {"gemm", "softmax"}

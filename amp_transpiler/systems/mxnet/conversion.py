@@ -98,6 +98,7 @@ def convert_model(
     conditional_fp32_ops: Collection[tuple[str, str, Sequence[str]]] | None = None,
     excluded_sym_names: Collection[str] = (),
     cast_params_offline: bool = False,
+    **obsolete: Any,
 ) -> Program:
     """Return a copy of the program in mixed precision, by MXNet's rules.
 
@@ -107,8 +108,9 @@ def convert_model(
 
     Args:
         program: the program. It is not changed; functions are inlined in the copy.
-        input_dtypes: graph input -> element type: the program's own, or `target_dtype` for a float32 input. Inputs that
-            are not named keep their types.
+        input_dtypes: graph input -> element type: the program's own, or `target_dtype` for a float32 input. An input
+            that declares no type takes any; `target_dtype` makes it a float32 input that becomes low. Inputs that are
+            not named keep their types.
         target_dtype: `float16` or `bfloat16`.
         target_dtype_ops: operators that are low.
         fp32_ops: operators that stay as written.
@@ -118,13 +120,18 @@ def convert_model(
         excluded_sym_names: nodes that stay as written, with all nodes in their bodies. Unknown names are warned of.
         cast_params_offline: store a constant low if every node that reads it wants it low. Otherwise constants of more
             than one element stay float32 and are cast at run time.
+        obsolete: arguments of MXNet's earlier `convert_model`: an error that names what replaced them.
 
     Raises:
         OptionError: (a ValueError) an argument has another form, an operator is on two of the given lists, or is
             neither on one of MXNet's lists nor in the program, or a node lacks the attribute of a condition.
+        TypeError: an unknown argument, such as one that MXNet's `convert_model` had before.
         ModelError: the program is not valid.
     """
-    given, low = load(program), low_format(target_dtype)
+    if obsolete:
+        _refuse_obsolete(obsolete)
+    low = low_format(target_dtype)
+    given = load(program, _source_types(input_dtypes, low))
     tables = _tables(given.model, low, target_dtype_ops, fp32_ops, conditional_fp32_ops)
     excluded = _names(excluded_sym_names, "excluded_sym_names") or ()
     policy = Policy(
@@ -140,6 +147,20 @@ def convert_model(
     _report_unlisted(work, assignment, tables)
     _warn_of_refusals(assignment, tables, guarded=has_guard(work.model))
     return work
+
+
+def _refuse_obsolete(names: Collection[str]) -> None:
+    """Name what replaced arguments of MXNet's earlier `convert_model`."""
+    remedies = {
+        "cast_optional_params": "MXNet's pull request 20753 renamed it to cast_params_offline",
+        "data_names": "input_dtypes, a dict, names the inputs now",
+        "arg_params": "an ONNX model holds its parameters: leave it out",
+        "aux_params": "an ONNX model holds its parameters: leave it out",
+        "param_dtypes": "an ONNX model states the types of its parameters: leave it out",
+        "sym": "the model is the first argument, program",
+    }
+    faults = [f"{name!r}: {remedies[name]}" if name in remedies else f"{name!r}" for name in names]
+    raise TypeError(f"convert_model has no argument {'; '.join(faults)}")
 
 
 def _tables(
@@ -264,6 +285,13 @@ def _replaced(
         (defaults.neutral - taken) | dropped,
         conditions if conditions is not None else tuple(c for c in defaults.conditional if c[0] not in named),
     )
+
+
+def _source_types(dtypes: Mapping[str, Any] | None, low: LowFormat) -> dict[str, str]:
+    """Return the types, before conversion, of inputs that declare none."""
+    if not isinstance(dtypes, Mapping):
+        return {}  # refused later, with the names of the inputs at hand
+    return {name: "float32" if parse_dtype(dtype) == low.dtype else dtype for name, dtype in dtypes.items()}
 
 
 def _low_inputs(program: Program, dtypes: Mapping[str, Any] | None, low: LowFormat) -> frozenset[str]:

@@ -87,14 +87,14 @@ def find_preset(name: str) -> Preset:
 
 
 def parse_mixed_ops(names: str | Collection[str]) -> frozenset[str]:
-    """Return the groups of operators in mixed precision, from a collection or a text with commas.
+    """Return the groups of operators in mixed precision, from a collection or a text with commas or spaces.
 
     Raises:
         OptionError: no group has such a name.
     """
     if not isinstance(names, str) and not isinstance(names, Collection):
         raise OptionError(f"mixed_ops is {names!r}: expected a list of {' and '.join(MIXED_OPS)}")
-    given = names.split(",") if isinstance(names, str) else list(names)
+    given = names.replace(",", " ").split() if isinstance(names, str) else list(names)
     found = frozenset(str(name).strip().lower() for name in given if str(name).strip())
     if unknown := sorted(found - MIXED_OPS.keys()):
         raise OptionError(f"unknown mixed operators {unknown[0]!r}: expected {' or '.join(MIXED_OPS)}")
