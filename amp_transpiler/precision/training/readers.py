@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
-from amp_transpiler.precision.training.carriers import Carried
+from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.precision.training.dataflow import UNKNOWN, Dataflow
 from amp_transpiler.precision.training.operators import (
     PRODUCTS,
@@ -22,6 +22,7 @@ from amp_transpiler.precision.training.products import Axes, factors, origins
 
 __all__ = ["FactorIndex", "Product", "Reader", "entries", "readers_of"]
 
+_MOST_DERIVED = 2000  # values computed from one state and no data
 _TABLES = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
@@ -40,32 +41,39 @@ class Reader:
     summed: Axes
 
 
-def readers_of(flow: Dataflow, start: ir.Value, carried: Carried) -> Iterator[Reader]:
-    """Yield the readers of an input that are not a part of its own update: those that do not carry it on."""
-    for value in carried:
+def readers_of(flow: Dataflow, start: ir.Value, data: Collection[ir.Value]) -> Iterator[Reader]:
+    """Yield the nodes at which an input, or what is computed from states and constants alone, meets other values.
+
+    Args:
+        flow: the graph.
+        start: the input.
+        data: the values that depend on inputs which are no states.
+    """
+    pending, derived = [start], {start}
+    while pending and len(derived) < _MOST_DERIVED:
+        value = pending.pop()
         for node, index in value.uses():
-            if node not in flow.position or index not in weight_slots(node):
+            if node not in flow.position:
                 continue
-            if is_elementwise(node):
-                if not _grows(flow, node, start) and not _is_dot(node):
-                    continue
-                if node.op_type != "Mul":
-                    yield Reader(node, None, frozenset())
-                    continue
-            elif kind(node) in _TABLES:
-                yield Reader(node, node.inputs[1], None)
+            if index in weight_slots(node):
+                yield from _as_reader(flow, node, value, start)
+            if has_bodies(node) or any(other in data for other in node.inputs if other is not value):
                 continue
-            yield from _multiplied(flow, node, value)
+            fresh = [output for output in node.outputs if output not in derived]
+            derived.update(fresh)
+            pending.extend(fresh)
 
 
-def _multiplied(flow: Dataflow, node: ir.Node, value: ir.Value) -> Iterator[Reader]:
-    found = False
-    for factor in factors(flow, node):
-        if factor.operand is not value and value in factor.others:
-            found = True
-            yield Reader(node, factor.operand, factor.summed)
-    if not found:
+def _as_reader(flow: Dataflow, node: ir.Node, value: ir.Value, start: ir.Value) -> Iterator[Reader]:
+    if is_elementwise(node) and (node.op_type != "Mul" or not (_grows(flow, node, start) or _is_dot(node))):
         yield Reader(node, None, frozenset())
+    elif kind(node) in _TABLES:
+        yield Reader(node, node.inputs[1], None)
+    else:
+        found = [factor for factor in factors(flow, node) if factor.operand is not value and value in factor.others]
+        yield from (Reader(node, factor.operand, factor.summed) for factor in found)
+        if not found:
+            yield Reader(node, None, frozenset())
 
 
 def _grows(flow: Dataflow, node: ir.Node, start: ir.Value) -> bool:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.training_step import State, StateRole, TrainingStep
+from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.training.carriers import Carried, carry
 from amp_transpiler.precision.training.dataflow import Dataflow
 from amp_transpiler.precision.training.matching import cheapest_pairs
-from amp_transpiler.precision.training.operators import is_plain_movement
+from amp_transpiler.precision.training.operators import REDUCTIONS, is_plain_movement
 from amp_transpiler.precision.training.readers import FactorIndex, Reader, entries, readers_of
 
 __all__ = ["find_training_step"]
@@ -136,6 +137,7 @@ class _Search:
         self._parameters: dict[ir.Value, _Parameter] = {}
         self._bits: dict[ir.Node, int] = {}
         self._depends: dict[ir.Value, int] = {}
+        self._data: Collection[ir.Value] = ()
         self._above: set[ir.Value] = set()
         self._below: dict[ir.Value, int] = {}
 
@@ -165,8 +167,9 @@ class _Search:
     def run(self) -> TrainingStep | None:
         if not self._pairs:
             return None
+        self._data = self._values_with_data()
         for value in self._pairs:
-            self._readers[value] = list(readers_of(self._flow, value, self._carry(value)))
+            self._readers[value] = list(readers_of(self._flow, value, self._data))
         self._prove()
         if not self._parameters and not self._given:
             return None
@@ -189,6 +192,11 @@ class _Search:
         gradients = {str(value.name): tuple(found.gradients) for value, found in self._parameters.items()}
         return TrainingStep(tuple(states), gradients)
 
+    def _values_with_data(self) -> Collection[ir.Value]:
+        """Return the values that depend on inputs which are neither states nor single numbers, such as rates."""
+        inputs = [value for value in self._model.graph.inputs if value not in self._pairs]
+        return self._flow.masks({value: 1 for value in inputs if self._flow.size(value) != 1})
+
     def _prove(self) -> None:
         """Find the inputs whose gradient is proven by a product."""
         numbered = [(value, reader) for value, readers in self._readers.items() for reader in readers]
@@ -203,6 +211,7 @@ class _Search:
         inputs = {value: 1 << index for index, value in enumerate(self._model.graph.inputs)}
         sources = self._flow.masks(inputs)
         index = FactorIndex(self._flow)
+        proofs: dict[ir.Value, dict[ir.Value, str]] = collections.defaultdict(dict)
         for value, reader in numbered:
             output = self._pairs[value]
             if reader.other is None or not sources.get(reader.other, 0) & ~inputs.get(value, 0):
@@ -211,11 +220,20 @@ class _Search:
                 result = product.node.outputs[0]
                 if not self._reaches(result, output, value):
                     continue
-                self._borders.add(result)
-                found = self._parameters.setdefault(
-                    value, _Parameter(_PROVEN.format(f"'{product.node.name}'", reader.node.name), {})
-                )
-                found.gradients[str(self._handed_over(result).name)] = None
+                reason = _PROVEN.format(f"'{product.node.name}'", reader.node.name)
+                proofs[value].setdefault(self._handed_over(result, value), reason)
+        for value, borders in proofs.items():
+            kept = self._last(borders)
+            self._parameters[value] = _Parameter(borders[kept[0]], dict.fromkeys(str(border.name) for border in kept))
+            self._borders.update(kept)
+
+    def _last(self, borders: Iterable[ir.Value]) -> list[ir.Value]:
+        """Return the values that no other of them is computed from."""
+        found = list(borders)
+        if len(found) == 1:
+            return found
+        depends = self._flow.masks({value: 1 << index for index, value in enumerate(found)})
+        return [v for i, v in enumerate(found) if not any(depends[o] >> i & 1 for o in found if o is not v)]
 
     def _reaches(self, start: ir.Value, output: ir.Value, state: ir.Value) -> bool:
         """Whether a value goes into an update, by a way that does not lead through a single number."""
@@ -232,41 +250,65 @@ class _Search:
                         pending.append(result)
         return False
 
-    def _handed_over(self, value: ir.Value) -> ir.Value:
-        """Return the value after the movement right below a gradient, which stays with the backward pass."""
+    def _handed_over(self, value: ir.Value, state: ir.Value) -> ir.Value:
+        """Return the gradient of a state as the backward pass hands it over: summed to the state's size, and moved."""
         while True:
             uses = list(value.uses())
-            if len(uses) != 1 or value.is_graph_output() or not is_plain_movement(uses[0].node):
+            if len(uses) != 1 or value.is_graph_output():
                 return value
-            value = uses[0].node.outputs[0]
+            node = uses[0].node
+            sums = is_standard(node) and node.op_type in REDUCTIONS and self._flow.size(value) != self._flow.size(state)
+            if not (sums or is_plain_movement(node)):
+                return value
+            value = node.outputs[0]
 
     def _accept(self) -> None:
         """Accept, beside proven parameters, those that the forward pass reads and whose gradient enters the update."""
         self._above = self._flow.above(self._borders)
         inside = {value for value in self._above if value.producer() is not None}
-        for value, output in self._pairs.items():
-            if value in self._parameters:
-                continue
-            bits = 0
-            for reader in self._readers[value]:
-                bits |= self._bits[reader.node]
-            ends = entries(self._flow, output, value, inside)
-            hits = [end for end in ends if self._depends.get(end, 0) & bits]
-            if bits and hits:
-                reader = self._readers[value][0]
-                names = dict.fromkeys(str(self._handed_over(end).name) for end in hits)
-                self._parameters[value] = _Parameter(_BESIDE.format(reader.node.name), names)
-                self._borders.update(hits)
+        for single in (False, True):  # norms of gradients go into the updates of single numbers
+            below = self._flow.masks(dict.fromkeys(self._borders, 1))
+            for value, output in self._pairs.items():
+                if (self._flow.size(value) == 1) == single and output not in inside:
+                    self._accept_one(value, output, inside, below)
         self._above |= self._flow.above(self._borders)
         self._below = self._flow.masks(dict.fromkeys(self._borders, 1))
+
+    def _accept_one(
+        self, value: ir.Value, output: ir.Value, inside: Collection[ir.Value], below: Collection[ir.Value]
+    ) -> None:
+        readers = [reader for reader in self._readers[value] if self._reads_as_weight(reader)]
+        bits = 0
+        for reader in readers:
+            bits |= self._bits[reader.node]
+        hits = [end for end in entries(self._flow, output, value, inside) if self._depends.get(end, 0) & bits]
+        if value in self._parameters:
+            hits = [end for end in hits if end not in below]
+        else:
+            hits = [end for end in hits if end in inside or end in self._borders or end not in below]
+        borders = [self._handed_over(end, value) for end in hits]
+        if borders:
+            found = self._parameters.setdefault(value, _Parameter(_BESIDE.format(readers[0].node.name), {}))
+            found.gradients.update(dict.fromkeys(str(border.name) for border in borders))
+            self._borders.update(borders)
+
+    def _reads_as_weight(self, reader: Reader) -> bool:
+        """Whether a reader belongs to the forward pass, and multiplies data, if anything."""
+        if self._above.isdisjoint(reader.node.outputs):
+            return False
+        return reader.other is None or reader.other in self._data
+
+    def _mixes(self, value: ir.Value) -> bool:
+        """Whether a single number's update has a gradient in it directly, as a scalar parameter's moments have."""
+        return not self._borders.isdisjoint(entries(self._flow, self._pairs[value], value, self._borders))
 
     def _role(self, value: ir.Value, output: ir.Value) -> list[tuple[StateRole, str]]:
         if value in self._parameters:
             return [("parameter", self._parameters[value].reason)]
         single = self._flow.size(value) == 1
         is_float = value.dtype is not None and value.dtype.is_floating_point()
-        if is_float and self._below.get(output, 0) and (value not in self._above):
-            return [("counter" if single else "moment", "its update is made of gradients of proven parameters")]
+        if is_float and self._below.get(output, 0) and value not in self._above and (not single or self._mixes(value)):
+            return [("moment", "its update is made of gradients of proven parameters")]
         if value in self._given:
             return [("moment" if is_float and not single else "counter", "")]
         if single or not is_float:
