@@ -100,6 +100,8 @@ class Program:
         self._values: dict[str, ir.Value] | None = None
         self._builders: dict[Role, _ProgramBuilder] = {}
         self.used_names: set[str] = set()
+        self._family = object()  # shared by a program and its clones
+        self._births: dict[str, int] = {}  # name of a value that was built -> its number in this process
         self._constants: dict[tuple[Any, ...], str] = {}  # of a clone: what the original's builders share
 
     def __repr__(self) -> str:
@@ -160,6 +162,24 @@ class Program:
         self.value(name)
         return Variable(self, name)
 
+    def name_of(self, variable: Variable | str) -> str:
+        """Return the name by which this program knows a variable, be it its own, another program's or a name.
+
+        Raises:
+            InputError: the variable is of a program that has a common origin with this one, and was built after the two
+                were copied from each other; so what has its name here is something else.
+        """
+        if isinstance(variable, str):
+            return variable
+        name, other, own = variable.name, variable.program, self.find(variable.name)
+        related = self._family is other._family and own is not None and own.producer() is not None  # noqa: SLF001  # its own class
+        if related and self._births.get(name) != other._births.get(name):  # noqa: SLF001  # see above
+            raise InputError(
+                f"'{name}' is a variable of {other!r}; what {self!r} calls '{name}' was built independently, after one "
+                "was cloned from the other: use a variable of the program itself, or clone after building"
+            )
+        return name
+
     def global_block(self) -> Program:
         """Return the program itself: an ONNX program's main graph is its global block."""
         return self
@@ -219,8 +239,10 @@ class Program:
     def remember(self, value: ir.Value) -> None:
         """Register a value that was just added."""
         self.version += 1
-        if self._values is not None and value.name:
-            self._values[value.name] = value
+        if value.name:
+            self._births[value.name] = next(_birth_numbers)
+            if self._values is not None:
+                self._values[value.name] = value
 
     # Copies and export.
 
@@ -251,6 +273,7 @@ class Program:
         copy.random_seed = self.random_seed
         copy.is_built = self.is_built
         copy.used_names = set(self.used_names)
+        copy._family, copy._births = self._family, dict(self._births)
         for builder in self._builders.values():
             copy.used_names.update(builder.names.taken)
             copy._constants = {key: str(value.name) for key, value in builder.constants.items()}
@@ -305,6 +328,9 @@ class Program:
         assembled = assemble(self, self.outputs, updates=False)
         with_values(assembled.model, self, scope)
         return add_shapes(to_proto(assembled.model))
+
+
+_birth_numbers = itertools.count()
 
 
 class Variable:

@@ -199,3 +199,35 @@ def test_rewriting_keeps_the_name_of_every_variable_and_gives_none_away(level):
         more = [tensor.mean(built.x * factor).name for factor in range(3)]
     assert before.keys() <= {variable.name for variable in built.main.list_vars()}
     assert not before.keys() & set(more)
+
+
+@pytest.mark.parametrize("of_test", [True, False])
+def test_a_variable_is_not_fetched_from_a_clone_that_gave_its_name_to_something_else(of_test):
+    main = static.Program()
+    with static.program_guard(main, static.Program()):
+        x = static.data("x", [2, 3])
+        shared = functional.relu(x)
+    clone = main.clone(for_test=of_test)
+    with static.program_guard(main):
+        late = functional.sigmoid(shared)
+    feed, executor = {"x": np.ones((2, 3), np.float32)}, static.Executor(CPU)
+    with pytest.raises(amp.InputError, match="no variable"):
+        executor.run(clone, feed=feed, fetch_list=[late])
+    with static.program_guard(clone):
+        other = functional.sigmoid(clone.var("x") * 9.0)
+    assert other.name == late.name
+    with pytest.raises(amp.InputError, match="built independently"):
+        executor.run(clone, feed=feed, fetch_list=[late])
+    with pytest.raises(amp.InputError, match="built independently"):
+        static.save_inference_model("unused", [x], [late], executor, program=clone)
+    fetched = [executor.run(clone, feed=feed, fetch_list=one)[0] for one in ([shared], other, [other.name], "x")]
+    np.testing.assert_allclose([value[0, 0] for value in fetched], [1, 0.9998766, 0.9998766, 1], rtol=1e-6)
+
+
+def test_programs_that_are_built_alike_share_names():
+    losses = []
+    for _ in range(2):
+        with static.program_guard(main := static.Program(), static.Program()), unique_name.guard():
+            losses.append(functional.relu(static.data("x", [2, 3])))
+    [value] = static.Executor(CPU).run(main, feed={"x": -np.ones((2, 3), np.float32)}, fetch_list=[losses[0]])
+    np.testing.assert_array_equal(value, np.zeros((2, 3)))

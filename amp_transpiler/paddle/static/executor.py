@@ -49,7 +49,7 @@ class Executor:
         self,
         program: Program | None = None,
         feed: Mapping[str, Any] | None = None,
-        fetch_list: Sequence[Variable | str] | None = None,
+        fetch_list: Sequence[Variable | str] | Variable | str | None = None,
         scope: Scope | None = None,
         return_numpy: bool = True,
     ) -> list[Any]:
@@ -60,7 +60,7 @@ class Executor:
         Args:
             program: a startup, training or inference program; the default main program unless given.
             feed: input name -> array.
-            fetch_list: variables or their names. A persistable one has its value after the run.
+            fetch_list: variables or their names, or one of them alone. A persistable one has its value after the run.
             scope: where persistable values live; the global scope unless given.
             return_numpy: False for ONNX Runtime's values, left where they are.
 
@@ -71,7 +71,7 @@ class Executor:
                 session's, or contradicts the environment variable ORT_CUDA_GEMM_OPTIONS.
         """
         program = default_main_program() if program is None else program
-        fetch = [_name(item) for item in fetch_list or ()]
+        fetch = [_name(program, item) for item in _listed(fetch_list)]
         arrays = _arrays(program, feed or {})
         if not fetch and not program.updates:
             return []  # nothing to compute: an empty startup program, for one
@@ -83,11 +83,15 @@ class Executor:
         self._steps.close()
 
 
-def _name(item: Variable | str) -> str:
-    if isinstance(item, str):
-        return item
-    if isinstance(item, Variable):
-        return item.name
+def _listed(fetch_list: Sequence[Variable | str] | Variable | str | None) -> Sequence[Variable | str]:
+    if fetch_list is None:
+        return ()
+    return [fetch_list] if isinstance(fetch_list, (str, Variable)) else fetch_list
+
+
+def _name(program: Program, item: Variable | str) -> str:
+    if isinstance(item, (str, Variable)):
+        return program.name_of(item)
     raise InputError(f"fetch_list takes variables and names, got {item!r}")
 
 

@@ -71,7 +71,7 @@ def save_inference_model(
         raise InputError("save_inference_model: give at least one variable to fetch")
     source = program if program is not None else fetches[0].program
     inference = source.clone(for_test=True)
-    assembled = assemble(inference, [variable.name for variable in fetches], updates=False)
+    assembled = assemble(inference, [inference.name_of(variable) for variable in fetches], updates=False)
     _order_inputs(assembled, [variable.name for variable in feeds])
     with_values(assembled.model, inference, global_scope() if scope is None else scope)
     PassManager([SkipIdentities(keep=False), BakeCasts(), FoldBatchNorm(_has_mixed_types)])(assembled.model)
@@ -134,7 +134,7 @@ def save_training_program(
     if not program.updates:
         raise InputError(f"{program!r} updates nothing: minimize a loss first, or use save_inference_model")
     scope = global_scope() if scope is None else scope
-    fetch = [item if isinstance(item, str) else item.name for item in fetch_list or program.outputs]
+    fetch = [program.name_of(item) for item in fetch_list or program.outputs]
     assembled = assemble(program, fetch)
     _specialise(assembled.model, {name: _shape(given) for name, given in (feed or {}).items()})
     assembled = lower(assembled)

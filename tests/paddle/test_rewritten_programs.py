@@ -1,0 +1,177 @@
+"""Random programs: after rewriting every variable has its value, up to rounding, and a cast its type."""
+
+import dataclasses
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from amp_transpiler.nn import functional
+from amp_transpiler.utils import unique_name
+
+import amp_transpiler as amp
+from amp_transpiler import static, tensor
+from amp_transpiler.graph.regions import fp16_guard
+from tests.paddle.nets import CPU
+
+ROWS, COLUMNS = 4, 6
+FEED = {
+    "x": np.random.default_rng(3).normal(size=(ROWS, COLUMNS)).astype(np.float32),
+    "label": np.arange(ROWS)[:, None] % 3,
+}
+TOLERANCE = {"float16": 3e-2, "bfloat16": 2e-1}  # relative to the largest element: errors grow through ten layers
+
+
+def is_float(variable):
+    return "float" in variable.dtype
+
+
+def in_float32(layer):
+    """The layer behind a cast, since its parameters are float32."""
+    return lambda v: layer(v if v.dtype == "float32" else v.astype("float32"))
+
+
+def guarded(layer):
+    def inside(variable):
+        with fp16_guard():
+            return layer(variable)
+
+    return inside
+
+
+def stopped(variable):
+    result = variable * 1.5
+    result.stop_gradient = True
+    return result
+
+
+# From a float variable of shape [ROWS, COLUMNS] to another one.
+LAYERS = {
+    "linear": in_float32(lambda v: static.nn.fc(v, COLUMNS, activation="relu")),
+    "guarded linear": guarded(in_float32(lambda v: static.nn.fc(v, COLUMNS))),
+    "batch norm": in_float32(static.nn.batch_norm),
+    "layer norm": in_float32(static.nn.layer_norm),
+    "convolution": in_float32(
+        lambda v: tensor.reshape(static.nn.conv2d(tensor.reshape(v, [1, 2, 3, ROWS]), 2, 1), [ROWS, COLUMNS])
+    ),
+    "relu": functional.relu,
+    "sigmoid": functional.sigmoid,
+    "softmax": functional.softmax,
+    "softmax in float32": lambda v: functional.softmax(v, dtype="float32"),
+    "exponential": lambda v: tensor.exp(tensor.clip(v, -2.0, 2.0)),
+    "half": lambda v: v.astype("float16"),
+    "brain float": lambda v: v.astype("bfloat16"),
+    "float": lambda v: v.astype("float32"),
+    "same": lambda v: tensor.cast(v, v.dtype),
+    "there and back": lambda v: v.astype("float16").astype("float32"),
+    "product with an array": lambda v: v * (np.arange(COLUMNS) / 4),
+    "difference to a mean": lambda v: v - tensor.mean(v, axis=0, keepdim=True),
+    "transposed": lambda v: tensor.transpose(tensor.transpose(v, [1, 0]) + 0.25, [1, 0]),
+    "chosen": lambda v: tensor.where(v > 0, v, v * 0.5),
+    "marked": lambda v: v + (v <= 0.25).astype(v.dtype),
+    "joined": lambda v: tensor.slice(tensor.concat([v, v], axis=1), [1], [2], [2 + COLUMNS]),
+    "dropped": lambda v: functional.dropout(v, 0.25),
+    "stopped": stopped,
+}
+REWRITINGS = {
+    "minimize": None,
+    "O1": {"level": "O1"},
+    "O1 promoted": {"level": "O1", "use_promote": True},
+    "O2": {"level": "O2"},
+    "O2 promoted": {"level": "O2", "use_promote": True},
+    "O2 guarded": {"level": "O2", "use_amp_guard": True},
+    "O2 master gradients": {"level": "O2", "master_grad": True},
+    "OD": {"level": "OD"},
+    "O0": {"level": "O0"},
+    "torch": {"policy": "torch", "scaler": "torch"},
+    "raf": {"policy": "raf"},
+    "mxnet": {"policy": "mxnet", "scaler": "mxnet"},
+    "cast O1": "O1",
+    "cast O2": "O2",
+    "cast auto": "auto",
+    "autocast": "autocast",
+}
+RECIPES = st.lists(st.tuples(st.sampled_from(sorted(LAYERS)), st.integers(0, 4), st.booleans()), min_size=1, max_size=8)
+
+
+@dataclasses.dataclass
+class Case:
+    """A program before and after rewriting, and the names of its variables."""
+
+    before: static.Program
+    after: static.Program
+    startup: static.Program
+    names: list
+    optimizer: object = None
+
+
+def build(recipe):
+    """Append the layers of a recipe, each on one of the last variables, and a loss that reads them all."""
+    made = [static.nn.fc(static.data("x", [ROWS, COLUMNS]), COLUMNS)]
+    for layer, back, adds in recipe:
+        source = made[-1 - back % len(made)]
+        made.append(LAYERS[layer](source))
+        if adds:
+            made.append(made[-1] + source)
+    scores = static.nn.fc(tensor.concat([one.astype("float32") for one in made], axis=1), 3)
+    return tensor.mean(functional.cross_entropy(scores, static.data("label", [ROWS, 1], "int64")))
+
+
+def rewrite(recipe, rewriting, dtype):
+    main, startup = static.Program(), static.Program()
+    main.random_seed = startup.random_seed = 11
+    with static.program_guard(main, startup), unique_name.guard():
+        loss = build(recipe)
+        names = [v.name for v in main.list_vars() if not v.persistable and v.name not in main.model.graph.initializers]
+        case = Case(main.clone(), main, startup, names)
+        how = REWRITINGS[rewriting]
+        if how == "autocast":
+            case.after = amp.autocast(main, dtype=dtype)
+        elif isinstance(how, str):
+            amp.cast_model_to_fp16(main, level=how, dest_type=dtype, use_fp16_guard=False)
+        else:
+            optimizer = amp.optimizer.SGD(0.0)
+            case.optimizer = optimizer if how is None else static.amp.decorate(optimizer, dtype=dtype, **how)
+            case.optimizer.minimize(loss)
+    return case
+
+
+def fetched(case, program):
+    scope, executor = static.Scope(), static.Executor(CPU)
+    executor.run(case.startup, scope=scope)
+    if program is case.after and hasattr(case.optimizer, "amp_init"):
+        case.optimizer.amp_init(CPU, scope)
+    feed = {name: FEED[name] for name in ("x", "label")}
+    return executor.run(program, feed=feed, fetch_list=case.names, scope=scope)
+
+
+def check(recipe, rewriting, dtype):
+    case = rewrite(recipe, rewriting, dtype)
+    expected, found = fetched(case, case.before), fetched(case, case.after)
+    for name, want, got in zip(case.names, expected, found, strict=True):
+        assert (str(got.dtype), got.shape) == (case.after.var(name).dtype, want.shape), name
+        if want.dtype != bool:  # which side of a bound a number is may depend on its rounding
+            wide, largest = want.astype(np.float64), max(1.0, np.abs(want.astype(np.float64)).max(initial=0.0))
+            np.testing.assert_allclose(got.astype(np.float64), wide, 0, TOLERANCE[dtype] * largest, err_msg=name)
+    for node in case.before.model.graph:
+        if node.op_type == "Cast":
+            kept = case.after.value(node.outputs[0].name)
+            assert (kept.producer().op_type, kept.dtype) == ("Cast", node.outputs[0].dtype)
+
+
+@hypothesis.settings(max_examples=25, deadline=None, database=None, derandomize=True)
+@hypothesis.given(RECIPES, st.sampled_from(sorted(REWRITINGS)), st.sampled_from(sorted(TOLERANCE)))
+def test_every_variable_is_fetched_after_rewriting(recipe, rewriting, dtype):
+    check(recipe, rewriting, dtype)
+
+
+@pytest.mark.slow
+@hypothesis.settings(max_examples=600, deadline=None, database=None)
+@hypothesis.given(RECIPES, st.sampled_from(sorted(REWRITINGS)), st.sampled_from(sorted(TOLERANCE)))
+def test_every_variable_of_many_programs_is_fetched_after_rewriting(recipe, rewriting, dtype):
+    check(recipe, rewriting, dtype)
+
+
+@pytest.mark.parametrize("rewriting", REWRITINGS)
+def test_every_layer_once(rewriting):
+    check([(layer, 0, False) for layer in LAYERS], rewriting, "float16")
