@@ -19,16 +19,25 @@ class _Samples:
     """The samples of a loss.
 
     Attributes:
-        hit: bool, in the shape of the scores: whether the class is the label of a sample that counts.
-        weight: weight of each sample, 0 for ignored ones; the axis of the classes has size 1.
+        labels: the class of each sample, class 0 for ignored ones; the axis of the classes has size 1.
+        counted: whether each sample counts, in the shape of `labels`; None if all do.
+        weight: weight of each sample, 0 for ignored ones, in the shape of `labels`.
         factor: the gradient by a sample's unweighted loss is `weight * factor`; broadcasts to `weight`.
         mean: whether the loss is the weighted mean over the samples.
     """
 
-    hit: Expr
+    labels: Expr
+    counted: Expr | None
     weight: Expr
     factor: Expr
     mean: bool
+
+    def hit(self, scores: Expr) -> Expr:
+        """Return whether a class is the label of a sample that counts: bool, in the shape of the scores."""
+        by_class = [-1, *[1] * (scores.rank - 2)]
+        # There are fewer labels than hits, by the number of classes: so ignored ones are replaced before comparing.
+        known = self.labels if self.counted is None else self.counted.where(self.labels, _NO_CLASS)
+        return known.equals(_class_numbers(scores).reshape(by_class).cast(known.dtype))
 
 
 @gradient("SoftmaxCrossEntropyLoss")
@@ -49,11 +58,11 @@ def softmax_cross_entropy_loss(
     samples = None
     if g is not None:
         samples = _samples(g, scores, labels, weights, reduction, ignore_index)
-        # A difference, not a Where: it can reuse the memory of its input.
-        missed = shares - samples.hit.cast(shares.dtype)
-        # A Where, not a product with 0: an ignored sample may have scores that are not finite.
-        scaled = missed * (samples.weight * samples.factor)
-        parts.append(samples.weight.equals(0).where(0, scaled))
+        scaled = _less_one_at(shares, samples.labels) * (samples.weight * samples.factor)
+        if weights is None and ignore_index is None:
+            parts.append(scaled)
+        else:  # a Where, not a product with 0: an ignored sample may have scores that are not finite
+            parts.append(samples.weight.equals(0).where(0, scaled))
     if of_log is not None:
         of_log = of_log.wide()
         parts.append(of_log - shares * of_log.sum([1]))
@@ -61,6 +70,12 @@ def softmax_cross_entropy_loss(
     if samples is None:
         return total
     return total, None, lambda: _to_class_weights(samples, scores.op("LogSoftmax", axis=1))
+
+
+def _less_one_at(shares: Expr, labels: Expr) -> Expr:
+    """Return `shares` less 1 at the labels. Only there: a tensor of ones and zeros would be as large as the scores."""
+    missed = shares.op("GatherElements", labels, axis=1) - 1
+    return shares.op("ScatterElements", labels, missed, axis=1)
 
 
 @gradient("NegativeLogLikelihoodLoss")
@@ -76,7 +91,11 @@ def negative_log_likelihood_loss(
     """`-factor weight` at the labels, zero elsewhere."""
     samples = _samples(g, log_prob, labels, weights, reduction, ignore_index)
     slope = -(samples.weight * samples.factor)
-    return lambda: samples.hit.where(slope, 0), None, lambda: _to_class_weights(samples, log_prob.wide())
+    return (
+        lambda: samples.hit(log_prob).where(slope, 0),
+        None,
+        lambda: _to_class_weights(samples, log_prob.wide()),
+    )
 
 
 def _samples(
@@ -84,20 +103,17 @@ def _samples(
 ) -> _Samples:
     """Find the labels among the classes, and the weight of each sample in the loss."""
     labels = labels.unsqueeze(1)
-    by_class = [-1, *[1] * (scores.rank - 2)]
-    classes = _class_numbers(scores).reshape(by_class)
-    # There are fewer labels than hits, by the number of classes: so ignored ones are replaced before comparing.
     counted = None if ignore_index is None else ~labels.equals(ignore_index)
-    known = labels if counted is None else counted.where(labels, _NO_CLASS)
-    hit = known.equals(classes.cast(labels.dtype))
+    known = labels if counted is None else counted.where(labels, 0)
     dtype = scores.wide().dtype
     if weights is not None:
-        weight = hit.where(weights.cast(dtype).reshape(by_class), 0).sum([1])
+        weight = weights.cast(dtype).op("Gather", known)
+        weight = weight if counted is None else counted.where(weight, 0)
     elif counted is not None:
         weight = counted.cast(dtype)
     else:
         weight = labels.equals(labels).cast(dtype)  # ones
-    return _Samples(hit, weight, _factor(g.wide(), weight, reduction), reduction == "mean")
+    return _Samples(known, counted, weight, _factor(g.wide(), weight, reduction), reduction == "mean")
 
 
 def _factor(g: Expr, weight: Expr, reduction: str) -> Expr:
@@ -114,10 +130,11 @@ def _total(weight: Expr) -> Expr:
 
 def _to_class_weights(samples: _Samples, log_prob: Expr) -> Expr:
     """The gradient of the class weights: the sum of the losses of a class's samples, less their mean if any."""
-    losses = -(samples.hit.where(log_prob, 0).sum([1]))
+    hit = samples.hit(log_prob)
+    losses = -(hit.where(log_prob, 0).sum([1]))
     if samples.mean:
         losses -= (losses * samples.weight).sum(keepdims=False) / _total(samples.weight)
-    slopes = samples.hit.where(losses * samples.factor, 0)
+    slopes = hit.where(losses * samples.factor, 0)
     return slopes.sum([axis for axis in range(log_prob.rank) if axis != 1], keepdims=False)
 
 

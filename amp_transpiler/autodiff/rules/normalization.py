@@ -68,14 +68,9 @@ def batch_normalization(
     if gs[0] is None:
         return None
     x, g = _wide(gs[0], x)
-    scaled = g * _by_channel(scale, x)
     if _trains(node):
-        xhat, inverse = _standardize(x, _other_axes(x), epsilon)
-        return (
-            lambda: _through(scaled, xhat, inverse, _other_axes(x)),
-            lambda: _sum_by_channel(g * xhat),
-            lambda: _sum_by_channel(g),
-        )
+        return _of_batch(g, x, scale, epsilon)
+    scaled = g * _by_channel(scale, x)
     if node.wants(3) or node.wants(4):
         raise NotDifferentiable(
             "its frozen mean and variance have no gradient; make them constants or stop_gradient values"
@@ -83,6 +78,30 @@ def batch_normalization(
     inverse = _by_channel(_inverse_root(variance.cast(x.dtype), epsilon), x)
     xhat = (x - _by_channel(mean, x)) * inverse
     return lambda: scaled * inverse, lambda: _sum_by_channel(g * xhat), lambda: _sum_by_channel(g)
+
+
+def _of_batch(g: Expr, x: Expr, scale: Expr, epsilon: float) -> Gradients:
+    """By the statistics of the batch. The scale is one number a channel, so all three share the same two sums.
+
+    At most three tensors of the size of `x` are needed at the same time.
+    """
+    axes = _other_axes(x)
+    xhat, inverse = _standardize(x, axes, epsilon)
+    to_scale, to_bias = (g * xhat).sum(axes), g.sum(axes)
+
+    def to_x() -> Expr:
+        count = _count(x, axes)
+        return (g - (xhat * (to_scale / count) + to_bias / count)) * (inverse * _by_channel(scale, x))
+
+    return to_x, lambda: to_scale.reshape([-1]), lambda: to_bias.reshape([-1])
+
+
+def _count(x: Expr, axes: Sequence[int]) -> float | Expr:
+    """The number of elements along `axes`."""
+    if x.is_static:
+        return float(np.prod([x.sizes[axis] for axis in axes]))
+    sizes = x.shape_tensor().op("Gather", x.constant(np.array(axes, np.int64)))
+    return sizes.reduce("ReduceProd", keepdims=False).cast(x.dtype)
 
 
 def _trains(node: NodeGradient) -> bool:
