@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import Any
 
 from amp_transpiler.paddle import static, tensor
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.nn.initializer import Normal
-from amp_transpiler.paddle.optimizer import SGD, Momentum
+from amp_transpiler.paddle.optimizer import SGD, Momentum, Optimizer
 from amp_transpiler.paddle.param_attr import ParamAttr
 
 SPREAD = 0.02  # standard deviation of initial weights, as in BERT
@@ -73,9 +75,26 @@ class TrainingStep:
 
 
 def training_step(
-    config: BertConfig, batch: int, sequence: int, *, rate: float = 0.1, momentum: float = 0.0, seed: int = 1
+    config: BertConfig,
+    batch: int,
+    sequence: int,
+    *,
+    rate: float = 0.1,
+    momentum: float = 0.0,
+    seed: int = 1,
+    wrap: Callable[[Optimizer], Any] | None = None,
 ) -> TrainingStep:
-    """Build the step: cross entropy against a label for every token, and stochastic gradient descent."""
+    """Build the step: cross entropy against a label for every token, and stochastic gradient descent.
+
+    Args:
+        config: the sizes of the model.
+        batch: sequences a step.
+        sequence: tokens of each.
+        rate: the learning rate.
+        momentum: 0 for none.
+        seed: of the initial values.
+        wrap: is given the optimizer and returns the one to use, such as `amp.decorate`; None for float32.
+    """
     main, startup = static.Program(), static.Program()
     main.random_seed = startup.random_seed = seed
     with static.program_guard(main, startup):
@@ -84,7 +103,7 @@ def training_step(
         logits = bert_for_masked_lm(ids, config)
         loss = functional.cross_entropy(logits, tensor.reshape(labels, [batch * sequence]))
         optimizer = Momentum(rate, momentum) if momentum else SGD(rate)
-        optimizer.minimize(loss, startup)
+        (optimizer if wrap is None else wrap(optimizer)).minimize(loss, startup)
     return TrainingStep(main, startup, logits, loss)
 
 

@@ -15,6 +15,7 @@ from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, low
 from amp_transpiler.autodiff.rules import find_rule
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.regions import inside_region_of, outside_regions
+from amp_transpiler.graph.walk import is_used
 
 __all__ = ["Driver", "differentiate"]
 
@@ -182,12 +183,50 @@ class Driver:
     def _sum(self, parts: Sequence[ir.Value]) -> ir.Value:
         if len(parts) == 1:
             return parts[0]
+        scattered = [part for part in parts if _scatter_into_zeros(part) is not None]
+        dense = [part for part in parts if part not in scattered] or [scattered.pop(0)]
         # In float32: a float16 sum of many contributions loses the small ones.
-        high = [self.builder.high(part) for part in parts]
-        result = high[0]
-        for part in high[1:]:
-            result = self.builder.add(result, part)
+        result = self.builder.high(dense[0])
+        for part in dense[1:]:
+            result = self.builder.add(result, self.builder.high(part))
+        for part in scattered:
+            result = self._scatter_again(part, result)
         return self.builder.cast(result, parts[0].dtype)
+
+    def _scatter_again(self, part: ir.Value, total: ir.Value) -> ir.Value:
+        """Add what `part` scatters among zeros to `total` instead: a table's gradient is as large as the table."""
+        node = _scatter_into_zeros(part)
+        assert node is not None
+        result = self.builder.op(node.op_type, [total, *node.inputs[1:]], _attributes(node))
+        unused = part.producer()
+        while unused is not None and not any(is_used(value) for value in unused.outputs):
+            following = unused.inputs[0]
+            assert unused.graph is not None
+            unused.graph.remove(unused, safe=True)
+            unused = None if following is None else following.producer()
+        return result
+
+
+def _scatter_into_zeros(value: ir.Value) -> ir.Node | None:
+    """Return the node that makes `value`, but for casts, by adding what it scatters to zeros; None if none does."""
+    node = value.producer()
+    while node is not None and node.op_type == "Cast" and not node.domain and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    if node is None or node.domain or node.op_type not in ("ScatterND", "ScatterElements") or node.inputs[0] is None:
+        return None
+    zeros, reduction = node.inputs[0].producer(), node.attributes.get("reduction")
+    adds = reduction is not None and reduction.as_string() == "add"
+    if not adds or zeros is None or zeros.op_type != "ConstantOfShape" or zeros.domain:
+        return None
+    fill = zeros.attributes.get("value")
+    return node if fill is None or not fill.as_tensor().numpy().any() else None
+
+
+def _attributes(node: ir.Node) -> dict[str, object]:
+    return {
+        name: attribute.as_string() if attribute.type == ir.AttributeType.STRING else attribute.value
+        for name, attribute in node.attributes.items()
+    }
 
 
 def _is_product(node: ir.Node) -> bool:

@@ -14,6 +14,8 @@ from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
+from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import all_nodes
@@ -21,7 +23,7 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.name_nodes import NameNodes
-from amp_transpiler.passes.training import Legalize, LowerBatchNorm, LowerDropout
+from amp_transpiler.passes.training import Legalize, LowerBatchNorm, LowerDropout, MergeEqual, PlaceCasts, SplitRows
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.gemm_options import TilingAccum, gemm_option
 from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
@@ -29,7 +31,7 @@ from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.targets import CUDA
 
-__all__ = ["RANDOM_SEED", "RANDOM_STEP", "CompiledStep", "compile_step", "lower", "specialise"]
+__all__ = ["RANDOM_SEED", "RANDOM_STEP", "CompiledStep", "compile_step", "lower", "specialise", "split_large"]
 
 RANDOM_SEED = "@random_seed@"  # persistable int64 scalars: Dropout's masks depend on both
 RANDOM_STEP = "@random_step@"
@@ -87,6 +89,7 @@ def compile_step(
     checks = find_index_checks(assembled) if check_indices else IndexChecks()
     assembled = lower(assembled)
     specialise(assembled.model, shapes)
+    split_large(assembled.model)
     infos = {info.name: info for info in model_inputs(assembled.model)}
     feeds = tuple(infos[name] for name in assembled.feeds)
     for info in feeds:
@@ -95,12 +98,14 @@ def compile_step(
     types = {str(value.name): value.dtype or ir.DataType.FLOAT for value in assembled.model.graph.inputs}
     state = {name: types[name] for name in assembled.state}
     model, fuse = assembled.model, True
+    merge_equal = not _is_trained(model)
     if emulated and place.emulates_low:
         wrapped = Program(model)
         if has_low_values(wrapped):
             model, fuse = emulate(wrapped).model, False
+    settings = SessionSettings(fuse=fuse, merge_equal=merge_equal)
     with gemm_option(tiling_accum, place):
-        session = place.open_session(to_proto(model).SerializeToString(), SessionSettings(fuse=fuse))
+        session = place.open_session(to_proto(model).SerializeToString(), settings)
     return CompiledStep(session, feeds, state, assembled.updates, assembled.fetches, checks)
 
 
@@ -117,8 +122,19 @@ def lower(assembled: Assembled) -> Assembled:
         state = tuple(dict.fromkeys((*state, RANDOM_SEED, RANDOM_STEP)))
     propagate_types(model)
     verify(model, "lowering the training program")
-    PassManager(Legalize(CUDA, low) for low in (FLOAT16, BFLOAT16))(model)
+    PassManager([Legalize(CUDA, FLOAT16), Legalize(CUDA, BFLOAT16), MergeEqual(), PlaceCasts()])(model)
     return dataclasses.replace(assembled, state=state)
+
+
+def _is_trained(model: ir.Model) -> bool:
+    return any(role_of(node) == "backward" for node in model.graph)
+
+
+def split_large(model: ir.Model) -> None:
+    """Infer the shapes of a training step with low values, and split what then turns out to be large."""
+    if _is_trained(model) and has_low_values(Program(model)):
+        infer_shapes(model)
+        PassManager([SplitRows()])(model)
 
 
 def _scalar_input(model: ir.Model, name: str) -> ir.Value:

@@ -14,12 +14,10 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.walk import bodies
-from amp_transpiler.runtime.compile import lower
+from amp_transpiler.passes.training import VIEWS
+from amp_transpiler.runtime.compile import lower, split_large
 
 __all__ = ["kept_bytes", "live_bytes"]
-
-# Operators that only change the shape: ONNX Runtime lets their result share the input's memory.
-_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def live_bytes(program: Program, fetch: Sequence[str] | None = None) -> int:
@@ -69,11 +67,13 @@ class _Run:
             fetch = program.outputs if program.is_training else outputs
         model = lower(assemble(program, fetch)).model
         infer_shapes(model)
+        split_large(model)
+        infer_shapes(model)
         self.graph = model.graph
         self.nodes = list(model.graph)
         self._sources: dict[ir.Value, ir.Value] = {}
         for node in self.nodes:
-            if node.op_type in _VIEWS and node.inputs[0] is not None:
+            if node.op_type in VIEWS and node.inputs[0] is not None:
                 self._sources[node.outputs[0]] = self.memory(node.inputs[0])
 
     def memory(self, value: ir.Value) -> ir.Value:

@@ -37,7 +37,8 @@ CUDA_PROVIDER = CUDA.provider
 _FATAL = 4  # the log severity above errors: ONNX Runtime raises every error, so printing it too only adds noise
 # ONNX Runtime 1.31 fuses `Mul(x, Div(1, y))` wrongly where x comes from an Identity that it removes: the fused node
 # has no input, and no session opens.
-_BROKEN_OPTIMIZERS = ["DivMulFusion"]
+_BROKEN_OPTIMIZERS = ("DivMulFusion",)
+_MERGING_OPTIMIZERS = ("CommonSubexpressionElimination",)
 
 _exceptions = onnxruntime.capi.onnxruntime_pybind11_state
 ORT_ERRORS: tuple[type[Exception], ...] = (
@@ -62,6 +63,7 @@ class SessionSettings:
     Attributes:
         optimize: whether ONNX Runtime may rewrite the graph.
         fuse: whether it may also fuse operators, which can swallow casts.
+        merge_equal: whether it may compute equal nodes once, which can keep a large result for a long time.
         threads: threads inside an operator; None leaves the choice to ONNX Runtime.
         external_folder: where a serialised model's external data lies.
         record_assignment: remember the provider of each node, for `nodes_on_cpu`.
@@ -69,6 +71,7 @@ class SessionSettings:
 
     optimize: bool = True
     fuse: bool = True
+    merge_equal: bool = True
     threads: int | None = None
     external_folder: str | os.PathLike[str] | None = None
     record_assignment: bool = False
@@ -126,7 +129,7 @@ def create_session(
         settings.options(),
         providers=list(providers),
         enable_fallback=0,
-        disabled_optimizers=_BROKEN_OPTIMIZERS,
+        disabled_optimizers=[*_BROKEN_OPTIMIZERS, *(() if settings.merge_equal else _MERGING_OPTIMIZERS)],
     )
 
 

@@ -4,6 +4,21 @@ from amp_transpiler.passes.training.insert_masters import InsertMasters, Mastere
 from amp_transpiler.passes.training.legalize import Legalize
 from amp_transpiler.passes.training.lower_batch_norm import LowerBatchNorm
 from amp_transpiler.passes.training.lower_dropout import LowerDropout
+from amp_transpiler.passes.training.merge_equal import MergeEqual
+from amp_transpiler.passes.training.place_casts import VIEWS, PlaceCasts
 from amp_transpiler.passes.training.scale_loss import Scaled, ScaleLoss
+from amp_transpiler.passes.training.split_rows import SplitRows
 
-__all__ = ["InsertMasters", "Legalize", "LowerBatchNorm", "LowerDropout", "Mastered", "ScaleLoss", "Scaled"]
+__all__ = [
+    "VIEWS",
+    "InsertMasters",
+    "Legalize",
+    "LowerBatchNorm",
+    "LowerDropout",
+    "Mastered",
+    "MergeEqual",
+    "PlaceCasts",
+    "ScaleLoss",
+    "Scaled",
+    "SplitRows",
+]

@@ -1,0 +1,99 @@
+"""Equal computations of a training step done once, where that keeps nothing large for the backward pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.builder import is_static, shape_of
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.walk import bodies, is_used
+from amp_transpiler.ops.kinds import RANDOM
+from amp_transpiler.passes.manager import Pass, PassResult
+
+__all__ = ["MergeEqual"]
+
+_SHORT = 64  # elements: axes, shapes and factors, which several builders may have written
+_SMALL = 1 << 16  # elements: statistics of channels and rows, which are cheap to keep
+
+
+class MergeEqual(Pass[PassResult]):
+    """Lets the first of equal nodes stand for the others; counts the nodes that this removes.
+
+    ONNX Runtime does so too, but whatever a result's size. The backward pass computes the centred input of a
+    BatchNormalization again, in float32, from a 16-bit value: a result that is merged with the forward pass's stays in
+    memory between the two, in twice the size. So sessions of training steps leave this to the pass.
+
+    1. Nodes with equal operators, attributes and inputs are equal, those whose inputs are computed equally included.
+    2. Within the forward pass, and within what follows it, all of them are merged.
+    3. A node of the backward pass takes the result of one of the forward pass if that is small.
+
+    Random operators, operators with bodies or several outputs, and what makes an output of the program stay. Only the
+    main graph is edited. A program without a backward pass is not.
+
+    Args:
+        small: the number of elements up to which a value counts as small.
+    """
+
+    def __init__(self, small: int = _SMALL) -> None:
+        self._small = small
+
+    def call(self, model: ir.Model) -> PassResult:
+        nodes = list(model.graph)
+        border = next((index for index, node in enumerate(nodes) if role_of(node) == "backward"), None)
+        if border is None:
+            return PassResult(model, modified=False)
+        twins: dict[ir.Value, ir.Value] = {}  # value -> the first one that is computed equally
+        made: dict[tuple[Hashable, bool], ir.Value] = {}  # what a node computes, on which side of the border -> result
+        for index, node in enumerate(nodes):
+            if len(node.outputs) != 1 or node.op_type in RANDOM or any(True for _ in bodies(node)):
+                continue
+            value, key, after = node.outputs[0], _key(node, twins), index >= border
+            before = made.get((key, False))
+            same = made.get((key, True)) if after else before
+            if same is None and after and before is not None and self._is_small(before):
+                same = before
+            made.setdefault((key, after), value)
+            twins[value] = before or same or value
+            if same is not None and not value.is_graph_output():
+                value.replace_all_uses_with(same)
+        count = _remove_unused(nodes) if len(made) < len(nodes) else 0
+        return PassResult(model, modified=bool(count), count=count)
+
+    def _is_small(self, value: ir.Value) -> bool:
+        return is_static(value) and math.prod(shape_of(value)) <= self._small
+
+
+def _key(node: ir.Node, twins: dict[ir.Value, ir.Value]) -> Hashable:
+    inputs = tuple(None if value is None else _identity(value, twins) for value in node.inputs)
+    attributes = tuple(sorted((name, _content(attribute)) for name, attribute in node.attributes.items()))
+    dtype = node.outputs[0].dtype
+    return node.domain, node.op_type, node.overload, inputs, attributes, None if dtype is None else int(dtype)
+
+
+def _identity(value: ir.Value, twins: dict[ir.Value, ir.Value]) -> Hashable:
+    """Return what is the same for equal values: the content of a short constant, else the first of its twins."""
+    tensor = constant_of(value)
+    if tensor is not None and tensor.size <= _SHORT:
+        return _of_tensor(tensor)
+    return id(twins.get(value, value))
+
+
+def _of_tensor(tensor: ir.TensorProtocol) -> str:
+    return f"{tensor.dtype} {tensor.shape} {tensor.tobytes().hex()}"
+
+
+def _content(attribute: ir.Attr) -> str:
+    return _of_tensor(attribute.value) if isinstance(attribute.value, ir.TensorProtocol) else repr(attribute.value)
+
+
+def _remove_unused(nodes: list[ir.Node]) -> int:
+    count = 0
+    for node in reversed(nodes):
+        if node.graph is not None and not any(is_used(value) for value in node.outputs):
+            node.graph.remove(node, safe=True)
+            count += 1
+    return count

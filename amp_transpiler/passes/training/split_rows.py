@@ -1,0 +1,216 @@
+"""Large float32 computations between 16-bit values, done one half of the rows after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.dtypes import LOW_DTYPES
+from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.walk import bodies
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.manager import Pass, PassResult
+
+__all__ = ["SplitRows"]
+
+_LARGE = 1 << 24  # elements: 64 MB in float32. Below that, launching twice as many kernels costs more than it is worth
+_FLOAT = ir.DataType.FLOAT
+_ELEMENTWISE = frozenset({"Abs", "Add", "Cast", "Div", "Equal", "Exp", "Mul", "Neg", "Not", "Sqrt", "Sub", "Where"})
+_ALONG_AXIS = {"GatherElements": 0, "LogSoftmax": -1, "ScatterElements": 0, "Softmax": -1}  # with the default axis
+_SOFTMAX_BY_AXIS = 13  # the opset from which Softmax has one axis
+
+
+class SplitRows(Pass[PassResult]):
+    """Computes large float32 islands of the backward pass in two halves; counts the islands.
+
+    The gradient of a cross entropy over a large vocabulary is such an island: from 16-bit scores to a 16-bit gradient,
+    with float32 tensors of twice their size in between. Half of the rows need half of these.
+
+    1. An island begins with a cast from 16 bits to float32 and has only nodes that compute each row (index along the
+       first axis) by itself. It ends in casts to 16 bits and in sums over the rows.
+    2. Each half is computed from a slice of what the island reads. Results are joined, sums are added.
+
+    All values are the same, to the bit, but for the sums over rows. Shapes must be inferred. Only the main graph is
+    edited.
+
+    Args:
+        large: the number of elements from which a value counts as large.
+    """
+
+    def __init__(self, large: int = _LARGE) -> None:
+        self._large = large
+
+    def call(self, model: ir.Model) -> PassResult:
+        names, count, done = NameAllocator(model), 0, set[ir.Node]()
+        for node in list(model.graph):
+            if node in done or not _is_start(node, self._large):
+                continue
+            island = _Island.grow(model, node)
+            if island is not None and island.is_worth_it(self._large):
+                done.update(island.nodes)
+                island.split(GraphBuilder(model, names=names, before=island.nodes[-1]))
+                count += 1
+        return PassResult(model, modified=bool(count), count=count)
+
+
+def _is_start(node: ir.Node, large: int) -> bool:
+    if node.op_type != "Cast" or not is_standard(node) or role_of(node) != "backward":
+        return False
+    value = node.outputs[0]
+    sizes = _sizes(value)
+    is_widening = value.dtype == _FLOAT and node.inputs[0] is not None and node.inputs[0].dtype in LOW_DTYPES
+    return is_widening and sizes is not None and len(sizes) > 1 and sizes[0] > 1 and math.prod(sizes) >= large
+
+
+def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
+    return shape_of(value) if value is not None and is_static(value) else None
+
+
+class _Island:
+    """Nodes that compute rows independently of each other, in the graph's order.
+
+    Attributes:
+        nodes: the nodes.
+        rows: how many rows there are.
+        outputs: results by rows that others read, and sums over the rows.
+    """
+
+    def __init__(self, model: ir.Model, start: ir.Node, rows: int) -> None:
+        self._opset = model.graph.opset_imports.get("", 0)
+        self.rows = rows
+        self.nodes = [start]
+        self._values = {start.outputs[0]}
+        self._sums: set[ir.Value] = set()
+        self.outputs: list[ir.Value] = []
+
+    @classmethod
+    def grow(cls, model: ir.Model, start: ir.Node) -> _Island | None:
+        """Return the largest island that begins with `start`; None if a value in it is read too early."""
+        sizes = _sizes(start.outputs[0])
+        assert sizes is not None
+        island = cls(model, start, sizes[0])
+        following = iter(model.graph)
+        while next(following) is not start:
+            pass
+        for node in following:
+            if any(value in island._values or value in island._sums for value in _reads(node)):
+                island._take(node)
+        return island if island._finish() else None
+
+    def _take(self, node: ir.Node) -> None:
+        """Add a node if it computes by rows, or sums them."""
+        if len(node.outputs) != 1 or not is_standard(node) or any(value in self._sums for value in node.inputs):
+            return
+        if self._sums_rows(node):
+            self._sums.add(node.outputs[0])
+        elif self._is_by_rows(node):
+            self._values.add(node.outputs[0])
+        else:
+            return
+        self.nodes.append(node)
+
+    def _sums_rows(self, node: ir.Node) -> bool:
+        if node.op_type != "ReduceSum" or len(node.inputs) < 2 or node.inputs[1] is None:
+            return False
+        axes = constant_of(node.inputs[1])
+        return axes is not None and 0 in axes.numpy()
+
+    def _is_by_rows(self, node: ir.Node) -> bool:
+        sizes = _sizes(node.outputs[0])
+        if sizes is None or len(sizes) < 2 or sizes[0] != self.rows:
+            return False
+        if node.op_type in _ALONG_AXIS:
+            attribute = node.attributes.get("axis")
+            axis = _ALONG_AXIS[node.op_type] if attribute is None else attribute.as_int()
+            by_axis = "Softmax" not in node.op_type or self._opset >= _SOFTMAX_BY_AXIS
+            whole = all(_sizes(value) is not None and _rows_of(value) == self.rows for value in node.inputs)
+            return whole and by_axis and axis % len(sizes) != 0
+        if node.op_type not in _ELEMENTWISE or (node.op_type == "Cast" and node.inputs[0] not in self._values):
+            return False
+        return all(_sizes(value) is not None for value in node.inputs)
+
+    def _finish(self) -> bool:
+        """Find the outputs; return whether all their readers come after the island."""
+        inside = set(self.nodes)
+        for node in self.nodes:
+            value = node.outputs[0]
+            if value.is_graph_output() or any(use.node not in inside for use in value.uses()):
+                self.outputs.append(value)
+        assert self.nodes[0].graph is not None
+        order = {node: index for index, node in enumerate(self.nodes[0].graph)}
+        last = order[self.nodes[-1]]
+        readers = [use.node for value in self.outputs for use in value.uses() if use.node not in inside]
+        return all(reader in order and order[reader] > last for reader in readers)
+
+    def is_worth_it(self, large: int) -> bool:
+        """Whether there are float32 results of float32 ones, and none of the large ones is needed as a whole."""
+        wide = [value for value in self._values if value.dtype == _FLOAT and math.prod(shape_of(value)) >= large]
+        return len(wide) > 1 and not any(value in wide for value in self.outputs)
+
+    def split(self, builder: GraphBuilder) -> None:
+        """Replace the nodes by two copies for half of the rows each."""
+        middle = self.rows // 2
+        halves = [self._half(builder, 0, middle), self._half(builder, middle, self.rows)]
+        for value in self.outputs:
+            node = value.producer()
+            assert node is not None
+            builder.metadata = dict(node.metadata_props)
+            parts = [half[value] for half in halves]
+            joined = builder.add(*parts) if value in self._sums else builder.concat(parts, 0)
+            joined.shape = value.shape
+            name, value.name = value.name, builder.names.fresh(f"{value.name}__whole")
+            joined.name = name
+            value.replace_all_uses_with(joined, replace_graph_outputs=True)
+        assert builder.graph is not None
+        for node in reversed(self.nodes):
+            builder.graph.remove(node, safe=True)
+
+    def _half(self, builder: GraphBuilder, start: int, end: int) -> dict[ir.Value, ir.Value]:
+        """Write the nodes for the rows from `start` to `end`; return what stands for each value there."""
+        copies: dict[ir.Value, ir.Value] = {}
+        for node in self.nodes:
+            builder.metadata = dict(node.metadata_props)
+            inputs = [self._part(builder, node, value, copies, start, end) for value in node.inputs]
+            (copies[node.outputs[0]],) = builder.nodes(node.op_type, inputs, _attributes(node))
+        return copies
+
+    def _part(
+        self,
+        builder: GraphBuilder,
+        node: ir.Node,
+        value: ir.Value | None,
+        copies: dict[ir.Value, ir.Value],
+        start: int,
+        end: int,
+    ) -> ir.Value | None:
+        """Return what the copy of `node` reads in the place of `value`: of a tensor with rows, the rows of the half."""
+        if value is None or value in copies:
+            return None if value is None else copies[value]
+        sizes, of_result = _sizes(value), _sizes(node.outputs[0])
+        has_rows = sizes is not None and sizes[:1] == (self.rows,)
+        if node.outputs[0] in self._sums or not has_rows or len(sizes or ()) < len(of_result or ()):
+            return value  # axes of a sum, or what is the same for all rows
+        copies[value] = builder.slice(value, [start], [end], [0])
+        return copies[value]
+
+
+def _rows_of(value: ir.Value | None) -> int | None:
+    sizes = _sizes(value)
+    return sizes[0] if sizes else None
+
+
+def _attributes(node: ir.Node) -> dict[str, object]:
+    return {name: attribute.value for name, attribute in node.attributes.items()}
+
+
+def _reads(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that a node and its bodies read."""
+    yield from (value for value in node.inputs if value is not None)
+    for _, body in bodies(node):
+        for inner in body:
+            yield from _reads(inner)
