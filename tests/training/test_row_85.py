@@ -76,8 +76,10 @@ def test_row_85_the_loss_of_amp_is_not_worse(plain_losses, dtype):
 
 
 @DTYPES
-@pytest.mark.parametrize(("size", "hidden"), [(SIZE, HIDDEN), (512, 256)], ids=["small", "the blog's"])
-def test_row_85_half_of_the_activations_memory(size, hidden, dtype):
+@pytest.mark.parametrize(
+    ("size", "hidden", "most"), [(SIZE, HIDDEN, 0.85), (512, 256, 0.66)], ids=["small", "the blog's"]
+)
+def test_row_85_half_of_the_activations_memory(size, hidden, most, dtype):
     kept, alive = counted(None, size, hidden)
     low_kept, low_alive = counted(dtype, size, hidden)
     pixels = size * size
@@ -85,7 +87,7 @@ def test_row_85_half_of_the_activations_memory(size, hidden, dtype):
     assert kept == pytest.approx(4 * pixels * (6 * hidden + 1), rel=0.01)
     assert 0.45 < low_kept / kept < 0.60
     # The gradient of BatchNormalization is written out in float32 nodes, whose results are there at the peak.
-    assert low_kept < low_alive < 0.70 * alive
+    assert low_kept < low_alive < most * alive
 
 
 @DTYPES

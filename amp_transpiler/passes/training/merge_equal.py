@@ -17,7 +17,7 @@ from amp_transpiler.passes.manager import Pass, PassResult
 __all__ = ["MergeEqual"]
 
 _SHORT = 64  # elements: axes, shapes and factors, which several builders may have written
-_SMALL = 1 << 16  # elements: statistics of channels and rows, which are cheap to keep
+_SHARE = 64  # of the program's largest value: statistics of channels or rows are smaller, activations are not
 
 
 class MergeEqual(Pass[PassResult]):
@@ -35,18 +35,21 @@ class MergeEqual(Pass[PassResult]):
     main graph is edited. A program without a backward pass is not.
 
     Args:
-        small: the number of elements up to which a value counts as small.
+        share: a value counts as small if it has at most this part of the elements of the largest one.
     """
 
-    def __init__(self, small: int = _SMALL) -> None:
-        self._small = small
+    def __init__(self, share: int = _SHARE) -> None:
+        self._share = share
 
     def call(self, model: ir.Model) -> PassResult:
         nodes = list(model.graph)
         border = next((index for index, node in enumerate(nodes) if role_of(node) == "backward"), None)
         if border is None:
             return PassResult(model, modified=False)
+        values = (*model.graph.inputs, *(value for node in nodes for value in node.outputs))
+        most = max(_size(value) or 0 for value in values)
         twins: dict[ir.Value, ir.Value] = {}  # value -> the first one that is computed equally
+        merged = False
         made: dict[tuple[Hashable, bool], ir.Value] = {}  # what a node computes, on which side of the border -> result
         for index, node in enumerate(nodes):
             if len(node.outputs) != 1 or node.op_type in RANDOM or any(True for _ in bodies(node)):
@@ -54,17 +57,20 @@ class MergeEqual(Pass[PassResult]):
             value, key, after = node.outputs[0], _key(node, twins), index >= border
             before = made.get((key, False))
             same = made.get((key, True)) if after else before
-            if same is None and after and before is not None and self._is_small(before):
-                same = before
+            if same is None and after and before is not None:
+                size = _size(before)
+                same = before if size is not None and size * self._share <= most else None
             made.setdefault((key, after), value)
             twins[value] = before or same or value
             if same is not None and not value.is_graph_output():
                 value.replace_all_uses_with(same)
-        count = _remove_unused(nodes) if len(made) < len(nodes) else 0
+                merged = True
+        count = _remove_unused(nodes) if merged else 0
         return PassResult(model, modified=bool(count), count=count)
 
-    def _is_small(self, value: ir.Value) -> bool:
-        return is_static(value) and math.prod(shape_of(value)) <= self._small
+
+def _size(value: ir.Value) -> int | None:
+    return math.prod(shape_of(value)) if is_static(value) else None
 
 
 def _key(node: ir.Node, twins: dict[ir.Value, ir.Value]) -> Hashable:

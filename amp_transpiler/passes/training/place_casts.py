@@ -77,13 +77,13 @@ def _move_ahead(graph: ir.Graph) -> int:
             continue
         readers = [use.node for use in moved.uses()]
         dtypes = {reader.outputs[0].dtype for reader in readers}
-        if not readers or len(dtypes) != 1 or len(list(_casts(readers))) != len(readers):
+        if not readers or len(list(_casts(readers))) != len(readers) or len(dtypes) > 1:
             continue
-        low = cast_of.get((source, dtypes.pop()))
+        low = cast_of.get((source, readers[0].outputs[0].dtype))
         if low is None or any(reader.outputs[0].is_graph_output() for reader in readers):
             continue
         node.replace_input_with(0, low)
-        moved.dtype = low.dtype
+        moved.type = low.type
         for reader in readers:
             _replace(reader, moved)
         count += 1
