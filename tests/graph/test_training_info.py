@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import onnx.parser
+import onnx.reference
 import pytest
 
 import amp_transpiler as amp
@@ -107,6 +108,37 @@ def test_the_algorithm_is_part_of_what_is_low():
     assert len(products) == 1
     types = {v.name: v.type.tensor_type.elem_type for v in info.algorithm.value_info}
     assert all(name in casts or types.get(name) == onnx.TensorProto.FLOAT16 for name in products[0].input)
+
+
+def test_masters_and_a_loss_scale_become_state_of_the_algorithm():
+    source = model()
+    kept = source.SerializeToString()
+    (info,) = source.training_info
+    info.initialization.CopyFrom(
+        onnx.parser.parse_graph("init () => (float[3, 2] w0) { w0 = RandomNormal<shape = [3, 2], seed = 1.0>() }")
+    )
+    info.initialization_binding.add(key="w", value="w0")
+    report = amp.transpile(source, level="O2", inputs=FEEDS, keep_io_types={"w": "low"}, loss_scaling=True)
+    low = report.program.to_onnx()
+    (info,) = low.training_info
+    bound = {entry.key: entry.value for entry in info.update_binding}
+    added = {"w_fp32_master_0", "loss_scaling", "num_good_steps", "num_bad_steps"}
+    assert set(bound) == {"w", "steps", *added} == {state.input for state in report.states}
+    held = {tensor.name: tensor for tensor in info.algorithm.initializer}
+    assert added <= set(held)
+    assert onnx.numpy_helper.to_array(held["w_fp32_master_0"])[0, 0] == 0.5
+    assert {t.name: t.data_type for t in low.graph.initializer} == {"w": onnx.TensorProto.FLOAT16}
+    after = step(low)
+    assert after[bound["w"]].dtype == np.float16
+    assert after[bound["loss_scaling"]] in (16384, 32768)
+    starts = {entry.key: entry.value for entry in info.initialization_binding}
+    assert starts["w_fp32_master_0"] == "w0"
+    initialization = onnx.helper.make_model(info.initialization, opset_imports=low.opset_import, ir_version=10)
+    names = [value.name for value in info.initialization.output]
+    first = dict(zip(names, onnx.reference.ReferenceEvaluator(initialization).run(None, {}), strict=True))
+    np.testing.assert_array_equal(first[starts["w"]], first["w0"].astype(np.float16))
+    assert kept == model().SerializeToString()
+    assert [tensor.name for tensor in source.graph.initializer] == ["w"]  # the caller's message is as it was
 
 
 @pytest.mark.parametrize("convert", ["cast_model_to_fp16", "autocast", "convert_model"])

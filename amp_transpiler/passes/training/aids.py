@@ -65,8 +65,6 @@ def _scale_loss(program: Program, step: TrainingStep) -> tuple[str, ...]:
         program.notes.append(f"the step scales its loss already, by '{step.loss_scale}': nothing was added")
         return ()
     start = "--loss-scaling: the loss is not scaled, so small float16 gradients may become zero"
-    if program.merged is not None:
-        return (f"{start}: the algorithm is in training_info; scale in a model whose own graph holds the step",)
     try:
         found = find_cotangents(program.model.graph, step)
     except NotLinear as reason:
@@ -80,7 +78,8 @@ def _scale_loss(program: Program, step: TrainingStep) -> tuple[str, ...]:
 
 
 def _record(program: Program, step: TrainingStep) -> None:
-    """Make `step` the program's, and write its bindings to the metadata, for whoever runs the file."""
+    """Make `step` the program's, and write its bindings down, for whoever runs the file."""
     program.step = step
-    program.model.metadata_props[UPDATES_KEY] = json.dumps(step.bindings)
+    if program.merged is None:  # training_info has bindings of its own
+        program.model.metadata_props[UPDATES_KEY] = json.dumps(step.bindings)
     program.touch()

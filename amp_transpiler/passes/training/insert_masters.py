@@ -93,7 +93,8 @@ class _Edit:
         master.shape = None if value.shape is None else ir.Shape(value.shape)
         self._graph.inputs.append(master)
         if value.const_value is not None:
-            master.const_value = value.const_value
+            tensor = value.const_value  # the source's own, which must keep its name
+            master.const_value = ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=tensor.shape, name=name)
             self._graph.register_initializer(master)
         return master
 
