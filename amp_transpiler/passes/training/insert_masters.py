@@ -94,7 +94,8 @@ class _Edit:
         self._graph.inputs.append(master)
         if value.const_value is not None:
             tensor = value.const_value  # the source's own, which must keep its name
-            master.const_value = ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=tensor.shape, name=name)
+            shape = ir.Shape([int(size) for size in tensor.shape.numpy()])
+            master.const_value = ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=shape, name=name)
             self._graph.register_initializer(master)
         return master
 
