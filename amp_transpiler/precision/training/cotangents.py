@@ -158,14 +158,15 @@ class _Search:
     def fault(self, found: Cotangents) -> ir.Node | None:
         """Return a node that reads what depends on the seeds, not linearly as far as is known, on a gradient's way."""
         computed = {value for node in found.carriers for value in node.outputs}
+        own = {value for value in found.seeds if value not in self._forward and not _is_given(value)}
         for node in self._nodes:
             carriers = found.carriers.get(node, ())
-            beside = {value for index, value in enumerate(node.inputs) if index not in carriers}
-            beside.update(set(inputs_of(node)) - set(node.inputs))
+            carried = {node.inputs[index] for index in carriers}
+            beside = {value for index, value in enumerate(node.inputs) if index not in carriers and value in carried}
+            beside.update(value for value in inputs_of(node) if value not in carried)
             if beside & computed:
                 return node
-            seeds = any(value in beside for value in found.seeds if value not in self._forward)
-            if seeds and node not in found.before:  # there another gradient begins, with the seed as it was
+            if beside & own and node not in found.before:  # there another gradient begins, with the seed as it was
                 return node
         for value in found.gradients:
             if value in found.seeds and not self._is_linear_seed(value, found):
@@ -195,9 +196,12 @@ class _Search:
         return node
 
     def follow(self, found: Cotangents) -> None:
-        """From now on take the factors that depend on the seeds of a round for those that gradients come through."""
+        """From now on take the factors that depend on the seeds of a round for those that gradients come through.
+
+        A seed that some function computes, such as the slope of an activation, may just be such a factor's other.
+        """
         self._dependent = {value for node in found.carriers for value in node.outputs}
-        self._dependent.update(value for value in found.seeds if value not in self._forward and value.producer())
+        self._dependent.update(value for node in found.before for value in node.outputs if value in found.seeds)
         for node in self._nodes:
             if any(value in self._dependent for value in inputs_of(node)):
                 self._dependent.update(node.outputs)
@@ -209,6 +213,11 @@ def _uppermost(values: list[ir.Value]) -> list[ir.Value]:
         return values
     above = {value: ancestors([value]) for value in values}
     return [value for value in values if not any(other in above[value] for other in values if other is not value)]
+
+
+def _is_given(value: ir.Value) -> bool:
+    """Whether a value is an input or a constant, which others may read with no regard to the backward pass."""
+    return value.producer() is None or constant_of(value) is not None
 
 
 def _input(node: ir.Node, index: int) -> ir.Value:

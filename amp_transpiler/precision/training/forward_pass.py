@@ -13,13 +13,16 @@ from amp_transpiler.precision.training.linearity import linearity_of
 
 __all__ = ["ancestors", "forward_values", "heights", "inputs_of", "root_of"]
 
+_SHAPES = frozenset(["Shape", "Size"])
 _VIEWS = frozenset(["Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"])
 _SHIFTS = {"Add": (0, 1), "Conv": (2,), "ConvTranspose": (2,), "Gemm": (2,), "LayerNormalization": (2,)}
 """Operators that add a parameter, and the inputs at which they do."""
 
 
 def inputs_of(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values of the main graph that a node reads, those that its bodies capture included."""
+    """Yield the values whose numbers a node reads, those that its bodies capture included."""
+    if node.op_type in _SHAPES and is_standard(node):
+        return
     yield from (value for value in node.inputs if value is not None)
     if has_bodies(node):
         for _, body in bodies(node):
