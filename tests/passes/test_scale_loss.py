@@ -1,18 +1,24 @@
 """Dynamic loss scaling put into training steps that this project did not make."""
 
+import dataclasses
+
 import numpy as np
 import onnx
 import pytest
 
 import amp_transpiler as amp
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.training_step import State, TrainingStep
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.passes.training import ScaleLoss
+from amp_transpiler.passes.training.aids import add_training_aids
 from amp_transpiler.passes.training.loss_scaling import ScalingRule
 from amp_transpiler.passes.training.scale_loss import FIRST_SCALE
 from amp_transpiler.precision.training.cotangents import NotLinear, find_cotangents
 from foreign.networks import NETWORKS
+from foreign.own_steps import saved
+from foreign.torch_steps import TORCH_NETWORKS, from_torch
 from tests.passes.foreign import by_hand, converted, foreign_step, prepared, trained
 from tests.support import assert_valid, nodes, parse
 
@@ -73,6 +79,48 @@ def test_scaling_changes_no_number_in_float32(network, shape):
         for name, value in one.items():
             np.testing.assert_array_equal(other[name], value, err_msg=name)
     assert outputs[-1]["num_good_steps_new"] == 6
+
+
+def assert_scaling_is_exact(step):
+    program, *_ = prepared(step.model, {})
+    found = scaled(program)
+    assert_valid(program)
+    expected, outputs = [], []
+    trained(step.model, step.bindings, step.start, step.data(3), 5, expected.append)
+    trained(program.to_onnx(), program.step.bindings, {**step.start, **FIRST}, step.data(3), 5, outputs.append)
+    for one, other in zip(expected, outputs, strict=True):
+        for name, value in one.items():
+            np.testing.assert_array_equal(other[name], value, err_msg=name)
+    assert outputs[-1]["num_good_steps_new"] == 5
+    return found
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("network", TORCH_NETWORKS)
+def test_the_gradient_of_the_loss_itself_is_scaled_in_steps_from_torch(network, exporter):
+    """`torch.func` begins with a gradient of one, which is a constant: it is the seed."""
+    pytest.importorskip("torch", reason="torch exports these steps: install the extra [torch]")
+    if exporter == "dynamo":
+        pytest.importorskip("onnxscript", reason="torch's newer exporter needs it: install the extra [torch]")
+    (seed,) = assert_scaling_is_exact(from_torch(network, exporter)).seeds
+    assert constant_of(seed) is not None or seed.producer().op_type == "ConstantOfShape"
+
+
+def test_our_own_steps_of_float32_programs_are_scaled(tmp_path):
+    (seed,) = assert_scaling_is_exact(saved("fp32", tmp_path)).seeds
+    assert seed.producer().op_type in ("Sub", "ScatterElements")  # probabilities minus one at the labels
+
+
+@pytest.mark.parametrize("name", ["O1", "O2"])
+def test_our_own_steps_of_amp_are_scaled_already(name, tmp_path):
+    step = saved(name, tmp_path)
+    program, policy, _ = prepared(step.model, {}, level="O2")
+    wishes = dataclasses.replace(policy.wishes, loss_scaling=True)
+    before = len(program.step.states)
+    assert not add_training_aids(program, dataclasses.replace(policy, wishes=wishes)).warnings
+    assert program.step.loss_scale.startswith("loss_scaling")
+    assert len(program.step.states) == before
+    assert any("scales its loss already" in note for note in program.notes)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
