@@ -1,6 +1,7 @@
 """The report of a conversion: the record, and its forms as a table, an explanation, JSON and HTML."""
 
 from amp_transpiler.report.report import DecisionRow, OutputComparison, Report
+from amp_transpiler.report.steps import StateWay, StepsComparison
 from amp_transpiler.report.verdict import Verdict
 
-__all__ = ["DecisionRow", "OutputComparison", "Report", "Verdict"]
+__all__ = ["DecisionRow", "OutputComparison", "Report", "StateWay", "StepsComparison", "Verdict"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -15,7 +16,16 @@ from amp_transpiler.report.table import (
     printable,
 )
 from amp_transpiler.report.verdict import tone_of
-from amp_transpiler.report.wording import PRECISIONS, percent, precision_name, reasons, remarks, target_words
+from amp_transpiler.report.wording import (
+    PRECISIONS,
+    human_number,
+    percent,
+    precision_name,
+    reasons,
+    remarks,
+    target_words,
+    training_words,
+)
 
 __all__ = ["page", "summary"]
 
@@ -116,6 +126,7 @@ def _article(report: Report, error: str | None) -> str:
         _tiles(report),
         _operators(report),
         _outputs(report),
+        _training(report),
         _why(report),
         _list("Notes", remarks(report)),
         _list("Made float32 because the first result was not accurate enough", report.repaired),
@@ -194,6 +205,24 @@ def _outputs(report: Report) -> str:
 def _figure(figure: Figure, output: OutputComparison) -> str:
     bad = " bad-text" if figure.is_bad(output) else ""
     return f'<td class="n{bad}">{_html(figure.of(output))}</td>'
+
+
+def _training(report: Report) -> str:
+    """Return the ways of a training step's states, the furthest off first."""
+    if report.steps is None:
+        return ""
+    rows = []
+    for way in sorted(report.steps.states.values(), key=lambda way: (not way.fails, -way.relative, way.name)):
+        bad = " bad-text" if way.fails else ""
+        allowed = percent(way.allowed) if math.isfinite(way.allowed) else "not judged"
+        ways = (human_number(way.way), human_number(way.low_way))
+        cells = "".join(f'<td class="n">{cell}</td>' for cell in ways)
+        cells += f'<td class="n{bad}">{percent(way.relative)}</td><td class="n">{allowed}</td>'
+        rows.append(f"<tr><td><code>{_html(way.name)}</code></td><td>{way.role}</td>{cells}</tr>")
+    heads = ("way in fp32", "way here", "difference", "allowed")
+    head = "<th>state</th><th>role</th>" + "".join(f'<th class="n">{name}</th>' for name in heads)
+    words = f'<p class="soft">{_html(training_words(report.steps))}</p>'
+    return f"<section><h2>Training steps</h2>{words}{_table(head, rows) if rows else ''}</section>"
 
 
 def _why(report: Report) -> str:

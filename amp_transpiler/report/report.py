@@ -8,6 +8,7 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from amp_transpiler.errors import visible
+from amp_transpiler.report.steps import StepsComparison
 from amp_transpiler.report.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ class Report:
         file_bytes: bytes of the files on disk before and after, external data included; None if not on disk.
         missing_kernels: operator -> number of nodes that stay float32 because the target has no low kernel.
         states: of a training step: each state, its role, why it is one, and its master.
+        steps: of a training step: how far its states came in several steps, in fp32 and in the result; None if none was
+            found, or nothing was compared.
         outputs: graph output -> comparison; empty if nothing was compared.
         verdict: one line: one of the words of `Verdict`, then after `: ` what it rests on.
         checks: the checks that passed, in order, a short phrase each.
@@ -155,6 +158,7 @@ class Report:
     file_bytes: tuple[int | None, int | None] = (None, None)
     missing_kernels: dict[str, int] = dataclasses.field(default_factory=dict)
     states: tuple[State, ...] = ()
+    steps: StepsComparison | None = None
     outputs: dict[str, OutputComparison] = dataclasses.field(default_factory=dict)
     verdict: str = Verdict.NOT_CHECKED
     checks: tuple[str, ...] = ()

@@ -16,7 +16,15 @@ from amp_transpiler.errors import visible
 from amp_transpiler.report.figures import Figure, figures_of
 from amp_transpiler.report.report import OutputComparison, Precision, Report
 from amp_transpiler.report.verdict import Tone, tone_of
-from amp_transpiler.report.wording import PRECISIONS, percent, precision_name, reasons, remarks, target_words
+from amp_transpiler.report.wording import (
+    PRECISIONS,
+    percent,
+    precision_name,
+    reasons,
+    remarks,
+    target_words,
+    training_words,
+)
 
 if TYPE_CHECKING:
     from amp_transpiler.runtime.benchmark import BenchmarkResult
@@ -110,6 +118,8 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
     if report.checks:
         grid.add_row("checks", Text(printable("; ".join(report.checks))))
     grid.add_row("verdict", Text(printable(report.verdict), style=_verdict_style(report, failed=failed)))
+    if report.steps is not None:
+        grid.add_row("training", Text(printable(training_words(report.steps))))
     for label, warning in _some("warnings", report.warnings):
         grid.add_row(label, Text(printable(warning), style="bold yellow"))
     for label, note in _some("notes", remarks(report)):

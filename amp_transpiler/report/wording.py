@@ -8,8 +8,18 @@ import re
 from collections.abc import Iterator
 
 from amp_transpiler.report.report import Precision, Report
+from amp_transpiler.report.steps import StepsComparison
 
-__all__ = ["PRECISIONS", "human_number", "percent", "precision_name", "reasons", "remarks", "target_words"]
+__all__ = [
+    "PRECISIONS",
+    "human_number",
+    "percent",
+    "precision_name",
+    "reasons",
+    "remarks",
+    "target_words",
+    "training_words",
+]
 
 PRECISIONS: tuple[Precision, ...] = ("low", "high", "untouched")  # in the order of every table and chart
 
@@ -53,6 +63,17 @@ def target_words(report: Report) -> str:
     """Return the target, and the ONNX Runtime whose kernels counted: `target cuda, kernels of ONNX Runtime 1.31`."""
     of = f", kernels of ONNX Runtime {report.ort}" if report.ort and report.target != "tensorrt" else ""
     return f"target {report.target}{of}"
+
+
+def training_words(steps: StepsComparison) -> str:
+    """Return how a training step fared, in a line: `50 steps; furthest off is parameter 'w': 0.3% of fp32's way`."""
+    if not steps.states:
+        return f"not judged: {steps.reason}"
+    judged = [way for way in steps.states.values() if math.isfinite(way.allowed)]
+    if not judged:
+        return f"{steps.steps} steps; rounding alone decides where the states go, in fp32, too"
+    worst = max(judged, key=lambda way: (way.fails, way.relative))
+    return f"{steps.steps} steps; furthest off is {worst.role} '{worst.name}': {percent(worst.relative)} of fp32's way"
 
 
 def reasons(report: Report, precision: Precision) -> list[tuple[str, int]]:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import tensor_bytes
+from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.runtime.feeds import check_feeds
@@ -25,6 +26,7 @@ from amp_transpiler.verification.compare import compare_outputs
 from amp_transpiler.verification.first_states import first_states
 from amp_transpiler.verification.inputs import Inputs, given_inputs
 from amp_transpiler.verification.labels import Watch
+from amp_transpiler.verification.made_up_states import with_made_up_states
 from amp_transpiler.verification.output_kind import OutputKind, output_kinds
 from amp_transpiler.verification.randomness import differing, random_upstream
 from amp_transpiler.verification.remote import RemoteSession, open_program
@@ -144,7 +146,9 @@ class Reference:
         return self._fetched[tuple(names)]
 
 
-def make_reference(source: Program, fallback: Program, inputs: Inputs | None) -> Reference:
+def make_reference(
+    source: Program, fallback: Program, inputs: Inputs | None, step: TrainingStep | None = None
+) -> Reference:
     """Run the fp32 program on `inputs`, or on inputs made up for it.
 
     Args:
@@ -152,6 +156,7 @@ def make_reference(source: Program, fallback: Program, inputs: Inputs | None) ->
         fallback: the prepared program, for a source that ONNX Runtime does not load because its IR version or opset
             is too new.
         inputs: the user's, or None.
+        step: the states of a training step, which are made up by their roles.
 
     Raises:
         CannotCompare: the program does not run here, or refuses all made-up inputs.
@@ -159,7 +164,7 @@ def make_reference(source: Program, fallback: Program, inputs: Inputs | None) ->
     """
     _require_memory(source.model)
     with _open(source, fallback) as (program, session):
-        samples = [_made_up(program.model, session)] if inputs is None else given_inputs(inputs, program.model)
+        samples = [_made_up(program.model, session, step)] if inputs is None else given_inputs(inputs, program.model)
         try:
             outputs = [named_outputs(session, sample) for sample in samples]
             repeated = differing(outputs[0], named_outputs(session, samples[0]))
@@ -226,7 +231,7 @@ def intermediate_values(
     return [dict(zip(fetched, arrays, strict=True)) for arrays in runs]
 
 
-def _made_up(model: ir.Model, session: RemoteSession) -> dict[str, Any]:
+def _made_up(model: ir.Model, session: RemoteSession, step: TrainingStep | None) -> dict[str, Any]:
     """Make inputs up; if they leave every output practically zero, as with a detector, draw other images."""
     try:
         sample = synthesise_inputs(model, session.run)
@@ -236,7 +241,7 @@ def _made_up(model: ir.Model, session: RemoteSession) -> dict[str, Any]:
                 return drawn
     except CannotSynthesise as error:
         raise CannotCompare(f"no inputs could be made up ({error}); supply some with --inputs") from error
-    return sample
+    return sample if step is None else with_made_up_states(sample, step, lambda feeds: named_outputs(session, feeds))
 
 
 def _is_practically_zero(output: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -23,9 +24,12 @@ from amp_transpiler.report import Report, Verdict
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.default_session import must_run, open_as_users_do
+from amp_transpiler.verification.exact_update import exact_update
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.remote import open_program
 from amp_transpiler.verification.repair import RepairBudget, worst_nodes
+from amp_transpiler.verification.steps import compare_steps
+from amp_transpiler.verification.steps_verdict import judge_steps
 from amp_transpiler.verification.structure import check_load
 from amp_transpiler.verification.verdict import failing_outputs, judge
 
@@ -116,7 +120,7 @@ def convert_and_compare(
     reference: Reference | None = None
     try:
         with phase("run fp32"):
-            reference = make_reference(source, _stand_in(source, prepared, policy), inputs)
+            reference = make_reference(source, _stand_in(source, prepared, policy), inputs, prepared.step)
             if prepared.widened:
                 reference = dataclasses.replace(reference, name="the source")
             report.notes = (*report.notes, *_reference_note(reference, source, prepared, policy))
@@ -143,6 +147,14 @@ def convert_and_compare(
         return program, conversion, "", Basis(source, policy, reference)
     report.repaired = tuple(forced)
     failure = judge(report, reference, failing, policy.limits)
+    step = program.step
+    if not failure and step is not None and step.parameters and policy.low is not FLOAT32:
+        with phase("run steps"):
+            final = dataclasses.replace(policy, forced_high=forced)
+            exact = functools.partial(exact_update, prepared, step, final, ranges, conversion)
+            report.steps = compare_steps(program, step, reference, exact)
+        wanted = policy.wishes.master_weights is False  # small updates vanish, as was asked for
+        failure = judge_steps(report, report.steps, fails=reference.given and not wanted)
     return program, conversion, failure, Basis(source, policy, reference)
 
 

@@ -180,14 +180,17 @@ def conv(w: Writer) -> Gradients:
 
 
 def batch_norm(w: Writer) -> Gradients:
-    """A layer with batch normalisation, whose running mean and variance are state."""
+    """A layer with batch normalisation, whose running mean and variance are state.
+
+    The bias before it has no effect: its gradient is rounding alone, as in many a network.
+    """
     wide, hidden = 12, 16
-    starts = _start(5, a=(wide, hidden), scale=(hidden,), shift=(hidden,), c=(hidden, CLASSES))
+    starts = _start(5, a=(wide, hidden), bias=(hidden,), scale=(hidden,), shift=(hidden,), c=(hidden, CLASSES))
     x, labels = w.input("x", (ROWS, wide)), w.input("labels", (ROWS,), TensorProto.INT64)
-    a, scale, shift, c = _parameters(w, starts)
+    a, bias, scale, shift, c = _parameters(w, starts)
     running = {"mean": np.zeros(hidden, np.float32), "variance": np.ones(hidden, np.float32)}
     old = {name: w.state(name, value) for name, value in running.items()}
-    z = w("MatMul", x, a)
+    z = w("Add", w("MatMul", x, a), bias)
     mean = w("ReduceMean", z, w.axes(0), keepdims=0)
     centred = w("Sub", z, mean)
     variance = w("ReduceMean", w("Mul", centred, centred), w.axes(0), keepdims=0)
@@ -204,7 +207,8 @@ def batch_norm(w: Writer) -> Gradients:
     for name, new in (("mean", mean), ("variance", variance)):
         kept = w("Mul", old[name], w.constant(0.9))
         w.replace(name, w("Add", kept, w("Mul", new, w.constant(0.1))), running[name], "statistic")
-    of = {"a": w("MatMul", _t(w, x), dz), "scale": _rows(w, w("Mul", dy, normal)), "shift": _rows(w, dy)}
+    of = {"a": w("MatMul", _t(w, x), dz), "bias": _rows(w, dz)}
+    of |= {"scale": _rows(w, w("Mul", dy, normal)), "shift": _rows(w, dy)}
     of["c"] = w("MatMul", _t(w, h), d)
     return Gradients(loss, starts, of, _classified((wide,)))
 
