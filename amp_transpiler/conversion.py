@@ -31,6 +31,7 @@ from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
 from amp_transpiler.passes.guard_transposes import GuardTransposes
+from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.import_domains import ImportDomains
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.inserted_casts import INSERTED
@@ -256,6 +257,7 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
     run_pass(GuardFusions(every=policy.low is BFLOAT16 and is_within(policy.target.ort, None, "1.23")), model)
     if not program.has_variables:  # its weights are no constants, and any of its values may be fetched
         run_pass(GuardTransposes(), model)
+        run_pass(GuardVectors(), model)
     if policy.included:
         drop_region(model, INCLUDE)
     casts = sum(INSERTED in node.meta for node in all_nodes(model))

@@ -17,6 +17,7 @@ from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
@@ -103,7 +104,8 @@ def compile_step(
         wrapped = Program(model)
         if has_low_values(wrapped):
             model, fuse = emulate(wrapped).model, False
-    settings = SessionSettings(fuse=fuse, merge_equal=merge_equal)
+    right = not vector_products(model, unknown=True)
+    settings = SessionSettings(fuse=fuse, fuse_transposes=right, merge_equal=merge_equal)
     with gemm_option(tiling_accum, place):
         session = place.open_session(to_proto(model).SerializeToString(), settings)
     return CompiledStep(session, feeds, state, assembled.updates, assembled.fetches, checks)

@@ -56,6 +56,15 @@ FAULTS = (
         test=f"{_HERE}::test_a_cast_of_a_transposed_batch_is_refused_on_cuda",
     ),
     Fault(
+        name="transposed matrix times vector",
+        releases="1.31",
+        provider="CPU",
+        symptom="wrong numbers, without an error, from a MatMul of a Transpose and a vector: MatmulTransposeFusion "
+        "writes a FusedMatMul, which multiplies the matrix as it was where the right operand has one dimension",
+        guards=("passes.guard_vectors.GuardVectors", "runtime.openable.openable", "runtime.compile.compile_step"),
+        test=f"{_HERE}::test_a_transposed_matrix_times_a_vector_is_wrong",
+    ),
+    Fault(
         name="nothing to scan",
         releases="1.20 to 1.31",
         provider="any",

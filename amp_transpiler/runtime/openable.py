@@ -19,6 +19,7 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.saving import save
 from amp_transpiler.graph.tensors import initializer_tensors, tensor_bytes
+from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.passes.emulate import emulate as emulate_program
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
@@ -60,13 +61,16 @@ def openable(program: AnyProgram, place: Place, *, emulate: bool = True) -> Open
         InputError: the program has no outputs, or its `outputs` name none of its values.
         ModelError: the model cannot be read.
     """
-    emulated = False
-    if emulate and place.emulates_low:
+    emulated, fuse_transposes = False, True
+    if (emulate and place.emulates_low) or not isinstance(program, (str, os.PathLike)):
         loaded = load(program)
-        if has_low_values(loaded):
+        fuse_transposes = not vector_products(loaded.model, unknown=True)
+        if emulate and place.emulates_low and has_low_values(loaded):
             program, emulated = emulate_program(loaded), True
     # Emulation rounds by casts; a fused LayerNormalization would drop some of them.
-    settings = SessionSettings(fuse=not emulated, record_assignment=not place.in_main_memory)
+    settings = SessionSettings(
+        fuse=not emulated, fuse_transposes=fuse_transposes, record_assignment=not place.in_main_memory
+    )
     if isinstance(program, (str, os.PathLike)):
         return Openable(os.fspath(pathlib.Path(program).absolute()), settings, emulated)
     program = load(program)

@@ -38,6 +38,7 @@ _FATAL = 4  # the log severity above errors: ONNX Runtime raises every error, so
 # ONNX Runtime 1.31 fuses `Mul(x, Div(1, y))` wrongly where x comes from an Identity that it removes: the fused node
 # has no input, and no session opens.
 _BROKEN_OPTIMIZERS = ("DivMulFusion",)
+_TRANSPOSING_OPTIMIZERS = ("MatmulTransposeFusion",)
 _MERGING_OPTIMIZERS = ("CommonSubexpressionElimination",)
 
 _exceptions = onnxruntime.capi.onnxruntime_pybind11_state
@@ -63,6 +64,7 @@ class SessionSettings:
     Attributes:
         optimize: whether ONNX Runtime may rewrite the graph.
         fuse: whether it may also fuse operators, which can swallow casts.
+        fuse_transposes: whether it may fuse a Transpose and a MatMul; wrong where `graph.vector_products` finds any.
         merge_equal: whether it may compute equal nodes once, which can keep a large result for a long time.
         threads: threads inside an operator; None leaves the choice to ONNX Runtime.
         external_folder: where a serialised model's external data lies.
@@ -71,6 +73,7 @@ class SessionSettings:
 
     optimize: bool = True
     fuse: bool = True
+    fuse_transposes: bool = True
     merge_equal: bool = True
     threads: int | None = None
     external_folder: str | os.PathLike[str] | None = None
@@ -92,6 +95,11 @@ class SessionSettings:
         if self.record_assignment:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         return options
+
+    def disabled_optimizers(self) -> list[str]:
+        """List what ONNX Runtime must not do, by its own names."""
+        transposes = () if self.fuse_transposes else _TRANSPOSING_OPTIMIZERS
+        return [*_BROKEN_OPTIMIZERS, *transposes, *(() if self.merge_equal else _MERGING_OPTIMIZERS)]
 
 
 _DEFAULTS = SessionSettings()
@@ -129,7 +137,7 @@ def create_session(
         settings.options(),
         providers=list(providers),
         enable_fallback=0,
-        disabled_optimizers=[*_BROKEN_OPTIMIZERS, *(() if settings.merge_equal else _MERGING_OPTIMIZERS)],
+        disabled_optimizers=settings.disabled_optimizers(),
     )
 
 

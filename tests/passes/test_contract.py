@@ -19,6 +19,7 @@ from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
 from amp_transpiler.passes.guard_transposes import GuardTransposes
+from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.limit_opset import LimitOpset
 from amp_transpiler.passes.lower_opset import LowerOpset
@@ -91,6 +92,10 @@ TEXTS = {
     "float16": ("(float16[2,4] x) => (float16[2,4] y) { [a] h = Exp (x) [b] y = Neg (h) }", {}),
     "float16 constant": (
         "() => (float16[1] y) { [a] y = Constant <value = float16[1] {1}> () }",
+        {},
+    ),
+    "transposed times a vector": (
+        "(float[3,4] x, float[3] v) => (float[4] y) { [t] t = Transpose <perm = [1, 0]> (x) [m] y = MatMul (t, v) }",
         {},
     ),
     "bfloat16 without a kernel": ("(bfloat16[2,4] x) => (bfloat16[2,4] y) { [a] y = Ceil (x) }", {}),
@@ -172,6 +177,7 @@ PASSES = {
     "CleanCasts": lambda _: CleanCasts(),
     "GuardFusions": lambda _: GuardFusions(),
     "GuardTransposes": lambda _: GuardTransposes(),
+    "GuardVectors": lambda _: GuardVectors(),
     "BakeCasts": lambda _: BakeCasts(),
     "EmulateLow": lambda _: EmulateLow(),
     "WidenLowFloats": lambda _: WidenLowFloats(LOW_DTYPES),

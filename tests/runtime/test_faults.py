@@ -142,6 +142,17 @@ def test_a_scatter_in_float16_fails_when_it_runs(saved, op):
         session.run(feeds)
 
 
+def test_a_transposed_matrix_times_a_vector_is_wrong(saved):
+    model = parse(
+        "(float[16,16] x, float[16] v) => (float[16] y) { t = Transpose <perm = [1, 0]> (x) y = MatMul (t, v) }"
+    )
+    feeds = {"x": array(16, 16), "v": array(16, seed=1)}
+    (found,) = open_and_run(saved(model), feeds)
+    np.testing.assert_allclose(found, feeds["x"] @ feeds["v"], rtol=1e-4, atol=1e-5)  # as if there was no Transpose
+    with open_program(model) as session:
+        np.testing.assert_allclose(session.run(feeds)[0], feeds["x"].T @ feeds["v"], rtol=1e-4, atol=1e-5)
+
+
 # ---- the table ----
 
 
