@@ -87,6 +87,11 @@ class Rule:
             keywords={p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY},
         )
 
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether the rule looks neither at gradients nor at the node: it is zero, or always refuses."""
+        return not (self.of_outputs or self.required or self.variadic or self.keywords)
+
     def __call__(self, node: NodeGradient) -> list[Gradient]:
         """Return the gradients of the node's inputs, in order.
 

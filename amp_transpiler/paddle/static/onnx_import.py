@@ -27,7 +27,9 @@ from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.paddle.framework.persistables import initialise_with
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.random_state import ensure_random_state
-from amp_transpiler.paddle.static.trainable_slots import STATISTIC_SLOTS, float_constants, weight_slot
+from amp_transpiler.paddle.static.trainable_slots import STATISTIC_SLOTS, float_constants, is_of_a_node, weight_slot
+from amp_transpiler.paddle.static.untrained import warn_of_untrained
+from amp_transpiler.paddle.static.weight_flow import WeightFlow
 from amp_transpiler.passes.convert_opset import ConvertOpset, OpsetConversionError
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.limit_opset import LimitOpset
@@ -55,12 +57,15 @@ def from_onnx(
 ) -> Program:
     """Return a trainable program made from an ONNX model.
 
-    Float constants that operators read as weights become parameters: those of Conv, ConvTranspose, Gemm, MatMul,
-    Einsum, the normalisations, PRelu, embedding tables of Gather, biases of Add; also behind Transpose, Reshape, Cast,
-    Identity, Squeeze and Unsqueeze. Everything else stays a constant. Running statistics of BatchNormalization are
-    persistable. BatchNormalization and Dropout get their training form, which `clone(for_test=True)` undoes. The
-    model's outputs can be looked up with `program.var` and are listed in `program.outputs`. Names stay. Inside
-    `fp16_guard()` or `disable_amp()` all nodes are put into that region.
+    Float initializers that operators read as weights become parameters: those of Conv, ConvTranspose, Gemm, MatMul,
+    Einsum, the normalisations, PRelu, embedding tables of Gather, biases of Add and Sub, scales of Mul and Div behind a
+    layer, rows that Concat joins to data; also behind Transpose, Reshape, Cast, Expand, Identity, Squeeze, Unsqueeze,
+    and behind arithmetic with other weights, as weight normalisation has it. Everything else stays a constant, and so
+    does what a Constant node makes. A warning names weights that are not trained: those of operators without a
+    gradient rule, such as LSTM, of Constant nodes, and the integers of quantised models. Running statistics of
+    BatchNormalization are persistable. BatchNormalization and Dropout get their training form, which
+    `clone(for_test=True)` undoes. The model's outputs can be looked up with `program.var` and are listed in
+    `program.outputs`. Names stay. Inside `fp16_guard()` or `disable_amp()` all nodes are put into that region.
 
     Args:
         model: anything that `amp_transpiler.load` takes; it is not changed.
@@ -94,6 +99,7 @@ def from_onnx(
     program.no_gradient |= {str(value.name) for value in graph.inputs if value.name not in program.persistables}
     program.touch()
     _tell(program, choice)
+    warn_of_untrained(program.model, f"from_onnx: {program.source or 'the model'}", choice.of_nodes)
     return program
 
 
@@ -164,6 +170,7 @@ class _Choice:
         self._trainable = trainable
         self._frozen = frozen
         self.slots: dict[str, str] = {}  # parameter -> the slot where it is read
+        self.of_nodes: dict[str, str] = {}  # the same of constants that stay constants, since nodes make them
         names = [str(value.name) for value, _ in float_constants(program.model)]
         for option, patterns in (("trainable", trainable), ("frozen", frozen)):
             for pattern in patterns:
@@ -188,14 +195,20 @@ def _compile(option: str, patterns: Patterns) -> list[Pattern]:
 
 def _claim_parameters(program: Program, startup: Program, choice: _Choice) -> None:
     names = NameAllocator(program.model)
-    for value, tensor in list(float_constants(program.model)):
+    flow, found = WeightFlow(program.model), []
+    for value, tensor in float_constants(program.model):
         name = str(value.name)
         if name in program.persistables:
             continue
-        slot = "trainable=" if choice.asked_for(name) else weight_slot(value, tensor)
-        if slot:
-            persistable = Persistable(name, "parameter", trainable=not choice.is_frozen(name))
-            choice.slots[_promote(program, startup, value, persistable, names)] = slot
+        slot = "trainable=" if choice.asked_for(name) else weight_slot(value, tensor, flow)
+        if slot and is_of_a_node(value) and not choice.asked_for(name):
+            choice.of_nodes[name] = slot
+        elif slot:
+            found.append((value, slot))
+    for value, slot in found:
+        name = str(value.name)
+        persistable = Persistable(name, "parameter", trainable=not choice.is_frozen(name))
+        choice.slots[_promote(program, startup, value, persistable, names)] = slot
 
 
 def _promote(

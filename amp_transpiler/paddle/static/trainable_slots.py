@@ -1,10 +1,12 @@
 """Which constants of an inference model are weights: those that reach a slot where operators take parameters.
 
-A table of operators lists these slots. A weight may reach its slot through operators that move or retype it.
+A table of operators lists these slots. A weight may reach its slot through operators that move or retype it, and
+through arithmetic with other weights, as weight normalisation does.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -15,36 +17,20 @@ from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.paddle.static.weight_flow import THROUGH, Read, WeightFlow
 
-__all__ = ["STATISTIC_SLOTS", "THROUGH", "TRAINABLE_SLOTS", "float_constants", "weight_slot"]
+__all__ = ["STATISTIC_SLOTS", "TRAINABLE_SLOTS", "float_constants", "is_of_a_node", "slots_of", "weight_slot"]
 
-# Whether a node takes `value` at this input, computed from the constant `tensor`, as a weight.
-Test = Callable[[ir.Node, int, ir.Value, ir.TensorProtocol], bool]
+# Whether a node takes a constant at this input as a weight.
+Test = Callable[[Read], bool]
 
 _MASKED = 1e4  # learnt biases are smaller; attention masks are larger
+# What PyTorch's exporter calls results of its own; parameters keep their names.
+_MADE_UP = re.compile(r"val_\d+")
+_NORMS = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization"})
 
 
-def _tensor(_node: ir.Node, _index: int, _value: ir.Value, tensor: ir.TensorProtocol) -> bool:
-    """Anything but a scalar. A vector of one element counts: it is the bias of one channel."""
-    return len(tensor.shape) > 0
-
-
-def _several(_node: ir.Node, _index: int, _value: ir.Value, tensor: ir.TensorProtocol) -> bool:
-    return tensor.size > 1
-
-
-def _embedding(node: ir.Node, _index: int, value: ir.Value, tensor: ir.TensorProtocol) -> bool:
-    axis = node.attributes.get("axis")
-    return tensor.size > 1 and len(value.shape or ()) == 2 and (axis is None or axis.as_int() == 0)
-
-
-def _bias(node: ir.Node, index: int, value: ir.Value, tensor: ir.TensorProtocol) -> bool:
-    """A vector along one axis, or a table such as learnt positions; not a mask, nor a grid of coordinates."""
-    other = node.inputs[1 - index]
-    if tensor.size < 2 or constant_of(other) is not None or value.shape is None:
-        return False
-    axes = sum(size != 1 for size in value.shape)
-    return read(tensor, _is_unmasked) if axes == 1 else read(tensor, _has_fractions)
+# ---- the numbers ----
 
 
 def _is_unmasked(array: np.ndarray) -> bool:
@@ -58,17 +44,98 @@ def _has_fractions(array: np.ndarray) -> bool:
     return bool(np.isfinite(doubled).all()) and bool((doubled != np.round(doubled)).any())
 
 
-def _norm_scale(node: ir.Node, index: int, value: ir.Value, tensor: ir.TensorProtocol) -> bool:
-    """A vector that scales a quotient by a square root: a normalisation written out."""
-    if tensor.size < 2 or value.shape is None or sum(size != 1 for size in value.shape) != 1:
+def _is_uniform(array: np.ndarray) -> bool:
+    return bool((array == array.reshape(-1)[0]).all())
+
+
+def _is_wave(array: np.ndarray) -> bool:
+    """Whether a table holds sines and cosines of positions: all rows have one norm, or the first is all 0 or all 1."""
+    rows = array.astype(np.float64).reshape(-1, array.shape[-1]) if array.ndim else array.reshape(1, 1)
+    if rows.shape[0] < 2 or np.abs(rows).max() > 1.0 + 1e-3:
         return False
-    return _is_normalised(node.inputs[1 - index])
+    half = rows.shape[1] / 2
+    first = np.abs(rows[0])
+    return bool((np.abs((rows**2).sum(1) - half) < 1e-3 * half).all() or (first == 1).all() or (first == 0).all())
+
+
+def _is_made_up(one: Read) -> bool:
+    """Whether an exporter put the numbers there itself: all the same, under a name of its own making."""
+    made_up = _MADE_UP.fullmatch(str(one.tensor.name or one.value.name)) is not None
+    return made_up and read(one.tensor, _is_uniform)
+
+
+def _vector_or_table(one: Read) -> int:
+    """Return the number of axes longer than 1; 0 for what is too small or too large to be learnt, or unknown."""
+    if one.tensor.size < 2 or one.value.shape is None or not read(one.tensor, _is_unmasked):
+        return 0
+    return sum(size != 1 for size in one.value.shape)
+
+
+# ---- the slots ----
+
+
+def _tensor(one: Read) -> bool:
+    """Anything but a scalar. A vector of one element counts: it is the bias of one channel."""
+    return len(one.tensor.shape) > 0
+
+
+def _several(one: Read) -> bool:
+    return one.tensor.size > 1
+
+
+def _norm(one: Read) -> bool:
+    """A scale or bias of a normalisation, unless the exporter only filled the slot."""
+    return _tensor(one) and not _is_made_up(one)
+
+
+def _embedding(one: Read) -> bool:
+    axis = one.node.attributes.get("axis")
+    is_table = one.tensor.size > 1 and len(one.value.shape or ()) == 2
+    return is_table and (axis is None or axis.as_int() == 0)
+
+
+def _bias(one: Read) -> bool:
+    """A vector along one axis, or a table such as learnt positions; not a mask, nor a grid of coordinates."""
+    axes = _vector_or_table(one)
+    if not axes or not one.is_moved or one.flow.is_fixed(one.other):
+        return False
+    if axes > 1:
+        return read(one.tensor, _has_fractions) and not read(one.tensor, _is_wave)
+    # Channels of an input that are shifted before any layer reads them are being prepared.
+    shape = list(one.value.shape or ())
+    return one.flow.is_deep(one.other) or len(shape) < 3 or shape[-1] != 1
+
+
+def _factor(one: Read) -> bool:
+    """A scale that is written out: of a normalisation, or of what another layer has computed."""
+    axes = _vector_or_table(one)
+    if not axes or not one.is_moved:
+        return False
+    if axes == 1 and _is_normalised(one.other):
+        return True
+    if not one.flow.is_deep(one.other):
+        return False
+    if read(one.tensor, _has_fractions):
+        return axes == 1 or not read(one.tensor, _is_wave)
+    return axes == 1 and read(one.tensor, _is_uniform) and not _is_made_up(one)
+
+
+def _difference(one: Read) -> bool:
+    return one.flow.is_deep(one.other) and _bias(one)
+
+
+def _token(one: Read) -> bool:
+    """Learnt rows that are joined to the data."""
+    joins_data = any(one.flow.is_deep(value) for value in one.node.inputs)
+    return joins_data and one.tensor.size > 1 and one.is_moved and read(one.tensor, _has_fractions)
 
 
 def _is_normalised(value: ir.Value | None) -> bool:
     node = _maker(value)
     if node is None:
         return False
+    if node.op_type in _NORMS:
+        return True
     if node.op_type == "Div":
         return _is_root(node.inputs[1])
     return node.op_type == "Mul" and any(_is_inverse_root(factor) for factor in node.inputs)
@@ -87,33 +154,39 @@ def _is_inverse_root(value: ir.Value | None) -> bool:
 
 
 def _maker(value: ir.Value | None) -> ir.Node | None:
-    """Return the node of ONNX's own domain that computes a value, looking through casts."""
+    """Return the node of ONNX's own domain that computes a value, looking through what moves or retypes it."""
     node = None if value is None else value.producer()
-    while node is not None and node.op_type == "Cast" and node.inputs[0] is not None:
+    while node is not None and node.op_type in THROUGH and is_standard(node) and node.inputs[0] is not None:
         node = node.inputs[0].producer()
     return node if node is not None and is_standard(node) else None
 
 
 _EVERY = -1  # stands for every input of a variadic operator
+_CONTRIB = "com.microsoft"
 
-TRAINABLE_SLOTS: Mapping[str, Mapping[int, Test]] = {
-    "Add": {0: _bias, 1: _bias},
-    "BatchNormalization": {1: _tensor, 2: _tensor},
-    "Conv": {1: _tensor, 2: _tensor},
-    "ConvTranspose": {1: _tensor, 2: _tensor},
-    "Einsum": {_EVERY: _several},
-    "Gather": {0: _embedding},
-    "Gemm": {0: _tensor, 1: _tensor, 2: _tensor},
-    "GroupNormalization": {1: _tensor, 2: _tensor},
-    "InstanceNormalization": {1: _tensor, 2: _tensor},
-    "LayerNormalization": {1: _tensor, 2: _tensor},
-    "MatMul": {0: _several, 1: _several},
-    "Mul": {0: _norm_scale, 1: _norm_scale},
-    "PRelu": {1: _tensor},
-    "RMSNormalization": {1: _tensor},
+TRAINABLE_SLOTS: Mapping[tuple[str, str], Mapping[int, Test]] = {
+    ("", "Add"): {0: _bias, 1: _bias},
+    ("", "BatchNormalization"): {1: _norm, 2: _norm},
+    ("", "Concat"): {_EVERY: _token},
+    ("", "Conv"): {1: _tensor, 2: _tensor},
+    ("", "ConvTranspose"): {1: _tensor, 2: _tensor},
+    ("", "Div"): {1: _factor},
+    ("", "Einsum"): {_EVERY: _several},
+    ("", "Gather"): {0: _embedding},
+    ("", "Gemm"): {0: _tensor, 1: _tensor, 2: _tensor},
+    ("", "GroupNormalization"): {1: _norm, 2: _norm},
+    ("", "InstanceNormalization"): {1: _norm, 2: _norm},
+    ("", "LayerNormalization"): {1: _norm, 2: _norm},
+    ("", "MatMul"): {0: _several, 1: _several},
+    ("", "Mul"): {0: _factor, 1: _factor},
+    ("", "PRelu"): {1: _tensor},
+    ("", "RMSNormalization"): {1: _norm},
+    ("", "Sub"): {0: _difference, 1: _difference},
+    (_CONTRIB, "BiasGelu"): {1: _tensor},
+    (_CONTRIB, "FastGelu"): {1: _tensor},
+    (_CONTRIB, "FusedMatMul"): {0: _several, 1: _several},
 }
 STATISTIC_SLOTS: Mapping[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
-THROUGH = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def float_constants(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
@@ -127,20 +200,21 @@ def float_constants(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoc
                 yield value, tensor
 
 
-def weight_slot(value: ir.Value, tensor: ir.TensorProtocol) -> str:
+def is_of_a_node(value: ir.Value) -> bool:
+    """Whether a Constant node makes the value: no training changed such numbers, so none does here unless asked."""
+    return value.producer() is not None
+
+
+def slots_of(node: ir.Node) -> Mapping[int, Test]:
+    """Return the inputs of a node that may be weights, with the test of each."""
+    return TRAINABLE_SLOTS.get(("" if is_standard(node) else node.domain, node.op_type), {})
+
+
+def weight_slot(value: ir.Value, tensor: ir.TensorProtocol, flow: WeightFlow) -> str:
     """Return where a float constant is read as a weight, such as `Conv 'stem' input 1`; empty if it is not."""
-    for node, index, read_there in _reads(value):
-        slots = TRAINABLE_SLOTS.get(node.op_type) if is_standard(node) else None
-        test = None if slots is None else slots.get(index, slots.get(_EVERY))
-        if test is not None and test(node, index, read_there, tensor):
-            return f"{node.op_type} '{node.name}' input {index}"
+    for one in flow.reads(value, tensor):
+        slots = slots_of(one.node)
+        test = slots.get(one.index, slots.get(_EVERY))
+        if test is not None and test(one):
+            return f"{one.node.op_type} '{one.node.name}' input {one.index}"
     return ""
-
-
-def _reads(value: ir.Value) -> Iterator[tuple[ir.Node, int, ir.Value]]:
-    """Yield the final reads of a value, past operators that move or retype it: node, input, and the value there."""
-    for use in value.uses():
-        if is_standard(use.node) and use.node.op_type in THROUGH and use.idx == 0:
-            yield from _reads(use.node.outputs[0])
-        else:
-            yield use.node, use.idx, value

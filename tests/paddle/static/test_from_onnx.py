@@ -122,7 +122,7 @@ SLOTS = {
         {"w": W(4)},
         {"w"},
     ),
-    "constant node": ("y = MatMul(x, w)", "w = Constant<value = float[4,1] {1.5, 2.5, 3.5, 0.25}>()", {}, {"w"}),
+    "constant node": ("y = MatMul(x, w)", "w = Constant<value = float[4,1] {1.5, 2.5, 3.5, 0.25}>()", {}, set()),
 }
 
 

@@ -1,0 +1,118 @@
+"""How constants of a model reach the data: what is computed from them alone, and where they meet what is learnt."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.walk import has_bodies, scopes
+from amp_transpiler.ops.names import is_standard
+
+__all__ = ["THROUGH", "Read", "WeightFlow"]
+
+THROUGH = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_PARTS = frozenset({"Concat", "Gather", "GatherElements", "GatherND", "Slice", "Split"})
+# What a weight is computed with before a layer reads it: weight normalisation, standardised convolutions.
+_ARITHMETIC = frozenset(
+    {"Abs", "Add", "BatchNormalization", "Div", "Exp", "LayerNormalization", "Mul", "Neg", "Pow", "Reciprocal"}
+    | {"ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Sqrt", "Sub", "InstanceNormalization"}
+)
+_LAYERS = frozenset(
+    {"BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "Einsum", "GRU", "Gemm"}
+    | {"GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization", "MatMul", "MatMulInteger"}
+    | {"PRelu", "QLinearConv", "QLinearMatMul", "RMSNormalization", "RNN"}
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Read:
+    """A node that reads a constant beside data, or what is computed from constants alone.
+
+    Attributes:
+        node: the node.
+        index: its input.
+        value: the value there.
+        tensor: the constant that the value comes from.
+        is_moved: the value is the constant itself, moved or retyped; not the result of arithmetic with others.
+        flow: all of the model's.
+    """
+
+    node: ir.Node
+    index: int
+    value: ir.Value
+    tensor: ir.TensorProtocol
+    is_moved: bool
+    flow: WeightFlow
+
+    @property
+    def other(self) -> ir.Value | None:
+        """The other operand of a node with two."""
+        return self.node.inputs[1 - self.index] if len(self.node.inputs) == 2 else None
+
+
+class WeightFlow:
+    """Which values of a model are fixed, and which come from a layer with weights."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._fixed: set[ir.Value] = set()
+        self._deep: set[ir.Value] = set()
+        for scope in scopes(model):
+            graph = scope.graph
+            self._fixed.update(graph.initializers.values())
+            self._fixed.difference_update(graph.inputs)
+            if scope.owner is not None:
+                self._deep.update(graph.inputs)
+            for node in graph:
+                self._add(node)
+
+    def _add(self, node: ir.Node) -> None:
+        inputs = [value for value in node.inputs if value is not None]
+        if has_bodies(node):
+            self._deep.update(node.outputs)
+        elif node.op_type == "Constant" or (inputs and all(value in self._fixed for value in inputs)):
+            self._fixed.update(node.outputs)
+        elif any(value in self._deep for value in inputs) or self._is_layer(node):
+            self._deep.update(node.outputs)
+
+    def _is_layer(self, node: ir.Node) -> bool:
+        if node.op_type == "Gather":
+            return node.inputs[0] in self._fixed
+        return (node.op_type in _LAYERS or not is_standard(node)) and any(value in self._fixed for value in node.inputs)
+
+    def is_fixed(self, value: ir.Value | None) -> bool:
+        """Whether a value is computed from constants alone."""
+        return value in self._fixed
+
+    def is_deep(self, value: ir.Value | None) -> bool:
+        """Whether a value depends on data and comes from a layer with weights, not from inputs alone."""
+        return value in self._deep
+
+    def reads(self, value: ir.Value, tensor: ir.TensorProtocol) -> Iterator[Read]:
+        """Yield where a constant meets data, past nodes that move it or compute weights from it."""
+        stack: list[tuple[ir.Value, bool]] = [(value, True)]
+        seen: set[tuple[ir.Value, bool]] = set()
+        while stack:
+            here, moved = stack.pop()
+            for use in here.uses():
+                following = self._following(use.node, use.idx, moved)
+                if following is None:
+                    # A convolution of constants is a layer of learnt positions: its weights are learnt.
+                    if use.node.op_type == "Conv" or not self.is_fixed(next(iter(use.node.outputs), None)):
+                        yield Read(use.node, use.idx, here, tensor, moved, self)
+                    continue
+                for output in use.node.outputs:
+                    if (output, following) not in seen:
+                        seen.add((output, following))
+                        stack.append((output, following))
+
+    def _following(self, node: ir.Node, index: int, moved: bool) -> bool | None:
+        """Return whether a constant is still only moved behind a node; None if its way ends there."""
+        if not is_standard(node):
+            return None
+        if index == 0 and node.op_type in THROUGH:
+            return moved
+        if not node.outputs or not self.is_fixed(node.outputs[0]):
+            return None
+        return moved if node.op_type in _PARTS else False if node.op_type in _ARITHMETIC else None
