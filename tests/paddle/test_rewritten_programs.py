@@ -96,10 +96,12 @@ RECIPES = st.lists(st.tuples(st.sampled_from(sorted(LAYERS)), st.integers(0, 4),
 
 @dataclasses.dataclass
 class Case:
-    """A program before and after rewriting, and the names of its variables."""
+    """A program before and after rewriting, its clones for tests before and after, the names of its variables."""
 
     before: static.Program
     after: static.Program
+    test_before: static.Program
+    test_after: static.Program
     startup: static.Program
     names: list
     optimizer: object = None
@@ -123,7 +125,8 @@ def rewrite(recipe, rewriting, dtype):
     with static.program_guard(main, startup), unique_name.guard():
         loss = build(recipe)
         names = [v.name for v in main.list_vars() if not v.persistable and v.name not in main.model.graph.initializers]
-        case = Case(main.clone(), main, startup, names)
+        tests = [main.clone(for_test=True) for _ in range(2)]
+        case = Case(main.clone(), main, *tests, startup, names)
         how = REWRITINGS[rewriting]
         if how == "autocast":
             case.after = amp.autocast(main, dtype=dtype)
@@ -136,30 +139,67 @@ def rewrite(recipe, rewriting, dtype):
     return case
 
 
-def fetched(case, program):
+def fetched(case, programs):
     scope, executor = static.Scope(), static.Executor(CPU)
     executor.run(case.startup, scope=scope)
-    if program is case.after and hasattr(case.optimizer, "amp_init"):
-        case.optimizer.amp_init(CPU, scope)
-    feed = {name: FEED[name] for name in ("x", "label")}
-    return executor.run(program, feed=feed, fetch_list=case.names, scope=scope)
+    if case.after in programs and hasattr(case.optimizer, "amp_init"):
+        case.optimizer.amp_init(CPU, scope, test_program=case.test_after, use_fp16_test=True)
+    values = {}
+    for kind, program in zip(("train", "test"), programs, strict=True):
+        names = [name for name in case.names if program.find(name) is not None]  # a test has no masks, for one
+        found = executor.run(program, feed={name: FEED[name] for name in ("x", "label")}, fetch_list=names, scope=scope)
+        values.update(zip([(kind, name) for name in names], found, strict=True))
+    return values
 
 
 def check(recipe, rewriting, dtype):
     case = rewrite(recipe, rewriting, dtype)
-    expected, found = fetched(case, case.before), fetched(case, case.after)
-    for name, want, got in zip(case.names, expected, found, strict=True):
-        assert (str(got.dtype), got.shape) == (case.after.var(name).dtype, want.shape), name
+    before = fetched(case, (case.before, case.test_before))
+    after = fetched(case, (case.after, case.test_after))
+    assert before.keys() == after.keys()
+    for (kind, name), want in before.items():
+        got, program = after[kind, name], case.after if kind == "train" else case.test_after
+        assert (str(got.dtype), got.shape) == (program.var(name).dtype, want.shape), (kind, name)
         if want.dtype != bool:  # which side of a bound a number is may depend on its rounding
             wide, largest = want.astype(np.float64), max(1.0, np.abs(want.astype(np.float64)).max(initial=0.0))
-            np.testing.assert_allclose(got.astype(np.float64), wide, 0, TOLERANCE[dtype] * largest, err_msg=name)
+            tolerance = TOLERANCE[dtype] * largest
+            np.testing.assert_allclose(got.astype(np.float64), wide, 0, tolerance, err_msg=f"{kind} {name}")
     for node in case.before.model.graph:
         if node.op_type == "Cast":
             kept = case.after.value(node.outputs[0].name)
             assert (kept.producer().op_type, kept.dtype) == ("Cast", node.outputs[0].dtype)
 
 
-@hypothesis.settings(max_examples=25, deadline=None, database=None, derandomize=True)
+def gradients(recipe, level, dtype):
+    """Return the gradients of the loss by every float variable, of a program that was rewritten or not."""
+    main, startup = static.Program(), static.Program()
+    main.random_seed = startup.random_seed = 11
+    with static.program_guard(main, startup), unique_name.guard():
+        loss = build(recipe)
+        constants = main.model.graph.initializers
+        inputs = [v for v in main.list_vars() if is_float(v) and v.name not in constants]
+        inputs = [v for v in inputs if v.trainable or not v.persistable]
+        if level:
+            amp.cast_model_to_fp16(main, level=level, dest_type=dtype, use_fp16_guard=False)
+        found = static.gradients([loss], inputs)
+    scope, executor = static.Scope(), static.Executor(CPU)
+    executor.run(startup, scope=scope)
+    known = [gradient for gradient in found if gradient is not None]
+    values = iter(executor.run(main, feed=FEED, fetch_list=known, scope=scope))
+    return {v.name: None if gradient is None else next(values) for v, gradient in zip(inputs, found, strict=True)}
+
+
+def check_gradients(recipe, level, dtype):
+    before, after = gradients(recipe, None, dtype), gradients(recipe, level, dtype)
+    for name, want in before.items():
+        assert (want is None) == (after[name] is None), name
+        if want is not None:
+            wide = want.astype(np.float64)
+            tolerance = 4 * TOLERANCE[dtype] * max(1e-3, np.abs(wide).max(initial=0.0))
+            np.testing.assert_allclose(after[name].astype(np.float64), wide, 0, tolerance, err_msg=name)
+
+
+@hypothesis.settings(max_examples=15, deadline=None, database=None, derandomize=True)
 @hypothesis.given(RECIPES, st.sampled_from(sorted(REWRITINGS)), st.sampled_from(sorted(TOLERANCE)))
 def test_every_variable_is_fetched_after_rewriting(recipe, rewriting, dtype):
     check(recipe, rewriting, dtype)
@@ -172,6 +212,27 @@ def test_every_variable_of_many_programs_is_fetched_after_rewriting(recipe, rewr
     check(recipe, rewriting, dtype)
 
 
-@pytest.mark.parametrize("rewriting", REWRITINGS)
+LEVELS = st.sampled_from(["O1", "O2", "OD", "auto"])
+
+
+@hypothesis.settings(max_examples=6, deadline=None, database=None, derandomize=True)
+@hypothesis.given(RECIPES, LEVELS, st.sampled_from(sorted(TOLERANCE)))
+def test_every_gradient_is_known_after_rewriting(recipe, level, dtype):
+    check_gradients(recipe, level, dtype)
+
+
+@pytest.mark.slow
+@hypothesis.settings(max_examples=300, deadline=None, database=None)
+@hypothesis.given(RECIPES, LEVELS, st.sampled_from(sorted(TOLERANCE)))
+def test_every_gradient_of_many_programs_is_known_after_rewriting(recipe, level, dtype):
+    check_gradients(recipe, level, dtype)
+
+
+FAST = {"O1", "O2", "torch"}
+
+
+@pytest.mark.parametrize(
+    "rewriting", [one if one in FAST else pytest.param(one, marks=pytest.mark.slow) for one in REWRITINGS]
+)
 def test_every_layer_once(rewriting):
     check([(layer, 0, False) for layer in LAYERS], rewriting, "float16")

@@ -92,14 +92,15 @@ def _listed(fetch_list: Sequence[Variable | str] | Variable | str | None) -> Seq
 def _name(program: Program, item: Variable | str) -> str:
     if isinstance(item, (str, Variable)):
         return program.name_of(item)
-    raise InputError(f"fetch_list takes variables and names, got {item!r}")
+    raise InputError(f"feed and fetch_list take variables and names, got {item!r}")
 
 
 def _arrays(program: Program, feed: Mapping[str, Any]) -> dict[str, np.ndarray]:
     inputs = {str(value.name): value for value in program.model.graph.inputs}
     known = [name for name in inputs if name not in program.persistables]
     arrays = {}
-    for name, array in feed.items():
+    for key, array in feed.items():
+        name = _name(program, key)
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f", did you mean '{near[0]}'?" if near else f": its inputs are {', '.join(known) or 'none'}"
