@@ -1,7 +1,8 @@
-"""The two operands of an operator between a value and a value, a number or an array: in one element type, as in Paddle.
+"""Operators between a value and a value, a number or an array, in one element type, as in Paddle.
 
 A number takes the element type of the value, and so does an array, unless that would lose what is in it: a value of
-integers meets a fraction as float32, and a bool meets an integer as int64.
+integers meets a fraction as float32, and a bool meets an integer as int64. Where a number would become infinite or 0 in
+the 16-bit format of a value, the operator computes in float32 and its result is rounded.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, Operand
+from amp_transpiler.graph.dtypes import LOW_DTYPES
 
-__all__ = ["is_operand", "unified"]
+__all__ = ["is_operand", "operate"]
 
 _FLOAT, _INT64, _BOOL = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.BOOL
 
@@ -25,26 +27,44 @@ def is_operand(content: Any) -> bool:
     return isinstance(content, (np.ndarray, np.generic)) and _kind(np.asarray(content)) is not None
 
 
-def unified(
-    builder: GraphBuilder, value: ir.Value, other: ir.Value | Any, *, divides: bool = False
-) -> tuple[ir.Value, Operand]:
-    """Return both operands in one element type, with casts where one differs; a number stays one.
+def operate(
+    builder: GraphBuilder, op_type: str, value: ir.Value, other: ir.Value | Any, *, swapped: bool = False
+) -> ir.Value:
+    """Append an operator on two operands, with casts where their types differ, and return its result.
 
     Args:
-        builder: appends the casts and the constant.
+        builder: appends.
+        op_type: the operator. Integers meet as float32 at Div, since Paddle's division is a true one.
         value: a value of the program.
         other: another one, or what `is_operand` takes.
-        divides: the operator is a true division, which integers meet as float32.
+        swapped: `other` comes first.
     """
-    if isinstance(other, ir.Value):
-        wanted = _common(value.dtype, other.dtype)
-    else:
-        wanted = _wide_enough(value.dtype, np.asarray(other))
-    if divides and _is_whole(wanted):
+    wanted = _common(value.dtype, other.dtype) if isinstance(other, ir.Value) else _wide_enough(value.dtype, other)
+    if op_type == "Div" and _is_whole(wanted):
         wanted = _FLOAT
+    narrow = not isinstance(other, ir.Value) and _vanishes(other, wanted)
+    a, b = builder.cast(value, _FLOAT if narrow else wanted), _operand(builder, other, _FLOAT if narrow else wanted)
+    result = builder.binary(op_type, *((b, a) if swapped else (a, b)))
+    return builder.cast(result, wanted) if narrow and result.dtype != _BOOL else result
+
+
+def _operand(builder: GraphBuilder, other: ir.Value | Any, dtype: ir.DataType | None) -> Operand:
     if isinstance(other, ir.Value):
-        return builder.cast(value, wanted), builder.cast(other, wanted)
-    return builder.cast(value, wanted), builder.constant(other, wanted) if np.ndim(other) else np.asarray(other).item()
+        return builder.cast(other, dtype)
+    if np.ndim(other):
+        return builder.constant(other, dtype)
+    number: float = np.asarray(other).item()
+    return number
+
+
+def _vanishes(content: Any, dtype: ir.DataType | None) -> bool:
+    """Whether a finite number becomes infinite in a 16-bit format, or one that is not 0 becomes 0."""
+    if dtype not in LOW_DTYPES:
+        return False
+    array = np.asarray(content, np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        low = array.astype(dtype.numpy()).astype(np.float64)
+    return bool(np.any((np.isfinite(array) & ~np.isfinite(low)) | ((array != 0) & (low == 0))))
 
 
 def _kind(array: np.ndarray) -> str | None:
@@ -57,8 +77,9 @@ def _is_whole(dtype: ir.DataType | None) -> bool:
     return dtype is not None and (dtype == _BOOL or dtype.is_integer())
 
 
-def _wide_enough(dtype: ir.DataType | None, array: np.ndarray) -> ir.DataType | None:
-    """Return the element type in which a value of type `dtype` meets an array."""
+def _wide_enough(dtype: ir.DataType | None, content: Any) -> ir.DataType | None:
+    """Return the element type in which a value of type `dtype` meets a number or an array."""
+    array = np.asarray(content)
     kind = _kind(array)
     if not _is_whole(dtype) or dtype is None:
         return dtype

@@ -18,7 +18,7 @@ from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.inference import switch_to_inference
 from amp_transpiler.graph.names import NameAllocator, values_by_name
-from amp_transpiler.graph.operands import is_operand, unified
+from amp_transpiler.graph.operands import is_operand, operate
 from amp_transpiler.graph.origins import BUILT_BY_KEY, built_by
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import REGION_KEY, current_region
@@ -411,9 +411,8 @@ class Variable:
             return NotImplemented  # type: ignore[no-any-return]  # Python's protocol: the other operand is tried next
         if isinstance(other, Variable) and other.program is not self.program:
             raise InputError(f"'{self.name}' and '{other.name}' are of two programs: build in one program_guard")
-        builder, given = self.program.builder(), other.value if isinstance(other, Variable) else other
-        a, b = unified(builder, self.value, given, divides=op_type == "Div")
-        return self._wrap(builder.binary(op_type, *((b, a) if swapped else (a, b))))
+        given = other.value if isinstance(other, Variable) else other
+        return self._wrap(operate(self.program.builder(), op_type, self.value, given, swapped=swapped))
 
     def __add__(self, other: Any) -> Variable:
         return self._with("Add", other)

@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.operands import unified
+from amp_transpiler.graph.operands import operate
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.nn.functional.activation import activate, tanh
@@ -127,7 +128,7 @@ def equal(x: Variable, y: Variable | float) -> Variable:
 
 def _binary(op_type: str, x: Variable, y: Variable | float) -> Variable:
     b = builder_of(x, y) if isinstance(y, Variable) else builder_of(x)
-    return wrap(x, b.binary(op_type, *unified(b, x.value, number_or_value(y), divides=op_type == "Div")))
+    return wrap(x, operate(b, op_type, x.value, number_or_value(y)))
 
 
 def exp(x: Variable) -> Variable:
@@ -170,14 +171,19 @@ def scale(
     """`scale * x + bias`, or `scale * (x + bias)`, and an activation."""
     b, value = builder_of(x), x.value
     if bias and not bias_after_scale:
-        value = b.add(value, bias)
-    if isinstance(scale, Variable):
-        value = b.mul(value, scale.value)
-    elif scale != 1:
-        value = b.mul(value, scale)
+        value = _scaled(b, "Add", value, bias)
+    if isinstance(scale, Variable) or scale != 1:
+        value = _scaled(b, "Mul", value, number_or_value(scale))
     if bias and bias_after_scale:
-        value = b.add(value, bias)
+        value = _scaled(b, "Add", value, bias)
     return activate(wrap(x, value), act)
+
+
+def _scaled(builder: GraphBuilder, op_type: str, value: ir.Value, other: ir.Value | float) -> ir.Value:
+    """Append a step of `scale`. Numbers become integers where `x` holds integers, as in Paddle."""
+    if is_float_tensor(value) or isinstance(other, ir.Value):
+        return operate(builder, op_type, value, other)
+    return builder.binary(op_type, value, other)
 
 
 def clip(x: Variable, min: float | None = None, max: float | None = None) -> Variable:

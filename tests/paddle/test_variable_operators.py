@@ -53,6 +53,11 @@ ARITHMETIC = {
     "float16 * float32": (lambda x, i: x.astype("float16") * x, X * X, "float32"),
     "float16 * bfloat16": (lambda x, i: x.astype("float16") * x.astype("bfloat16"), X * X, "float32"),
     "int32 + int64": (lambda x, i: i.astype("int32") + i, I + I, "int64"),
+    "number beyond float16": (lambda x, i: (x.astype("float16") - x.astype("float16")) * -1e9, X * 0, "float16"),
+    "number below float16": (lambda x, i: (x.astype("float16") * 2.0**14) * 2.0**-26, X / 2**12, "float16"),
+    "array beyond float16": (lambda x, i: x.astype("float16") / np.array([2e5, 1, 1]), X / [2e5, 1, 1], "float16"),
+    "scale beyond float16": (lambda x, i: tensor.scale((x * 0).astype("float16"), 1e5), X * 0, "float16"),
+    "scale of integers": (lambda x, i: tensor.scale(i, 2.5, 1), I * 2 + 1, "int64"),
     "scale by a variable": (lambda x, i: tensor.scale(x, tensor.full([1], 2.0)), X * 2, "float32"),
 }
 
@@ -80,6 +85,7 @@ SIDES = {
     "array first": (lambda x, i: (ROW, x), (ROW, X)),
     "variable": (lambda x, i: (x, x * x), (X, X * X)),
     "integers with a fraction": (lambda x, i: (i, 0.5), (I, 0.5)),
+    "float16 with a number beyond it": (lambda x, i: (x.astype("float16"), 1e6), (X, 1e6)),
     "integers with floats": (lambda x, i: (i, x), (I, X)),
 }
 
