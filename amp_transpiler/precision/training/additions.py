@@ -54,7 +54,8 @@ def _with_loss_scale(graph: ir.Graph, step: TrainingStep, outputs: Mapping[str, 
             continue
         others = (names for name, names in step.gradients.items() if name != state.input)
         gradients = {made[name] for names in others for name in names if name in made}
-        if gradients and value in ancestors(gradients) and gradients.isdisjoint(_numbers_above(new)):
+        own = {made[name] for name in step.gradients.get(state.input, ()) if name in made}
+        if gradients and value in ancestors(gradients) and (gradients | own).isdisjoint(_numbers_above(new)):
             role = dataclasses.replace(state, role="counter")
             return TrainingStep(
                 (*(other for other in step.states if other is not state), role),

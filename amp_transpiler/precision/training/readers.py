@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
@@ -32,22 +32,27 @@ class Reader:
 
     Attributes:
         node: the node.
+        read: what it reads: the input, or what is computed from it.
         other: the operand that the input is multiplied with, or the indices into it; None for a bias.
         summed: the axes of it over which the node sums.
     """
 
     node: ir.Node
+    read: ir.Value
     other: ir.Value | None
     summed: Axes
 
 
-def readers_of(flow: Dataflow, start: ir.Value, data: Collection[ir.Value]) -> Iterator[Reader]:
+def readers_of(
+    flow: Dataflow, start: ir.Value, data: Collection[ir.Value], updated: Collection[ir.Value]
+) -> Iterator[Reader]:
     """Yield the nodes at which an input, or what is computed from states and constants alone, meets other values.
 
     Args:
         flow: the graph.
         start: the input.
         data: the values that depend on inputs which are no states.
+        updated: values that are states again, though they depend on data.
     """
     pending, derived = [start], {start}
     while pending and len(derived) < _MOST_DERIVED:
@@ -55,25 +60,24 @@ def readers_of(flow: Dataflow, start: ir.Value, data: Collection[ir.Value]) -> I
         for node, index in value.uses():
             if node not in flow.position:
                 continue
-            if index in weight_slots(node):
+            met = has_bodies(node) or any(other in data for other in node.inputs if other is not value)
+            if (met or kind(node) in PRODUCTS) and index in weight_slots(node):
                 yield from _as_reader(flow, node, value, start)
-            if has_bodies(node) or any(other in data for other in node.inputs if other is not value):
-                continue
-            fresh = [output for output in node.outputs if output not in derived]
+            fresh = [out for out in node.outputs if out not in derived and (out in updated or not met)]
             derived.update(fresh)
             pending.extend(fresh)
 
 
 def _as_reader(flow: Dataflow, node: ir.Node, value: ir.Value, start: ir.Value) -> Iterator[Reader]:
     if is_elementwise(node) and (node.op_type != "Mul" or not (_grows(flow, node, start) or _is_dot(node))):
-        yield Reader(node, None, frozenset())
+        yield Reader(node, value, None, frozenset())
     elif kind(node) in _TABLES:
-        yield Reader(node, node.inputs[1], None)
+        yield Reader(node, value, node.inputs[1], None)
     else:
         found = [factor for factor in factors(flow, node) if factor.operand is not value and value in factor.others]
-        yield from (Reader(node, factor.operand, factor.summed) for factor in found)
+        yield from (Reader(node, value, factor.operand, factor.summed) for factor in found)
         if not found:
-            yield Reader(node, None, frozenset())
+            yield Reader(node, value, None, frozenset())
 
 
 def _grows(flow: Dataflow, node: ir.Node, start: ir.Value) -> bool:
@@ -112,25 +116,17 @@ class FactorIndex:
                 for number, axes in origins(flow, factor.operand, factor.summed, through_factors=True).items():
                     self._found[number].append(Product(node, factor.others, axes))
 
-    def gradients(self, reader: Reader, depends: Mapping[ir.Value, int], bit: int) -> Iterator[Product]:
-        """Yield the products of the reader's other operand with a value that depends on the reader's result.
-
-        Args:
-            reader: the reader.
-            depends: value -> bits of the readers that it depends on.
-            bit: the reader's.
-        """
+    def gradients(self, reader: Reader) -> Iterator[Product]:
+        """Yield the products of the reader's other operand, over other axes than the reader's."""
         if reader.other is None:
             return
         seen: set[ir.Node] = {reader.node}
         for number, axes in origins(self._flow, reader.other, reader.summed, through_factors=False).items():
             for product in self._found.get(number, ()):
-                if product.node in seen or not any(depends.get(value, 0) & bit for value in product.others):
-                    continue
-                if axes is not None and product.summed is not None and axes & product.summed:
-                    continue
-                seen.add(product.node)
-                yield product
+                overlaps = axes is not None and product.summed is not None and axes & product.summed
+                if product.node not in seen and not overlaps:
+                    seen.add(product.node)
+                    yield product
 
 
 def entries(flow: Dataflow, output: ir.Value, state: ir.Value, inside: Collection[ir.Value]) -> set[ir.Value]:
@@ -149,7 +145,7 @@ def entries(flow: Dataflow, output: ir.Value, state: ir.Value, inside: Collectio
     while pending:
         value = pending.pop()
         node = value.producer()
-        if node is None or value in seen or (flow.size(value) == 1 and not scalar):
+        if node is None or value in seen or (flow.size(value) == 1 and not scalar) or not _is_float(value):
             continue
         seen.add(value)
         if value in inside or not (is_elementwise(node) or is_movement(node)):
@@ -157,3 +153,7 @@ def entries(flow: Dataflow, output: ir.Value, state: ir.Value, inside: Collectio
             continue
         pending.extend(operand for operand in node.inputs if operand is not None)
     return found
+
+
+def _is_float(value: ir.Value) -> bool:
+    return value.dtype is None or value.dtype.is_floating_point()

@@ -11,18 +11,16 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.training_step import State, StateRole, TrainingStep
-from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.training.carriers import Carried, carry
 from amp_transpiler.precision.training.dataflow import Dataflow
 from amp_transpiler.precision.training.matching import cheapest_pairs
-from amp_transpiler.precision.training.operators import REDUCTIONS, is_plain_movement
-from amp_transpiler.precision.training.readers import FactorIndex, Reader, entries, readers_of
+from amp_transpiler.precision.training.proofs import Proofs
+from amp_transpiler.precision.training.readers import Reader, entries
 
 __all__ = ["find_training_step"]
 
 logger = logging.getLogger(__name__)
 
-_PROVEN = "its gradient, {0}, is computed from what its reader '{1}' reads"
 _BESIDE = "the forward pass reads it in '{0}', and its gradient enters its update, beside proven parameters"
 
 
@@ -130,14 +128,10 @@ class _Search:
         self._reasons = reasons
         self._flow = Dataflow(model)
         self._given = given
-        self._carried: dict[ir.Value, Carried] = {}
+        self._carried: dict[ir.Value, Carried] = {value: carry(self._flow, value) for value in given}
         self._pairs = dict(given) | self._matched(possible)
-        self._readers: dict[ir.Value, list[Reader]] = {}
         self._borders: set[ir.Value] = set()
         self._parameters: dict[ir.Value, _Parameter] = {}
-        self._bits: dict[ir.Node, int] = {}
-        self._depends: dict[ir.Value, int] = {}
-        self._data: Collection[ir.Value] = ()
         self._above: set[ir.Value] = set()
         self._below: dict[ir.Value, int] = {}
 
@@ -150,7 +144,7 @@ class _Search:
             for value in inputs:
                 if value in self._given or not open_outputs or not value.uses():
                     continue
-                carried = self._carry(value)
+                carried = self._carried[value] = carry(self._flow, value)
                 costs.update({(value, output): carried[output] for output in open_outputs if output in carried})
         last = len(self._flow.position)
         for (value, output), cost in costs.items():  # of two equally good, the one computed later
@@ -159,18 +153,15 @@ class _Search:
             costs[value, output] = cost + 0.01 * (1 - place / (last + 1))
         return cheapest_pairs(costs)
 
-    def _carry(self, value: ir.Value) -> Carried:
-        if value not in self._carried:
-            self._carried[value] = carry(self._flow, value)
-        return self._carried[value]
-
     def run(self) -> TrainingStep | None:
         if not self._pairs:
             return None
-        self._data = self._values_with_data()
-        for value in self._pairs:
-            self._readers[value] = list(readers_of(self._flow, value, self._data))
-        self._prove()
+        self._proofs = Proofs(self._flow, self._pairs, self._carried)
+        for value, proofs in self._proofs.found.items():
+            reasons = {proof.gradient: proof.reason for proof in reversed(proofs)}
+            last = self._last(reasons)
+            self._parameters[value] = _Parameter(reasons[last[0]], dict.fromkeys(str(v.name) for v in last))
+            self._borders.update(last)
         if not self._parameters and not self._given:
             return None
         self._accept()
@@ -192,41 +183,6 @@ class _Search:
         gradients = {str(value.name): tuple(found.gradients) for value, found in self._parameters.items()}
         return TrainingStep(tuple(states), gradients)
 
-    def _values_with_data(self) -> Collection[ir.Value]:
-        """Return the values that depend on inputs which are neither states nor single numbers, such as rates."""
-        inputs = [value for value in self._model.graph.inputs if value not in self._pairs]
-        return self._flow.masks({value: 1 for value in inputs if self._flow.size(value) != 1})
-
-    def _prove(self) -> None:
-        """Find the inputs whose gradient is proven by a product."""
-        numbered = [(value, reader) for value, readers in self._readers.items() for reader in readers]
-        bits = {reader.node: 1 << index for index, reader in enumerate({r.node: r for _, r in numbered}.values())}
-        seeds: dict[ir.Value, int] = {}
-        for node, bit in bits.items():
-            seeds.update(dict.fromkeys(node.outputs, bit))
-        self._bits = bits
-        self._depends = self._flow.masks(seeds)
-        if not any(reader.other is not None for _, reader in numbered):
-            return
-        inputs = {value: 1 << index for index, value in enumerate(self._model.graph.inputs)}
-        sources = self._flow.masks(inputs)
-        index = FactorIndex(self._flow)
-        proofs: dict[ir.Value, dict[ir.Value, str]] = collections.defaultdict(dict)
-        for value, reader in numbered:
-            output = self._pairs[value]
-            if reader.other is None or not sources.get(reader.other, 0) & ~inputs.get(value, 0):
-                continue  # what is multiplied by a constant is no weight
-            for product in index.gradients(reader, self._depends, bits[reader.node]):
-                result = product.node.outputs[0]
-                if not self._reaches(result, output, value):
-                    continue
-                reason = _PROVEN.format(f"'{product.node.name}'", reader.node.name)
-                proofs[value].setdefault(self._handed_over(result, value), reason)
-        for value, borders in proofs.items():
-            kept = self._last(borders)
-            self._parameters[value] = _Parameter(borders[kept[0]], dict.fromkeys(str(border.name) for border in kept))
-            self._borders.update(kept)
-
     def _last(self, borders: Iterable[ir.Value]) -> list[ir.Value]:
         """Return the values that no other of them is computed from."""
         found = list(borders)
@@ -234,33 +190,6 @@ class _Search:
             return found
         depends = self._flow.masks({value: 1 << index for index, value in enumerate(found)})
         return [v for i, v in enumerate(found) if not any(depends[o] >> i & 1 for o in found if o is not v)]
-
-    def _reaches(self, start: ir.Value, output: ir.Value, state: ir.Value) -> bool:
-        """Whether a value goes into an update, by a way that does not lead through a single number."""
-        scalar = self._flow.size(state) == 1
-        pending, seen = [start], {start}
-        while pending:
-            value = pending.pop()
-            if value is output:
-                return True
-            for node, _ in value.uses():
-                for result in node.outputs:
-                    if result not in seen and (scalar or self._flow.size(result) != 1):
-                        seen.add(result)
-                        pending.append(result)
-        return False
-
-    def _handed_over(self, value: ir.Value, state: ir.Value) -> ir.Value:
-        """Return the gradient of a state as the backward pass hands it over: summed to the state's size, and moved."""
-        while True:
-            uses = list(value.uses())
-            if len(uses) != 1 or value.is_graph_output():
-                return value
-            node = uses[0].node
-            sums = is_standard(node) and node.op_type in REDUCTIONS and self._flow.size(value) != self._flow.size(state)
-            if not (sums or is_plain_movement(node)):
-                return value
-            value = node.outputs[0]
 
     def _accept(self) -> None:
         """Accept, beside proven parameters, those that the forward pass reads and whose gradient enters the update."""
@@ -273,20 +202,24 @@ class _Search:
                     self._accept_one(value, output, inside, below)
         self._above |= self._flow.above(self._borders)
         self._below = self._flow.masks(dict.fromkeys(self._borders, 1))
+        for value in [value for value in self._parameters if self._looks_ahead(value)]:
+            del self._parameters[value]
 
     def _accept_one(
         self, value: ir.Value, output: ir.Value, inside: Collection[ir.Value], below: Collection[ir.Value]
     ) -> None:
-        readers = [reader for reader in self._readers[value] if self._reads_as_weight(reader)]
-        bits = 0
-        for reader in readers:
-            bits |= self._bits[reader.node]
-        hits = [end for end in entries(self._flow, output, value, inside) if self._depends.get(end, 0) & bits]
+        readers = [reader for reader in self._proofs.readers[value] if self._reads_as_weight(reader)]
+        if not readers:
+            return
+        ends = entries(self._flow, output, value, inside)
+        hits = [end for end in ends if self._proofs.depends_on(end, readers)]
         if value in self._parameters:
             hits = [end for end in hits if end not in below]
         else:
             hits = [end for end in hits if end in inside or end in self._borders or end not in below]
-        borders = [self._handed_over(end, value) for end in hits]
+            rest = {self._proofs.handed_over(end, value) for end in ends if end not in below}
+            hits = hits or list(rest & self._proofs.products_of(value))
+        borders = [self._proofs.handed_over(end, value) for end in hits]
         if borders:
             found = self._parameters.setdefault(value, _Parameter(_BESIDE.format(readers[0].node.name), {}))
             found.gradients.update(dict.fromkeys(str(border.name) for border in borders))
@@ -296,10 +229,18 @@ class _Search:
         """Whether a reader belongs to the forward pass, and multiplies data, if anything."""
         if self._above.isdisjoint(reader.node.outputs):
             return False
-        return reader.other is None or reader.other in self._data
+        return reader.other is None or reader.other in self._proofs.data
+
+    def _looks_ahead(self, value: ir.Value) -> bool:
+        """Whether the forward pass reads a moment, added to the parameter that it moves."""
+        carried = self._carried[value]
+        readers = [reader for reader in self._proofs.readers[value] if self._reads_as_weight(reader)]
+        if not readers or any(carried.get(reader.read, 0) == 0 for reader in readers):
+            return False
+        return any(self._pairs[other] in carried for other in self._parameters if other is not value)
 
     def _mixes(self, value: ir.Value) -> bool:
-        """Whether a single number's update has a gradient in it directly, as a scalar parameter's moments have."""
+        """Whether gradients are in an update directly, as in those of a parameter's moments."""
         return not self._borders.isdisjoint(entries(self._flow, self._pairs[value], value, self._borders))
 
     def _role(self, value: ir.Value, output: ir.Value) -> list[tuple[StateRole, str]]:
@@ -307,7 +248,8 @@ class _Search:
             return [("parameter", self._parameters[value].reason)]
         single = self._flow.size(value) == 1
         is_float = value.dtype is not None and value.dtype.is_floating_point()
-        if is_float and self._below.get(output, 0) and value not in self._above and (not single or self._mixes(value)):
+        made_of_gradients = self._mixes(value) or (output in self._below and not single and value not in self._above)
+        if is_float and made_of_gradients:
             return [("moment", "its update is made of gradients of proven parameters")]
         if value in self._given:
             return [("moment" if is_float and not single else "counter", "")]

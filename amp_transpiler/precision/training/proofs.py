@@ -1,0 +1,208 @@
+"""Proofs that a value is the gradient of an input.
+
+A weight's gradient is the product of what its reader multiplies it with and the gradient of the reader's result, which
+depends on that result. Where no weight is trained, only biases, scales or tables, the gradient must have come back
+through the very weights that the forward pass went through.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import onnx_ir as ir
+
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.precision.training.carriers import Carried
+from amp_transpiler.precision.training.dataflow import Dataflow
+from amp_transpiler.precision.training.operators import (
+    PRODUCTS,
+    REDUCTIONS,
+    SCATTERS,
+    is_elementwise,
+    is_plain_movement,
+    kind,
+)
+from amp_transpiler.precision.training.products import factors
+from amp_transpiler.precision.training.readers import FactorIndex, Product, Reader, entries, readers_of
+
+__all__ = ["Proof", "Proofs", "data_values"]
+
+_MOST_INNER_STEPS = 8  # updates inside one step whose weights another gradient is taken at
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proof:
+    """A gradient of an input.
+
+    Attributes:
+        gradient: the value, as the backward pass hands it over.
+        reader: the node that reads the input.
+        is_table: the product is a scatter, which message passing has as well.
+    """
+
+    gradient: ir.Value
+    reader: Reader
+    is_table: bool = False
+
+    @property
+    def reason(self) -> str:
+        """The proof in words."""
+        return f"its gradient '{self.gradient.name}' is computed from what its reader '{self.reader.node.name}' reads"
+
+
+def data_values(flow: Dataflow, states: Collection[ir.Value]) -> Collection[ir.Value]:
+    """Return the values that depend on inputs which are neither states nor single numbers, such as rates."""
+    inputs = [value for value in flow.graph.inputs if value not in states]
+    return flow.masks({value: 1 for value in inputs if flow.size(value) != 1})
+
+
+class Proofs:
+    """The readers of possible states, and the proofs of their gradients.
+
+    Args:
+        flow: the graph.
+        pairs: input -> its possible update.
+        carried: the values that carry each input.
+
+    Attributes:
+        data: the values that depend on data.
+        readers: input -> its readers.
+        found: input -> the proofs of its gradients.
+    """
+
+    def __init__(self, flow: Dataflow, pairs: Mapping[ir.Value, ir.Value], carried: Mapping[ir.Value, Carried]) -> None:
+        self._flow, self._pairs, self._carried = flow, pairs, carried
+        self._index = FactorIndex(flow)
+        inputs = {value: 1 << index for index, value in enumerate(flow.graph.inputs)}
+        self._own, self._sources = inputs, flow.masks(inputs)
+        self._bits: dict[ir.Node, int] = {}
+        self._depends: dict[ir.Value, int] = {}
+        self.data = data_values(flow, pairs)
+        self.readers: dict[ir.Value, list[Reader]] = {}
+        self.found: dict[ir.Value, list[Proof]] = {}
+        updated: set[ir.Value] = set()
+        for _ in range(_MOST_INNER_STEPS):
+            self._read(updated)
+            self.found = {value: proofs for value in pairs if (proofs := list(self._proofs(value)))}
+            more = self._inner_updates() - updated
+            if not more:
+                break
+            updated |= more
+        if all(proof.is_table for proofs in self.found.values() for proof in proofs):
+            self._ask_for_more()
+
+    def _read(self, updated: Collection[ir.Value]) -> None:
+        """Find the readers of every input, and what depends on each."""
+        self.readers = {value: list(readers_of(self._flow, value, self.data, updated)) for value in self._pairs}
+        nodes = dict.fromkeys(reader.node for readers in self.readers.values() for reader in readers)
+        self._bits = {node: 1 << index for index, node in enumerate(nodes)}
+        seeds = {output: bit for node, bit in self._bits.items() for output in node.outputs}
+        self._depends = self._flow.masks(seeds)
+
+    def depends_on(self, value: ir.Value, readers: Iterable[Reader]) -> bool:
+        """Whether a value depends on the result of any of the readers."""
+        return any(self._depends.get(value, 0) & self._bits[reader.node] for reader in readers)
+
+    def _proofs(self, value: ir.Value) -> Iterator[Proof]:
+        for reader in self.readers[value]:
+            if reader.other is None or not self._sources.get(reader.other, 0) & ~self._own.get(value, 0):
+                continue  # what is multiplied by a constant is no weight
+            for product in self._index.gradients(reader):
+                result = product.node.outputs[0]
+                depends = any(self._depends.get(other, 0) & self._bits[reader.node] for other in product.others)
+                if depends and self._reaches(result, self._pairs[value], value):
+                    yield Proof(self.handed_over(result, value), reader, kind(product.node) in SCATTERS)
+
+    def products_of(self, value: ir.Value) -> set[ir.Value]:
+        """Return the products of what the readers of an input multiply it with, whatever else is in them."""
+        products = (product for reader in self.readers[value] for product in self._index.gradients(reader))
+        return {self.handed_over(product.node.outputs[0], value) for product in products}
+
+    def _reaches(self, start: ir.Value, output: ir.Value, state: ir.Value) -> bool:
+        """Whether a value goes into an update, by a way that does not lead through a single number."""
+        scalar = self._flow.size(state) == 1
+        pending, seen = [start], {start}
+        while pending:
+            value = pending.pop()
+            if value is output:
+                return True
+            for node, _ in value.uses():
+                for result in node.outputs:
+                    if result not in seen and (scalar or self._flow.size(result) != 1):
+                        seen.add(result)
+                        pending.append(result)
+        return False
+
+    def handed_over(self, value: ir.Value, state: ir.Value) -> ir.Value:
+        """Return the gradient of a state as the backward pass hands it over: summed to the state's size, and moved."""
+        while True:
+            uses = list(value.uses())
+            if len(uses) != 1 or value.is_graph_output():
+                return value
+            node = uses[0].node
+            sums = is_standard(node) and node.op_type in REDUCTIONS and self._flow.size(value) != self._flow.size(state)
+            if not (sums or is_plain_movement(node)):
+                return value
+            value = node.outputs[0]
+
+    def _inner_updates(self) -> set[ir.Value]:
+        """Return the states after an update at which another gradient is taken: they are weights again."""
+        gradients = {proof.gradient for proofs in self.found.values() for proof in proofs}
+        above, below = self._flow.above(gradients), self._flow.masks(dict.fromkeys(gradients, 1))
+        found: set[ir.Value] = set()
+        for value in self.found:
+            for carrier, cost in self._carried[value].items():
+                node = carrier.producer()
+                if cost or node is None or carrier not in above or not is_elementwise(node):
+                    continue
+                met = [other for other in node.inputs if other in self.data and other not in self._carried[value]]
+                if met and all(other in below for other in met):
+                    found.add(carrier)
+        return found
+
+    # Without a trained weight.
+
+    def _ask_for_more(self) -> None:
+        """Keep only the proofs whose gradient came back through what the forward pass went through."""
+        nodes = [node for node in self._flow.graph if kind(node) in PRODUCTS or kind(node) == "Mul"]
+        results = self._flow.masks({node.outputs[0]: 1 << index for index, node in enumerate(nodes)})
+        ways = [way for node in nodes for way in self._ways_back(node, results, 1 << nodes.index(node))]
+        if not ways:
+            self.found = {}
+            return
+        for value, output in self._pairs.items():
+            proofs = list(self.found.get(value, ()))
+            multiplies = not proofs
+            if not proofs:
+                ends = entries(self._flow, output, value, ())
+                summed = [end for end in ends if kind(end.producer()) in REDUCTIONS]  # type: ignore[arg-type]  # made
+                proofs = [Proof(self.handed_over(end, value), r) for end in summed for r in self.readers[value]]
+            self.found[value] = [proof for proof in proofs if self._came_back(proof, ways, strict=multiplies)]
+        self.found = {value: proofs for value, proofs in self.found.items() if proofs}
+
+    def _ways_back(self, node: ir.Node, results: Mapping[ir.Value, int], bit: int) -> Iterator[tuple[ir.Node, Product]]:
+        """Yield the products by which a gradient may come back through a product: with the same factor again."""
+        for factor in factors(self._flow, node):
+            for product in self._index.gradients(Reader(node, node.outputs[0], factor.operand, factor.summed)):
+                if any(results.get(other, 0) & bit for other in product.others):
+                    yield node, product
+
+    def _came_back(self, proof: Proof, ways: Iterable[tuple[ir.Node, Product]], *, strict: bool) -> bool:
+        """Whether the gradient is made by a way back through something that depends on the reader.
+
+        Args:
+            proof: the proof.
+            ways: product of the forward pass, and one with the same factor.
+            strict: elementwise products do not count.
+        """
+        if not self._depends.get(proof.gradient, 0) & self._bits[proof.reader.node]:
+            return False
+        above = self._flow.above([proof.gradient])
+        for node, product in ways:
+            if strict and "Mul" in (kind(node), kind(product.node)):
+                continue
+            through = self.depends_on(node.outputs[0], [proof.reader])
+            if through and product.node.outputs[0] in above:
+                return True
+        return False
