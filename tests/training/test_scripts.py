@@ -31,19 +31,34 @@ def numbers(pattern, text):
 # ---- train_convnet.py: the network of row 85 of the behaviours ----
 
 
-@pytest.mark.parametrize(("level", "dtype"), [("O1", "float16"), ("O2", "float16"), ("O1", "bfloat16")])
-def test_the_convnet_learns_in_both_halves(tmp_path, level, dtype):
+@pytest.mark.parametrize(
+    ("args", "name"),
+    [
+        ((), "AMP (torch, float16)"),
+        (("--dtype", "bfloat16"), "AMP (torch, bfloat16)"),
+        (("--amp", "paddle"), "AMP (O1, float16)"),
+        (("--amp", "paddle", "--level", "O2"), "AMP (O2, float16)"),
+    ],
+    ids=["torch", "torch in bfloat16", "Paddle's O1", "Paddle's O2"],
+)
+def test_the_convnet_learns_in_both_halves(tmp_path, args, name):
     pytest.importorskip("matplotlib")
-    said = run("train_convnet.py", *SMALL, "--level", level, "--dtype", dtype, "--out", "net.png", folder=tmp_path)
+    said = run("train_convnet.py", *SMALL, "--steps", "250", *args, "--out", "net.png", folder=tmp_path)
+    assert "Input shape: [1, 2, 12, 12]\nTarget shape: [1, 1, 12, 12]\n" in said
     plain, low = numbers(r"Final loss: (\S+)", said)
-    assert plain < 0.2  # the target's variance is near 0.1, and an untrained network is far above
-    assert low == pytest.approx(plain, abs=1e-2)
+    assert plain < 0.07  # the target's variance is near 0.1, and an untrained network is far above
+    assert low == pytest.approx(plain, abs=5e-3)
     assert len(numbers(r"Peak resident memory of the process: (\S+) MB", said)) == 2
-    assert f"AMP ({level}, {dtype}) training" in said
+    assert f"{name} training" in said
     assert "Time saved:" in said
     assert "Memory saved:" in said
     assert "say nothing about a GPU" in said
     assert (tmp_path / "net.png").read_bytes().startswith(PNG)
+
+
+def test_a_level_is_paddles(tmp_path):
+    said = run("train_convnet.py", *SMALL, "--level", "O2", folder=tmp_path, code=2)
+    assert "--level is Paddle's: give --amp paddle with it" in said
 
 
 def test_the_inference_half_runs_and_draws_nothing(tmp_path):
