@@ -4,6 +4,7 @@
     python scripts/raf_bert.py                               # as in the document; on CUDA where a device answers
     python scripts/raf_bert.py --dtype bfloat16
     python scripts/raf_bert.py --tiny                        # sizes that take seconds anywhere
+    python scripts/raf_bert.py --count                       # only counts what is alive, at Paddle's levels too
 
 As in the document: bert-base-uncased as transformers builds it, with its masked-language-model head (dense, gelu,
 LayerNorm, and a decoder that shares the word embeddings) and one layer: 31547706 parameters, the document's 120.34 MB.
@@ -174,6 +175,27 @@ def random_feed(settings: Settings) -> dict[str, np.ndarray]:
     }
 
 
+def counted(settings: Settings) -> dict[str, int]:
+    """Return the most bytes alive at the same time: in float32, with autocast, and at two of Paddle's levels."""
+
+    def step(level: str | None = None) -> TrainingStep:
+        return training_step(
+            settings.bert(),
+            settings.batch,
+            settings.sequence,
+            momentum=settings.momentum,
+            wrap=None if level is None else lambda inner: amp.decorate(inner, level=level, dtype=settings.dtype),
+        )
+
+    plain = step()
+    low = amp.autocast(plain.main, dtype=settings.dtype)
+    found = {"FP32": most_alive(plain.main, plain.loss.name), "AMP": most_alive(low, plain.loss.name)}
+    for level in ("O1", "O2"):
+        at_level = step(level)
+        found[level] = most_alive(at_level.main, at_level.loss.name)
+    return found
+
+
 # ---- both halves, and what to say of them ----
 def in_child(settings: Settings, half: str, folder: pathlib.Path) -> Outcome:
     """Run one half in a process of its own.
@@ -206,6 +228,13 @@ def compare(settings: Settings) -> None:
         print(EMULATED)
 
 
+def count(settings: Settings) -> None:
+    """Print what is alive at the same time in every precision."""
+    found = counted(settings)
+    for label, alive in found.items():
+        print(f"{label}: {alive / 2**20:.0f} MB, {100 * alive / found['FP32']:.0f} %")
+
+
 # ---- the command line ----
 def arguments(argv: Sequence[str] | None) -> Settings:
     assert __doc__ is not None
@@ -220,7 +249,9 @@ def arguments(argv: Sequence[str] | None) -> Settings:
     parser.add_argument("--warmup", type=at_least(0), default=5, help="steps that are not timed; default: 5")
     parser.add_argument("--number", type=at_least(1), default=10, help="steps that are timed; default: 10")
     parser.add_argument("--seed", type=int, default=1, help="of initial values and data; default: 1")
+    parser.add_argument("--count", action="store_true", help="only count what is alive, for every precision")
     given = vars(parser.parse_args(argv))
+    given.pop("count")
     preset = TINY if given.pop("tiny") else BASE
     given |= {name: preset[name] for name in preset if given[name] is None}
     given["place"] = given["place"] or default_place().device
@@ -249,6 +280,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             half, asked, given = argv[1], pathlib.Path(argv[2]), pathlib.Path(argv[3])
             outcome = work(Settings(**json.loads(asked.read_text())), half)
             given.write_text(json.dumps(dataclasses.asdict(outcome)))
+        elif "--count" in argv:
+            count(arguments([argument for argument in argv if argument != "--count"]))
         else:
             compare(arguments(argv))
     except (AmpError, RuntimeError, OSError) as error:

@@ -206,3 +206,10 @@ def test_sizes_that_do_not_fit_are_said_in_one_line(args, expected, capsys):
         tiny(*args)
     assert left.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+def test_counting_alone_prints_every_precision(capsys):
+    assert raf_bert.main(["--tiny", "--place", "cpu", "--count"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["FP32", "AMP", "O1", "O2"]
+    assert lines[0].endswith("100 %")
