@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -17,6 +17,8 @@ _SHAPES = frozenset(["Shape", "Size"])
 _VIEWS = frozenset(["Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"])
 _SHIFTS = {"Add": (0, 1), "Conv": (2,), "ConvTranspose": (2,), "Gemm": (2,), "LayerNormalization": (2,)}
 """Operators that add a parameter, and the inputs at which they do."""
+
+_SUMMANDS = 128  # values looked at for the products that a gradient is a sum of; a bias' gradient has none
 
 
 def inputs_of(node: ir.Node) -> Iterator[ir.Value]:
@@ -59,27 +61,33 @@ def forward_values(graph: ir.Graph, step: TrainingStep) -> set[ir.Value]:
     """
     inputs = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
     made = {str(value.name): value for node in graph for value in node.outputs}
+    borders = {
+        inputs[name]: [made[border] for border in found if border in made]
+        for name, found in step.gradients.items()
+        if name in inputs
+    }
     forward: set[ir.Value] = set()
-    backward: set[ir.Value] = set()
-    for name, borders in step.gradients.items():
-        found = [made[border] for border in borders if border in made]
-        backward.update(found)
-        for result, other in _forward_products(inputs[name], found) if name in inputs else ():
-            forward |= ancestors([result], forward)
-            if other is not None:
-                backward.add(other)
-    backward -= forward
-    states = set(step.bindings.values())
-    for value in graph.outputs:
-        if value.name not in states or _is_statistic(step, str(value.name)):
-            above = ancestors([value], forward)
-            if not above & backward:
-                forward |= above
-    return forward
+    backward = {value for found in borders.values() for value in found}
+    for result, other in _forward_products(graph, borders):
+        forward |= ancestors([result], forward)
+        backward.update(() if other is None else (other,))
+    below = _marked(graph, dict.fromkeys(backward - forward, 1))
+    states = {state.output for state in step.states if state.role != "statistic"}
+    ends = (value for value in graph.outputs if value.name not in states and value not in below)
+    return forward | ancestors(ends, forward)
 
 
-def _is_statistic(step: TrainingStep, output: str) -> bool:
-    return any(state.output == output and state.role == "statistic" for state in step.states)
+def _marked(graph: ir.Graph, marks: Mapping[ir.Value, int]) -> dict[ir.Value, int]:
+    """Return, for every value that depends on marked ones, their marks: bits of one number."""
+    found = dict(marks)
+    for node in graph:
+        bits = 0
+        for value in inputs_of(node):
+            bits |= found.get(value, 0)
+        if bits:
+            for value in node.outputs:
+                found[value] = found.get(value, 0) | bits
+    return found
 
 
 def heights(graph: ir.Graph, forward: Collection[ir.Value]) -> dict[ir.Value, int]:
@@ -95,24 +103,27 @@ def heights(graph: ir.Graph, forward: Collection[ir.Value]) -> dict[ir.Value, in
     return found
 
 
-def _forward_products(parameter: ir.Value, borders: list[ir.Value]) -> Iterator[tuple[ir.Value, ir.Value | None]]:
-    """Yield results of the operators of the forward pass that read a parameter, each with the other factor, if any."""
-    readers = list(_readers(parameter))
-    above = [ancestors([border]) for border in borders]
-    for node, index in readers:
-        shifts = is_standard(node) and index in _SHIFTS.get(node.op_type, ())
-        if shifts and any(node.outputs[0] in found for found in above):
-            yield node.outputs[0], None
-    for first, second in _factors(borders):
-        for own, other in ((first, second), (second, first)):
-            depends: set[ir.Value] | None = None
-            for node, _ in readers:
-                beside = {root_of(value) for value in node.inputs if value is not None}
-                if root_of(own) not in beside:
-                    continue
-                depends = ancestors([other]) if depends is None else depends
-                if node.outputs[0] in depends:
-                    yield node.outputs[0], other
+def _forward_products(
+    graph: ir.Graph, borders: Mapping[ir.Value, list[ir.Value]]
+) -> Iterator[tuple[ir.Value, ir.Value | None]]:
+    """Yield results of the operators of the forward pass that read parameters, each with the other factor, if any."""
+    readers = {parameter: list(_readers(parameter)) for parameter in borders}
+    nodes = dict.fromkeys(node for found in readers.values() for node, _ in found)
+    bits = {node: 1 << index for index, node in enumerate(nodes)}
+    depends = _marked(graph, {value: bit for node, bit in bits.items() for value in node.outputs})
+    for parameter, gradients in borders.items():
+        for node, index in readers[parameter]:
+            shifts = is_standard(node) and index in _SHIFTS.get(node.op_type, ())
+            if shifts and any(depends.get(value, 0) & bits[node] for value in gradients):
+                yield node.outputs[0], None
+        beside = [
+            (node, {root_of(value) for value in node.inputs if value is not None}) for node, _ in readers[parameter]
+        ]
+        for first, second in _factors(gradients):
+            for own, other in ((first, second), (second, first)):
+                for node, roots in beside:
+                    if root_of(own) in roots and depends.get(other, 0) & bits[node]:
+                        yield node.outputs[0], other
 
 
 def _readers(parameter: ir.Value) -> Iterator[tuple[ir.Node, int]]:
@@ -129,7 +140,7 @@ def _readers(parameter: ir.Value) -> Iterator[tuple[ir.Node, int]]:
 def _factors(borders: list[ir.Value]) -> Iterator[tuple[ir.Value, ir.Value]]:
     """Yield the factors of the products that a gradient is a sum of."""
     pending, seen = list(borders), set(borders)
-    while pending:
+    while pending and len(seen) < _SUMMANDS:
         node = pending.pop().producer()
         row = None if node is None else linearity_of(node)
         if node is None or row is None:
