@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         EnvironmentProblem as EnvironmentProblem,
         InputError as InputError,
         ModelError as ModelError,
+        NotFiniteError as NotFiniteError,
         OptionError as OptionError,
         OutputError as OutputError,
         VerificationError as VerificationError,

@@ -8,6 +8,7 @@
     │   ├── OptionError              an unknown level, dtype, operator, pattern that matches nothing, ...
     │   └── OutputError              the output cannot be written where it was asked for
     ├── EnvironmentProblem           the installation is broken (two ONNX Runtime wheels, CUDA libraries missing)
+    ├── NotFiniteError (FloatingPointError)  a run made infinity or NaN, and was told to stop there
     ├── VerificationError            a rewritten program is not well typed: a bug here; nothing is written
     └── CheckFailed                  the result failed its check or its tolerance: exit status 1; carries the report
 """
@@ -22,6 +23,7 @@ __all__ = [
     "EnvironmentProblem",
     "InputError",
     "ModelError",
+    "NotFiniteError",
     "OptionError",
     "OutputError",
     "VerificationError",
@@ -87,6 +89,10 @@ class OutputError(InputError):
 
 class EnvironmentProblem(AmpError):
     """The installation is broken; the message names the package to install or remove."""
+
+
+class NotFiniteError(AmpError, FloatingPointError):
+    """A run made infinity or NaN and was told to stop there; the message names the node. No value was replaced."""
 
 
 class VerificationError(AmpError):

@@ -32,6 +32,7 @@ NAMES = {
     "EnvironmentProblem",
     "InputError",
     "ModelError",
+    "NotFiniteError",
     "OptionError",
     "OutputComparison",
     "OutputError",

@@ -26,16 +26,40 @@ from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.training import Legalize, LowerBatchNorm, LowerDropout, MergeEqual, PlaceCasts, SplitRows
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
+from amp_transpiler.runtime.finite import add_finite_check
 from amp_transpiler.runtime.gemm_options import TilingAccum, gemm_option
 from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.targets import CUDA
 
-__all__ = ["RANDOM_SEED", "RANDOM_STEP", "CompiledStep", "compile_step", "lower", "specialise", "split_large"]
+__all__ = [
+    "RANDOM_SEED",
+    "RANDOM_STEP",
+    "CompiledStep",
+    "Watch",
+    "compile_step",
+    "lower",
+    "open_step",
+    "specialise",
+    "split_large",
+]
 
 RANDOM_SEED = "@random_seed@"  # persistable int64 scalars: Dropout's masks depend on both
 RANDOM_STEP = "@random_step@"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Watch:
+    """What a step checks in each run.
+
+    Attributes:
+        indices: whether labels and ids are in their range.
+        finite: whether what it hands out is finite.
+    """
+
+    indices: bool = False
+    finite: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +73,7 @@ class CompiledStep:
         updates: persistable name -> output that replaces it.
         fetches: fetched name -> output that carries it.
         checks: the labels and ids to check in each run.
+        not_finite: the output that says whether an update, a loss or a fetched value is not finite; empty without one.
     """
 
     session: onnxruntime.InferenceSession
@@ -57,6 +82,7 @@ class CompiledStep:
     updates: Mapping[str, str]
     fetches: Mapping[str, str]
     checks: IndexChecks
+    not_finite: str = ""
 
 
 def compile_step(
@@ -67,7 +93,7 @@ def compile_step(
     *,
     emulated: bool = True,
     tiling_accum: TilingAccum = "fp32",
-    check_indices: bool = False,
+    watch: Watch | None = None,
     updates: bool = True,
 ) -> CompiledStep:
     """Open a session of one step.
@@ -79,7 +105,7 @@ def compile_step(
         place: where it runs.
         emulated: on the CPU, compute low values in float32 and round them.
         tiling_accum: on CUDA, the type that float16 matrix products accumulate in; see `Executor`.
-        check_indices: whether labels and ids are to be checked.
+        watch: what the step is to check; nothing unless given.
         updates: whether the step computes what replaces persistable values.
 
     Raises:
@@ -87,7 +113,22 @@ def compile_step(
         EnvironmentProblem: the place cannot be used, or an earlier CUDA session accumulates differently.
     """
     assembled = assemble(program, fetch, updates=updates)
-    checks = find_index_checks(assembled) if check_indices else IndexChecks()
+    watch = watch or Watch()
+    checks = find_index_checks(assembled) if watch.indices else IndexChecks()
+    not_finite = add_finite_check(assembled, program.outputs) if watch.finite else ""
+    step = open_step(assembled, shapes, place, emulated=emulated, tiling_accum=tiling_accum)
+    return dataclasses.replace(step, checks=checks, not_finite=not_finite)
+
+
+def open_step(
+    assembled: Assembled,
+    shapes: Mapping[str, Sequence[int]],
+    place: Place,
+    *,
+    emulated: bool,
+    tiling_accum: TilingAccum,
+) -> CompiledStep:
+    """Open a session of an assembled model, which is changed; see `compile_step`."""
     assembled = lower(assembled)
     specialise(assembled.model, shapes)
     split_large(assembled.model)
@@ -108,7 +149,7 @@ def compile_step(
     settings = SessionSettings(fuse=fuse, fuse_transposes=right, merge_equal=merge_equal)
     with gemm_option(tiling_accum, place):
         session = place.open_session(to_proto(model).SerializeToString(), settings)
-    return CompiledStep(session, feeds, state, assembled.updates, assembled.fetches, checks)
+    return CompiledStep(session, feeds, state, assembled.updates, assembled.fetches, IndexChecks())
 
 
 def lower(assembled: Assembled) -> Assembled:

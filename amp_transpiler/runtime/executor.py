@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from amp_transpiler.errors import InputError
+from amp_transpiler.errors import InputError, NotFiniteError
 from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.dtypes import AMP_DTYPES
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.shape_inference import infer_shapes
-from amp_transpiler.runtime.compile import CompiledStep, compile_step, specialise
+from amp_transpiler.runtime.compile import CompiledStep, Watch, compile_step, open_step, specialise
 from amp_transpiler.runtime.feeds import check_feeds
+from amp_transpiler.runtime.finite import add_probes, describe
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, warn_without_effect
 from amp_transpiler.runtime.places import Place, to_host
@@ -25,9 +26,12 @@ from amp_transpiler.runtime.run_errors import NO_VALUE, RUN_ERRORS, explained
 from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.values import to_ort
 
-__all__ = ["StepExecutor"]
+__all__ = ["NotFinite", "StepExecutor"]
 
 logger = logging.getLogger(__name__)
+
+NotFinite = Literal["allow", "skip", "stop"]
+"""What happens to a step whose values are not finite: it counts, it changes nothing, or it is an error."""
 
 
 class StepExecutor:
@@ -53,9 +57,15 @@ class StepExecutor:
         self._tiling_accum: TilingAccum = tiling_accum
         self._steps: dict[tuple[Any, ...], CompiledStep] = {}
         self._programs: dict[int, Program] = {}  # keeps each program alive, since its id is part of the key
+        self._skipped: dict[int, int] = {}  # how many steps of each program were skipped
 
     def run(
-        self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray], scope: Scope
+        self,
+        program: Program,
+        fetch: Sequence[str],
+        arrays: Mapping[str, np.ndarray],
+        scope: Scope,
+        not_finite: NotFinite = "allow",
     ) -> list[onnxruntime.OrtValue]:
         """Run a program once and replace the persistable values that it updates. An error leaves the scope as it was.
 
@@ -64,13 +74,16 @@ class StepExecutor:
             fetch: names of values of the program.
             arrays: the feeds by name; those that the step does not read are ignored.
             scope: the persistable values.
+            not_finite: what happens if an update, a loss or a fetched value of the forward pass is not finite.
 
         Returns:
             The fetched values, on the device.
+
+        Raises:
+            NotFiniteError: something is not finite, and `not_finite` is "stop".
         """
-        step = self._step(program, fetch, arrays)
-        wanted = {info.name for info in step.feeds}
-        feeds = check_feeds({name: array for name, array in arrays.items() if name in wanted}, step.feeds)
+        step = self._step(program, fetch, arrays, check_finite=not_finite != "allow")
+        feeds = _fed(step, arrays)
         step.checks.check_feeds(feeds)
         try:
             outputs = self._run(step, feeds, self._state(step, scope))
@@ -80,19 +93,27 @@ class StepExecutor:
                 raise
             raise clearer from error
         step.checks.check_computed(lambda name: to_host(outputs[name]))
-        for name, output in step.updates.items():
-            scope.hold(name, outputs[output])
+        if not (step.not_finite and to_host(outputs[step.not_finite])):
+            for name, output in step.updates.items():
+                scope.hold(name, outputs[output])
+        elif not_finite == "stop":
+            raise NotFiniteError(f"{self._described(program, fetch, arrays, scope)}. Nothing was changed in the scope")
+        else:
+            self._warn_of_skipped(program, fetch, arrays, scope)
         return [outputs[step.fetches[name]] for name in fetch]
 
     def close(self) -> None:
         """Close every session."""
         self._steps.clear()
         self._programs.clear()
+        self._skipped.clear()
 
-    def _step(self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray]) -> CompiledStep:
-        shapes = {name: array.shape for name, array in arrays.items()}
-        checked = flag("FLAGS_check_index_range")
-        key = (id(program), program.version, tuple(fetch), tuple(sorted(shapes.items())), checked)
+    def _step(
+        self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray], *, check_finite: bool
+    ) -> CompiledStep:
+        shapes = _shapes(arrays)
+        watch = Watch(indices=flag("FLAGS_check_index_range"), finite=check_finite)
+        key = (id(program), program.version, tuple(fetch), tuple(sorted(shapes.items())), watch)
         found = self._steps.get(key)
         if found is None:
             for old in [k for k in self._steps if k[0] == id(program) and k[1] != program.version]:
@@ -100,12 +121,12 @@ class StepExecutor:
             if id(program) not in self._programs:
                 self._warn_without_float16(program, shapes)
             known = self._programs.setdefault(id(program), program)
-            found = self._compile(known, fetch, shapes, check_indices=checked)
+            found = self._compile(known, fetch, shapes, watch=watch)
             self._steps[key] = found
         return found
 
     def _compile(
-        self, program: Program, fetch: Sequence[str], shapes: Mapping[str, Any], **options: bool
+        self, program: Program, fetch: Sequence[str], shapes: Mapping[str, Any], **options: Any
     ) -> CompiledStep:
         return compile_step(
             program, fetch, shapes, self.place, emulated=self._emulate, tiling_accum=self._tiling_accum, **options
@@ -120,20 +141,41 @@ class StepExecutor:
         scope: Scope,
     ) -> InputError | None:
         """Return an error in the program's own names, or None. It computes the suspicious values again, one by one."""
-        shapes = {name: array.shape for name, array in arrays.items()}
-
-        def compute(name: str) -> np.ndarray | None:
-            try:
-                step = self._compile(program, [name], shapes, updates=False)
-                feeds = check_feeds({n: a for n, a in arrays.items() if n in {i.name for i in step.feeds}}, step.feeds)
-                return to_host(self._run(step, feeds, self._state(step, scope))[step.fetches[name]])
-            except NO_VALUE:
-                return None  # it needs the node that failed, or something that was not fed
-
         assembled = assemble(program, fetch)
-        specialise(assembled.model, shapes)
+        specialise(assembled.model, _shapes(arrays))
         infer_shapes(assembled.model)
-        return explained(error, program.model.graph, assembled, compute)
+        return explained(
+            error, program.model.graph, assembled, lambda names: self._computed(program, names, arrays, scope)
+        )
+
+    def _computed(
+        self, program: Program, names: Sequence[str], arrays: Mapping[str, np.ndarray], scope: Scope
+    ) -> dict[str, np.ndarray]:
+        """Return values of a step; none if they need a node that fails, or something that was not fed."""
+        try:
+            step = self._compile(program, names, _shapes(arrays), updates=False)
+            outputs = self._run(step, _fed(step, arrays), self._state(step, scope))
+        except NO_VALUE:
+            return {}
+        return {name: to_host(outputs[step.fetches[name]]) for name in names}
+
+    def _described(self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray], scope: Scope) -> str:
+        """Return what made infinity or NaN in a step, which runs again with probes."""
+        probed = assemble(program, fetch)
+        probes = add_probes(probed, program.outputs)
+        step = open_step(probed, _shapes(arrays), self.place, emulated=self._emulate, tiling_accum=self._tiling_accum)
+        state = self._state(step, scope)
+        flags = to_host(self._run(step, _fed(step, arrays), state)[probes.output])
+        given = {**_fed(step, arrays), **{name: to_host(value) for name, value in state.items()}}
+        graph = assemble(program, fetch).model.graph
+        return describe(graph, probes, flags, given, lambda names: self._computed(program, names, arrays, scope))
+
+    def _warn_of_skipped(
+        self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray], scope: Scope
+    ) -> None:
+        count = self._skipped[id(program)] = self._skipped.get(id(program), 0) + 1
+        why = self._described(program, fetch, arrays, scope) if count == 1 else "its values are not finite"
+        logger.warning("a step of %r is skipped, the %d. so far, and changes nothing: %s", program, count, why)
 
     def _warn_without_float16(self, program: Program, fed: Mapping[str, Any]) -> None:
         # A program without feeds is a startup program: it has no matrix products.
@@ -180,3 +222,12 @@ class StepExecutor:
         if names:
             step.session.run_with_iobinding(binding)
         return dict(zip(names, binding.get_outputs() if names else [], strict=True))
+
+
+def _shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}
+
+
+def _fed(step: CompiledStep, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    wanted = {info.name for info in step.feeds}
+    return check_feeds({name: array for name, array in arrays.items() if name in wanted}, step.feeds)

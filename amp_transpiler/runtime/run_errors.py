@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.assemble import Assembled
 from amp_transpiler.graph.origins import ONE_ELEMENT_KEY, scope_of
+from amp_transpiler.runtime.finite import Compute
 from amp_transpiler.runtime.index_checks import message
 from amp_transpiler.runtime.index_uses import index_uses
 from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
@@ -28,7 +27,10 @@ _NODE = re.compile(r"running \w+ node\. Name:'([^']*)'")
 
 
 def explained(
-    error: Exception, whole: ir.Graph, assembled: Assembled, compute: Callable[[str], np.ndarray | None]
+    error: Exception,
+    whole: ir.Graph,
+    assembled: Assembled,
+    compute: Compute,
 ) -> InputError | None:
     """Return an error that names the node that failed and, for indices, the first wrong one; None if it is unknown.
 
@@ -36,18 +38,18 @@ def explained(
         error: ONNX Runtime's.
         whole: the main graph of the program.
         assembled: the model of the step, as it was before it was lowered.
-        compute: name of a value -> its numbers in this run; None if they cannot be computed.
+        compute: see `Compute`.
     """
     graph, text = assembled.model.graph, str(error)
     for node in whole:  # the node itself need not be in the step: it is its gradient that fails
         if (meaning := node.metadata_props.get(ONE_ELEMENT_KEY)) and node.inputs[0] is not None:
-            value = compute(str(node.inputs[0].name))
+            value = compute([str(node.inputs[0].name)]).get(str(node.inputs[0].name))
             if value is not None and value.size != 1:
                 return InputError(meaning)
     if not any(sign in text.lower() for sign in _INDEX_SIGNS):
         return None
     for use, _ in index_uses(graph, frozenset(assembled.state)):
-        positions = compute(use.value)
+        positions = compute([use.value]).get(use.value)
         bad = None if positions is None else use.outside(positions)
         if positions is not None and bad is not None:
             return InputError(message(use, positions, bad))

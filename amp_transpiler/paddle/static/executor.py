@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from amp_transpiler.errors import InputError
+from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.framework.programs import default_main_program
-from amp_transpiler.runtime.executor import StepExecutor
+from amp_transpiler.runtime.executor import NotFinite, StepExecutor
+from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.gemm_options import TilingAccum
 from amp_transpiler.runtime.places import Place, default_place, to_host
 from amp_transpiler.runtime.scope import Scope, global_scope
@@ -52,6 +53,7 @@ class Executor:
         fetch_list: Sequence[Variable | str] | Variable | str | None = None,
         scope: Scope | None = None,
         return_numpy: bool = True,
+        not_finite: NotFinite | None = None,
     ) -> list[Any]:
         """Run a program once, replace the persistable values that it updates, and return what is fetched.
 
@@ -63,19 +65,28 @@ class Executor:
             fetch_list: variables or their names, or one of them alone. A persistable one has its value after the run.
             scope: where persistable values live; the global scope unless given.
             return_numpy: False for ONNX Runtime's values, left where they are.
+            not_finite: what happens if a value that replaces a persistable one, a loss, or a fetched value of the
+                forward pass is infinite or NaN. "allow": nothing; "skip": the scope stays as it was, all of the step's
+                updates are left out, and a warning says so; "stop": the scope stays as it was, and an error names the
+                first node that made it, after a second run that watches every value. Without it, "stop" if the flag
+                `FLAGS_check_nan_inf` is set, else "allow", which costs nothing. Gradients that a loss scale lets
+                overflow do not count: that step is the scaler's.
 
         Raises:
+            NotFiniteError: something is not finite, and the run was to stop then.
+            OptionError: `not_finite` is another word.
             InputError: a feed is missing, unknown or of a wrong shape or type; something fetched does not exist; a
                 value that the program reads is not in the scope yet.
             EnvironmentProblem: the place cannot be used; or `tiling_accum` is another one than an earlier CUDA
                 session's, or contradicts the environment variable ORT_CUDA_GEMM_OPTIONS.
         """
         program = default_main_program() if program is None else program
+        reaction = _reaction(not_finite)
         fetch = [_name(program, item) for item in _listed(fetch_list)]
         arrays = _arrays(program, feed or {})
         if not fetch and not program.updates:
             return []  # nothing to compute: an empty startup program, for one
-        found = self._steps.run(program, fetch, arrays, global_scope() if scope is None else scope)
+        found = self._steps.run(program, fetch, arrays, global_scope() if scope is None else scope, reaction)
         return [to_host(value) for value in found] if return_numpy else list(found)
 
     def close(self) -> None:
@@ -93,6 +104,14 @@ def _name(program: Program, item: Variable | str) -> str:
     if isinstance(item, (str, Variable)):
         return program.name_of(item)
     raise InputError(f"feed and fetch_list take variables and names, got {item!r}")
+
+
+def _reaction(not_finite: NotFinite | None) -> NotFinite:
+    if not_finite is None:
+        return "stop" if flag("FLAGS_check_nan_inf") else "allow"
+    if not_finite not in (words := get_args(NotFinite)):
+        raise OptionError(f"not_finite must be one of {', '.join(map(repr, words))}, got {not_finite!r}")
+    return not_finite
 
 
 def _arrays(program: Program, feed: Mapping[str, Any]) -> dict[str, np.ndarray]:

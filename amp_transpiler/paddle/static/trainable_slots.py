@@ -215,6 +215,6 @@ def weight_slot(value: ir.Value, tensor: ir.TensorProtocol, flow: WeightFlow) ->
     for one in flow.reads(value, tensor):
         slots = slots_of(one.node)
         test = slots.get(one.index, slots.get(_EVERY))
-        if test is not None and test(one):
+        if test is not None and test(one) and (one.is_moved or not _is_made_up(one)):
             return f"{one.node.op_type} '{one.node.name}' input {one.index}"
     return ""

@@ -77,6 +77,16 @@ IMAGES = {
         {"table": W(9, 4, 4), "at": np.arange(4)[:, None], "ax": np.array([0])},
         {"conv_w", "table"},
     ),
+    "standardised by a batch norm of ones": (
+        (
+            "v1 = Reshape(v, one_row) u = ReduceMean<axes=[0,2],keepdims=0>(v1) q = Mul(v1, v1) "
+            "s = ReduceMean<axes=[0,2],keepdims=0>(q) n = BatchNormalization(v1, val_8, val_12, u, s) "
+            "w = Reshape(n, four) h = Conv(x, conv_w) y = Conv(h, w)"
+        ),
+        {"v": W(4, 4, 1, 1), "val_8": np.ones(4, "f"), "val_12": np.zeros(4, "f")}
+        | {"one_row": np.array([1, 4, 4]), "four": np.array([4, 4, 1, 1])},
+        {"conv_w", "v"},
+    ),
     "an image that is prepared": (
         "a = Add(x, mean) i = Mul(a, inverse) c = Sub(i, shift) y = Conv(c, conv_w)",
         {"mean": W(1, 3, 1, 1), "inverse": W(3, 1, 1), "shift": W(1, 3, 1, 1)},
