@@ -350,12 +350,20 @@ class GraphBuilder:
     def _sum_to_at_run_time(self, x: ir.Value, like: ir.Value, low: bool) -> ir.Value:
         """`sum_to` for unknown shapes: sum over the axes where `like` is 1 and `x` is not, found at run time."""
         have, want = self.shape(x), self.shape(like)
-        missing = self.sub(self.op("Size", [have]), self.op("Size", [want]))
-        lead = self.op("ConstantOfShape", [self.unsqueeze(missing, [0])], {"value": ir.tensor(np.ones(1, np.int64))})
-        padded = self.concat([lead, want], 0)
+        padded = self._padded(
+            have, want, None if x.shape is None or like.shape is None else len(x.shape) - len(like.shape)
+        )
         repeated = self.op("Not", [self.op("Equal", [padded, have])])
         axes = self.reshape(self.op("NonZero", [repeated]), [-1])
         return self.reshape_like(self.reduce("ReduceSum", x, axes, low=low), like)
+
+    def _padded(self, have: ir.Value, want: ir.Value, missing: int | None) -> ir.Value:
+        """Return the shape `want` with as many ones before it as it lacks dimensions of `have`, None for unknown."""
+        if missing is not None:  # written so that inference sees one length: ONNX Runtime is wrong about the other form
+            return self.concat([self.constant(np.ones(missing, np.int64)), want], 0) if missing else want
+        count = self.sub(self.op("Size", [have]), self.op("Size", [want]))
+        ones = {"value": ir.tensor(np.ones(1, np.int64))}
+        return self.concat([self.op("ConstantOfShape", [self.unsqueeze(count, [0])], ones), want], 0)
 
     # Matrices.
 

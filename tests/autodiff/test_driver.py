@@ -64,6 +64,14 @@ def test_a_symbolic_batch_is_summed_over():
     assert shapes["grad_c"] == [1, 3]
 
 
+@pytest.mark.parametrize("bias", ["1,K,2", "K,2"])
+def test_sizes_of_other_names_are_compared_at_run_time(bias):
+    text = graph(f"float[N,M,2] x, float[{bias}] b", "y = Add(x, b)")
+    lead = (1,) if bias.startswith("1") else ()
+    for size in (3, 1):  # equal, and broadcast
+        check_by_differences(text, {"x": some(4, 3, 2), "b": some(*lead, size, 2)})
+
+
 def test_nothing_passes_a_stop():
     model, values = loaded(graph("float[3] x", "m = Mul(x, x) y = Add(m, x)", outputs="float[3] y"))
     builder = GraphBuilder(model)
