@@ -2,7 +2,7 @@
 
 bfloat16 came to Conv at opset 22, where MaxPool, Dropout and others lose their CUDA kernels (`targets/kernel_table.py`
 says why). So a higher opset is taken only if more computing nodes can be low there, and no node loses its kernel but
-those that can be written in operators that keep theirs (`passes/equivalents.py`).
+those that can be written in operators that keep theirs (`passes/rewrite_equivalents.py`).
 """
 
 from __future__ import annotations
