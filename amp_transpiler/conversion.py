@@ -23,6 +23,7 @@ from amp_transpiler.graph.training_info import merge, split
 from amp_transpiler.graph.training_step import UPDATES_KEY
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
+from amp_transpiler.graph.view.outline import outline
 from amp_transpiler.graph.walk import WIDENED, all_nodes
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
 from amp_transpiler.passes.clean_casts import CleanCasts
@@ -140,6 +141,7 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     check_forms(model, source)
     program.notes += PassManager(_source_passes(program), typed=False)(model).notes
     propagate_types(model)
+    program.before = outline(model.graph, program.persistables, program.outputs)
     if fault := next(faults(model), None):
         raise ModelError(f"{source}: the model is invalid as it is, before any conversion: {fault}")
     if policy.widens and not program.has_variables:  # what users cast there stays

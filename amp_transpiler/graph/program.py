@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -26,11 +27,15 @@ from amp_transpiler.graph.roles import ROLE_KEY, Role
 from amp_transpiler.graph.shape_inference import add_shapes
 from amp_transpiler.graph.training_info import Merged, attach
 from amp_transpiler.graph.training_step import TrainingStep
+from amp_transpiler.graph.view.draw import draw, notebook_view
+from amp_transpiler.graph.view.outline import Outline, outline, typed
+from amp_transpiler.graph.view.text import program_text
 
 __all__ = ["TRAINING_IR", "TRAINING_OPSET", "Persistable", "Program", "Variable", "install"]
 
 TRAINING_OPSET = 21  # the last with CUDA kernels for MaxPool and Dropout; bfloat16 programs are raised by `decorate`
 TRAINING_IR = 10
+_PRINTED = 200  # lines of each part of a printed program
 
 
 @dataclasses.dataclass(slots=True)
@@ -76,6 +81,7 @@ class Program:
         step: the state of a training step that was found in a loaded model; None: none was looked for or found.
         training_info: the training algorithms that the model carries beside its graph.
         merged: how to take the graph apart again, while the algorithms are part of it.
+        before: the graph before its last conversion, without weights, to be drawn.
         is_built: whether it began empty, and not as a loaded model.
         random_seed: determines initial values and Dropout masks; 0 for that of `amp_transpiler.seed`.
         version: grows with every edit.
@@ -94,6 +100,7 @@ class Program:
         self.step: TrainingStep | None = None
         self.training_info: tuple[onnx.TrainingInfoProto, ...] = ()
         self.merged: Merged | None = None
+        self.before: Outline | None = None
         self.random_seed = 0
         self.is_built = model is None
         self.version = 0
@@ -107,6 +114,50 @@ class Program:
     def __repr__(self) -> str:
         origin = self.source or self.model.graph.name or "in memory"
         return f"Program({str(origin)!r}, {self.model.graph.num_nodes()} nodes)"
+
+    def __str__(self) -> str:
+        return self.to_text(_PRINTED)
+
+    def to_text(self, limit: int | None = None) -> str:
+        """Return the program as text: values with types and shapes, nodes with precision, casts, regions and roles.
+
+        Args:
+            limit: the most lines of each part, such as nodes or constants; None for all. `print(program)` shows 200.
+        """
+        return program_text(self, limit)
+
+    def outline(self) -> Outline:
+        """Return the graph without its weights, for drawings."""
+        return outline(typed(self.model).graph, self.persistables, self.outputs)
+
+    def draw(
+        self,
+        path: str | os.PathLike[str],
+        before: Program | None = None,
+        *,
+        whole: bool = False,
+        limit: int | None = 1000,
+    ) -> None:
+        """Draw the graph before and after its last conversion side by side; it alone if it was not converted.
+
+        Low nodes, float32 nodes and casts have colours of their own; what a region keeps is dashed. graphviz draws if
+        it is installed.
+
+        Args:
+            path: the file to write: `.svg`, or `.dot` for graphviz's language.
+            before: another program to draw on the left.
+            whole: with the backward pass and the optimizer of a training step; else its forward pass.
+            limit: the most nodes of each graph: the first ones are drawn. None for all.
+
+        Raises:
+            OptionError: the file has another ending.
+            OutputError: it cannot be written.
+        """
+        left = self.before if before is None else before.outline()
+        draw(path, left, self.outline(), whole=whole, limit=limit)
+
+    def _repr_html_(self) -> str:
+        return notebook_view(self.before, self.outline(), str(self))
 
     @property
     def is_training(self) -> bool:
@@ -270,6 +321,7 @@ class Program:
         copy.step = self.step
         copy.training_info = self.training_info
         copy.merged = self.merged
+        copy.before = self.before
         copy.random_seed = self.random_seed
         copy.is_built = self.is_built
         copy.used_names = set(self.used_names)

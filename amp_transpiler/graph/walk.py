@@ -11,6 +11,7 @@ from amp_transpiler.ops.names import is_standard
 
 __all__ = [
     "GRAPHS",
+    "INSERTED",
     "WIDENED",
     "ControlPort",
     "Scope",
@@ -23,6 +24,7 @@ __all__ = [
     "scopes",
 ]
 
+INSERTED = "amp_transpiler.inserted"  # key in `Node.meta` of casts that a conversion put in; not written to files
 WIDENED = (
     "amp_transpiler.widened"  # key in `Node.meta`: the 16-bit format that a node computed in; not written to files
 )

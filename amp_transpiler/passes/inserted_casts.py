@@ -5,11 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.walk import Use
+from amp_transpiler.graph.walk import INSERTED, Use
 
 __all__ = ["INSERTED", "add_cast", "redirect", "rename_output"]
-
-INSERTED = "amp_transpiler.inserted"  # key in `Node.meta` of casts put in here; not written to files
 
 
 def add_cast(value: ir.Value, dtype: ir.DataType, suffix: str, names: NameAllocator) -> ir.Value:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import os
 from typing import TYPE_CHECKING, Literal
 
-from amp_transpiler.errors import visible
+from amp_transpiler.errors import InputError, visible
 from amp_transpiler.report.steps import StepsComparison
 from amp_transpiler.report.verdict import Verdict
 
@@ -182,6 +183,21 @@ class Report:
         done = "copied" if self.is_copy else nodes
         place = "" if self.destination is None else f" -> {visible(self.destination, 80)}"
         return f"<Report of {visible(self.source, 80)}{place}, {self.asked}: {done}; {visible(self.verdict)}>"
+
+    def draw(self, path: str | os.PathLike[str]) -> None:
+        """Draw the program before and after the conversion side by side; see `Program.draw`.
+
+        Args:
+            path: the file to write: `.svg`, or `.dot` for graphviz's language.
+
+        Raises:
+            InputError: there is no converted program, since the source was copied.
+            OptionError: the file has another ending.
+            OutputError: it cannot be written.
+        """
+        if self.program is None:
+            raise InputError("report.draw: nothing was converted; draw the source with amp.load(path).draw(...)")
+        self.program.draw(path)
 
     def _repr_html_(self) -> str:
         # By name, because that module imports this one.

@@ -319,9 +319,9 @@ def _tell(program: Program, choice: _Choice) -> None:
     for name, persistable in program.persistables.items():
         kind = persistable.kind if persistable.kind != "parameter" else "trained" if persistable.trainable else "frozen"
         of_kind.setdefault(kind, []).append(name)
-    logger.info("%s: parameters that are trained: %s", program, _listed(of_kind["trained"], choice.slots))
-    logger.info("%s: parameters that are frozen: %s", program, _listed(of_kind["frozen"], choice.slots))
-    logger.info("%s: running statistics: %s", program, _listed(of_kind["statistic"], {}))
+    logger.info("%r: parameters that are trained: %s", program, _listed(of_kind["trained"], choice.slots))
+    logger.info("%r: parameters that are frozen: %s", program, _listed(of_kind["frozen"], choice.slots))
+    logger.info("%r: running statistics: %s", program, _listed(of_kind["statistic"], {}))
     program.notes.append(
         f"{len(of_kind['trained'])} parameters are trained, {len(of_kind['frozen'])} are frozen, "
         f"{len(of_kind['statistic'])} running statistics are kept"

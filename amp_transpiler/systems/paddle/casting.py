@@ -100,6 +100,7 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, policy: Policy, 
         install(given.model, work.model)
         given.touch()
         given.notes = work.notes
+        given.before = work.before
         given.source = None
     return converted
 

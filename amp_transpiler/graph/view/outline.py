@@ -1,0 +1,166 @@
+"""An outline of a graph: what a drawing shows of it, without its weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.dtypes import AMP_DTYPES, LOW_DTYPES, dtype_name
+from amp_transpiler.graph.regions import REGION_KEY
+from amp_transpiler.graph.roles import Role, role_of
+from amp_transpiler.graph.shape_inference import infer_shapes
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.walk import INSERTED, bodies, has_bodies
+from amp_transpiler.ops.names import is_standard, operator_name
+
+__all__ = ["Outline", "OutlineNode", "marks_of", "outline", "precision_of", "type_text", "typed"]
+
+_INFERRED = 2000  # nodes; more take seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OutlineNode:
+    """A node of the main graph.
+
+    Attributes:
+        operator: its operator's name.
+        name: its name, or that of its first output.
+        inputs: names of the values that it and its bodies read from the main graph.
+        outputs: names of its results.
+        precision: see `precision_of`.
+        role: its part of a training step.
+        marks: see `marks_of`.
+    """
+
+    operator: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    precision: str
+    role: Role
+    marks: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outline:
+    """A graph without its weights.
+
+    Attributes:
+        nodes: the nodes, in the order of execution.
+        inputs: names of the graph's inputs, without those that hold values of a scope.
+        outputs: names of its outputs.
+        types: value -> type and shape, in words.
+    """
+
+    nodes: tuple[OutlineNode, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: dict[str, str]
+
+    def forward(self) -> Outline:
+        """Return the forward pass alone; all of it if nothing else is there."""
+        kept = tuple(node for node in self.nodes if node.role == "forward")
+        return self if len(kept) == len(self.nodes) else dataclasses.replace(self, nodes=kept)
+
+
+def outline(graph: ir.Graph, held: Iterable[str] = (), outputs: Iterable[str] = ()) -> Outline:
+    """Return the outline of a graph.
+
+    Args:
+        graph: the graph.
+        held: inputs that hold values of a scope: parameters and state.
+        outputs: values that are outputs besides the graph's own.
+    """
+    types: dict[str, str] = {}
+    shapes: dict[object, str] = {}  # equal types share one text
+    nodes = []
+    own = set(held)
+    for value in graph.inputs:
+        _remember(value, types, shapes)
+    for node in graph:
+        read = dict.fromkeys([str(value.name) for value in _reads(node)])
+        for value in node.outputs:
+            _remember(value, types, shapes)
+        made = tuple(value.name for value in node.outputs if value.name)
+        name = node.name or (made[0] if made else "")
+        role = role_of(node)
+        nodes.append(
+            OutlineNode(operator_name(node), name, tuple(read), made, precision_of(node), role, marks_of(node))
+        )
+    inputs = tuple(str(value.name) for value in graph.inputs if value.name not in own and not value.is_initializer())
+    names = dict.fromkeys((*(str(value.name) for value in graph.outputs), *outputs))
+    return Outline(tuple(nodes), inputs, tuple(names), types)
+
+
+def typed(model: ir.Model) -> ir.Model:
+    """Return the model, or a copy with types and shapes inferred if it leaves some open and is of moderate size."""
+    found = (value for node in model.graph for value in node.outputs)
+    if model.graph.num_nodes() > _INFERRED or all(v.type is not None and v.shape is not None for v in found):
+        return model
+    try:
+        copy = model.clone()
+    except RuntimeError:  # the nodes are not in their order: it is shown as it is
+        return model
+    propagate_types(copy)
+    infer_shapes(copy)
+    return copy
+
+
+def _remember(value: ir.Value, types: dict[str, str], shapes: dict[object, str]) -> None:
+    key = type(value.type), value.dtype, None if value.shape is None else value.shape.dims
+    text = shapes.get(key) if value.dtype is not None else None
+    if text is None:
+        text = shapes[key] = type_text(value)
+    types[str(value.name)] = text
+
+
+def _reads(node: ir.Node) -> list[ir.Value]:
+    """Return the values that a node and its bodies read from the graph that the node is in."""
+    read = [value for value in node.inputs if value is not None]
+    if has_bodies(node):
+        for _, body in bodies(node):
+            inner = (value for inside in body.all_nodes() for value in inside.inputs)
+            read += [v for v in (*inner, *body.outputs) if v is not None and v.graph is node.graph]
+    return read
+
+
+def precision_of(node: ir.Node) -> str:
+    """Return in what a node computes: `float16`, `bfloat16`, `float32`, `cast`, or nothing if no float is involved.
+
+    A cast between floats is a `cast`. A node with bodies has no precision of its own.
+    """
+    if has_bodies(node):
+        return ""
+    made = [value.dtype for value in node.outputs if value.dtype in AMP_DTYPES]
+    read = [value.dtype for value in node.inputs if value is not None and value.dtype in AMP_DTYPES]
+    if made and read and node.op_type == "Cast" and is_standard(node):
+        return "cast"
+    found = made or read
+    dtype = next((dtype for dtype in found if dtype in LOW_DTYPES), found[0] if found else None)
+    return "" if dtype is None else dtype_name(dtype)
+
+
+def marks_of(node: ir.Node) -> str:
+    """Return what else is known about a node: role, regions, whether a conversion put it in; with commas."""
+    role, region = role_of(node), node.metadata_props.get(REGION_KEY, "")
+    marks: list[str] = [] if role == "forward" else [role]
+    marks += [f"in {kind}" for kind in dict.fromkeys(region.split(";")) if kind]
+    if INSERTED in node.meta:
+        marks.append("inserted")
+    return ", ".join(marks)
+
+
+def type_text(value: ir.Value) -> str:
+    """Return type and shape of a value: `float16[n, 4]`, `float32[]`; `?` for what is not known."""
+    if value.type is None:
+        kind = "?"
+    elif isinstance(value.type, ir.TensorType):
+        kind = dtype_name(value.type.dtype)
+    else:
+        kind = str(value.type)
+    if value.shape is None:
+        return kind
+    sizes = (size if isinstance(size, int) else size.value if size.value is not None else "?" for size in value.shape)
+    return f"{kind}[{', '.join(map(str, sizes))}]"
