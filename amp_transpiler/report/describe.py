@@ -38,7 +38,7 @@ def describe_source(
     """
     opset, weights = opset_of(source.model, ""), sum(tensor_bytes(source.model))
     return Report(
-        str(source.source or source),
+        repr(source) if source.source is None else str(source.source),
         level,
         policy.low.name,
         policy.target.name,

@@ -114,6 +114,11 @@ def test_names_that_a_terminal_cannot_show_are_escaped():
     assert max(map(len, lines_of(program))) < 250
 
 
+def test_a_report_names_a_program_in_short():
+    report = amp.transpile(loaded(), verify=False)
+    assert report.source == "Program('agraph', 3 nodes)"
+
+
 def long_model(nodes):
     calls = " ".join(f"v{i + 1} = Relu (v{i})" for i in range(nodes))
     return parse(f"(float[4] v0) => (float[4] v{nodes}) {{ {calls} }}")
