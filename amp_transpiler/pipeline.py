@@ -202,8 +202,8 @@ def transpile(
     basis: Basis | None = None
     ranges = RangeFaults(chosen.low, strict=chosen.strict_ranges)
     with clock.phase("prepare"):
-        chosen = _prepare(program, chosen, ranges, report)
-        needless = adds_nothing(program, chosen, ranges, report.opset[0])
+        chosen, is_changed = _prepare(program, chosen, ranges, report)
+        needless = None if is_changed else adds_nothing(program, chosen, ranges, report.opset[0])
     if needless is not None:
         return _left_alone(report, given, needless, None if isinstance(dst, DefaultPlace) else destination, clock)
     if verify:
@@ -247,13 +247,17 @@ def _basis_of_file(given: Program, program: Program, basis: Basis | None) -> Bas
     return None if basis is None else basis.without_algorithms(given)
 
 
-def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Report) -> Policy:
-    """Prepare a program, and give its training step what it needs in lower precision; return the policy for it."""
+def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Report) -> tuple[Policy, bool]:
+    """Prepare a program, and give its training step what it needs in lower precision.
+
+    Returns:
+        The policy for it, and whether it got anything.
+    """
     prepare(program, policy, ranges)
     warnings = tuple(policy.wishes.warnings(program.step, policy.low.name))
     aided = add_training_aids(program, policy)
     report.warnings = (*warnings, *aided.warnings)
-    return aided.policy
+    return aided.policy, aided.changed
 
 
 def _with_its_outputs(program: Program) -> Program:

@@ -128,3 +128,46 @@ def test_what_cannot_be_proven_linear_is_converted_without_scaling():
     report = amp.transpile(model, inputs=samples(step), level="O2", loss_scaling=True)
     assert any("Tanh 'TheClip'" in warning and "not scaled" in warning for warning in report.warnings)
     assert len(report.program.model.graph.inputs) == len(model.graph.input)
+
+
+def test_a_step_that_is_low_already_gets_its_loss_scaled(tmp_path):
+    step = by_hand("mlp", "sgd", 1e-3)
+    amp.transpile(step.model, tmp_path / "low.onnx", inputs=samples(step), level="O2", keep_io_types=False)
+    report = amp.transpile(tmp_path / "low.onnx", level="O2", keep_io_types=False, loss_scaling=True, verify=False)
+    assert_valid(report.program)
+    assert report.program.step.loss_scale == "loss_scaling"
+    masters = {state.input: state.master for state in report.states if state.master}
+    assert masters.keys() == set(step.parameters)
+    start = {**step.start, **{master: step.start[name] for name, master in masters.items()}}
+    end, history = train(report.program, report.states, start, step.data(3), 20)
+    exact, _ = train(amp.load(step.model), step.states, step.start, step.data(3), 20)
+    assert history[-1]["num_good_steps_new"] == 20
+    expected = way(step.start, exact, masters)
+    moved = way(step.start, {name: end[master] for name, master in masters.items()}, masters)
+    assert np.linalg.norm(moved - expected) < 0.02 * np.linalg.norm(expected)
+
+
+OLD = """
+<ir_version: 8, opset_import: ["": {opset}]>
+step (float[8,4] x, float[8,2] t, float[4,2] w) => (float[4,2] w_new)
+<float rate = {{0.001}}, float share = {{0.125}}> {{
+    y = MatMul (x, w)
+    d = Sub (y, t)
+    dy = Mul (d, share)
+    xt = Transpose <perm = [1, 0]> (x)
+    g = MatMul (xt, dy)
+    change = Mul (g, rate)
+    w_new = Sub (w, change)
+}}"""
+
+
+@pytest.mark.parametrize("opset", [9, 11, 13, 22])
+def test_old_and_new_opsets(opset):
+    model = onnx.parser.parse_model(OLD.format(opset=opset))
+    generator = np.random.default_rng(0)
+    shapes = {"x": (8, 4), "t": (8, 2), "w": (4, 2)}
+    given = {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    report = amp.transpile(model, inputs=given, opset=opset, level="O2", keep_io_types={"w": "low"}, loss_scaling=True)
+    assert_valid(report.program)
+    assert report.opset == (opset, opset)
+    assert [state.role for state in report.states] == ["parameter", "counter", "counter", "counter", "moment"]

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 
+from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.training_step import UPDATES_KEY, TrainingStep
 from amp_transpiler.passes.manager import run_pass
@@ -26,10 +27,12 @@ class Aided:
 
     Attributes:
         policy: how to convert it.
+        changed: whether the program was changed.
         warnings: sentences for the report.
     """
 
     policy: Policy
+    changed: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -40,21 +43,30 @@ def add_training_aids(program: Program, policy: Policy) -> Aided:
         program: a prepared program; its `step`, its notes and its record of states change with it.
         policy: what becomes low, and what the user wishes of the step.
     """
-    if program.step is None:
+    before = program.step
+    if before is None or policy.low is FLOAT32:
         return Aided(policy)
-    warnings = _scale_loss(program, program.step) if policy.wishes.loss_scaling else ()
-    if not policy.low_io:
-        return Aided(policy, warnings)
+    warnings = _scale_loss(program, before) if policy.wishes.loss_scaling else ()
+    if policy.low_io:
+        policy, more = _make_low(program, policy)
+        warnings += more
+    return Aided(policy, program.step is not before, warnings)
+
+
+def _make_low(program: Program, policy: Policy) -> tuple[Policy, tuple[str, ...]]:
+    """Give the parameters that become low masters; return the policy with what becomes low, and warnings."""
+    assert program.step is not None
     found = choose_low_states(program.model.graph, program.step, policy.low_io)
     program.notes += found.notes
+    made_low = dataclasses.replace(policy, low_io=found.low_io)
     if policy.wishes.master_weights is False:
-        warnings += found.without_masters()
-    elif found.parameters:
+        return made_low, found.without_masters()
+    if found.parameters:
         made = run_pass(InsertMasters(program.step, found.parameters), program.model)
         if made.modified:
             _record(program, made.step)
             program.notes.append(f"float32 master weights, as inputs and outputs: {made.count}")
-    return Aided(dataclasses.replace(policy, low_io=found.low_io), warnings)
+    return made_low, ()
 
 
 def _scale_loss(program: Program, step: TrainingStep) -> tuple[str, ...]:
