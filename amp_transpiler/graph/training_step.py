@@ -43,12 +43,15 @@ class TrainingStep:
         states: parameters first, in the order of the graph's inputs.
         gradients: name of a parameter's input -> names of the values in which the backward pass hands its gradient to
             the optimizer; several if it adds them up there.
+        inner: names of the values that are states again after an update inside the step, at which it takes another
+            gradient.
         loss_scale: name of the input that holds the loss scale, if the step scales its gradients; empty: it does not.
     """
 
     states: tuple[State, ...]
     gradients: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     loss_scale: str = ""
+    inner: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> tuple[State, ...]:

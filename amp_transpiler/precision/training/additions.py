@@ -57,10 +57,11 @@ def _with_loss_scale(graph: ir.Graph, step: TrainingStep, outputs: Mapping[str, 
         own = {made[name] for name in step.gradients.get(state.input, ()) if name in made}
         if gradients and value in ancestors(gradients) and (gradients | own).isdisjoint(_numbers_above(new)):
             role = dataclasses.replace(state, role="counter")
-            return TrainingStep(
-                (*(other for other in step.states if other is not state), role),
-                {name: names for name, names in step.gradients.items() if name != state.input},
-                state.input,
+            return dataclasses.replace(
+                step,
+                states=(*(other for other in step.states if other is not state), role),
+                gradients={name: names for name, names in step.gradients.items() if name != state.input},
+                loss_scale=state.input,
             )
     return step
 

@@ -7,6 +7,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.precision.training.dataflow import reads
+from amp_transpiler.precision.training.operators import is_elementwise, is_movement
 
 __all__ = ["mark_optimizer"]
 
@@ -14,17 +15,30 @@ __all__ = ["mark_optimizer"]
 def mark_optimizer(model: ir.Model, step: TrainingStep) -> int:
     """Give the nodes between the gradients and the new state the optimizer's role; return how many.
 
-    What the gradients themselves are computed from keeps its role, even if an update reads it as well.
+    What the gradients themselves are computed from keeps its role, even if an update reads it as well, other than
+    updates inside the step.
     """
     borders = {name for names in step.gradients.values() for name in names}
     values = {str(output.name): output for node in model.graph for output in node.outputs}
     outputs = {str(value.name): value for value in model.graph.outputs}
     kept = _producers_above([values[name] for name in borders if name in values], set())
     updates = [outputs[state.output] for state in step.states if state.output in outputs]
-    found = _producers_above(updates, kept)
+    found = _producers_above(updates, kept) | _arithmetic_above([values[name] for name in step.inner])
     for node in found:
         node.metadata_props[ROLE_KEY] = "optimize"
     return len(found)
+
+
+def _arithmetic_above(values: list[ir.Value]) -> set[ir.Node]:
+    """Return the elementwise operators and movement right above `values`."""
+    pending, found = list(values), set[ir.Node]()
+    while pending:
+        node = pending.pop().producer()
+        if node is None or node in found or not (is_elementwise(node) or is_movement(node)):
+            continue
+        found.add(node)
+        pending.extend(reads(node))
+    return found
 
 
 def _producers_above(values: list[ir.Value], stop: set[ir.Node]) -> set[ir.Node]:

@@ -69,6 +69,7 @@ class Proofs:
         data: the values that depend on data.
         readers: input -> its readers.
         found: input -> the proofs of its gradients.
+        inner: values that are states again after an update, and have a gradient taken at them.
     """
 
     def __init__(self, flow: Dataflow, pairs: Mapping[ir.Value, ir.Value], carried: Mapping[ir.Value, Carried]) -> None:
@@ -81,14 +82,14 @@ class Proofs:
         self.data = data_values(flow, pairs)
         self.readers: dict[ir.Value, list[Reader]] = {}
         self.found: dict[ir.Value, list[Proof]] = {}
-        updated: set[ir.Value] = set()
+        self.inner: set[ir.Value] = set()
         for _ in range(_MOST_INNER_STEPS):
-            self._read(updated)
+            self._read(self.inner)
             self.found = {value: proofs for value in pairs if (proofs := list(self._proofs(value)))}
-            more = self._inner_updates() - updated
+            more = self._inner_updates() - self.inner
             if not more:
                 break
-            updated |= more
+            self.inner |= more
         if all(proof.is_table for proofs in self.found.values() for proof in proofs):
             self._ask_for_more()
 

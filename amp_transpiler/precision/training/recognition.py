@@ -131,6 +131,7 @@ class _Search:
         self._carried: dict[ir.Value, Carried] = {value: carry(self._flow, value) for value in given}
         self._pairs = dict(given) | self._matched(possible)
         self._borders: set[ir.Value] = set()
+        self._inner: set[ir.Value] = set()
         self._parameters: dict[ir.Value, _Parameter] = {}
         self._above: set[ir.Value] = set()
         self._below: dict[ir.Value, int] = {}
@@ -181,7 +182,8 @@ class _Search:
         roles = ("parameter", "moment", "statistic", "counter")
         states.sort(key=lambda state: (roles.index(state.role), order.get(state.input, -1)))
         gradients = {str(value.name): tuple(found.gradients) for value, found in self._parameters.items()}
-        return TrainingStep(tuple(states), gradients)
+        inner = tuple(sorted(str(value.name) for value in self._proofs.inner | self._inner))
+        return TrainingStep(tuple(states), gradients, inner=inner)
 
     def _last(self, borders: Iterable[ir.Value]) -> list[ir.Value]:
         """Return the values that no other of them is computed from."""
@@ -212,6 +214,9 @@ class _Search:
         if not readers:
             return
         ends = entries(self._flow, output, value, inside)
+        before = {end for end in ends if self._carried[value].get(end) == 0}  # the state after an inner update
+        self._inner |= before
+        ends -= before
         hits = [end for end in ends if self._proofs.depends_on(end, readers)]
         if value in self._parameters:
             hits = [end for end in hits if end not in below]
