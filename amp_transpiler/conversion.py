@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import onnx_ir as ir
@@ -40,7 +40,7 @@ from amp_transpiler.passes.limit_opset import LimitOpset
 from amp_transpiler.passes.manager import Pass, PassManager, run_pass
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.raise_opset import RaiseOpset
-from amp_transpiler.passes.release_initializers import ReleaseInitializers
+from amp_transpiler.passes.release_initializers import ReleaseInitializers, ReleaseNamed, lists_every_initializer
 from amp_transpiler.passes.rewrite_equivalents import has_equivalent
 from amp_transpiler.passes.set_ir_version import SetIrVersion
 from amp_transpiler.passes.skip_identities import SkipIdentities
@@ -61,7 +61,7 @@ from amp_transpiler.precision.opset_choice import (
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.refitting import refitting_note
-from amp_transpiler.precision.training import find_training_step, mark_optimizer, with_additions
+from amp_transpiler.precision.training import find_training_step, mark_optimizer, possible_states, with_additions
 from amp_transpiler.targets.kernel_table import is_within
 
 __all__ = ["Conversion", "adds_nothing", "convert", "fitted", "prepare", "prepare_and_convert"]
@@ -139,8 +139,11 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     model, source = program.model, str(program.source or "the model")
     program.notes += PassManager([InlineFunctions(), ImportDomains()], typed=False)(model).notes
     check_forms(model, source)
-    program.notes += PassManager(_source_passes(program), typed=False)(model).notes
+    listed = possible_states(model) if lists_every_initializer(model) else frozenset()
+    program.notes += PassManager(_source_passes(program, listed), typed=False)(model).notes
     propagate_types(model)
+    if listed:
+        _release_all_but_states(program, policy, listed)
     program.before = outline(model.graph, program.persistables, program.outputs)
     if fault := next(faults(model), None):
         raise ModelError(f"{source}: the model is invalid as it is, before any conversion: {fault}")
@@ -161,6 +164,13 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         raise OptionError(f"opset {policy.opset} does not do for {source}: {error}") from error
     if not program.is_training:
         _recognise(program, policy)
+
+
+def _release_all_but_states(program: Program, policy: Policy, listed: Collection[str]) -> None:
+    """Make the initializers that turn out to be no states constants after all."""
+    step = find_training_step(program.model, policy.wishes.state, _recorded_updates(program))
+    states = set() if step is None else set(step.bindings)
+    ReleaseNamed(set(listed) - states)(program.model)
 
 
 def _recognise(program: Program, policy: Policy) -> None:
@@ -199,10 +209,15 @@ def _widen(program: Program, policy: Policy) -> None:
         program.notes += refitting_note(widened.constants, policy.low)
 
 
-def _source_passes(program: Program) -> list[Pass[Any]]:
-    """Turn what was loaded into plain operators and constants. Its own types may still be wrong."""
+def _source_passes(program: Program, listed: Collection[str] = ()) -> list[Pass[Any]]:
+    """Turn what was loaded into plain operators and constants. Its own types may still be wrong.
+
+    Args:
+        program: the program.
+        listed: names of initializers that may be states, and so no constants.
+    """
     return [
-        ReleaseInitializers(),
+        ReleaseInitializers(keep=listed),
         UnifyConstants(),
         SkipIdentities(keep=program.has_variables),
         *(() if program.has_variables else (FoldKnownSizes(),)),

@@ -24,7 +24,7 @@ from amp_transpiler.passes.training.aids import add_training_aids
 from amp_transpiler.precision.limits import Mismatch, Tolerance, with_limits
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
-from amp_transpiler.precision.training import TrainingWishes
+from amp_transpiler.precision.training import NO_STATE, TrainingWishes, holds_gradients
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report, Verdict
 from amp_transpiler.report.clock import Clock, Progress
@@ -255,6 +255,8 @@ def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Repo
     """
     prepare(program, policy, ranges)
     warnings = tuple(policy.wishes.warnings(program.step, policy.low.name))
+    if program.step is None and not program.is_training and holds_gradients(program.model):
+        warnings += (NO_STATE,)
     aided = add_training_aids(program, policy)
     report.warnings = (*warnings, *aided.warnings)
     return aided.policy, aided.changed

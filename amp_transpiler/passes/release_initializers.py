@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from amp_transpiler.passes.manager import Pass, PassResult
 
-__all__ = ["ReleaseInitializers"]
+__all__ = ["ReleaseInitializers", "ReleaseNamed", "lists_every_initializer"]
 
 _LAST_IR_WITH_INITIALIZERS_AS_INPUTS = 3
+
+
+def lists_every_initializer(model: ir.Model) -> bool:
+    """Whether the IR version made every initializer an input, so that being one says nothing."""
+    return model.ir_version <= _LAST_IR_WITH_INITIALIZERS_AS_INPUTS
 
 
 class ReleaseInitializers(Pass[PassResult]):
     """Takes initializers off the list of inputs where the file's format put them there; counts them.
 
     1. Up to IR version 3 every initializer had to be listed as an input, so the list says nothing: the initializers
-       become constants, and the IR version becomes 4, the first to allow that.
+       become constants, and the IR version becomes 4, the first to allow that. Those in `keep` stay inputs: a training
+       step replaces its states.
     2. From version 4 on a listed initializer is a default that callers may override. It is left alone, with a note,
        since its owner may not know that this keeps it float32.
+
+    Args:
+        keep: names of the inputs to keep.
     """
+
+    def __init__(self, keep: Collection[str] = ()) -> None:
+        self._keep = keep
 
     def call(self, model: ir.Model) -> PassResult:
         listed = [value for value in model.graph.inputs if value.is_initializer()]
-        if model.ir_version <= _LAST_IR_WITH_INITIALIZERS_AS_INPUTS:
+        if lists_every_initializer(model):
+            listed = [value for value in listed if value.name not in self._keep]
             for value in listed:
                 model.graph.inputs.remove(value)
             old, model.ir_version = model.ir_version, _LAST_IR_WITH_INITIALIZERS_AS_INPUTS + 1
@@ -33,3 +48,20 @@ class ReleaseInitializers(Pass[PassResult]):
             "cast at run time; export without keep_initializers_as_inputs to have them converted"
         )
         return PassResult(model, modified=False, notes=(note,) if listed else ())
+
+
+class ReleaseNamed(Pass[PassResult]):
+    """Takes the named initializers off the list of inputs: they become constants; counts them.
+
+    Args:
+        names: their names.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+
+    def call(self, model: ir.Model) -> PassResult:
+        listed = [value for value in model.graph.inputs if value.is_initializer() and value.name in self._names]
+        for value in listed:
+            model.graph.inputs.remove(value)
+        return PassResult(model, modified=bool(listed), count=len(listed))

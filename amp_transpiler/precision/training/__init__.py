@@ -2,7 +2,15 @@
 
 from amp_transpiler.precision.training.additions import with_additions
 from amp_transpiler.precision.training.marking import mark_optimizer
-from amp_transpiler.precision.training.recognition import find_training_step
-from amp_transpiler.precision.training.wishes import TrainingWishes
+from amp_transpiler.precision.training.recognition import find_training_step, holds_gradients, possible_states
+from amp_transpiler.precision.training.wishes import NO_STATE, TrainingWishes
 
-__all__ = ["TrainingWishes", "find_training_step", "mark_optimizer", "with_additions"]
+__all__ = [
+    "NO_STATE",
+    "TrainingWishes",
+    "find_training_step",
+    "holds_gradients",
+    "mark_optimizer",
+    "possible_states",
+    "with_additions",
+]

@@ -22,9 +22,12 @@ from amp_transpiler.precision.training.operators import (
     kind,
 )
 
-__all__ = ["Carried", "carry"]
+__all__ = ["NO_UPDATE", "Carried", "carry"]
 
 _OTHER_FUNCTION = 2
+NO_UPDATE = 3
+"""Cost from which on a result is no longer its operand plus something: multiplied by what depends on data."""
+
 _MOST_STEPS = 4000  # no optimizer is as long; a hidden state on its way through a network may be
 
 Carried = dict[ir.Value, int]
@@ -68,7 +71,7 @@ def _steps(flow: Dataflow, node: ir.Node, value: ir.Value, place: int, size: int
         if flow.size(node.outputs[0]) in (flow.size(value), UNKNOWN) and any(
             node.inputs[index] is value for index in carried_operands(node)
         ):
-            yield node.outputs[0], place, _cost(node, value)
+            yield node.outputs[0], place, _cost(flow, node, value)
     elif node.op_type == "Transpose":
         if whole:
             yield node.outputs[0], place, 0
@@ -85,7 +88,11 @@ def _steps(flow: Dataflow, node: ir.Node, value: ir.Value, place: int, size: int
         yield from _parts(flow, node, value, place, size)
 
 
-def _cost(node: ir.Node, value: ir.Value) -> int:
+def _cost(flow: Dataflow, node: ir.Node, value: ir.Value) -> int:
+    if node.op_type in ("Mul", "Div"):
+        others = [other for other in node.inputs if other is not value and other is not None]
+        if any(other in flow.learned and flow.size(other) != 1 for other in others):
+            return NO_UPDATE
     if node.op_type == "Div" and node.inputs[0] is not value:
         return _OTHER_FUNCTION
     return COSTS.get(node.op_type, _OTHER_FUNCTION)

@@ -12,7 +12,7 @@ from amp_transpiler.graph.walk import bodies, has_bodies
 from amp_transpiler.ops.dtype_attributes import tensor_of
 from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.precision.training.operators import COMMUTATIVE
+from amp_transpiler.precision.training.operators import COMMUTATIVE, PRODUCTS, kind
 
 __all__ = ["FREE", "UNKNOWN", "Dataflow", "reads"]
 
@@ -31,6 +31,7 @@ class Dataflow:
     Attributes:
         graph: the main graph.
         position: node -> its place in the order of execution.
+        learned: the values that depend on a matrix product or convolution, as gradients and activations do.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -38,6 +39,7 @@ class Dataflow:
         self.position = {node: index for index, node in enumerate(model.graph)}
         self._sizes = sizes_from_inputs(model)
         self._numbers = _numbers(model.graph)
+        self.learned = self.masks({out: 1 for node in model.graph if kind(node) in PRODUCTS for out in node.outputs})
 
     def shape(self, value: ir.Value) -> list[int | None] | None:
         """Return the dimensions, None for open ones; None if not even the rank is known."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.precision.training.carriers import Carried
+from amp_transpiler.precision.training.carriers import NO_UPDATE, Carried
 from amp_transpiler.precision.training.dataflow import Dataflow
 from amp_transpiler.precision.training.operators import (
     PRODUCTS,
@@ -106,6 +106,8 @@ class Proofs:
         return any(self._depends.get(value, 0) & self._bits[reader.node] for reader in readers)
 
     def _proofs(self, value: ir.Value) -> Iterator[Proof]:
+        if self._carried[value].get(self._pairs[value], 0) >= NO_UPDATE:
+            return
         for reader in self.readers[value]:
             if reader.other is None or not self._sources.get(reader.other, 0) & ~self._own.get(value, 0):
                 continue  # what is multiplied by a constant is no weight
@@ -168,7 +170,7 @@ class Proofs:
         """Keep only the proofs whose gradient came back through what the forward pass went through."""
         nodes = [node for node in self._flow.graph if kind(node) in PRODUCTS or kind(node) == "Mul"]
         results = self._flow.masks({node.outputs[0]: 1 << index for index, node in enumerate(nodes)})
-        ways = [way for node in nodes for way in self._ways_back(node, results, 1 << nodes.index(node))]
+        ways = [way for index, node in enumerate(nodes) for way in self._ways_back(node, results, 1 << index)]
         if not ways:
             self.found = {}
             return

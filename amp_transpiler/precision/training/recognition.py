@@ -17,10 +17,11 @@ from amp_transpiler.precision.training.matching import cheapest_pairs
 from amp_transpiler.precision.training.proofs import Proofs
 from amp_transpiler.precision.training.readers import Reader, entries
 
-__all__ = ["find_training_step"]
+__all__ = ["find_training_step", "holds_gradients", "possible_states"]
 
 logger = logging.getLogger(__name__)
 
+_TRAINING_DOMAIN = "ai.onnx.preview.training"
 _BESIDE = "the forward pass reads it in '{0}', and its gradient enters its update, beside proven parameters"
 
 
@@ -54,6 +55,32 @@ def _recorded(model: ir.Model, recorded: Mapping[str, str]) -> dict[ir.Value, ir
         except OptionError as error:
             logger.info("a state that the file names is not used: %s", error)
     return found
+
+
+def possible_states(model: ir.Model) -> frozenset[str]:
+    """Return the names of the inputs with an initial value that have the type and shape of some output."""
+    pairs = _possible_pairs(model).values()
+    return frozenset(str(value.name) for inputs, _ in pairs for value in inputs if value.is_initializer())
+
+
+def holds_gradients(model: ir.Model) -> bool:
+    """Whether a typed and prepared program without known states computes gradients of inputs or weights all the same.
+
+    It does if it has operators that are gradients or optimizers by name, or if the gradient of a weight is proven that
+    goes into an output of the weight's shape.
+    """
+    if any(node.op_type.endswith("Grad") or node.domain == _TRAINING_DOMAIN for node in model.graph):
+        return True
+    outputs = {(value.dtype, _static(value)): value for value in model.graph.outputs if _static(value)}
+    weights = (*model.graph.inputs, *model.graph.initializers.values())
+    pairs = {
+        value: outputs[value.dtype, _static(value)] for value in weights if (value.dtype, _static(value)) in outputs
+    }
+    if not pairs:
+        return False
+    flow = Dataflow(model)
+    proofs = Proofs(flow, pairs, {value: {value: 0} for value in pairs})
+    return any(flow.size(proof.gradient) == flow.size(value) for value in proofs.found for proof in proofs.found[value])
 
 
 def _checked(model: ir.Model, bound: Mapping[str, str]) -> dict[ir.Value, ir.Value]:
@@ -214,7 +241,7 @@ class _Search:
         if not readers:
             return
         ends = entries(self._flow, output, value, inside)
-        before = {end for end in ends if self._carried[value].get(end) == 0}  # the state after an inner update
+        before = {end for end in ends if self._is_inner_update(value, end, readers)}
         self._inner |= before
         ends -= before
         hits = [end for end in ends if self._proofs.depends_on(end, readers)]
@@ -229,6 +256,14 @@ class _Search:
             found = self._parameters.setdefault(value, _Parameter(_BESIDE.format(readers[0].node.name), {}))
             found.gradients.update(dict.fromkeys(str(border.name) for border in borders))
             self._borders.update(borders)
+
+    def _is_inner_update(self, value: ir.Value, end: ir.Value, readers: Iterable[Reader]) -> bool:
+        """Whether the state is there again, after it was changed by something that depends on its readers."""
+        carried, node = self._carried[value], end.producer()
+        if carried.get(end) != 0 or node is None:
+            return False
+        others = (other for other in node.inputs if other is not None and other not in carried)
+        return any(self._proofs.depends_on(other, readers) for other in others)
 
     def _reads_as_weight(self, reader: Reader) -> bool:
         """Whether a reader belongs to the forward pass, and multiplies data, if anything."""

@@ -8,7 +8,12 @@ from collections.abc import Iterator, Mapping
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.training_step import TrainingStep
 
-__all__ = ["TrainingWishes"]
+__all__ = ["NO_STATE", "TrainingWishes"]
+
+NO_STATE = (
+    "the model computes gradients, but no output is known to replace an input: if it is a training step, name its "
+    "states with --state IN=OUT, or their updates are rounded"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
