@@ -18,6 +18,7 @@ from amp_transpiler.graph.dtypes import LOW_DTYPES
 __all__ = ["is_operand", "operate"]
 
 _FLOAT, _INT64, _BOOL = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.BOOL
+_ORDERS = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}  # of numbers alone, in ONNX
 
 
 def is_operand(content: Any) -> bool:
@@ -42,6 +43,8 @@ def operate(
     wanted = _common(value.dtype, other.dtype) if isinstance(other, ir.Value) else _wide_enough(value.dtype, other)
     if op_type == "Div" and _is_whole(wanted):
         wanted = _FLOAT
+    elif op_type in _ORDERS and wanted == _BOOL:
+        wanted = _INT64
     narrow = not isinstance(other, ir.Value) and _vanishes(other, wanted)
     a, b = builder.cast(value, _FLOAT if narrow else wanted), _operand(builder, other, _FLOAT if narrow else wanted)
     result = builder.binary(op_type, *((b, a) if swapped else (a, b)))

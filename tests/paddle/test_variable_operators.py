@@ -87,6 +87,8 @@ SIDES = {
     "integers with a fraction": (lambda x, i: (i, 0.5), (I, 0.5)),
     "float16 with a number beyond it": (lambda x, i: (x.astype("float16"), 1e6), (X, 1e6)),
     "integers with floats": (lambda x, i: (i, x), (I, X)),
+    "truth values": (lambda x, i: (x > 0, i > 0), (X > 0, I > 0)),
+    "truth values with an integer": (lambda x, i: (x > 0, 1), (X > 0, 1)),
 }
 
 
