@@ -206,7 +206,7 @@ def test_every_variable_is_fetched_after_rewriting(recipe, rewriting, dtype):
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=600, deadline=None, database=None)
+@hypothesis.settings(max_examples=200, deadline=None, database=None)
 @hypothesis.given(RECIPES, st.sampled_from(sorted(REWRITINGS)), st.sampled_from(sorted(TOLERANCE)))
 def test_every_variable_of_many_programs_is_fetched_after_rewriting(recipe, rewriting, dtype):
     check(recipe, rewriting, dtype)
@@ -222,7 +222,7 @@ def test_every_gradient_is_known_after_rewriting(recipe, level, dtype):
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=300, deadline=None, database=None)
+@hypothesis.settings(max_examples=100, deadline=None, database=None)
 @hypothesis.given(RECIPES, LEVELS, st.sampled_from(sorted(TOLERANCE)))
 def test_every_gradient_of_many_programs_is_known_after_rewriting(recipe, level, dtype):
     check_gradients(recipe, level, dtype)
