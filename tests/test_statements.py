@@ -16,7 +16,6 @@ SAME, DIFFERS, IMPOSSIBLE, GPU, MACHINES = (
     "needs several machines",
 )
 VERDICTS = (SAME, DIFFERS, IMPOSSIBLE, GPU, MACHINES)
-OPEN = "open"  # what issue 12 still builds
 
 
 def tables():
@@ -70,7 +69,7 @@ def test_a_row_has_a_verdict_and_what_the_verdict_asks_for(row):
     _, statement, where, verdict, reason = row
     assert statement
     assert where
-    assert verdict in (*VERDICTS, OPEN)
+    assert verdict in VERDICTS
     prose = re.sub(r"`[^`]*`(?::|,|;|\.)?", "", reason).strip()
     if verdict == SAME:
         assert cited(reason), "the same, but no test shows it"
