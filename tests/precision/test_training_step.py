@@ -12,6 +12,7 @@ from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.systems.choice import Request, choose_policy
 from foreign.library import BY_HAND, by_hand
 from foreign.not_training import NOT_TRAINING
+from foreign.own_steps import saved
 from foreign.writer import anonymous
 
 LINEAR = """
@@ -56,6 +57,21 @@ def test_every_state_of_a_foreign_step_is_found_whatever_it_is_called(network, o
 @pytest.mark.parametrize("row", NOT_TRAINING, ids=lambda row: row.name)
 def test_what_only_looks_alike_is_not_a_training_step(row):
     assert prepared(row.model()).step is None
+
+
+def test_the_square_of_a_gradient_belongs_to_the_optimizer():
+    """Without a batch a gradient is an elementwise product, and so is its square: both have the activation in them."""
+    program = prepared(by_hand("unbatched", "adam").model, level="O2")
+    squares = [n for n in program.model.graph if n.op_type == "Mul" and n.inputs[0] is n.inputs[1] and role_of(n)]
+    ours = [node for node in squares if node.outputs[0].uses()[0].node.op_type == "Mul"]
+    assert {role_of(node) for node in ours} == {"optimize"}
+    assert all(len(names) == 1 for names in program.step.gradients.values())
+
+
+def test_running_statistics_that_the_file_names_are_statistics(tmp_path):
+    step = saved("fp32", tmp_path)
+    found = {state.input: state.role for state in prepared(step.model).step.states}
+    assert {row.input: row.role for row in step.states if row.role == "statistic"}.items() <= found.items()
 
 
 def test_the_optimizer_begins_where_the_gradients_come_out():

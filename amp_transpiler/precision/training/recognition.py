@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterable, Mapping
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.training_step import State, StateRole, TrainingStep
 from amp_transpiler.precision.training.carriers import Carried, carry
 from amp_transpiler.precision.training.dataflow import Dataflow
 from amp_transpiler.precision.training.matching import cheapest_pairs
+from amp_transpiler.precision.training.operators import is_plain_movement, kind
 from amp_transpiler.precision.training.proofs import Proofs
 from amp_transpiler.precision.training.readers import Reader, entries
 
@@ -187,7 +189,7 @@ class _Search:
         self._proofs = Proofs(self._flow, self._pairs, self._carried)
         for value, proofs in self._proofs.found.items():
             reasons = {proof.gradient: proof.reason for proof in reversed(proofs)}
-            last = self._last(reasons)
+            last = self._last([value for value in reasons if not _is_power(value, reasons)])
             self._parameters[value] = _Parameter(reasons[last[0]], dict.fromkeys(str(v.name) for v in last))
             self._borders.update(last)
         if not self._parameters and not self._given:
@@ -291,10 +293,32 @@ class _Search:
         made_of_gradients = self._mixes(value) or (output in self._below and not single and value not in self._above)
         if is_float and made_of_gradients:
             return [("moment", "its update is made of gradients of proven parameters")]
+        is_apart = value not in self._above and output not in self._above
+        if self._parameters and is_float and not single and is_apart:
+            return [("statistic", "the forward pass updates it and does not read it")]
         if value in self._given:
             return [("moment" if is_float and not single else "counter", "")]
         if single or not is_float:
             return [("counter", "its update is made of it alone, beside proven parameters")]
-        if value not in self._above and output not in self._above:
-            return [("statistic", "the forward pass updates it and does not read it")]
         return []
+
+
+def _is_power(value: ir.Value, gradients: Collection[ir.Value]) -> bool:
+    """Whether a value is the product of a gradient with itself, scaled or moved, as a second moment takes in."""
+    node = value.producer()
+    while node is not None and is_plain_movement(node):
+        node = None if node.inputs[0] is None else node.inputs[0].producer()
+    if node is None or kind(node) != "Mul":
+        return False
+    return all(_is_made_of(operand, gradients) for operand in node.inputs)
+
+
+def _is_made_of(value: ir.Value | None, gradients: Collection[ir.Value]) -> bool:
+    """Whether a value is one of the gradients, but for its shape and a constant factor."""
+    while value is not None and value not in gradients:
+        node = value.producer()
+        operands = [] if node is None else [operand for operand in node.inputs if constant_of(operand) is None]
+        if node is None or not (is_plain_movement(node) or (kind(node) in ("Mul", "Div") and len(operands) == 1)):
+            return False
+        value = node.inputs[0] if is_plain_movement(node) else operands[0]
+    return value is not None
