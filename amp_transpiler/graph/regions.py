@@ -30,6 +30,7 @@ __all__ = [
     "current_region",
     "disable_amp",
     "drop_region",
+    "enter",
     "enter_regions",
     "fp16_guard",
     "has_guard",
@@ -198,6 +199,13 @@ def enter_regions(model: ir.Model) -> None:
         own = node.metadata_props.get(REGION_KEY, "")
         if own != inner and not own.endswith(f";{inner}"):
             node.metadata_props[REGION_KEY] = f"{own};{inner}" if own else inner
+
+
+def enter(node: ir.Node, outer: str) -> None:
+    """Put a node and the regions that it is in into outer regions, which have the form of a node's metadata."""
+    own = node.metadata_props.get(REGION_KEY, "")
+    if outer and own != outer and not own.startswith(f"{outer};"):
+        node.metadata_props[REGION_KEY] = f"{outer};{own}" if own else outer
 
 
 def _every_node(model: ir.Model) -> Iterator[ir.Node]:

@@ -13,6 +13,7 @@ from amp_transpiler.graph.functions import call_graph, check_expansion
 from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import install
+from amp_transpiler.graph.regions import REGION_KEY, enter
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.ops.schema import signature
 from amp_transpiler.passes.manager import Pass, PassResult
@@ -29,8 +30,8 @@ class InlineFunctions(Pass[PassResult]):
     """Replaces every call of a model-local function by the function's body; counts the calls.
 
     1. Functions called from functions and from bodies of control flow are inlined too, and all definitions are dropped.
-    2. Inlined nodes get the metadata of the call where they have none under the same key, so that a region marked on a
-       call covers the nodes that replace it.
+    2. Inlined nodes get the metadata of the call where they have none under the same key. They are in the regions of
+       the call, and in their own inside of those.
     3. Names of graph inputs, outputs and initializers stay; other names stay unless taken.
 
     Raises:
@@ -133,6 +134,7 @@ class _Inliner:
         for _, body in bodies(node):
             for inner in body:
                 self._settle(inner, call, attributes)
+        enter(node, call.metadata_props.get(REGION_KEY, ""))
         for key, text in call.metadata_props.items():
             node.metadata_props.setdefault(key, text)
         node.name = self._node_names.fresh(node.name)

@@ -120,7 +120,7 @@ def test_values(run, graph, functions, calls, expected):
         np.testing.assert_allclose(value, expected, rtol=1e-6)
 
 
-def test_metadata_of_the_call_goes_to_its_nodes_unless_they_have_their_own():
+def test_nodes_are_in_the_regions_of_the_call_and_in_their_own_inside():
     model = parse(CASES["bodies"][0], SCALED, PICK)
     function = model.functions["local", "pick", ""]
     for node in function:
@@ -133,7 +133,7 @@ def test_metadata_of_the_call_goes_to_its_nodes_unless_they_have_their_own():
     found = {}
     for node in model.graph.all_nodes():
         found.setdefault(node.op_type, set()).add(node.metadata_props.get("amp_transpiler.region"))
-    assert found["Neg"] == {"its own"}
+    assert found["Neg"] == {"of p;its own", "of q;its own"}
     assert found["If"] == found["Mul"] == found["Abs"] == {"of p", "of q"}
     assert found["Add"] == {"of p", "of q", None}  # the one outside was in no region
 

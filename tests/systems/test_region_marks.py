@@ -308,3 +308,13 @@ def test_an_inference_pass_inside_a_region():
         main.outputs = [(a @ x).name]
     report = amp.transpile(main.to_onnx(), policy="torch", inputs={"x": np.ones((2, 4, 4), np.float32)})
     assert sorted(support.decisions(report).values()) == ["high", "low"]
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("disable_amp", "fp16_guard"), ("fp16_guard", "disable_amp")])
+def test_the_regions_of_a_call_and_of_the_function_both_count(outer, inner):
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21, "local": 1]>
+    g (float[4,4] x) => (float[4,4] y) { [call] a = local.square (x) [last] y = MatMul (a, a) }
+    <domain: "local", opset_import: ["": 21]> square (u) => (v) { [in_function] v = MatMul (u, u) }""")
+    amp.mark_region(model, outer, nodes="call")
+    amp.mark_region(model, inner, nodes="in_function")
+    assert support.dtypes(amp.transpile(model, level="O2", verify=False).program, "MatMul")[0] == "FLOAT"
