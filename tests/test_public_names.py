@@ -55,6 +55,7 @@ NAMES = {
     "live_bytes",
     "load",
     "mark_region",
+    "measure_peak",
     "nn",
     "optimizer",
     "paddle",

@@ -168,14 +168,25 @@ _CODE = "import sys; from amp_transpiler.runtime.benchmark import measure_peak_h
 _CRASHED = next(kind for kind in ORT_ERRORS if kind.__name__ == "RuntimeException")
 
 
-def measure_peak(program: AnyProgram, feeds: Mapping[str, Any], place: Place, *, emulate: bool = True) -> int | None:
+def measure_peak(
+    program: AnyProgram, feeds: Mapping[str, Any], place: Place | None = None, *, emulate: bool = True
+) -> int | None:
     """Return the peak bytes of loading and running `program`, measured in a separate process.
 
-    See `BenchmarkResult.memory` for the kind of memory. None, with a warning in the log, if that process failed.
+    Args:
+        program: a program with its weights, or anything else that `Session` takes.
+        feeds: input name -> array.
+        place: where to run; None for CUDA if a device answers, else the CPU.
+        emulate: on the CPU, run a low program emulated.
+
+    Returns:
+        Growth of the device's memory in use, or on the CPU of the process's resident memory. None, with a warning in
+        the log, if that process failed.
 
     Raises:
         ORT_ERRORS: the process crashed.
     """
+    place = default_place() if place is None else place
     return _in_child(program, feeds, place, emulate=emulate).checked().peak
 
 
