@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -18,6 +19,8 @@ from amp_transpiler.paddle.framework.without_gradient import warn_without_gradie
 
 __all__ = ["append_backward", "gradients"]
 
+logger = logging.getLogger(__name__)
+
 
 def append_backward(
     loss: Variable,
@@ -28,8 +31,9 @@ def append_backward(
 
     Args:
         loss: a float variable with one element.
-        parameter_list: parameters to differentiate with respect to; all trainable ones unless given.
-        no_grad_set: variables that no gradient passes through.
+        parameter_list: parameters to differentiate with respect to; all trainable ones unless given. Those that
+            gradients stop at are left out, as with `trainable=False`.
+        no_grad_set: variables that gradients stop at, beside those with `stop_gradient`.
 
     Returns:
         (parameter, gradient) for every parameter that the loss depends on; the gradient is named `PARAMETER@GRAD`.
@@ -39,18 +43,24 @@ def append_backward(
         ModelError: an operator in between cannot be differentiated.
     """
     check_loss(loss)
+    stopped = _names(loss.program, "no_grad_set", no_grad_set)
+    listed = None if parameter_list is None else _listed("parameter_list", parameter_list)
     with all_or_nothing(loss.program):
-        return _append_backward(loss, parameter_list, no_grad_set or ())
+        return _append_backward(loss, listed, stopped)
 
 
 def _append_backward(
-    loss: Variable, parameter_list: Sequence[Variable | str] | None, no_grad_set: Collection[Variable | str]
+    loss: Variable, parameter_list: Collection[Variable | str] | None, no_grad_set: set[str]
 ) -> list[tuple[Variable, Variable]]:
     program = loss.program
     wanted = [_variable(program, p) for p in parameter_list] if parameter_list is not None else program.all_parameters()
-    wanted = [parameter for parameter in wanted if parameter.trainable]
+    stopped = program.no_gradient | no_grad_set
+    wanted = [parameter for parameter in wanted if parameter.trainable and parameter.name not in stopped]
     if not wanted:
-        raise InputError(f"there is no trainable parameter to differentiate '{loss.name}' by")
+        raise InputError(
+            f"there is no trainable parameter to differentiate '{loss.name}' by: each has trainable=False or "
+            "stop_gradient, or is in no_grad_set"
+        )
     if loss.name not in program.outputs:
         program.outputs.append(loss.name)
     target = as_one_number(loss).name
@@ -59,7 +69,7 @@ def _append_backward(
     if not pairs:
         raise InputError(f"the loss '{loss.name}' depends on none of {', '.join(p.name for p in wanted)}")
     missing = [parameter for parameter in wanted if parameter.name not in found]
-    warn_without_gradient(program, target, missing, no_grad_set or ())
+    warn_without_gradient(program, target, missing, no_grad_set)
     return pairs
 
 
@@ -73,12 +83,12 @@ def gradients(
 
     Args:
         targets: variables of one program; the gradients of several are summed.
-        inputs: variables of the same program, whether or not gradients stop at them.
+        inputs: variables of the same program; those with `stop_gradient` too.
         target_gradients: the gradients to start from, one for each target; ones unless given.
-        no_grad_set: variables that no gradient passes through.
+        no_grad_set: variables that gradients stop at, beside those with `stop_gradient`.
 
     Returns:
-        A gradient for each input, None where the targets do not depend on it.
+        A gradient for each input, None where the targets do not depend on it, or where it is in `no_grad_set`.
     """
     targets = [targets] if isinstance(targets, Variable) else list(targets)
     inputs = [inputs] if isinstance(inputs, Variable) else list(inputs)
@@ -88,8 +98,9 @@ def gradients(
         raise InputError(f"gradients: {len(targets)} targets, but {len(starts)} target_gradients: give one each")
     program = targets[0].program
     seeds = {t.name: None if s is None else s.value for t, s in zip(targets, starts, strict=True)}
+    stopped = _names(program, "no_grad_set", no_grad_set)
     with all_or_nothing(program):
-        found = _differentiate(program, seeds, [i.name for i in inputs], no_grad_set or ())
+        found = _differentiate(program, seeds, [i.name for i in inputs if i.name not in stopped], stopped)
     return [found.get(i.name) for i in inputs]
 
 
@@ -97,11 +108,11 @@ def _differentiate(
     program: Program,
     seeds: dict[str, ir.Value | None],
     wanted: Sequence[str],
-    no_grad_set: Collection[Variable | str],
+    no_grad_set: set[str],
 ) -> dict[str, Variable]:
     builder = program.builder("backward")
-    stop = program.no_gradient | {v if isinstance(v, str) else v.name for v in no_grad_set}
-    values = {program.value(name) for name in stop - set(wanted) if program.find(name) is not None}
+    stop = (program.no_gradient | no_grad_set) - set(wanted)
+    values = {program.value(name) for name in stop if program.find(name) is not None}
     started = {
         program.value(n): s if s is not None else _ones_like(builder, program.value(n)) for n, s in seeds.items()
     }
@@ -124,6 +135,25 @@ def _ones_like(builder: GraphBuilder, value: ir.Value) -> ir.Value:
         dtype = value.dtype or ir.DataType.FLOAT
         return builder.constant(np.ones(shape_of(value), dtype.numpy()), dtype)
     return builder.expand_like(builder.constant(1, value.dtype), value)
+
+
+def _names(program: Program, what: str, given: Collection[Variable | str] | None) -> set[str]:
+    """Return the names in a list of variables, with a warning of those that the program does not have."""
+    names = {program.name_of(item) for item in _listed(what, () if given is None else given)}
+    if unknown := sorted(name for name in names if program.find(name) is None):
+        logger.warning("%s: %r has no variable %s", what, program, ", ".join(map(repr, unknown)))
+    return names
+
+
+def _listed(what: str, given: Collection[Variable | str]) -> Collection[Variable | str]:
+    """Return a list or set of variables and names.
+
+    Raises:
+        InputError: it is something else, such as one name alone.
+    """
+    if isinstance(given, (str, Variable)) or not all(isinstance(item, (str, Variable)) for item in given):
+        raise InputError(f"{what} must be a list or set of variables and names, got {given!r}")
+    return given
 
 
 def _variable(program: Program, parameter: Variable | str) -> Variable:
