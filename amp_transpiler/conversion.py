@@ -40,7 +40,8 @@ from amp_transpiler.passes.limit_opset import LimitOpset
 from amp_transpiler.passes.manager import Pass, PassManager, run_pass
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.raise_opset import RaiseOpset
-from amp_transpiler.passes.release_initializers import ReleaseInitializers, ReleaseNamed, lists_every_initializer
+from amp_transpiler.passes.release_initializers import ReleaseInitializers, lists_every_initializer
+from amp_transpiler.passes.release_named import ReleaseNamed
 from amp_transpiler.passes.rewrite_equivalents import has_equivalent
 from amp_transpiler.passes.set_ir_version import SetIrVersion
 from amp_transpiler.passes.skip_identities import SkipIdentities

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from amp_transpiler.passes.manager import Pass, PassResult
 
-__all__ = ["ReleaseInitializers", "ReleaseNamed", "lists_every_initializer"]
+__all__ = ["ReleaseInitializers", "lists_every_initializer"]
 
 _LAST_IR_WITH_INITIALIZERS_AS_INPUTS = 3
 
@@ -48,20 +48,3 @@ class ReleaseInitializers(Pass[PassResult]):
             "cast at run time; export without keep_initializers_as_inputs to have them converted"
         )
         return PassResult(model, modified=False, notes=(note,) if listed else ())
-
-
-class ReleaseNamed(Pass[PassResult]):
-    """Takes the named initializers off the list of inputs: they become constants; counts them.
-
-    Args:
-        names: their names.
-    """
-
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = names
-
-    def call(self, model: ir.Model) -> PassResult:
-        listed = [value for value in model.graph.inputs if value.is_initializer() and value.name in self._names]
-        for value in listed:
-            model.graph.inputs.remove(value)
-        return PassResult(model, modified=bool(listed), count=len(listed))
