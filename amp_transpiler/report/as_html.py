@@ -126,6 +126,7 @@ def _article(report: Report, error: str | None) -> str:
         _tiles(report),
         _operators(report),
         _outputs(report),
+        _states(report),
         _training(report),
         _why(report),
         _list("Notes", remarks(report)),
@@ -205,6 +206,19 @@ def _outputs(report: Report) -> str:
 def _figure(figure: Figure, output: OutputComparison) -> str:
     bad = " bad-text" if figure.is_bad(output) else ""
     return f'<td class="n{bad}">{_html(figure.of(output))}</td>'
+
+
+def _states(report: Report) -> str:
+    """Return the states of a training step, each with its master and why it is one."""
+    if not report.states:
+        return ""
+    rows = [
+        f"<tr><td><code>{_html(state.input)}</code></td><td><code>{_html(state.output)}</code></td>"
+        f"<td>{state.role}</td><td>{_html(state.master or 'its own')}</td><td>{_html(state.reason)}</td></tr>"
+        for state in report.states
+    ]
+    head = '<th>state</th><th>its update</th><th>role</th><th>master</th><th style="width:100%">reason</th>'
+    return f"<section><h2>States</h2>{_table(head, rows)}</section>"
 
 
 def _training(report: Report) -> str:

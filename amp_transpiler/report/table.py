@@ -22,6 +22,7 @@ from amp_transpiler.report.wording import (
     precision_name,
     reasons,
     remarks,
+    state_lines,
     target_words,
     training_words,
 )
@@ -113,6 +114,8 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
     grid.add_row("weights", _sizes(*report.weight_bytes))
     if report.file_bytes[1] is not None:  # None on a dry run
         grid.add_row("files", _sizes(*report.file_bytes))
+    for index, line in enumerate(state_lines(report.states)):
+        grid.add_row("" if index else "states", Text(printable(line)))
     if report.missing_kernels:
         grid.add_row("no kernel", Text(_missing(report)))
     if report.checks:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import collections
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from amp_transpiler.report.report import Precision, Report
 from amp_transpiler.report.steps import StepsComparison
+
+if TYPE_CHECKING:
+    from amp_transpiler.graph.training_step import State
 
 __all__ = [
     "PRECISIONS",
@@ -17,6 +21,7 @@ __all__ = [
     "precision_name",
     "reasons",
     "remarks",
+    "state_lines",
     "target_words",
     "training_words",
 ]
@@ -74,6 +79,24 @@ def training_words(steps: StepsComparison) -> str:
         return f"{steps.steps} steps; rounding alone decides where the states go, in fp32, too"
     worst = max(judged, key=lambda way: (way.fails, way.relative))
     return f"{steps.steps} steps; furthest off is {worst.role} '{worst.name}': {percent(worst.relative)} of fp32's way"
+
+
+def state_lines(states: Sequence[State]) -> list[str]:
+    """Return a line a role of a training step's states: `2 parameters: w, b; masters: w_fp32_master_0, ...`."""
+    found: dict[str, list[State]] = {}
+    for state in states:
+        found.setdefault(state.role, []).append(state)
+    lines = []
+    for role, own in found.items():
+        line = f"{len(own)} {role if len(own) == 1 else f'{role}s'}: {_first_few([state.input for state in own])}"
+        masters = [state.master for state in own if state.master]
+        lines.append(f"{line}; masters: {_first_few(masters)}" if masters else line)
+    return lines
+
+
+def _first_few(names: Sequence[str], limit: int = 3) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 def reasons(report: Report, precision: Precision) -> list[tuple[str, int]]:
