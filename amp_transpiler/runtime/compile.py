@@ -22,6 +22,7 @@ from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.emulate import emulate
+from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.training import Legalize, LowerBatchNorm, LowerDropout, MergeEqual, PlaceCasts, SplitRows
@@ -165,7 +166,8 @@ def lower(assembled: Assembled) -> Assembled:
         state = tuple(dict.fromkeys((*state, RANDOM_SEED, RANDOM_STEP)))
     propagate_types(model)
     verify(model, "lowering the training program")
-    PassManager([Legalize(CUDA, FLOAT16), Legalize(CUDA, BFLOAT16), MergeEqual(), PlaceCasts()])(model)
+    legal = [Legalize(CUDA, FLOAT16), Legalize(CUDA, BFLOAT16), GuardVectors()]
+    PassManager([*legal, MergeEqual(), PlaceCasts()])(model)
     return dataclasses.replace(assembled, state=state)
 
 

@@ -6,9 +6,13 @@ import onnxruntime as ort
 import pytest
 
 import amp_transpiler as amp
+from amp_transpiler import optimizer
+from amp_transpiler.graph.program import Persistable
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.paddle import static, tensor
+from amp_transpiler.paddle.framework.persistables import create_persistable
+from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.manager import run_pass
 from tests import support
@@ -67,10 +71,26 @@ def test_our_own_sessions_are_right():
     np.testing.assert_allclose(amp.Session(parse(PRODUCT), amp.CPUPlace()).run(FEEDS)[0], RIGHT, rtol=1e-5, atol=1e-5)
 
 
-def test_so_is_an_executor():
-    main = static.Program()
-    with static.program_guard(main, static.Program()):
-        x, v = static.data("x", [8, 16]), static.data("v", [8])
-        y = tensor.matmul(tensor.transpose(x, [1, 0]), v)
-    (found,) = static.Executor(amp.CPUPlace()).run(main, FEEDS, [y])
-    np.testing.assert_allclose(found, RIGHT, rtol=1e-5, atol=1e-5)
+def step():
+    """A training step whose loss holds the product; its weight is the vector."""
+    main, startup = static.Program(), static.Program()
+    with unique_name.guard(), static.program_guard(main, startup):
+        x = static.data("x", [8, 16])
+        v = create_persistable(Persistable("v", "parameter"), (8,), 0.5)
+        loss = tensor.mean(tensor.matmul(tensor.transpose(x, [1, 0]), v))
+        optimizer.SGD(1.0).minimize(loss, startup)
+    return main, startup, loss
+
+
+def test_so_are_an_executor_and_a_written_training_step(tmp_path):
+    main, startup, loss = step()
+    scope = static.Scope()
+    static.Executor(amp.CPUPlace()).run(startup, scope=scope)
+    static.save_training_program(main, tmp_path / "step", fetch_list=[loss], scope=scope)
+    feed = {"x": FEEDS["x"]}
+    session = ort.InferenceSession(tmp_path / "step.onnx", providers=["CPUExecutionProvider"])
+    state = {info.name: scope[info.name] for info in session.get_inputs() if info.name != "x"}
+    by_file = dict(zip([o.name for o in session.get_outputs()], session.run(None, {**feed, **state}), strict=True))
+    (found,) = static.Executor(amp.CPUPlace()).run(main, feed, [loss], scope=scope)
+    right = (FEEDS["x"].T @ np.full(8, 0.5, np.float32)).mean()
+    np.testing.assert_allclose([found, by_file[loss.name]], [right, right], rtol=1e-5)
