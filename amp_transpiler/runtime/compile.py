@@ -128,8 +128,12 @@ def open_step(
     *,
     emulated: bool,
     tiling_accum: TilingAccum,
+    optimize: bool = True,
 ) -> CompiledStep:
-    """Open a session of an assembled model, which is changed; see `compile_step`."""
+    """Open a session of an assembled model, which is changed; see `compile_step`.
+
+    Without `optimize` it opens sooner, and runs the nodes as they are.
+    """
     assembled = lower(assembled)
     specialise(assembled.model, shapes)
     split_large(assembled.model)
@@ -147,7 +151,7 @@ def open_step(
         if has_low_values(wrapped):
             model, fuse = emulate(wrapped).model, False
     right = not vector_products(model, unknown=True)
-    settings = SessionSettings(fuse=fuse, fuse_transposes=right, merge_equal=merge_equal)
+    settings = SessionSettings(optimize=optimize, fuse=fuse, fuse_transposes=right, merge_equal=merge_equal)
     with gemm_option(tiling_accum, place):
         session = place.open_session(to_proto(model).SerializeToString(), settings)
     return CompiledStep(session, feeds, state, assembled.updates, assembled.fetches, IndexChecks())

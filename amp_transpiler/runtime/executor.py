@@ -163,12 +163,15 @@ class StepExecutor:
         """Return what made infinity or NaN in a step, which runs again with probes."""
         probed = assemble(program, fetch)
         probes = add_probes(probed, program.outputs)
-        step = open_step(probed, _shapes(arrays), self.place, emulated=self._emulate, tiling_accum=self._tiling_accum)
+        step = open_step(
+            probed, _shapes(arrays), self.place, emulated=self._emulate, tiling_accum=self._tiling_accum, optimize=False
+        )
         state = self._state(step, scope)
-        flags = to_host(self._run(step, _fed(step, arrays), state)[probes.output])
+        outputs = self._run(step, _fed(step, arrays), state)
+        sums = {name: float(to_host(outputs[name])) for name in probes.sums.values()}
         given = {**_fed(step, arrays), **{name: to_host(value) for name, value in state.items()}}
         graph = assemble(program, fetch).model.graph
-        return describe(graph, probes, flags, given, lambda names: self._computed(program, names, arrays, scope))
+        return describe(graph, probes, sums, given, lambda names: self._computed(program, names, arrays, scope))
 
     def _warn_of_skipped(
         self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray], scope: Scope

@@ -21,6 +21,7 @@ from amp_transpiler.graph.roles import ROLE_KEY, role_of
 __all__ = ["Compute", "Probes", "add_finite_check", "add_probes", "describe"]
 
 _SHOWN = 3
+_TRIES = 20
 
 
 def add_finite_check(assembled: Assembled, losses: Collection[str]) -> str:
@@ -33,7 +34,7 @@ def add_finite_check(assembled: Assembled, losses: Collection[str]) -> str:
     if not checked:
         return ""
     builder = GraphBuilder(assembled.model, metadata={ROLE_KEY: "optimize"})
-    sums = _zeros_or_nan(builder, checked)
+    sums = _sums(builder, checked, lambda wide: builder.sub(wide, wide))
     found = builder.op("IsNaN", [builder.op("Sum", sums) if len(sums) > 1 else sums[0]])
     assembled.model.graph.outputs.append(found)
     return str(found.name)
@@ -48,10 +49,11 @@ def _handed_out(assembled: Assembled, losses: Collection[str]) -> Iterator[ir.Va
             yield value
 
 
-def _zeros_or_nan(builder: GraphBuilder, values: Sequence[ir.Value]) -> list[ir.Value]:
-    """Return for each value 0 if all elements are finite, else NaN, computed right behind the value.
+def _sums(builder: GraphBuilder, values: Sequence[ir.Value], prepare: Callable[[ir.Value], ir.Value]) -> list[ir.Value]:
+    """Return the sum of each value after `prepare`, a float32 scalar, computed right behind the value.
 
-    `x - x` is NaN for infinity too, and no sum of 0 overflows. The place matters: passes use a cast for all readers.
+    `x - x` has the sum 0, or NaN where an element is infinite or NaN; the sum of `x` alone may also overflow.
+    The place matters: passes let all readers of a value share a cast.
     """
     nodes = list(builder.graph)
     behind = dict(itertools.pairwise(nodes))
@@ -59,40 +61,37 @@ def _zeros_or_nan(builder: GraphBuilder, values: Sequence[ir.Value]) -> list[ir.
     for value in values:
         node = value.producer()
         builder.before = next(iter(nodes), None) if node is None else behind.get(node)
-        wide = builder.high(value)
-        found.append(builder.cast(builder.sum(builder.sub(wide, wide), keepdims=False), ir.DataType.FLOAT))
+        total = builder.sum(prepare(builder.high(value)), keepdims=False)
+        found.append(builder.cast(total, ir.DataType.FLOAT))
     builder.before = None
     return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Probes:
-    """The probes of a model: for each float value of its main graph, whether it is finite.
+    """The probes of a model, one sum for each float value of its main graph. A sum may be infinite by itself.
 
     Attributes:
-        output: the output with 0 or NaN for each value; empty for a model without float values.
-        values: names of the values, in that order.
-        handed_out: names of those that the step hands out.
+        sums: name of each value -> output with its sum.
+        handed_out: names of the values that the step hands out.
     """
 
-    output: str
-    values: tuple[str, ...]
+    sums: Mapping[str, str]
     handed_out: tuple[str, ...]
 
 
 def add_probes(assembled: Assembled, losses: Collection[str]) -> Probes:
-    """Add one output that tells for each float value of the main graph whether it is finite."""
+    """Add outputs that tell which float values of the main graph may not be finite."""
     graph = assembled.model.graph
     handed_out = tuple(str(value.name) for value in _handed_out(assembled, losses))
-    inputs = [value for value in graph.inputs if is_float_tensor(value)]
-    made = [value for node in graph for value in node.outputs if value.name and is_float_tensor(value)]
-    if not inputs and not made:
-        return Probes("", (), handed_out)
+    made = [value for node in graph for value in node.outputs if value.name]
+    values = [value for value in (*graph.inputs, *made) if is_float_tensor(value)]
     builder = GraphBuilder(assembled.model, metadata={ROLE_KEY: "optimize"})
-    sums = [builder.reshape(value, [1]) for value in _zeros_or_nan(builder, (*inputs, *made))]
-    joined = builder.concat(sums, 0) if len(sums) > 1 else sums[0]
-    graph.outputs.append(joined)
-    return Probes(str(joined.name), tuple(str(value.name) for value in (*inputs, *made)), handed_out)
+    sums = _sums(builder, values, lambda wide: wide)
+    for total in sums:
+        if not total.is_graph_output():
+            graph.outputs.append(total)
+    return Probes({str(v.name): str(s.name) for v, s in zip(values, sums, strict=True)}, handed_out)
 
 
 # ---- telling ----
@@ -104,7 +103,7 @@ Compute: TypeAlias = Callable[[Sequence[str]], Mapping[str, np.ndarray]]
 def describe(
     graph: ir.Graph,
     probes: Probes,
-    flags: Sequence[float] | np.ndarray,
+    sums: Mapping[str, float],
     given: Mapping[str, np.ndarray],
     compute: Compute,
 ) -> str:
@@ -113,20 +112,30 @@ def describe(
     Args:
         graph: the main graph of the step, without probes and not lowered.
         probes: the probes.
-        flags: their output.
+        sums: their outputs.
         given: feeds and persistable values by name.
         compute: see `Compute`.
     """
-    bad = {name for name, flag in zip(probes.values, flags, strict=True) if not np.isfinite(flag)}
-    reached = [name for name in probes.handed_out if name in bad]
-    for name in given:
-        if name in bad:
+    bad = {name for name, output in probes.sums.items() if not np.isfinite(sums[output])}
+    for name in [name for name in given if name in bad]:
+        if not _is_finite(given[name]):
             return f"'{name}' is not finite before the run: {_where(given[name])}"
-    origins = _origins(graph, probes.handed_out, bad)
-    if not origins:
-        some = ", ".join(f"'{name}'" for name in reached[:_SHOWN])
-        return f"{some or 'a value'} is not finite, and no node of the main graph made it out of finite numbers"
-    return _made_by(origins[0], bad, compute)
+        bad.discard(name)
+    for _ in range(_TRIES):
+        origins = _origins(graph, probes.handed_out, bad)
+        if not origins:
+            break
+        output = next(str(value.name) for value in origins[0].outputs if value.name in bad)
+        known = compute([output])
+        if output not in known or not _is_finite(known[output]):
+            return _made_by(origins[0], output, compute)
+        bad.discard(output)  # only its sum overflowed
+    some = ", ".join(f"'{name}'" for name in probes.handed_out[:_SHOWN])
+    return f"one of {some} is not finite, and no node of the main graph was found that made it out of finite numbers"
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    return bool(np.isfinite(np.asarray(array).astype(np.float64)).all())
 
 
 def _origins(graph: ir.Graph, handed_out: Collection[str], bad: Collection[str]) -> list[ir.Node]:
@@ -159,8 +168,7 @@ def _has_infinite_constant(node: ir.Node) -> bool:
     return any(array is not None and not np.isfinite(array.astype(np.float64)).all() for array in arrays)
 
 
-def _made_by(node: ir.Node, bad: Collection[str], compute: Compute) -> str:
-    output = next(str(value.name) for value in node.outputs if value.name in bad)
+def _made_by(node: ir.Node, output: str, compute: Compute) -> str:
     inputs = [value for value in node.inputs if value is not None and is_float_tensor(value)]
     constants = {str(value.name): array for value in inputs if (array := constant_array(value)) is not None}
     known = {**constants, **compute([output, *(str(v.name) for v in inputs if str(v.name) not in constants)])}

@@ -115,6 +115,13 @@ def test_what_was_fed_and_what_is_in_the_scope_are_named(flag):
         net.run(X)
 
 
+def test_large_finite_numbers_are_not_blamed(flag):
+    net = Net(lambda x: x)
+    net.scope["fc_0.w_0"] = np.full_like(net.scope["fc_0.w_0"], 3e38)  # the sum of these overflows, they do not
+    with pytest.raises(NotFiniteError, match=r"is MatMul 'MatMul' \(built by nn.functional.linear, forward pass\)"):
+        net.run(X)
+
+
 @pytest.mark.parametrize("how", DECORATED.values(), ids=DECORATED)
 def test_skipped_steps_change_nothing_and_are_counted(how, caplog):
     net, control = Net(amp_options=how), Net(amp_options=how)
