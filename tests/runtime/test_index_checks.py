@@ -7,6 +7,7 @@ from amp_transpiler import CPUPlace, decorate, load, optimizer, paddle, static, 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.static.onnx_import import from_onnx
+from amp_transpiler.runtime import flags
 from tests import support
 
 X = np.ones((4, 5), np.float32)
@@ -190,3 +191,11 @@ def test_a_loaded_model_keeps_onnxs_rules_and_a_program_made_of_it_does_not():
     executor.run(startup, scope=scope)
     with pytest.raises(InputError, match="is -1: the rows of 'rows'"):
         executor.run(trained, feeds, ["y"], scope=scope)
+
+
+def test_an_environment_variable_gives_a_flag_its_first_value(monkeypatch):
+    monkeypatch.setattr(flags, "_values", {})
+    monkeypatch.setenv("FLAGS_check_nan_inf", "1")
+    monkeypatch.setenv("FLAGS_check_index_range", "false")
+    names = [one.name for one in flags.FLAGS]
+    assert paddle.get_flags(names) == {"FLAGS_check_nan_inf": True, "FLAGS_check_index_range": False}

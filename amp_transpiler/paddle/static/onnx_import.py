@@ -54,6 +54,7 @@ def from_onnx(
     startup_program: Program | None = None,
     trainable: Patterns = None,
     frozen: Patterns = None,
+    constant_nodes: bool = False,
 ) -> Program:
     """Return a trainable program made from an ONNX model.
 
@@ -61,9 +62,9 @@ def from_onnx(
     Einsum, the normalisations, PRelu, embedding tables of Gather, biases of Add and Sub, scales of Mul and Div behind a
     layer, rows that Concat joins to data; also behind Transpose, Reshape, Cast, Expand, Identity, Squeeze, Unsqueeze,
     and behind arithmetic with other weights, as weight normalisation has it. Everything else stays a constant, and so
-    does what a Constant node makes. A warning names weights that are not trained: those of operators without a
-    gradient rule, such as LSTM, of Constant nodes, and the integers of quantised models. Running statistics of
-    BatchNormalization are persistable. BatchNormalization and Dropout get their training form, which
+    does what a Constant node makes, unless asked. A warning names weights that are not trained: those of operators
+    without a gradient rule, such as LSTM, of Constant nodes, and the integers of quantised models. Statistics of
+    BatchNormalization are persistable. It and Dropout get their training form, which
     `clone(for_test=True)` undoes. The model's outputs can be looked up with `program.var` and are listed in
     `program.outputs`. Names stay. Inside `fp16_guard()` or `disable_amp()` all nodes are put into that region.
 
@@ -75,6 +76,8 @@ def from_onnx(
             alone.
         frozen: regular expressions for parameters that are not trained. Where both running statistics of a
             BatchNormalization match, it keeps its inference form.
+        constant_nodes: whether what Constant nodes make counts as an initializer does. Some exporters, such as
+            Paddle2ONNX, write all weights so.
 
     Raises:
         ModelError: the model is unreadable or invalid, or needs an opset in which its operators cannot be expressed.
@@ -89,7 +92,7 @@ def from_onnx(
     enter_regions(program.model)
     startup = startup_program if startup_program is not None else default_startup_program()
     _prepare(program)
-    choice = _Choice(program, _compile("trainable", trainable), _compile("frozen", frozen))
+    choice = _Choice(program, _compile("trainable", trainable), _compile("frozen", frozen), constant_nodes)
     _claim_statistics(program, startup, choice)
     _claim_parameters(program, startup, choice)
     _train_dropouts(program, startup)
@@ -166,7 +169,8 @@ def _settle_opset(model: ir.Model, what: str) -> None:
 class _Choice:
     """The parameters chosen by the table of slots and by the patterns."""
 
-    def __init__(self, program: Program, trainable: list[Pattern], frozen: list[Pattern]) -> None:
+    def __init__(self, program: Program, trainable: list[Pattern], frozen: list[Pattern], constant_nodes: bool) -> None:
+        self._constant_nodes = constant_nodes
         self._trainable = trainable
         self._frozen = frozen
         self.slots: dict[str, str] = {}  # parameter -> the slot where it is read
@@ -183,6 +187,10 @@ class _Choice:
     def asked_for(self, name: str) -> bool:
         """Whether a `trainable` pattern matches the name."""
         return any(pattern.search(name) for pattern in self._trainable)
+
+    def takes_nodes(self, name: str) -> bool:
+        """Whether a constant of this name may become a parameter though a Constant node makes it."""
+        return self._constant_nodes or self.asked_for(name)
 
     def is_frozen(self, name: str) -> bool:
         """Whether a `frozen` pattern matches the name, and no `trainable` one does."""
@@ -201,7 +209,7 @@ def _claim_parameters(program: Program, startup: Program, choice: _Choice) -> No
         if name in program.persistables:
             continue
         slot = "trainable=" if choice.asked_for(name) else weight_slot(value, tensor, flow)
-        if slot and is_of_a_node(value) and not choice.asked_for(name):
+        if slot and is_of_a_node(value) and not choice.takes_nodes(name):
             choice.of_nodes[name] = slot
         elif slot:
             found.append((value, slot))

@@ -33,7 +33,7 @@ def warn_of_untrained(model: ir.Model, what: str, of_nodes: Mapping[str, str]) -
     if of_nodes:
         logger.warning(
             "%s: Constant nodes make %s, so that they are not trained though layers read them as weights; "
-            "trainable= makes parameters of them",
+            "constant_nodes=True makes parameters of them, and trainable= of some",
             what,
             listed(f"{name} ({slot})" for name, slot in of_nodes.items()),
         )

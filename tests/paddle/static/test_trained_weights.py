@@ -192,11 +192,12 @@ def test_a_constant_node_is_trained_only_where_that_is_asked(caplog):
     assert not main.all_parameters()
     assert len(told) == 1
     assert "Constant nodes make w (MatMul" in told[0]
-    assert "trainable=" in told[0]
-    caplog.clear()
-    main, told = warnings_of(caplog, support.parse(CONSTANT), trainable="^w$")
-    assert [p.name for p in main.all_parameters()] == ["w"]
-    assert not told
+    assert "constant_nodes=True" in told[0]
+    for asked in ({"trainable": "^w$"}, {"constant_nodes": True}):
+        caplog.clear()
+        main, told = warnings_of(caplog, support.parse(CONSTANT), **asked)
+        assert [p.name for p in main.all_parameters()] == ["w"]
+        assert not told
 
 
 def test_an_ordinary_model_has_no_warning(caplog):
