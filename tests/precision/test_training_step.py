@@ -2,7 +2,6 @@
 
 import onnx
 import pytest
-from rich.console import Console
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import fitted, prepare
@@ -10,7 +9,6 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.precision.ranges import RangeFaults
-from amp_transpiler.report import as_html, as_json, table
 from amp_transpiler.systems.choice import Request, choose_policy
 from foreign.library import BY_HAND, by_hand
 from foreign.not_training import NOT_TRAINING
@@ -39,13 +37,6 @@ step (float[N, 4] x, float[N, 3] y, float[4, 3] w, float[3] b) => (float loss, f
 
 def linear():
     return onnx.parser.parse_model(LINEAR)
-
-
-def str_of(report):
-    console = Console(width=120)
-    with console.capture() as captured:
-        console.print(table.summary(report))
-    return captured.get()
 
 
 def prepared(model, **request):
@@ -147,11 +138,3 @@ def test_loss_scaling_is_for_float16():
 def test_float16_gradients_may_underflow(dtype, warned):
     report = amp.transpile(linear(), dtype=dtype, verify=False)
     assert any("gradients" in warning for warning in report.warnings) == warned
-
-
-def test_the_report_shows_every_state():
-    report = amp.transpile(linear(), verify=False)
-    text, page = str_of(report), as_html.page([(report, None)])
-    assert "2 parameters (their own masters)" in text
-    assert "<td><code>w</code></td><td><code>w_new</code></td><td>parameter</td>" in page
-    assert [row["role"] for row in as_json.report_as_dict(report)["states"]] == ["parameter", "parameter"]

@@ -139,7 +139,31 @@ AVERAGED = Row(
     {"w": "parameter", "e": "moment"},
     "u w_new gap part e_new",
 )
-STEPS = [UNBATCHED, TRUNCATED, TWICE, AHEAD, TABLES, CRITIC, FILTER, EINSUM, SCALED, AVERAGED]
+NORMALIZED = Row(
+    "running statistics, updated by the operator",
+    "float[N, 4] x, float[N, 3] y, float[4, 3] w, float[3] s, float[3] b, float[3] m, float[3] v",
+    "float[4, 3] w_new, float[3] s_new, float[3] b_new, float[3] m_new, float[3] v_new",
+    """h = MatMul(x, w) o, m_new, v_new = BatchNormalization <training_mode = 1> (h, s, b, m, v) d = Sub(o, y)
+    mean = ReduceMean(h, first) c = Sub(h, mean) cc = Mul(c, c) var = ReduceMean(cc, first) e = Add(var, rate)
+    root = Sqrt(e) n = Div(c, root) dn = Mul(d, n) gs = ReduceSum <keepdims = 0> (dn, first)
+    gb = ReduceSum <keepdims = 0> (d, first) ds = Mul(d, s) dm = ReduceMean(ds, first) f = Sub(ds, dm)
+    xt = Transpose(x) gw = MatMul(xt, f) uw = Mul(gw, rate) us = Mul(gs, rate) ub = Mul(gb, rate)
+    w_new = Sub(w, uw) s_new = Sub(s, us) b_new = Sub(b, ub)""",
+    dict.fromkeys("wsb", "parameter") | dict.fromkeys("mv", "statistic"),
+    "o uw us ub w_new s_new b_new",
+)
+GUARDED = Row(
+    "an update inside a branch",
+    "float[N, 4] x, float[N, 3] y, float[4, 3] w",
+    "float[4, 3] w_new",
+    """p = MatMul(x, w) d = Sub(p, y) xt = Transpose(x) g = MatMul(xt, d) s = ReduceSum <keepdims = 0> (g)
+    bad = IsNaN(s) w_new = If (bad) <
+        then_branch = keep () => (float[4, 3] old) { old = Identity(w) },
+        else_branch = move () => (float[4, 3] new) { u = Mul(g, rate) new = Sub(w, u) }
+    >""",
+    {"w": "parameter"},
+)
+STEPS = [UNBATCHED, TRUNCATED, TWICE, AHEAD, TABLES, CRITIC, FILTER, EINSUM, SCALED, AVERAGED, NORMALIZED, GUARDED]
 
 LOOKALIKES = [
     Row(
@@ -209,6 +233,26 @@ def test_what_looks_like_a_step(row):
 def test_a_gradient_is_handed_over_once():
     assert prepared(UNBATCHED.model).step.gradients == {"w": ("gw",), "b": ("dz",), "v": ("gv",), "c": ("d",)}
     assert prepared(TRUNCATED.model).step.gradients == {"w": ("gw",), "u": ("gu",), "b": ("gb",)}
+
+
+def test_an_update_inside_a_branch_stays_float32():
+    report = amp.transpile(GUARDED.model, level="O2", verify=False)
+    inside = [row for row in report.decisions if row.scope]
+    assert {row.op: row.precision for row in inside} == {"Identity": "high", "Mul": "high", "Sub": "high"}
+
+
+def test_a_state_that_is_named_does_not_keep_the_whole_model_float32():
+    text = """
+    <ir_version: 9, opset_import: ["" : 18]>
+    step (float[N, 4] x, float[N, 3] y, float[4, 3] w) => (float[4, 3] w_new) <float rate = {0.01}, int64 i = {0}> {
+        p = MatMul(x, w) d = Sub(p, y) xt = Transpose(x) c = CumSum(d, i) g = MatMul(xt, c) u = Mul(g, rate)
+        h = CumSum(u, i) w_new = Sub(w, h)
+    }
+    """
+    report = amp.transpile(onnx.parser.parse_model(text), level="O2", verify=False, state={"w": "w_new"})
+    assert [(state.role, state.reason) for state in report.states] == [("parameter", "named with --state")]
+    assert {row.name: row.precision for row in report.decisions}["MatMul_p"] == "low"
+    assert {row.name: row.precision for row in report.decisions}["Sub_w_new"] == "high"
 
 
 def test_initial_values_of_states_stay_inputs_where_the_format_lists_every_initializer():

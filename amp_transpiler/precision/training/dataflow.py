@@ -70,6 +70,10 @@ class Dataflow:
         """Return for every value the bits of the values in `seeds` that it depends on, its own included."""
         found = dict(seeds)
         for node in self.graph:
+            if updates_statistics(node):
+                for output in node.outputs:
+                    _note(found, output, reads(node, output))
+                continue
             mask = 0
             for value in reads(node):
                 mask |= found.get(value, 0)
@@ -88,12 +92,36 @@ class Dataflow:
             found.add(value)
             node = value.producer()
             if node is not None:
-                pending.extend(reads(node))
+                pending.extend(reads(node, value))
         return found
 
 
-def reads(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values that a node reads, those that its bodies capture included."""
+def _note(found: dict[ir.Value, int], output: ir.Value, sources: Iterable[ir.Value]) -> None:
+    mask = 0
+    for value in sources:
+        mask |= found.get(value, 0)
+    if mask:
+        found[output] = found.get(output, 0) | mask
+
+
+def updates_statistics(node: ir.Node) -> bool:
+    """Whether a node is a BatchNormalization in training mode."""
+    mode = node.attributes.get("training_mode") if node.op_type == "BatchNormalization" else None
+    return mode is not None and bool(mode.as_int()) and is_standard(node)
+
+
+def reads(node: ir.Node, output: ir.Value | None = None) -> Iterator[ir.Value]:
+    """Yield the values that a node reads, those that its bodies capture included.
+
+    Args:
+        node: the node.
+        output: one of its outputs: only what this depends on. A BatchNormalization in training mode reads its running
+            statistics for nothing but their update.
+    """
+    if output is not None and updates_statistics(node):
+        wanted = {0: (0, 1, 2), 1: (0, 3), 2: (0, 4)}.get(node.outputs.index(output), range(len(node.inputs)))
+        yield from (value for index in wanted if index < len(node.inputs) and (value := node.inputs[index]) is not None)
+        return
     yield from (value for value in node.inputs if value is not None)
     if has_bodies(node):
         for _, body in bodies(node):

@@ -14,8 +14,9 @@ from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.training_step import State, StateRole, TrainingStep
 from amp_transpiler.precision.training.carriers import Carried, carry
 from amp_transpiler.precision.training.dataflow import Dataflow
+from amp_transpiler.precision.training.flatten import flattened, has_branches
 from amp_transpiler.precision.training.matching import cheapest_pairs
-from amp_transpiler.precision.training.operators import is_plain_movement, kind
+from amp_transpiler.precision.training.operators import is_elementwise, is_plain_movement, kind
 from amp_transpiler.precision.training.proofs import Proofs
 from amp_transpiler.precision.training.readers import Reader, entries
 
@@ -45,6 +46,9 @@ def find_training_step(
     possible = _possible_pairs(model)
     if not possible and not reasons:
         return None
+    if has_branches(model):
+        flat = flattened(model)
+        return find_training_step(flat, bound, recorded)
     return _Search(model, possible, by_file | by_user, reasons).run()
 
 
@@ -231,6 +235,9 @@ class _Search:
             for value, output in self._pairs.items():
                 if (self._flow.size(value) == 1) == single and output not in inside:
                     self._accept_one(value, output, inside, below)
+        for value in self._given:
+            if value not in self._parameters and self._is_weight(value):
+                self._take_as_given(value, inside)
         self._above |= self._flow.above(self._borders)
         self._below = self._flow.masks(dict.fromkeys(self._borders, 1))
         for value in [value for value in self._parameters if self._looks_ahead(value)]:
@@ -258,6 +265,21 @@ class _Search:
             found = self._parameters.setdefault(value, _Parameter(_BESIDE.format(readers[0].node.name), {}))
             found.gradients.update(dict.fromkeys(str(border.name) for border in borders))
             self._borders.update(borders)
+
+    def _is_weight(self, value: ir.Value) -> bool:
+        """Whether an input is multiplied with data, is a table, or is added to something larger."""
+        size = self._flow.size(value)
+        return any(
+            not is_elementwise(reader.node) or self._flow.size(reader.node.outputs[0]) != size
+            for reader in self._proofs.readers[value]
+        )
+
+    def _take_as_given(self, value: ir.Value, inside: Collection[ir.Value]) -> None:
+        """Take what enters the update of a state that was named as its gradient."""
+        ends = entries(self._flow, self._pairs[value], value, inside)
+        gradients = [self._proofs.handed_over(end, value) for end in ends if end is not self._pairs[value]]
+        self._parameters[value] = _Parameter("", dict.fromkeys(str(gradient.name) for gradient in gradients))
+        self._borders.update(gradients)
 
     def _is_inner_update(self, value: ir.Value, end: ir.Value, readers: Iterable[Reader]) -> bool:
         """Whether the state is there again, after it was changed by something that depends on its readers."""
