@@ -438,9 +438,16 @@ class Variable:
 
     @property
     def trainable(self) -> bool:
-        """Whether optimizers update it."""
+        """Whether optimizers update it; may be set for a parameter, before `minimize`."""
         info = self.info
         return info is not None and info.kind == "parameter" and info.trainable
+
+    @trainable.setter
+    def trainable(self, train: bool) -> None:
+        info = self.info
+        if info is None or info.kind != "parameter":
+            raise InputError(f"'{self.name}' is no parameter, so trainable cannot be set: set stop_gradient")
+        info.trainable = train
 
     @property
     def stop_gradient(self) -> bool:

@@ -203,7 +203,13 @@ def where(condition: Variable, x: Variable | float, y: Variable | float) -> Vari
 
 
 def mean(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The mean over `axis`, or over all elements."""
+    """The mean over `axis`, or over all elements.
+
+    Raises:
+        InputError: `x` holds no floats. Means of integers would be cut off.
+    """
+    if not is_float_tensor(x.value):
+        raise InputError(f"mean: '{x.name}' is {x.dtype}, and means are of floats: cast it first, astype('float32')")
     return _reduce("ReduceMean", x, axis, keepdim)
 
 

@@ -38,9 +38,15 @@ def stop(parameter):
     return {}
 
 
+def freeze(parameter):
+    parameter.trainable = False
+    return {}
+
+
 WAYS = {
     "nothing stops": (lambda first: {}, ALL),
     "stop_gradient": (stop, FROZEN),
+    "trainable": (freeze, FROZEN),
     "a variable in no_grad_set": (lambda first: {"no_grad_set": {first}}, FROZEN),
     "a name in no_grad_set": (lambda first: {"no_grad_set": [first.name]}, FROZEN),
 }
@@ -51,6 +57,13 @@ WAYS = {
 def test_a_stopped_parameter_is_not_trained(way, decorate):
     how, expected = WAYS[way]
     assert trained(how, **decorate) == expected
+
+
+def test_only_parameters_are_made_trainable():
+    with static.program_guard(static.Program(), static.Program()):
+        x = static.data("x", [2, 3])
+        with pytest.raises(amp.InputError, match="no parameter"):
+            x.trainable = True
 
 
 def test_a_stopped_parameter_is_left_out_of_a_list_too():

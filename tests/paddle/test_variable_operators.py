@@ -158,6 +158,14 @@ def test_other_operands_are_refused_and_equal_to_nothing(other):
             assert (x != other) is True
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int32", "bool"])
+def test_a_mean_of_integers_is_refused(dtype):
+    with static.program_guard(static.Program(), static.Program()):
+        x = static.data("x", [2, 3], dtype)
+        with pytest.raises(amp.InputError, match="cast it first"):
+            tensor.mean(x)
+
+
 def test_variables_are_keys_by_identity():
     with static.program_guard(static.Program(), static.Program()):
         x, y = static.data("x", [2, 3]), static.data("y", [2, 3])
