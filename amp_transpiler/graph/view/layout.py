@@ -9,7 +9,8 @@ from collections.abc import Sequence
 __all__ = ["Layout", "lay_out"]
 
 _SWEEPS = 6
-_LONGEST = 8  # layers that an edge crosses with a place of its own in each; a longer one is drawn straight
+_LONGEST = 60  # layers that an edge crosses with a place of its own in each; a longer one is drawn straight
+_PLACES = 12  # of edges, for each node; when they are used up, edges are drawn straight
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ def lay_out(widths: Sequence[float], edges: Sequence[tuple[int, int]], row: floa
     """
     layers = _layers(len(widths), edges)
     sizes = list(widths)
-    chains = [_chain(source, target, layers, sizes) for source, target in edges]
+    most = len(sizes) * (1 + _PLACES)
+    chains = [_chain(source, target, layers, sizes, most) for source, target in edges]
     order = _ordered(layers, chains)
     centres = _centres(order, sizes, chains, gap)
     left = min((x - size / 2 for x, size in zip(centres, sizes, strict=True)), default=0.0)
@@ -66,10 +68,10 @@ def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     return layers
 
 
-def _chain(source: int, target: int, layers: list[int], sizes: list[float]) -> list[int]:
+def _chain(source: int, target: int, layers: list[int], sizes: list[float], most: int) -> list[int]:
     """Return the nodes that an edge goes through, with a new one of no width in each layer that it crosses."""
     between = range(layers[source] + 1, layers[target])
-    if len(between) > _LONGEST:
+    if len(between) > _LONGEST or len(layers) + len(between) > most:
         return [source, target]
     first = len(layers)
     layers.extend(between)

@@ -284,6 +284,14 @@ def test_places_do_not_overlap_and_edges_go_down():
             assert level != y or abs(x - other) >= (widths[i] + widths[j]) / 2 + 10 - 1e-6
 
 
+def test_many_long_edges_cost_no_more_than_a_few_places_each():
+    count = 400
+    edges = [(i, i + 1) for i in range(count - 1)] + [(i, i + 50) for i in range(count - 50)]
+    found = lay_out([50.0] * count, edges, row=50, gap=10)
+    assert len(found.edges) == len(edges)
+    assert sum(map(len, found.edges)) < 20 * count
+
+
 def test_an_empty_program_has_a_picture(tmp_path):
     boxes, heads = drawn(static.Program(), tmp_path)
     assert (boxes, heads) == ([], ["program: 0 nodes, 0 in lower precision, 0 casts"])
