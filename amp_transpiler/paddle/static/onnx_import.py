@@ -30,6 +30,7 @@ from amp_transpiler.paddle.framework.random_state import ensure_random_state
 from amp_transpiler.paddle.static.trainable_slots import STATISTIC_SLOTS, float_constants, is_of_a_node, weight_slot
 from amp_transpiler.paddle.static.untrained import warn_of_untrained
 from amp_transpiler.paddle.static.weight_flow import WeightFlow
+from amp_transpiler.paddle.static.written_norm import can_be_written_out, write_out
 from amp_transpiler.passes.convert_opset import ConvertOpset, OpsetConversionError
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.limit_opset import LimitOpset
@@ -263,7 +264,10 @@ def _claim_statistics(program: Program, startup: Program, choice: _Choice) -> No
         slots = STATISTIC_SLOTS[node.op_type]
         running = [node.inputs[slot] for slot in slots]
         if any(constant_of(value) is None for value in running):
-            logger.warning("BatchNormalization '%s' keeps its inference form: its statistics are computed", node.name)
+            if can_be_written_out(node):
+                write_out(program.model, node)
+            else:
+                logger.warning("BatchNormalization '%s' stays as it is: its statistics are computed", node.name)
             continue
         if all(choice.is_frozen(str(value.name)) for value in running if value is not None):
             continue

@@ -253,3 +253,22 @@ def test_a_group_norm_of_an_exporter_learns():
     before = {name: scope[name] for name in ("conv_w", "s", "b")}
     executor.run(main, {"x": W(2, 3, 4, 4)}, scope=scope)
     assert all((scope[name] != value).any() for name, value in before.items())
+
+
+def test_a_weight_learns_through_the_statistics_that_standardise_it():
+    text, more, expected = IMAGES["standardised by a batch norm of ones"]
+    model = support.parse(
+        f"(float[n,3,4,4] x) => (float[n,4,4,4] y) {{ {text} }}", opset=13, **more, conv_w=W(4, 3, 1, 1)
+    )
+    startup, scope = static.Program(), static.Scope()
+    main = from_onnx(model, startup)
+    executor, x = static.Executor(CPUPlace()), W(2, 3, 4, 4)
+    executor.run(startup, scope=scope)
+    (found,) = executor.run(main, {"x": x}, ["y"], scope=scope)
+    np.testing.assert_allclose(found, support.run(model, {"x": x})["y"], rtol=1e-4, atol=1e-5)
+    with static.program_guard(main, startup):
+        y = main.var("y")
+        pairs = static.append_backward(tensor.mean(y * y * y))
+    assert {parameter.name for parameter, _ in pairs} == expected
+    slopes = executor.run(main, {"x": x}, [slope for _, slope in pairs], scope=scope)
+    assert all(np.abs(slope).max() > 1e-4 for slope in slopes)
