@@ -163,7 +163,42 @@ GUARDED = Row(
     >""",
     {"w": "parameter"},
 )
-STEPS = [UNBATCHED, TRUNCATED, TWICE, AHEAD, TABLES, CRITIC, FILTER, EINSUM, SCALED, AVERAGED, NORMALIZED, GUARDED]
+TURNS = Row(
+    "a step for each part of the data, in a Scan",
+    "float[5, N, 4] x, float[5, N, 3] y, float[4, 3] w",
+    "float[4, 3] w_new",
+    """w_new = Scan <num_scan_inputs = 2, body = turn (float[4, 3] v, float[N, 4] a, float[N, 3] t) => (float[4, 3] v1)
+    {
+        p = MatMul(a, v) d = Sub(p, t) at = Transpose(a) g = MatMul(at, d) u = Mul(g, rate) v1 = Sub(v, u)
+    }> (w, x, y)""",
+    {"w": "parameter"},
+)
+SUMMED = Row(
+    "gradients summed in a Loop, and one update",
+    "float[N, 4] x, float[N, 3] y, float[4, 3] w, int64 turns",
+    "float[4, 3] w_new",
+    """g = Loop <body = turn (int64 i, bool c, float[4, 3] s) => (bool c1, float[4, 3] s1) {
+        c1 = Identity(c) p = MatMul(x, w) d = Sub(p, y) at = Transpose(x) h = MatMul(at, d) s1 = Add(s, h)
+    }> (turns, go, none) u = Mul(g, rate) w_new = Sub(w, u)""",
+    {"w": "parameter"},
+    constants="float rate = {0.01}, bool go = {1}, float[4, 3] none = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}",
+)
+STEPS = [
+    UNBATCHED,
+    TRUNCATED,
+    TWICE,
+    AHEAD,
+    TABLES,
+    CRITIC,
+    FILTER,
+    EINSUM,
+    SCALED,
+    AVERAGED,
+    NORMALIZED,
+    GUARDED,
+    TURNS,
+    SUMMED,
+]
 
 LOOKALIKES = [
     Row(
@@ -196,6 +231,15 @@ LOOKALIKES = [
         "float[4, 4] s, float[3, 4] q, float[3, 4] k, float[3, 4] v, float[1] decay",
         "float[4, 4] s_new, float[3, 4] o",
         "kept = Mul(s, decay) kt = Transpose(k) kv = MatMul(kt, v) s_new = Add(kept, kv) o = MatMul(q, s_new)",
+        {},
+    ),
+    Row(
+        "a recurrent network in a Scan",
+        "float[5, 2, 3] x, float[2, 3] h, float[3, 3] w, float[3, 3] u",
+        "float[2, 3] h_new",
+        """h_new = Scan <num_scan_inputs = 1, body = turn (float[2, 3] k, float[2, 3] a) => (float[2, 3] k1) {
+            p = MatMul(a, w) q = MatMul(k, u) s = Add(p, q) z = Sigmoid(s) c = Mul(z, k) k1 = Add(c, p)
+        }> (h, x)""",
         {},
     ),
     Row(
@@ -239,6 +283,14 @@ def test_an_update_inside_a_branch_stays_float32():
     report = amp.transpile(GUARDED.model, level="O2", verify=False)
     inside = [row for row in report.decisions if row.scope]
     assert {row.op: row.precision for row in inside} == {"Identity": "high", "Mul": "high", "Sub": "high"}
+
+
+@pytest.mark.parametrize("row", [TURNS, SUMMED], ids=lambda row: row.name)
+def test_an_update_inside_a_loop_stays_float32(row):
+    report = amp.transpile(row.model, level="O2")
+    precisions = {line.name: line.precision for line in report.decisions}
+    assert {precisions[name] for name in precisions if name.startswith("MatMul")} == {"low"}
+    assert {precisions[name] for name in precisions if name.startswith(("Mul_u", "Sub_v1", "Sub_w_new"))} == {"high"}
 
 
 def test_a_state_that_is_named_does_not_keep_the_whole_model_float32():

@@ -8,7 +8,7 @@ from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.training.dataflow import reads, updates_statistics
-from amp_transpiler.precision.training.flatten import flattened, has_branches
+from amp_transpiler.precision.training.flatten import flattened, has_control_flow
 from amp_transpiler.precision.training.operators import is_elementwise, is_movement
 
 __all__ = ["mark_optimizer"]
@@ -20,7 +20,7 @@ def mark_optimizer(model: ir.Model, step: TrainingStep) -> int:
     What the gradients themselves are computed from keeps its role, even if an update reads it as well. There are two
     exceptions: updates inside the step, and a BatchNormalization that updates running statistics.
     """
-    seen = flattened(model) if has_branches(model) else model
+    seen = flattened(model) if has_control_flow(model) else model
     names = {node.name for node in _optimizer_nodes(seen, step)}
     found = [node for node in all_nodes(model) if node.name in names]
     for node in found:

@@ -14,7 +14,7 @@ from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.training_step import State, StateRole, TrainingStep
 from amp_transpiler.precision.training.carriers import Carried, carry
 from amp_transpiler.precision.training.dataflow import Dataflow
-from amp_transpiler.precision.training.flatten import flattened, has_branches
+from amp_transpiler.precision.training.flatten import flattened, has_control_flow
 from amp_transpiler.precision.training.matching import cheapest_pairs
 from amp_transpiler.precision.training.operators import is_elementwise, is_plain_movement, kind
 from amp_transpiler.precision.training.proofs import Proofs
@@ -46,7 +46,7 @@ def find_training_step(
     possible = _possible_pairs(model)
     if not possible and not reasons:
         return None
-    if has_branches(model):
+    if has_control_flow(model):
         flat = flattened(model)
         return find_training_step(flat, bound, recorded)
     return _Search(model, possible, by_file | by_user, reasons).run()
