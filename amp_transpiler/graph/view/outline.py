@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -20,8 +21,7 @@ __all__ = ["Outline", "OutlineNode", "marks_of", "outline", "precision_of", "typ
 _INFERRED = 2000  # nodes; more take seconds
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class OutlineNode:
+class OutlineNode(NamedTuple):  # made faster than a frozen dataclass, once for every node that is converted
     """A node of the main graph.
 
     Attributes:
@@ -144,6 +144,8 @@ def precision_of(node: ir.Node) -> str:
 
 def marks_of(node: ir.Node) -> str:
     """Return what else is known about a node: role, regions, whether a conversion put it in; with commas."""
+    if not node.metadata_props and not node.meta:
+        return ""
     role, region = role_of(node), node.metadata_props.get(REGION_KEY, "")
     marks: list[str] = [] if role == "forward" else [role]
     marks += [f"in {kind}" for kind in dict.fromkeys(region.split(";")) if kind]
