@@ -97,7 +97,11 @@ class StepExecutor:
             for name, output in step.updates.items():
                 scope.hold(name, outputs[output])
         elif not_finite == "stop":
-            raise NotFiniteError(f"{self._described(program, fetch, arrays, scope)}. Nothing was changed in the scope")
+            why = self._described(program, fetch, arrays, scope)
+            raise NotFiniteError(
+                f"{why}. Nothing was changed in the scope. Mend the data, lower the learning rate or clip gradients; "
+                "not_finite='skip' leaves such steps out"
+            )
         else:
             self._warn_of_skipped(program, fetch, arrays, scope)
         return [outputs[step.fetches[name]] for name in fetch]

@@ -175,3 +175,17 @@ def test_an_unknown_word_is_refused():
 
 def test_a_run_may_allow_what_the_flag_forbids(flag):
     Net().run(ZERO, not_finite="allow")
+
+
+def test_paddles_tensor_checker_sets_the_flag():
+    debugging = amp.debugging
+    try:
+        debugging.enable_tensor_checker(debugging.TensorCheckerConfig(enable=True))
+        with pytest.raises(NotFiniteError):
+            Net().run(ZERO)
+        debugging.disable_tensor_checker()
+        Net().run(ZERO)
+        with pytest.raises(OptionError, match="CHECK_ALL is not available"):
+            debugging.enable_tensor_checker(debugging.TensorCheckerConfig(True, debugging.DebugMode.CHECK_ALL))
+    finally:
+        paddle.set_flags({"FLAGS_check_nan_inf": False})

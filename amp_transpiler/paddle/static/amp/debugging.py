@@ -1,19 +1,29 @@
-"""The precision of a program, counted by operator."""
+"""The precision of a program, counted by operator; stopping at infinity and NaN."""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import logging
 from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.paddle.framework.programs import default_main_program
+from amp_transpiler.runtime.flags import set_flags
 
-__all__ = ["OperatorStats", "collect_operator_stats"]
+__all__ = [
+    "DebugMode",
+    "OperatorStats",
+    "TensorCheckerConfig",
+    "collect_operator_stats",
+    "disable_tensor_checker",
+    "enable_tensor_checker",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -66,3 +76,44 @@ def _working_type(node: ir.Node) -> ir.DataType | None:
         if value is not None and value.dtype is not None and value.dtype.is_floating_point():
             return value.dtype
     return node.outputs[0].dtype if node.outputs else None
+
+
+class DebugMode(enum.Enum):
+    """What a tensor checker does, with Paddle's names; only the first is available."""
+
+    CHECK_NAN_INF_AND_ABORT = 0
+    CHECK_NAN_INF = 1
+    CHECK_ALL_FOR_OVERFLOW = 2
+    CHECK_ALL = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorCheckerConfig:
+    """Paddle's settings of the tensor checker.
+
+    Attributes:
+        enable: whether it checks at all.
+        debug_mode: what it does.
+    """
+
+    enable: bool
+    debug_mode: DebugMode = DebugMode.CHECK_NAN_INF_AND_ABORT
+
+
+def enable_tensor_checker(checker_config: TensorCheckerConfig) -> None:
+    """Stop runs at infinity and NaN, as `paddle.set_flags({"FLAGS_check_nan_inf": True})` does.
+
+    Raises:
+        OptionError: the mode is another one than to stop.
+    """
+    if checker_config.debug_mode is not DebugMode.CHECK_NAN_INF_AND_ABORT:
+        raise OptionError(
+            f"enable_tensor_checker: {checker_config.debug_mode.name} is not available: take CHECK_NAN_INF_AND_ABORT, "
+            "or run with not_finite='skip', which warns and goes on"
+        )
+    set_flags({"FLAGS_check_nan_inf": checker_config.enable})
+
+
+def disable_tensor_checker() -> None:
+    """Let runs go on, whatever they compute."""
+    set_flags({"FLAGS_check_nan_inf": False})
