@@ -25,7 +25,15 @@ from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.name_nodes import NameNodes
-from amp_transpiler.passes.training import Legalize, LowerBatchNorm, LowerDropout, MergeEqual, PlaceCasts, SplitRows
+from amp_transpiler.passes.training import (
+    Legalize,
+    LowerBatchNorm,
+    LowerDropout,
+    LowerLoss,
+    MergeEqual,
+    PlaceCasts,
+    SplitRows,
+)
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.finite import add_finite_check
 from amp_transpiler.runtime.gemm_options import TilingAccum, gemm_option
@@ -145,13 +153,13 @@ def open_step(
     types = {str(value.name): value.dtype or ir.DataType.FLOAT for value in assembled.model.graph.inputs}
     state = {name: types[name] for name in assembled.state}
     model, fuse = assembled.model, True
-    merge_equal = not _is_trained(model)
+    lean = _is_trained(model)
     if emulated and place.emulates_low:
         wrapped = Program(model)
         if has_low_values(wrapped):
             model, fuse = emulate(wrapped).model, False
     right = not vector_products(model, unknown=True)
-    settings = SessionSettings(optimize=optimize, fuse=fuse, fuse_transposes=right, merge_equal=merge_equal)
+    settings = SessionSettings(optimize=optimize, fuse=fuse, fuse_transposes=right, lean=lean)
     with gemm_option(tiling_accum, place):
         session = place.open_session(to_proto(model).SerializeToString(), settings)
     return CompiledStep(session, feeds, state, assembled.updates, assembled.fetches, IndexChecks())
@@ -163,7 +171,7 @@ def lower(assembled: Assembled) -> Assembled:
     This is done for every place, so that a CPU shows the numerics of a GPU.
     """
     model, state = assembled.model, assembled.state
-    PassManager([NameNodes(), LowerBatchNorm()], typed=False)(model)
+    PassManager([NameNodes(), LowerBatchNorm(), LowerLoss()], typed=False)(model)
     if any(is_standard(node) and node.op_type == "Dropout" and len(node.inputs) > 2 for node in all_nodes(model)):
         seed, step = (_scalar_input(model, name) for name in (RANDOM_SEED, RANDOM_STEP))
         LowerDropout(seed, step)(model)

@@ -24,7 +24,7 @@ from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum,
 from amp_transpiler.runtime.places import Place, to_host
 from amp_transpiler.runtime.run_errors import NO_VALUE, RUN_ERRORS, explained
 from amp_transpiler.runtime.scope import Scope
-from amp_transpiler.runtime.values import to_ort
+from amp_transpiler.runtime.values import detached, to_ort
 
 __all__ = ["NotFinite", "StepExecutor"]
 
@@ -228,7 +228,7 @@ class StepExecutor:
             self.place.bind_output(binding, name)
         if names:
             step.session.run_with_iobinding(binding)
-        return dict(zip(names, binding.get_outputs() if names else [], strict=True))
+        return dict(zip(names, map(detached, binding.get_outputs() if names else []), strict=True))
 
 
 def _shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:

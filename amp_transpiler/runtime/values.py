@@ -20,10 +20,16 @@ import onnxruntime
 
 from amp_transpiler.errors import InputError
 
-__all__ = ["element_type", "from_ort", "is_extension", "run_session", "to_ort"]
+__all__ = ["detached", "element_type", "from_ort", "is_extension", "run_session", "to_ort"]
 
 # ONNX Runtime's names of element types, as in `tensor(float)`, where they differ from ONNX's.
 _ELEMENT_TYPES = {"float": ir.DataType.FLOAT, "double": ir.DataType.DOUBLE}
+
+_bindings = onnxruntime.capi.onnxruntime_pybind11_state
+_DLPACK_TYPES = frozenset(
+    ir.DataType[name]
+    for name in "FLOAT DOUBLE FLOAT16 BFLOAT16 BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
+)
 
 
 def element_type(ort_type: str) -> ir.DataType | None:
@@ -37,6 +43,19 @@ def element_type(ort_type: str) -> ir.DataType | None:
 def is_extension(dtype: np.dtype) -> bool:
     """Whether an element type comes from `ml_dtypes`: bfloat16, float8, 4-bit integers."""
     return dtype.isbuiltin == 2
+
+
+def detached(value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
+    """Return an output of a run by itself, in the same memory.
+
+    An output keeps all outputs of its run, and what was bound to it, in memory: a loss that a caller keeps, or a
+    learning rate that no step replaces, would keep a whole set of parameters.
+    """
+    if not value.is_tensor() or ir.DataType(value.element_type()) not in _DLPACK_TYPES:
+        return value
+    capsule = value._ortvalue.to_dlpack()  # noqa: SLF001  # the public wrapper has no way to it
+    is_bool = value.element_type() == ir.DataType.BOOL
+    return onnxruntime.OrtValue(_bindings.OrtValue.from_dlpack(capsule, is_bool))
 
 
 def to_ort(array: np.ndarray) -> onnxruntime.OrtValue:

@@ -208,6 +208,12 @@ WHOLE = {
     "small": (LOSS, 31),
     "a reader in between": (LOSS.replace("less = ", "other = Tanh (share) less = "), 30),
     "a float32 result": (LOSS.replace("y = Neg", "z = Tanh (g) y = Neg"), 30),
+    "nothing is picked": (
+        LOSS.replace("GatherElements <axis = 1> (share, labels)", "Identity (one)").replace(
+            "ScatterElements <axis = 1> (share, labels, missed)", "Neg (share)"
+        ),
+        30,
+    ),
     "rows that depend on each other": (LOSS.replace("Softmax <axis = 1>", "Softmax <axis = 0>"), 30),
 }
 

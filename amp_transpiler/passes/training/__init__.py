@@ -4,6 +4,7 @@ from amp_transpiler.passes.training.insert_masters import InsertMasters, Mastere
 from amp_transpiler.passes.training.legalize import Legalize
 from amp_transpiler.passes.training.lower_batch_norm import LowerBatchNorm
 from amp_transpiler.passes.training.lower_dropout import LowerDropout
+from amp_transpiler.passes.training.lower_loss import LowerLoss
 from amp_transpiler.passes.training.merge_equal import MergeEqual
 from amp_transpiler.passes.training.place_casts import VIEWS, PlaceCasts
 from amp_transpiler.passes.training.scale_loss import Scaled, ScaleLoss
@@ -15,6 +16,7 @@ __all__ = [
     "Legalize",
     "LowerBatchNorm",
     "LowerDropout",
+    "LowerLoss",
     "Mastered",
     "MergeEqual",
     "PlaceCasts",

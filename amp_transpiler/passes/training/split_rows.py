@@ -1,4 +1,4 @@
-"""Large float32 computations between 16-bit values, done one half of the rows after the other."""
+"""Losses over many classes, of 16-bit scores, done one half of the samples after the other."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ _LARGE = 1 << 24  # elements: 64 MB in float32. Below that, launching twice as m
 _FLOAT = ir.DataType.FLOAT
 _ELEMENTWISE = frozenset({"Abs", "Add", "Cast", "Div", "Equal", "Exp", "Mul", "Neg", "Not", "Sqrt", "Sub", "Where"})
 _ALONG_AXIS = {"GatherElements": 0, "LogSoftmax": -1, "ScatterElements": 0, "Softmax": -1}  # with the default axis
+_PICKS = ("GatherElements", "ScatterElements")
 _SOFTMAX_BY_AXIS = 13  # the opset from which Softmax has one axis
 
 
 class SplitRows(Pass[PassResult]):
-    """Computes large float32 islands of the backward pass in two halves; counts the islands.
+    """Computes large float32 islands that pick by labels in two halves; counts the islands.
 
-    The gradient of a cross entropy over a large vocabulary is such an island: from 16-bit scores to a 16-bit gradient,
-    with float32 tensors of twice their size in between. Half of the rows need half of these.
+    A cross entropy over a large vocabulary is such an island, and so is its gradient: between 16-bit scores and a loss
+    or a 16-bit gradient there are float32 tensors of twice their size, where a step needs the most memory anyway. Half
+    of the rows need half of these.
 
     1. An island begins with a cast from 16 bits to float32 and has only nodes that compute each row (index along the
-       first axis) by itself. It ends in casts to 16 bits and in sums over the rows.
+       first axis) by itself, one that reads or writes by index among them. It ends in casts to 16 bits, in small
+       results and in sums over the rows.
     2. Each half is computed from a slice of what the island reads. Results are joined, sums are added.
 
     All values are the same, to the bit, but for the sums over rows. Shapes must be inferred. Only the main graph is
@@ -59,7 +62,7 @@ class SplitRows(Pass[PassResult]):
 
 
 def _is_start(node: ir.Node, large: int) -> bool:
-    if node.op_type != "Cast" or not is_standard(node) or role_of(node) != "backward":
+    if node.op_type != "Cast" or not is_standard(node) or role_of(node) == "optimize":
         return False
     value = node.outputs[0]
     sizes = _sizes(value)
@@ -115,8 +118,10 @@ class _Island:
         self.nodes.append(node)
 
     def _sums_rows(self, node: ir.Node) -> bool:
-        if node.op_type != "ReduceSum" or len(node.inputs) < 2 or node.inputs[1] is None:
+        if node.op_type != "ReduceSum":
             return False
+        if len(node.inputs) < 2 or node.inputs[1] is None:
+            return "noop_with_empty_axes" not in node.attributes  # over all axes
         axes = constant_of(node.inputs[1])
         return axes is not None and 0 in axes.numpy()
 
@@ -148,7 +153,9 @@ class _Island:
         return all(reader in order and order[reader] > last for reader in readers)
 
     def is_worth_it(self, large: int) -> bool:
-        """Whether there are float32 results of float32 ones, and none of the large ones is needed as a whole."""
+        """Whether it picks by labels, has float32 results of float32 ones, and no large one is needed as a whole."""
+        if not any(node.op_type in _PICKS for node in self.nodes):
+            return False
         wide = [value for value in self._values if value.dtype == _FLOAT and math.prod(shape_of(value)) >= large]
         return len(wide) > 1 and not any(value in wide for value in self.outputs)
 
