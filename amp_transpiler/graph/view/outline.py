@@ -60,9 +60,10 @@ class Outline:
     types: dict[str, str]
 
     def forward(self) -> Outline:
-        """Return the forward pass alone; all of it if nothing else is there."""
-        kept = tuple(node for node in self.nodes if node.role == "forward")
-        return self if len(kept) == len(self.nodes) else dataclasses.replace(self, nodes=kept)
+        """Return the forward pass alone; all of it if no backward pass is known."""
+        if all(node.role != "backward" for node in self.nodes):
+            return self
+        return dataclasses.replace(self, nodes=tuple(node for node in self.nodes if node.role == "forward"))
 
 
 def outline(graph: ir.Graph, held: Iterable[str] = (), outputs: Iterable[str] = ()) -> Outline:

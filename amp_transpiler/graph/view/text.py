@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import visible
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.training_step import State, TrainingStep
 from amp_transpiler.graph.view.outline import marks_of, precision_of, type_text, typed
 from amp_transpiler.graph.walk import all_nodes, bodies
 from amp_transpiler.ops.names import operator_name
@@ -40,6 +41,7 @@ class _Program(Protocol):
     model: ir.Model
     updates: dict[str, str]
     outputs: list[str]
+    step: TrainingStep | None
 
     @property
     def source(self) -> os.PathLike[str] | None: ...
@@ -66,6 +68,7 @@ def program_text(program: _Program, limit: int | None = None) -> str:
     outputs = itertools.chain((f"  {_named(value)}" for value in model.graph.outputs), _outputs(program, model))
     lines += _cut("outputs", outputs, limit)
     lines += _cut("updates", (f"  {_name(old)} <- {_name(new)}" for old, new in program.updates.items()), limit)
+    lines += _cut("training step", map(_state, program.step.states if program.step is not None else ()), limit)
     return "\n".join(lines)
 
 
@@ -116,6 +119,11 @@ def _outputs(program: _Program, model: ir.Model) -> Iterator[str]:
             yield f"  {_name(name)}: not in the program"
         elif name not in own:
             yield f"  {_named(value)}"
+
+
+def _state(state: State) -> str:
+    master = f", master {_name(state.master)}" if state.master else ""
+    return f"  {_name(state.input)} <- {_name(state.output)}: {state.role}{master}"
 
 
 def _nodes(graph: ir.Graph | ir.Function, indent: str) -> Iterator[str]:

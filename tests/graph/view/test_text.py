@@ -90,6 +90,16 @@ def test_frozen_parameters_and_wrong_outputs_are_told():
     assert "  nothing: not in the program" in text
 
 
+def test_a_training_step_that_was_found_is_shown():
+    step = """(float[4,4] w, float[2,4] x) => (float[4,4] w_new) {
+        h = MatMul (x, w) t = Transpose (x) g = MatMul (t, h) s = Mul (g, rate) w_new = Sub (w, s)
+    }"""
+    report = amp.transpile(parse(step, rate=array(1)), verify=False, state={"w": "w_new"})
+    lines = lines_of(report.program)
+    assert lines[-2] == "training step"
+    assert lines[-1].startswith("  w <- w_new: parameter")
+
+
 def test_bodies_and_functions_are_shown():
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21, "local": 1]>
     g (float[2] x, bool c) => (float[2] y) {
