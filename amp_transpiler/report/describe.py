@@ -85,6 +85,7 @@ def describe_needless(report: Report, trial: Program, conversion: Conversion, wr
         conversion: the record of that.
         written: bytes of the written copy, or None.
     """
+    report.states = () if trial.step is None else trial.step.states
     report.program = trial  # the source again, with names and types for every node
     report.decisions = tuple(_rows(trial.model, conversion.assignment))
     report.nodes = len(report.decisions)

@@ -1,5 +1,7 @@
 """A training step that somebody else wrote: its states are found by dataflow, and its optimizer stays float32."""
 
+import pathlib
+
 import onnx
 import pytest
 
@@ -138,3 +140,8 @@ def test_loss_scaling_is_for_float16():
 def test_float16_gradients_may_underflow(dtype, warned):
     report = amp.transpile(linear(), dtype=dtype, verify=False)
     assert any("gradients" in warning for warning in report.warnings) == warned
+
+
+@pytest.mark.parametrize("path", sorted(pathlib.Path("models").glob("*.onnx")), ids=lambda path: path.stem)
+def test_models_that_predict_are_no_training_steps(path):
+    assert prepared(path).step is None

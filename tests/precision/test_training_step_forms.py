@@ -183,7 +183,18 @@ SUMMED = Row(
     {"w": "parameter"},
     constants="float rate = {0.01}, bool go = {1}, float[4, 3] none = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}",
 )
+RESIDUAL = Row(
+    "a network that adds to its input, which is the target, too",
+    "float[6, 4] x, float[4, 4] w, float[4] b",
+    "float[6, 4] p, float[4, 4] w_new, float[4] b_new",
+    """h = MatMul(x, w) s = Add(h, b) t = Tanh(s) p = Add(x, t) d = Sub(p, x) tt = Mul(t, t) e = Sub(one, tt)
+    g = Mul(d, e) xt = Transpose(x) gw = MatMul(xt, g) gb = ReduceSum <keepdims = 0> (g, first)
+    uw = Mul(gw, rate) ub = Mul(gb, rate) w_new = Sub(w, uw) b_new = Sub(b, ub)""",
+    {"w": "parameter", "b": "parameter"},
+    "uw ub w_new b_new",
+)
 STEPS = [
+    RESIDUAL,
     UNBATCHED,
     TRUNCATED,
     TWICE,
@@ -277,6 +288,12 @@ def test_what_looks_like_a_step(row):
 def test_a_gradient_is_handed_over_once():
     assert prepared(UNBATCHED.model).step.gradients == {"w": ("gw",), "b": ("dz",), "v": ("gv",), "c": ("d",)}
     assert prepared(TRUNCATED.model).step.gradients == {"w": ("gw",), "u": ("gu",), "b": ("gb",)}
+
+
+def test_outputs_need_no_declared_shape():
+    model = EINSUM.model
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert [state.input for state in prepared(model).step.states] == ["w"]
 
 
 def test_an_update_inside_a_branch_stays_float32():

@@ -23,7 +23,7 @@ from amp_transpiler.precision.training.operators import (
     is_plain_movement,
     kind,
 )
-from amp_transpiler.precision.training.products import factors
+from amp_transpiler.precision.training.products import factors, origins
 from amp_transpiler.precision.training.readers import FactorIndex, Product, Reader, entries, readers_of
 
 __all__ = ["Proof", "Proofs", "data_values"]
@@ -116,6 +116,13 @@ class Proofs:
                 depends = any(self._depends.get(other, 0) & self._bits[reader.node] for other in product.others)
                 if depends and self._reaches(result, self._pairs[value], value):
                     yield Proof(self.handed_over(result, value), reader, kind(product.node) in SCATTERS)
+
+    def multiplied(self) -> set[ir.Value]:
+        """Return the possible states that proven weights are multiplied with: they are data after all."""
+        others = [proof.reader.other for proofs in self.found.values() for proof in proofs]
+        sources = [origins(self._flow, other, None, through_factors=False) for other in others if other is not None]
+        numbers = {number for found in sources for number in found}
+        return {value for value in self._pairs if value not in self.found and self._flow.number(value) in numbers}
 
     def products_of(self, value: ir.Value) -> set[ir.Value]:
         """Return the products of what the readers of an input multiply it with, whatever else is in them."""

@@ -11,12 +11,13 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.shape_inference import sizes_from_inputs
 from amp_transpiler.graph.training_step import State, StateRole, TrainingStep
 from amp_transpiler.precision.training.carriers import Carried, carry
 from amp_transpiler.precision.training.dataflow import Dataflow
 from amp_transpiler.precision.training.flatten import flattened, has_control_flow
 from amp_transpiler.precision.training.matching import cheapest_pairs
-from amp_transpiler.precision.training.operators import is_elementwise, is_plain_movement, kind
+from amp_transpiler.precision.training.operators import is_elementwise, is_movement, is_plain_movement, kind
 from amp_transpiler.precision.training.proofs import Proofs
 from amp_transpiler.precision.training.readers import Reader, entries
 
@@ -24,6 +25,7 @@ __all__ = ["find_training_step", "holds_gradients", "possible_states"]
 
 logger = logging.getLogger(__name__)
 
+_MOST_LOOKED_AT = 200
 _TRAINING_DOMAIN = "ai.onnx.preview.training"
 _BESIDE = "the forward pass reads it in '{0}', and its gradient enters its update, beside proven parameters"
 
@@ -127,12 +129,32 @@ Key = tuple[ir.DataType | None, tuple[int, ...]]
 def _possible_pairs(model: ir.Model) -> dict[Key, tuple[list[ir.Value], list[ir.Value]]]:
     """Return inputs and outputs by type and static shape, where there are both."""
     found: dict[Key, tuple[list[ir.Value], list[ir.Value]]] = collections.defaultdict(lambda: ([], []))
+    inferred: dict[str, list[int | None]] | None = None
     for side, values in enumerate((model.graph.inputs, model.graph.outputs)):
         for value in values:
             shape = _static(value)
+            if shape is None and side and _is_carried_from_static(value):
+                inferred = sizes_from_inputs(model) if inferred is None else inferred
+                sizes = inferred.get(str(value.name), [None])
+                shape = None if None in sizes else tuple(size or 0 for size in sizes)
             if shape is not None:
                 found[value.dtype, shape][side].append(value)
     return {key: pair for key, pair in found.items() if pair[0] and pair[1]}
+
+
+def _is_carried_from_static(output: ir.Value) -> bool:
+    """Whether elementwise arithmetic leads from an input of static shape and the same type to an output, soon."""
+    pending, seen = [output], {output}
+    while pending and len(seen) < _MOST_LOOKED_AT:
+        value = pending.pop()
+        if value.is_graph_input() and value.dtype == output.dtype and _static(value):
+            return True
+        node = value.producer()
+        if node is not None and (is_elementwise(node) or is_movement(node)):
+            fresh = [operand for operand in node.inputs if operand is not None and operand not in seen]
+            seen.update(fresh)
+            pending.extend(fresh)
+    return False
 
 
 def _static(value: ir.Value) -> tuple[int, ...] | None:
@@ -191,6 +213,9 @@ class _Search:
         if not self._pairs:
             return None
         self._proofs = Proofs(self._flow, self._pairs, self._carried)
+        if multiplied := self._proofs.multiplied() - self._given.keys():
+            self._pairs = {value: output for value, output in self._pairs.items() if value not in multiplied}
+            self._proofs = Proofs(self._flow, self._pairs, self._carried)
         for value, proofs in self._proofs.found.items():
             reasons = {proof.gradient: proof.reason for proof in reversed(proofs)}
             last = self._last([value for value in reasons if not _is_power(value, reasons)])

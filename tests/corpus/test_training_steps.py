@@ -1,0 +1,26 @@
+"""No model of the corpus is taken for a training step, and looking for one takes no time to speak of."""
+
+import pathlib
+import time
+
+import pytest
+
+from amp_transpiler.conversion import fitted, prepare
+from amp_transpiler.graph.loading import load
+from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.training import find_training_step, holds_gradients
+from amp_transpiler.systems.choice import Request, choose_policy
+
+pytestmark = pytest.mark.slow
+
+
+def test_no_model_is_taken_for_a_training_step(model: pathlib.Path) -> None:
+    program = load(model)
+    policy = fitted(choose_policy(Request()), program)
+    start = time.perf_counter()
+    prepare(program, policy, RangeFaults(policy.low, strict=False))
+    prepared = time.perf_counter()
+    assert program.step is None
+    assert find_training_step(program.model) is None
+    assert not holds_gradients(program.model)
+    assert time.perf_counter() - prepared < max(0.5, prepared - start)
