@@ -330,7 +330,6 @@ class Program:
             copy.used_names.update(builder.names.taken)
             copy._constants = {key: str(value.name) for key, value in builder.constants.items()}
         if for_test:
-            copy.builder()  # notes the names of what is removed now
             switch_to_inference(copy.model)
             copy._forget_training()
         return copy

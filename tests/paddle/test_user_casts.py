@@ -179,13 +179,16 @@ def test_the_gradient_of_a_cast_is_known_after_rewriting(level):
 # ---- names ----
 
 
-def test_a_clone_for_test_uses_no_name_of_the_training_program_again():
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_a_clone_for_test_uses_no_name_of_the_training_program_again(rewritten):
     built = Built(cast_down_and_up).minimize(level="O2")
+    if rewritten:
+        amp.cast_model_to_fp16(built.main, level="O1", use_fp16_guard=False)
     trained = {str(value.name) for node in nodes(built.main) for value in node.outputs}
     test = built.main.clone(for_test=True)
     left = {str(value.name) for node in nodes(test) for value in node.outputs}
     with static.program_guard(test):
-        more = [tensor.mean(test.var("x") * factor) for factor in range(5)]
+        more = [test.var("x") * factor for factor in range(9)]
     assert trained - left, "the clone has lost no node: the test shows nothing"
     assert not {variable.name for variable in more} & trained
 
@@ -231,3 +234,14 @@ def test_programs_that_are_built_alike_share_names():
             losses.append(functional.relu(static.data("x", [2, 3])))
     [value] = static.Executor(CPU).run(main, feed={"x": -np.ones((2, 3), np.float32)}, fetch_list=[losses[0]])
     np.testing.assert_array_equal(value, np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize(("casts", "dtype"), [(True, "float32"), (False, "float16")])
+def test_a_cast_of_a_constant_counts_in_promotion_as_any_cast_does(casts, dtype):
+    def layers(x):
+        two = tensor.full([3], 2.0)
+        total = static.nn.fc(x, 3) + (two.astype("float32") if casts else two)
+        return {"total": total, "loss": tensor.mean(total)}
+
+    built = Built(layers).minimize(level="O2", use_promote=True)
+    assert built.made["total"].dtype == dtype
