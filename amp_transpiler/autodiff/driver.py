@@ -14,6 +14,7 @@ from amp_transpiler.autodiff.bodies import captured, copy_body, remove_unused
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, low_weight_sums_wanted
 from amp_transpiler.autodiff.rules import find_rule
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
+from amp_transpiler.graph.origins import built_as
 from amp_transpiler.graph.regions import inside_region_of, outside_regions
 from amp_transpiler.graph.walk import is_used
 
@@ -83,7 +84,7 @@ class Driver:
         for node in reversed(nodes):
             if not any(value in active for value in (*node.inputs, *captured(node))):
                 continue
-            with inside_region_of(node):
+            with inside_region_of(node), built_as(node):
                 grads = [settle(value) for value in node.outputs]
                 if all(grad is None for grad in grads):
                     continue

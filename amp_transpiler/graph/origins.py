@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import onnx_ir as ir
 
-__all__ = ["BUILT_BY_KEY", "ONE_ELEMENT_KEY", "built_by", "mark_functions", "scope_of"]
+__all__ = ["BUILT_BY_KEY", "ONE_ELEMENT_KEY", "built_as", "built_by", "mark_functions", "scope_of"]
 
 ONE_ELEMENT_KEY = "amp_transpiler.one_element"  # metadata: the error if the first input does not have one element
 BUILT_BY_KEY = "amp_transpiler.built_by"  # metadata: the outermost function of `nn.functional` that built the node
@@ -22,6 +23,16 @@ _function: contextvars.ContextVar[str] = contextvars.ContextVar("amp_transpiler.
 def built_by() -> str:
     """Return the function that is building nodes now, or nothing."""
     return _function.get()
+
+
+@contextlib.contextmanager
+def built_as(node: ir.Node) -> Iterator[None]:
+    """Mark nodes that are built in this context as those of the function that built `node`, such as its gradients."""
+    token = _function.set(node.metadata_props.get(BUILT_BY_KEY, ""))
+    try:
+        yield
+    finally:
+        _function.reset(token)
 
 
 def mark_functions(module: dict[str, Any], names: Iterable[str]) -> None:

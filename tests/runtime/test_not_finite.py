@@ -8,6 +8,8 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler import CPUPlace, decorate, optimizer, paddle, static, tensor
 from amp_transpiler.errors import NotFiniteError, OptionError
+from amp_transpiler.graph.origins import BUILT_BY_KEY
+from amp_transpiler.graph.roles import role_of
 from amp_transpiler.paddle.nn import functional
 
 X = np.linspace(0.5, 2.0, 12, dtype=np.float32).reshape(4, 3)
@@ -100,6 +102,17 @@ def test_a_gradient_that_is_not_finite_is_found_in_the_backward_pass(flag):
     with pytest.raises(NotFiniteError, match=r"backward pass"):
         executor.run(main, {"x": ZERO}, [loss], scope=scope)
     assert (scope["w"] == before).all()
+
+
+def test_a_gradient_is_marked_as_what_built_its_node():
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        scores = static.nn.fc(static.data("x", [None, 3]), 3)
+        loss = functional.cross_entropy(scores, static.data("y", [None, 1], "int64"))
+        optimizer.SGD(0.1).minimize(loss, startup)
+    marks = {(role_of(node), node.metadata_props.get(BUILT_BY_KEY, "")) for node in main.model.graph}
+    assert {("forward", "cross_entropy"), ("backward", "cross_entropy"), ("backward", "linear")} <= marks
+    assert {function for role, function in marks if role == "optimize"} == {""}
 
 
 def test_what_was_fed_and_what_is_in_the_scope_are_named(flag):

@@ -25,8 +25,8 @@ __all__ = ["STATISTIC_SLOTS", "TRAINABLE_SLOTS", "float_constants", "is_of_a_nod
 Test = Callable[[Read], bool]
 
 _MASKED = 1e4  # learnt biases are smaller; attention masks are larger
-# What PyTorch's exporter calls results of its own; parameters keep their names.
-_MADE_UP = re.compile(r"val_\d+")
+# What PyTorch's exporters call constants of their own, also where a tool has made initializers of them.
+_MADE_UP = re.compile(r"val_\d+|(?:.*/)?Constant(?:_\d+)?_output_\d+")
 _NORMS = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization"})
 
 
@@ -85,7 +85,25 @@ def _several(one: Read) -> bool:
 
 def _norm(one: Read) -> bool:
     """A scale or bias of a normalisation, unless the exporter only filled the slot."""
-    return _tensor(one) and not _is_made_up(one)
+    return _tensor(one) and not _is_made_up(one) and not _is_of_groups(one)
+
+
+def _is_of_groups(one: Read) -> bool:
+    """Whether an InstanceNormalization stands for a normalisation by groups: ones and zeros, and the scale follows."""
+    return one.node.op_type == "InstanceNormalization" and read(one.tensor, _is_uniform) and _is_scaled_after(one)
+
+
+def _is_scaled_after(one: Read) -> bool:
+    values = list(one.node.outputs[:1])
+    moved = False
+    while values:
+        for use in values.pop().uses():
+            if is_standard(use.node) and use.node.op_type in THROUGH and use.idx == 0:
+                moved = True
+                values.append(use.node.outputs[0])
+            elif moved and use.node.op_type == "Mul" and one.flow.is_fixed(use.node.inputs[1 - use.idx]):
+                return True
+    return False
 
 
 def _embedding(one: Read) -> bool:

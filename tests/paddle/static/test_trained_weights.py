@@ -35,6 +35,11 @@ IMAGES = {
         {"val_8": ONES, "val_11": ZEROS, "s": W(4, 1, 1), "b": W(4, 1, 1), **SIZES},
         {"conv_w", "s", "b"},
     ),
+    "group norm, constants under any name": (
+        CONV + " " + GROUPS.format("ones", "zeros"),
+        {"ones": ONES, "zeros": ZEROS, "s": W(4, 1, 1), "b": W(4, 1, 1), **SIZES},
+        {"conv_w", "s", "b"},
+    ),
     "fresh group norm": (
         CONV + " " + GROUPS.format("val_8", "val_11"),
         {"val_8": ONES, "val_11": ZEROS, "s": np.ones((4, 1, 1), "f"), "b": np.zeros((4, 1, 1), "f"), **SIZES},
@@ -48,6 +53,11 @@ IMAGES = {
     "instance norm without": (
         CONV + " y = InstanceNormalization(h, val_3, val_7)",
         {"val_3": np.ones(4, np.float32), "val_7": np.zeros(4, np.float32)},
+        {"conv_w"},
+    ),
+    "instance norm without, its constants made initializers": (
+        CONV + ' y = InstanceNormalization(h, "/m/Constant_1_output_0", "/m/Constant_output_0")',
+        {"/m/Constant_1_output_0": np.ones(4, np.float32), "/m/Constant_output_0": np.zeros(4, np.float32)},
         {"conv_w"},
     ),
     "layer norm over channels, written out": (
