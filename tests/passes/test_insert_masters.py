@@ -16,16 +16,23 @@ from amp_transpiler.passes.training.aids import add_training_aids
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.systems.choice import Request, choose_policy
 from tests.passes.foreign import by_hand, converted, foreign_step, prepared, trained
+from tests.precision.test_training_step_forms import STEPS
 from tests.support import assert_valid, dtype_of
 
-STEPS = [("linear", "sgd"), ("mlp", "adamw_clipped"), ("mlp", "flattened"), ("conv", "momentum"), ("embedding", "lamb")]
+BY_HAND = [
+    ("linear", "sgd"),
+    ("mlp", "adamw_clipped"),
+    ("mlp", "flattened"),
+    ("conv", "momentum"),
+    ("embedding", "lamb"),
+]
 
 
 def way(start, end, names):
     return np.concatenate([(end[name].astype(np.float64) - start[name]).ravel() for name in names])
 
 
-@pytest.mark.parametrize(("network", "optimizer"), STEPS)
+@pytest.mark.parametrize(("network", "optimizer"), BY_HAND)
 def test_low_parameters_learn_as_far_as_float32_ones(network, optimizer):
     """At this rate most updates are smaller than half a unit in the last place of float16."""
     step = foreign_step(network, optimizer, rate=1e-4)
@@ -151,3 +158,12 @@ def test_a_movement_that_both_passes_read_is_split():
     found = trained(amp.emulate(program).to_onnx(), program.step.bindings, start, [feeds], 1)
     np.testing.assert_array_equal(found["w_fp32_master_0"], w - small)
     np.testing.assert_array_equal(found["w"], w.astype(np.float16))
+
+
+def test_a_table_that_rows_are_added_to_in_place_gets_a_master():
+    (row,) = [row for row in STEPS if row.name == "a factorization: tables alone"]
+    program = converted(row.model, {}, ["u", "v"])
+    assert_valid(program)
+    assert [state.master for state in program.step.parameters] == ["u_fp32_master_0", "v_fp32_master_0"]
+    scatters = [node for node in program.model.graph if node.op_type == "ScatterND"]
+    assert [node.inputs[0].name for node in scatters] == ["u_fp32_master_0", "v_fp32_master_0"]

@@ -20,6 +20,7 @@ from foreign.networks import NETWORKS
 from foreign.own_steps import saved
 from foreign.torch_steps import TORCH_NETWORKS, from_torch
 from tests.passes.foreign import by_hand, converted, foreign_step, prepared, trained
+from tests.precision.test_training_step_forms import STEPS
 from tests.support import assert_valid, nodes, parse
 
 FIRST = {
@@ -121,6 +122,54 @@ def test_our_own_steps_of_amp_are_scaled_already(name, tmp_path):
     assert program.step.loss_scale.startswith("loss_scaling")
     assert len(program.step.states) == before
     assert any("scales its loss already" in note for note in program.notes)
+
+
+def start_of(row):
+    """Draw a value for every input of a row: whole numbers are indices."""
+    generator, found = np.random.default_rng(0), {}
+    for value in row.model.graph.input:
+        shape = [size.dim_value or 5 for size in value.type.tensor_type.shape.dim]
+        is_index = value.type.tensor_type.elem_type == onnx.TensorProto.INT64
+        drawn = generator.integers(0, 5, shape) if is_index else generator.normal(size=shape).astype(np.float32)
+        found[value.name] = np.asarray(drawn)
+    return found
+
+
+UNUSUAL = {
+    "one sample, gradients by outer products": ["d", "dr"],
+    "a recurrent network whose hidden state goes on, too": ["d"],
+    "two updates in one step": ["d1"],
+    "a gradient at the point that momentum leads to": ["d"],
+    "a factorization: tables alone": ["d"],
+    "a loss that is linear in the last layer, and weights that are kept small": ["d"],
+    "an adaptive filter: a scalar product, and no sum in its gradient": ["e"],
+    "products by Einsum, heads apart": ["d"],
+    "an average of the weights beside them": ["d"],
+}
+
+
+@pytest.mark.parametrize("row", [row for row in STEPS if row.name in UNUSUAL], ids=lambda row: row.name)
+def test_unusual_steps_are_scaled_where_the_gradient_begins(row):
+    values = start_of(row)
+    program, *_ = prepared(row.model, {})
+    bindings = program.step.bindings
+    start = {name: values[name] for name in bindings}
+    data = [{name: value for name, value in values.items() if name not in start}]
+    found = scaled(program)
+    assert_valid(program)
+    assert sorted(str(value.name) for value in found.seeds) == UNUSUAL[row.name]
+    expected, outputs = [], []
+    trained(row.model, bindings, start, data, 4, expected.append)
+    trained(program.to_onnx(), program.step.bindings, {**start, **FIRST}, data, 4, outputs.append)
+    for one, other in zip(expected, outputs, strict=True):
+        for name, value in one.items():
+            np.testing.assert_array_equal(other[name], value, err_msg=name)
+
+
+def test_a_step_with_a_scale_of_its_own_keeps_it():
+    (row,) = [row for row in STEPS if row.name == "a loss scale of its own"]
+    program, *_ = prepared(row.model, {})
+    assert program.step.loss_scale == "scale"
 
 
 @pytest.mark.parametrize("network", NETWORKS)

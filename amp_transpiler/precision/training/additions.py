@@ -11,6 +11,7 @@ from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.training_step import State, TrainingStep
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.training.forward_pass import ancestors, inputs_of
+from amp_transpiler.precision.training.scatters import before_scatters
 
 __all__ = ["with_additions"]
 
@@ -24,7 +25,7 @@ def with_additions(graph: ir.Graph, step: TrainingStep) -> TrainingStep:
     """
     outputs = {str(value.name): value for value in graph.outputs}
     states = tuple(_with_master(state, step, outputs) for state in step.states)
-    step = dataclasses.replace(step, states=states)
+    step = before_scatters(graph, dataclasses.replace(step, states=states))
     return step if step.loss_scale else _with_loss_scale(graph, step, outputs)
 
 

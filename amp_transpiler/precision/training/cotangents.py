@@ -201,7 +201,8 @@ class _Search:
         A seed that some function computes, such as the slope of an activation, may just be such a factor's other.
         """
         self._dependent = {value for node in found.carriers for value in node.outputs}
-        self._dependent.update(value for node in found.before for value in node.outputs if value in found.seeds)
+        began = (value for node in found.before for value in node.outputs if value in found.seeds)
+        self._dependent.update(value for value in began if _is_linear_view(value))
         for node in self._nodes:
             if any(value in self._dependent for value in inputs_of(node)):
                 self._dependent.update(node.outputs)
@@ -213,6 +214,13 @@ def _uppermost(values: list[ir.Value]) -> list[ir.Value]:
         return values
     above = {value: ancestors([value]) for value in values}
     return [value for value in values if not any(other in above[value] for other in values if other is not value)]
+
+
+def _is_linear_view(value: ir.Value) -> bool:
+    """Whether a value is, but for its form, a constant, or computed by a linear operator."""
+    root = root_of(value)
+    node = root.producer()
+    return constant_of(root) is not None or (node is not None and linearity_of(node) is not None)
 
 
 def _is_given(value: ir.Value) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.graph.walk import bodies, has_bodies
 from amp_transpiler.ops.names import is_standard
@@ -107,23 +111,51 @@ def _forward_products(
     graph: ir.Graph, borders: Mapping[ir.Value, list[ir.Value]]
 ) -> Iterator[tuple[ir.Value, ir.Value | None]]:
     """Yield results of the operators of the forward pass that read parameters, each with the other factor, if any."""
-    readers = {parameter: list(_readers(parameter)) for parameter in borders}
-    nodes = dict.fromkeys(node for found in readers.values() for node, _ in found)
-    bits = {node: 1 << index for index, node in enumerate(nodes)}
+    yield from _shifted(graph, borders)
+    below = _marked(graph, {parameter: 1 << index for index, parameter in enumerate(borders)})
+    pairs = [
+        (index, *pair)
+        for index, gradients in enumerate(borders.values())
+        for one, two in _factors(gradients)
+        for pair in ((one, two), (two, one))
+    ]
+    # The operators that multiply the same factor with something that depends on a parameter.
+    roots = {root_of(own) for _, own, _ in pairs}
+    products: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
+    for node in graph:
+        operands = [value for value in node.inputs if value is not None]
+        for root in roots.intersection(map(root_of, operands)) if len(operands) > 1 else ():
+            others = (below.get(value, 0) for value in operands if root_of(value) is not root)
+            products.setdefault(root, []).append((node, functools.reduce(operator.or_, others, 0)))
+    bits = {node: 1 << i for i, node in enumerate(dict.fromkeys(n for found in products.values() for n, _ in found))}
+    depends = _marked(graph, {value: bit for node, bit in bits.items() for value in node.outputs})
+    for index, own, other in pairs:
+        for node, marks in products.get(root_of(own), ()):
+            if marks >> index & 1 and depends.get(other, 0) & bits[node]:
+                yield _summed(node), other
+
+
+def _shifted(graph: ir.Graph, borders: Mapping[ir.Value, list[ir.Value]]) -> Iterator[tuple[ir.Value, None]]:
+    """Yield the results of the operators that add a parameter and that its gradient depends on."""
+    readers = {
+        parameter: [node for node, index in _readers(parameter) if index in _SHIFTS.get(node.op_type, ())]
+        for parameter in borders
+    }
+    bits = {node: 1 << i for i, node in enumerate(dict.fromkeys(n for found in readers.values() for n in found))}
     depends = _marked(graph, {value: bit for node, bit in bits.items() for value in node.outputs})
     for parameter, gradients in borders.items():
-        for node, index in readers[parameter]:
-            shifts = is_standard(node) and index in _SHIFTS.get(node.op_type, ())
-            if shifts and any(depends.get(value, 0) & bits[node] for value in gradients):
+        for node in readers[parameter]:
+            if any(depends.get(value, 0) & bits[node] for value in gradients):
                 yield node.outputs[0], None
-        beside = [
-            (node, {root_of(value) for value in node.inputs if value is not None}) for node, _ in readers[parameter]
-        ]
-        for first, second in _factors(gradients):
-            for own, other in ((first, second), (second, first)):
-                for node, roots in beside:
-                    if root_of(own) in roots and depends.get(other, 0) & bits[node]:
-                        yield node.outputs[0], other
+
+
+def _summed(node: ir.Node) -> ir.Value:
+    """Return the result of a product; that of a scalar product is the sum of the elementwise one."""
+    result = node.outputs[0]
+    uses = list(result.uses())
+    if node.op_type == "Mul" and len(uses) == 1 and uses[0].node.op_type in ("ReduceSum", "ReduceMean"):
+        return uses[0].node.outputs[0]
+    return result
 
 
 def _readers(parameter: ir.Value) -> Iterator[tuple[ir.Node, int]]:
@@ -147,14 +179,14 @@ def _factors(borders: list[ir.Value]) -> Iterator[tuple[ir.Value, ir.Value]]:
             continue
         if node.op_type.startswith("Scatter"):
             yield node.inputs[1], node.inputs[2]  # type: ignore[misc]  # a scatter has three inputs
-        elif len(row.either) > 1:
-            for index in row.either:
-                yield from ((node.inputs[index], node.inputs[other]) for other in row.either if other > index)  # type: ignore[misc]  # linearity_of saw them
-        for index in (*row.together, *row.either):
-            value = node.inputs[index] if row.together or node.op_type == "Mul" else None
-            if value is not None and value not in seen:
-                seen.add(value)
-                pending.append(value)
+        operands = [value for index in row.either if (value := node.inputs[index]) is not None]
+        computed = [value for value in operands if constant_of(value) is None]
+        yield from itertools.combinations(computed, 2)
+        if row.together or len(computed) == 1:
+            together = (node.inputs[index] for index in row.together if index < len(node.inputs))
+            new = [value for value in (*together, *computed) if value is not None and value not in seen]
+            seen.update(new)
+            pending.extend(new)
 
 
 def root_of(value: ir.Value) -> ir.Value:
