@@ -11,6 +11,7 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.training import find_training_step
 from amp_transpiler.systems.choice import Request, choose_policy
 from foreign.library import BY_HAND, by_hand
 from foreign.not_training import NOT_TRAINING
@@ -59,6 +60,14 @@ def test_every_state_of_a_foreign_step_is_found_whatever_it_is_called(network, o
 @pytest.mark.parametrize("row", NOT_TRAINING, ids=lambda row: row.name)
 def test_what_only_looks_alike_is_not_a_training_step(row):
     assert prepared(row.model()).step is None
+
+
+@pytest.mark.parametrize("network", ["mlp", "batch_norm"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw_clipped", "flattened"])
+def test_named_states_have_the_roles_that_they_would_have_anyway(network, optimizer):
+    step = by_hand(network, optimizer)
+    found = find_training_step(prepared(step.model).model, step.bindings)
+    assert {(s.input, s.output, s.role) for s in found.states} == {(s.input, s.output, s.role) for s in step.states}
 
 
 def test_the_square_of_a_gradient_belongs_to_the_optimizer():

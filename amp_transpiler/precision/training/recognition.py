@@ -303,8 +303,9 @@ class _Search:
         """Take what enters the update of a state that was named as its gradient."""
         ends = entries(self._flow, self._pairs[value], value, inside)
         gradients = [self._proofs.handed_over(end, value) for end in ends if end is not self._pairs[value]]
-        self._parameters[value] = _Parameter("", dict.fromkeys(str(gradient.name) for gradient in gradients))
-        self._borders.update(gradients)
+        if gradients:  # else it is made of itself alone, as Adam's powers are
+            self._parameters[value] = _Parameter("", dict.fromkeys(str(gradient.name) for gradient in gradients))
+            self._borders.update(gradients)
 
     def _is_inner_update(self, value: ir.Value, end: ir.Value, readers: Iterable[Reader]) -> bool:
         """Whether the state is there again, after it was changed by something that depends on its readers."""
