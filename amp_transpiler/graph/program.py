@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +27,7 @@ from amp_transpiler.graph.roles import ROLE_KEY, Role
 from amp_transpiler.graph.shape_inference import add_shapes
 from amp_transpiler.graph.training_info import Merged, attach
 from amp_transpiler.graph.training_step import TrainingStep
+from amp_transpiler.graph.variable_operators import VariableOperators
 from amp_transpiler.graph.view.draw import draw, notebook_view
 from amp_transpiler.graph.view.outline import Outline, outline, typed
 from amp_transpiler.graph.view.text import program_text
@@ -384,15 +385,13 @@ class Program:
 _birth_numbers = itertools.count()
 
 
-class Variable:
+class Variable(VariableOperators):
     """A handle on a value of a program, by name, so that it stays valid when passes edit the graph.
 
     Arithmetic (`+ - * / ** @`, unary minus) and comparisons (`== != < <= > >=`) with other variables, numbers and numpy
     arrays append operators to the program; comparisons make bool variables. So two handles are told apart by `is` or by
     their names, and a handle has no truth value. It is hashed by identity.
     """
-
-    __array_ufunc__ = None  # makes numpy leave operators between arrays and variables to this class
 
     def __init__(self, program: Program, name: str) -> None:
         self.program = program
@@ -472,110 +471,8 @@ class Variable:
         given = other.value if isinstance(other, Variable) else other
         return self._wrap(operate(self.program.builder(), op_type, self.value, given, swapped=swapped))
 
-    def __add__(self, other: Any) -> Variable:
-        return self._with("Add", other)
-
-    def __radd__(self, other: Any) -> Variable:
-        return self._with("Add", other, swapped=True)
-
-    def __sub__(self, other: Any) -> Variable:
-        return self._with("Sub", other)
-
-    def __rsub__(self, other: Any) -> Variable:
-        return self._with("Sub", other, swapped=True)
-
-    def __mul__(self, other: Any) -> Variable:
-        return self._with("Mul", other)
-
-    def __rmul__(self, other: Any) -> Variable:
-        return self._with("Mul", other, swapped=True)
-
-    def __truediv__(self, other: Any) -> Variable:
-        return self._with("Div", other)
-
-    def __rtruediv__(self, other: Any) -> Variable:
-        return self._with("Div", other, swapped=True)
-
-    def __pow__(self, other: Any) -> Variable:
-        return self._with("Pow", other)
-
-    def __rpow__(self, other: Any) -> Variable:
-        return self._with("Pow", other, swapped=True)
-
-    def __matmul__(self, other: Any) -> Variable:
-        return self._with("MatMul", other)
-
-    def __rmatmul__(self, other: Any) -> Variable:
-        return self._with("MatMul", other, swapped=True)
-
-    def __neg__(self) -> Variable:
-        return self._wrap(self.program.builder().neg(self.value))
-
-    # Comparisons, element by element.
-
-    __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> Variable:  # type: ignore[override]  # as in Paddle, a tensor of truth values
-        return self._compared("Equal", other)
-
-    def __ne__(self, other: object) -> Variable:  # type: ignore[override]  # see above
-        return self._compared("Equal", other, negated=True)
-
-    def __lt__(self, other: Any) -> Variable:
-        return self._compared("Less", other)
-
-    def __le__(self, other: Any) -> Variable:
-        return self._compared("LessOrEqual", other)
-
-    def __gt__(self, other: Any) -> Variable:
-        return self._compared("Greater", other)
-
-    def __ge__(self, other: Any) -> Variable:
-        return self._compared("GreaterOrEqual", other)
-
-    def _compared(self, op_type: str, other: object, *, negated: bool = False) -> Variable:
-        if isinstance(other, str):
-            raise TypeError(f"'{self.name}' is compared with the name {other!r}: compare its `.name`")
-        result = self._with(op_type, other)
-        if not negated or result is NotImplemented:
-            return result
-        return self._wrap(self.program.builder().op("Not", [result.value]))
-
-    # Python asks for these where a program is written as if its values were known.
-
-    def __bool__(self) -> bool:
-        raise self._unknown(
-            "has no truth value, which `if`, `while`, `and`, `or`, `not`, `assert` and `in` ask for. To choose between "
-            "two results, compute both and use tensor.where(condition, a, b); to tell variables apart, compare "
-            "with `is` or by `.name`"
-        )
-
-    def __len__(self) -> int:
-        raise self._unknown("has no len(): use `.shape[0]`, which is -1 for a free dimension")
-
-    def __iter__(self) -> Iterator[Variable]:
-        raise self._unknown("cannot be iterated over or unpacked: use tensor.split or tensor.slice")
-
-    def __float__(self) -> float:
-        raise self._unknown("cannot become a Python float: fetch it")
-
-    def __int__(self) -> int:
-        raise self._unknown("cannot become a Python int: fetch it, or use `.shape` for sizes and tensor.cast for types")
-
-    def __index__(self) -> int:
-        raise self._unknown("cannot be an index, a size or a count: use a Python int")
-
-    def __complex__(self) -> complex:
-        raise self._unknown("cannot become a Python number: fetch it")
-
-    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-        raise self._unknown("cannot become a numpy array: fetch it")
-
-    def _unknown(self, problem: str) -> TypeError:
-        return TypeError(
-            f"variable '{self.name}' {problem}. In static mode it has a value only while a program runs: "
-            "Executor.run(program, feed, fetch_list=[variable]) returns it"
-        )
+    def _alone(self, op_type: str) -> Variable:
+        return self._wrap(self.program.builder().op(op_type, [self.value]))
 
 
 class _ProgramBuilder(GraphBuilder):

@@ -1,0 +1,132 @@
+"""Operators of Python on variables: they append nodes; what needs a value is refused in words."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+
+__all__ = ["VariableOperators"]
+
+
+class VariableOperators(abc.ABC):
+    """The operators of `Variable`."""
+
+    __array_ufunc__ = None  # makes numpy leave operators between arrays and variables to this class
+
+    name: str
+
+    @abc.abstractmethod
+    def _with(self, op_type: str, other: Any, *, swapped: bool = False) -> Self:
+        """Append an operator on this and another operand; `NotImplemented` for an operand of another kind."""
+
+    @abc.abstractmethod
+    def _alone(self, op_type: str) -> Self:
+        """Append an operator on this operand."""
+
+    def __add__(self, other: Any) -> Self:
+        return self._with("Add", other)
+
+    def __radd__(self, other: Any) -> Self:
+        return self._with("Add", other, swapped=True)
+
+    def __sub__(self, other: Any) -> Self:
+        return self._with("Sub", other)
+
+    def __rsub__(self, other: Any) -> Self:
+        return self._with("Sub", other, swapped=True)
+
+    def __mul__(self, other: Any) -> Self:
+        return self._with("Mul", other)
+
+    def __rmul__(self, other: Any) -> Self:
+        return self._with("Mul", other, swapped=True)
+
+    def __truediv__(self, other: Any) -> Self:
+        return self._with("Div", other)
+
+    def __rtruediv__(self, other: Any) -> Self:
+        return self._with("Div", other, swapped=True)
+
+    def __pow__(self, other: Any) -> Self:
+        return self._with("Pow", other)
+
+    def __rpow__(self, other: Any) -> Self:
+        return self._with("Pow", other, swapped=True)
+
+    def __matmul__(self, other: Any) -> Self:
+        return self._with("MatMul", other)
+
+    def __rmatmul__(self, other: Any) -> Self:
+        return self._with("MatMul", other, swapped=True)
+
+    def __neg__(self) -> Self:
+        return self._alone("Neg")
+
+    # Comparisons, element by element.
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> Self:  # type: ignore[override]  # as in Paddle, a tensor of truth values
+        return self._compared("Equal", other)
+
+    def __ne__(self, other: object) -> Self:  # type: ignore[override]  # see above
+        return self._compared("Equal", other, negated=True)
+
+    def __lt__(self, other: Any) -> Self:
+        return self._compared("Less", other)
+
+    def __le__(self, other: Any) -> Self:
+        return self._compared("LessOrEqual", other)
+
+    def __gt__(self, other: Any) -> Self:
+        return self._compared("Greater", other)
+
+    def __ge__(self, other: Any) -> Self:
+        return self._compared("GreaterOrEqual", other)
+
+    def _compared(self, op_type: str, other: object, *, negated: bool = False) -> Self:
+        if isinstance(other, str):
+            raise TypeError(f"'{self.name}' is compared with the name {other!r}: compare its `.name`")
+        result = self._with(op_type, other)
+        if not negated or result is NotImplemented:
+            return result
+        return result._alone("Not")  # noqa: SLF001  # of its own class
+
+    # Python asks for these where a program is written as if its values were known.
+
+    def __bool__(self) -> bool:
+        raise self._unknown(
+            "has no truth value, which `if`, `while`, `and`, `or`, `not`, `assert` and `in` ask for. To choose between "
+            "two results, compute both and use tensor.where(condition, a, b); to tell variables apart, compare "
+            "with `is` or by `.name`"
+        )
+
+    def __len__(self) -> int:
+        raise self._unknown("has no len(): use `.shape[0]`, which is -1 for a free dimension")
+
+    def __iter__(self) -> Iterator[Self]:
+        raise self._unknown("cannot be iterated over or unpacked: use tensor.split or tensor.slice")
+
+    def __float__(self) -> float:
+        raise self._unknown("cannot become a Python float: fetch it")
+
+    def __int__(self) -> int:
+        raise self._unknown("cannot become a Python int: fetch it, or use `.shape` for sizes and tensor.cast for types")
+
+    def __index__(self) -> int:
+        raise self._unknown("cannot be an index, a size or a count: use a Python int")
+
+    def __complex__(self) -> complex:
+        raise self._unknown("cannot become a Python number: fetch it")
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise self._unknown("cannot become a numpy array: fetch it")
+
+    def _unknown(self, problem: str) -> TypeError:
+        return TypeError(
+            f"variable '{self.name}' {problem}. In static mode it has a value only while a program runs: "
+            "Executor.run(program, feed, fetch_list=[variable]) returns it"
+        )
