@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from amp_transpiler.pipeline import transpile as transpile
     from amp_transpiler.report import DecisionRow as DecisionRow, OutputComparison as OutputComparison, Report as Report
     from amp_transpiler.runtime.benchmark import measure_peak as measure_peak
+    from amp_transpiler.runtime.flags import get_flags as get_flags, set_flags as set_flags
     from amp_transpiler.runtime.liveness import kept_bytes as kept_bytes, live_bytes as live_bytes
     from amp_transpiler.runtime.places import CPUPlace as CPUPlace, CUDAPlace as CUDAPlace
     from amp_transpiler.runtime.profiling import StepProfile as StepProfile, profile_step as profile_step

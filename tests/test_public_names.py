@@ -63,6 +63,8 @@ NAMES = {
     "regularizer",
     "save",
     "seed",
+    "get_flags",
+    "set_flags",
     "static",
     "transpile",
     "utils",

@@ -48,15 +48,19 @@ class FedIntegers:
 
 
 def fed_integers(value: ir.Value, feeds: Collection[str]) -> FedIntegers | None:
-    """Return how a value consists of fed integers, or None if it is computed in another way.
+    """Return how a value consists of fed numbers, or None if it is computed in another way.
 
     Args:
-        value: a value of a graph.
+        value: integers of a graph.
         feeds: names of the graph's inputs that are fed.
     """
+    return _fed(value, feeds) if value.dtype is not None and value.dtype.is_integer() else None
+
+
+def _fed(value: ir.Value, feeds: Collection[str]) -> FedIntegers | None:
     name, node = str(value.name), value.producer()
     if node is None:
-        if name not in feeds or value.dtype is None or not value.dtype.is_integer():
+        if name not in feeds:
             return None
         return FedIntegers(lambda arrays: arrays[name], lambda arrays: arrays[name], frozenset([name]))
     make = _STEPS.get(node.op_type) if is_standard(node) else None
@@ -64,7 +68,7 @@ def fed_integers(value: ir.Value, feeds: Collection[str]) -> FedIntegers | None:
     if step is None:
         return None
     inputs = node.inputs if node.op_type == "Concat" else node.inputs[:1]
-    parts = [None if one is None else fed_integers(one, feeds) for one in inputs]
+    parts = [None if one is None else _fed(one, feeds) for one in inputs]
     if any(part is None for part in parts):
         return None
     known = [part for part in parts if part is not None]
@@ -88,7 +92,12 @@ def _cast(_node: ir.Node, value: ir.Value) -> Step | None:
     if value.dtype is None or not value.dtype.is_integer():
         return None
     dtype = value.dtype.numpy()
-    return lambda parts: parts[0].astype(dtype, copy=False)
+
+    def step(parts: Sequence[Array]) -> Array:
+        with np.errstate(invalid="ignore"):  # NaN becomes a number that is far outside
+            return parts[0].astype(dtype, copy=False)
+
+    return step
 
 
 def _known(node: ir.Node, index: int) -> list[int] | None:

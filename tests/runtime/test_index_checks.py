@@ -80,6 +80,14 @@ def test_a_fed_label_outside_names_feed_place_number_and_range(change, label):
     assert "FLAGS_check_index_range" in text
 
 
+def test_labels_that_are_fed_as_floats():
+    net = Net(classifier(dtype="float32", change=lambda y: y.astype("int64")))
+    assert np.isfinite(net.run(x=X, y=np.array([[0], [1], [2], [-100]], np.float32)))
+    for label in (3, -1, np.nan):
+        with pytest.raises(InputError, match=r"input 'y' at \[1, 0\] is -?\d+: the labels"):
+            net.run(x=X, y=np.array([[0], [label], [2], [1]], np.float32))
+
+
 def test_only_the_part_of_a_feed_that_is_read_as_labels_counts():
     net = Net(classifier((4, 2), change=lambda y: tensor.slice(y, [1], [1], [2])))
     assert np.isfinite(net.run(x=X, y=np.array([[99, 0], [-1, 1], [50, 2], [7, 2]])))
