@@ -193,7 +193,20 @@ RESIDUAL = Row(
     {"w": "parameter", "b": "parameter"},
     "uw ub w_new b_new",
 )
+TOKEN = Row(
+    "a learned token in front of the others",
+    "float[5, 3, 4] x, float[5, 4, 2] y, float[4, 2] w, float[1, 1, 4] token",
+    "float[4, 2] w_new, float[1, 1, 4] token_new",
+    """t = Expand(token, size) h = Concat <axis = 1> (t, x) p = MatMul(h, w) d = Sub(p, y)
+    ht = Transpose <perm = [0, 2, 1]> (h) gws = MatMul(ht, d) gw = ReduceSum <keepdims = 0> (gws, first)
+    wt = Transpose(w) dh = MatMul(d, wt) dt, dx = Split <axis = 1> (dh, parts) gt = ReduceSum(dt, first)
+    uw = Mul(gw, rate) ut = Mul(gt, rate) w_new = Sub(w, uw) token_new = Sub(token, ut)""",
+    {"w": "parameter", "token": "parameter"},
+    "uw ut w_new token_new",
+    "float rate = {0.01}, int64[1] first = {0}, int64[3] size = {5, 1, 1}, int64[2] parts = {1, 3}",
+)
 STEPS = [
+    TOKEN,
     RESIDUAL,
     UNBATCHED,
     TRUNCATED,

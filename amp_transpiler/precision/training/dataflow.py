@@ -46,9 +46,12 @@ class Dataflow:
         found = self._sizes.get(str(value.name))
         if found is None and value.const_value is not None:
             return list(value.const_value.shape.numpy())
-        if found is None and value.shape is not None:
-            return [size if isinstance(size, int) else None for size in value.shape]
-        return found
+        if value.shape is None or (found is not None and (None not in found or len(found) != len(value.shape))):
+            return found
+        declared = [size if isinstance(size, int) else None for size in value.shape]
+        if found is None:
+            return declared
+        return [size if known is None else known for known, size in zip(found, declared, strict=True)]
 
     def size(self, value: ir.Value) -> int:
         """Return the number of elements, `FREE` if the data decide it, or `UNKNOWN`."""

@@ -121,6 +121,6 @@ def weight_slots(node: ir.Node) -> tuple[int, ...]:
     """Return the inputs of a node by which a weight, scale, bias or table may enter."""
     if is_elementwise(node):
         return tuple(range(len(node.inputs)))
-    if node.op_type == "Einsum":
+    if kind(node) in ("Einsum", "Concat"):  # a learned token stands before the others
         return tuple(range(len(node.inputs)))
     return _WEIGHT_SLOTS.get(kind(node), ())

@@ -118,11 +118,16 @@ class Proofs:
                     yield Proof(self.handed_over(result, value), reader, kind(product.node) in SCATTERS)
 
     def multiplied(self) -> set[ir.Value]:
-        """Return the possible states that proven weights are multiplied with: they are data after all."""
+        """Return the possible states that are data after all.
+
+        Proven weights are multiplied with them, and gradients are computed from what seemed to be their update.
+        """
         others = [proof.reader.other for proofs in self.found.values() for proof in proofs]
         sources = [origins(self._flow, other, None, through_factors=False) for other in others if other is not None]
         numbers = {number for found in sources for number in found}
-        return {value for value in self._pairs if value not in self.found and self._flow.number(value) in numbers}
+        above = self._flow.above(proof.gradient for proofs in self.found.values() for proof in proofs)
+        read = {value for value in self._pairs if value not in self.found and self._flow.number(value) in numbers}
+        return {value for value in read if self._pairs[value] in above}
 
     def products_of(self, value: ir.Value) -> set[ir.Value]:
         """Return the products of what the readers of an input multiply it with, whatever else is in them."""
