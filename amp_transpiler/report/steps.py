@@ -56,8 +56,13 @@ class StepsComparison:
 
     @property
     def worst(self) -> StateWay | None:
-        """The state that ended furthest off, measured by what is allowed; None if there is none."""
-        return max(self.states.values(), key=_badness, default=None)
+        """The state that ended furthest off, of those that are judged if any is; None if there is no state."""
+        return max(self.judged or self.states.values(), key=_badness, default=None)
+
+    @property
+    def judged(self) -> tuple[StateWay, ...]:
+        """The states that have a limit."""
+        return tuple(state for state in self.states.values() if math.isfinite(state.allowed))
 
     @property
     def failing(self) -> tuple[StateWay, ...]:

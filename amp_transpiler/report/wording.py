@@ -74,10 +74,9 @@ def training_words(steps: StepsComparison) -> str:
     """Return how a training step fared, in a line: `50 steps; furthest off is parameter 'w': 0.3% of fp32's way`."""
     if not steps.states:
         return f"not judged: {steps.reason}"
-    judged = [way for way in steps.states.values() if math.isfinite(way.allowed)]
-    if not judged:
+    worst = steps.worst
+    if worst is None or not steps.judged:
         return f"{steps.steps} steps; rounding alone decides where the states go, in fp32, too"
-    worst = max(judged, key=lambda way: (way.fails, way.relative))
     return f"{steps.steps} steps; furthest off is {worst.role} '{worst.name}': {percent(worst.relative)} of fp32's way"
 
 

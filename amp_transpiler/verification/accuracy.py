@@ -26,6 +26,7 @@ from amp_transpiler.verification.compare import compare_outputs
 from amp_transpiler.verification.first_states import first_states
 from amp_transpiler.verification.inputs import Inputs, given_inputs
 from amp_transpiler.verification.labels import Watch
+from amp_transpiler.verification.last_places import DECIDED, Nudge, changed_much
 from amp_transpiler.verification.made_up_states import with_made_up_states
 from amp_transpiler.verification.output_kind import OutputKind, output_kinds
 from amp_transpiler.verification.randomness import differing, random_upstream
@@ -176,6 +177,8 @@ def make_reference(
         opened = program if program is fallback else program.origin
         outputs, repeated = _run_random(opened, samples, random, repeated)
     unsteady = {name: _why_unsteady(random.get(name, [])) for name in outputs[0] if name in repeated}
+    if step is not None:
+        unsteady = {**dict.fromkeys(_decided_by_rounding(program, step, samples, outputs), DECIDED), **unsteady}
     return Reference(program, samples, outputs, inputs is not None, unsteady=unsteady)
 
 
@@ -200,6 +203,16 @@ def _run_random(
     # Without a seed, sessions of one process may draw the same numbers, but those of another program do not.
     unseeded = {name for name, nodes in random.items() if any("seed" not in node.attributes for node in nodes)}
     return outputs, differing(outputs[0], again) | (repeated & unseeded)
+
+
+def _decided_by_rounding(
+    program: Program, step: TrainingStep, samples: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Return the outputs of a training step that are another if the samples change in their last places."""
+    nudge = Nudge.of(program.model)
+    with open_program(program.origin, emulate=False) as session:
+        nudged = [named_outputs(session, sample) for sample in nudge.applied(samples, step)]
+    return changed_much(outputs, nudged, nudge.much)
 
 
 def _why_unsteady(random: Sequence[ir.Node]) -> str:

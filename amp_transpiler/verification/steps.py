@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.first_states import first_states
+from amp_transpiler.verification.last_places import DECIDED, Nudge
 from amp_transpiler.verification.remote import RemoteSession, open_program
 
 __all__ = ["ALLOWED", "STEPS", "compare_steps"]
@@ -35,8 +36,6 @@ ALLOWED = 0.05  # of a state's way
 _SECONDS = 60.0
 _SHARE = 0.6  # of the time, for the comparison; the rest is for finding out what could be expected
 _AT_MOST = 1.5  # times what could be expected
-_LAST_PLACES = 2.0**-22  # a change of numbers in fp32 that should change nothing
-_UNDECIDED = 0.01  # a state whose way it does change by so much is decided by rounding in fp32 already
 _STOPS = 0.5  # a state that goes less than this part of its way has stopped
 _COPIES = 8  # of all states: at the start and now, of both programs, on this side of the pipe and on the other
 _NEVER = 0.5  # of its way: further off is a fault, whatever could be expected
@@ -65,6 +64,7 @@ def compare_steps(
     """
     if reason := _why_not(step, reference):
         return StepsComparison(0, reason=reason)
+    reference = dataclasses.replace(reference, samples=_with_initial_values(reference, step))
     deadline = time.monotonic() + _SECONDS
     try:
         with open_program(reference.program.origin, emulate=False) as fp32:
@@ -75,6 +75,8 @@ def compare_steps(
             found = _ways(step, *runs)
             if found is None:
                 return StepsComparison(steps, reason=f"fp32 itself is not finite after {steps} steps")
+            if not found:
+                return StepsComparison(steps, reason="the model's states have no first values")
             if any(way.fails for way in found.values()):
                 expected = _Expected(step, reference, runs[0], steps, deadline)
                 found = expected.applied(found, expected.undecided(fp32), exact)
@@ -86,7 +88,7 @@ def compare_steps(
 
 def _why_not(step: TrainingStep, reference: Reference) -> str:
     outputs = {state.output for state in step.states}
-    random = [name for name in reference.unsteady if name in outputs]
+    random = [name for name, why in reference.unsteady.items() if name in outputs and why != DECIDED]
     if random:
         return f"'{random[0]}' is not the same in two runs of fp32 ({reference.unsteady[random[0]]})"
     values = (reference.samples[0].get(state.input) for state in step.states)
@@ -95,6 +97,14 @@ def _why_not(step: TrainingStep, reference: Reference) -> str:
     if free is not None and needed > free:
         return f"the states would need about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
     return ""
+
+
+def _with_initial_values(reference: Reference, step: TrainingStep) -> list[dict[str, Any]]:
+    """Return the samples, the first of them with the states that have a value in the model."""
+    tensors = reference.program.model.graph.initializers
+    known = {s.input: tensors[s.input].const_value for s in step.states if s.input in tensors}
+    initial = {name: tensor.numpy() for name, tensor in known.items() if tensor is not None}
+    return [{**initial, **reference.samples[0]}, *reference.samples[1:]]
 
 
 class _Run:
@@ -204,13 +214,13 @@ class _Expected:
 
         It is parameters and floating-point samples that change, up or down.
         """
-        generator = np.random.default_rng(0)
-        kept = {state.input for state in self.step.states if state.role != "parameter"}
-        run = _Run(session, self.step, [dict(_perturbed(s, kept, generator)) for s in self.reference.samples])
+        nudge = Nudge.of(self.reference.program.model)
+        run = _Run(session, self.step, nudge.applied(self.reference.samples, self.step))
         if _take([run], self.steps, self.deadline) < self.steps:
             return set()
         ways = _ways(self.step, self.fp32, run) or {}
-        return {name for name, way in ways.items() if way.relative >= _UNDECIDED}
+        unsteady = {s.input for s in self.step.states if s.output in self.reference.unsteady}
+        return unsteady | {name for name, way in ways.items() if way.relative > nudge.much}
 
 
 def _allowed(way: StateWay, best: StateWay | None) -> StateWay:
@@ -218,15 +228,6 @@ def _allowed(way: StateWay, best: StateWay | None) -> StateWay:
     if best is None or math.isinf(way.allowed) or way.low_way < _STOPS * way.way or not math.isfinite(best.relative):
         return way
     return dataclasses.replace(way, allowed=max(way.allowed, min(_AT_MOST * best.relative, _NEVER)))
-
-
-def _perturbed(sample: Mapping[str, Any], kept: set[str], generator: np.random.Generator) -> Iterator[tuple[str, Any]]:
-    for name, value in sample.items():
-        if name in kept or not isinstance(value, np.ndarray) or value.dtype.kind != "f":
-            yield name, value
-        else:
-            signs = generator.integers(0, 2, value.shape) * 2 - 1
-            yield name, (value * (1 + _LAST_PLACES * signs)).astype(value.dtype)
 
 
 def _float64(value: Any) -> np.ndarray:

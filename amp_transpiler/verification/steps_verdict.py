@@ -46,8 +46,10 @@ def judge_steps(report: Report, steps: StepsComparison, *, fails: bool) -> str:
 
 
 def _measured(steps: StepsComparison) -> str:
-    judged = [way.relative for way in steps.states.values() if math.isfinite(way.allowed)]
-    return f"end within {percent(max(judged))} of fp32's" if judged else "are decided by rounding in fp32, too"
+    worst = steps.worst
+    if worst is None or not steps.judged:
+        return "are decided by rounding in fp32, too"
+    return f"end within {percent(worst.relative)} of fp32's"
 
 
 def _fault(way: StateWay, steps: int) -> str:

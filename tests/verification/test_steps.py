@@ -13,8 +13,10 @@ from amp_transpiler.graph.training_step import State, TrainingStep
 from amp_transpiler.report import StateWay, StepsComparison, as_html, as_json
 from amp_transpiler.report.wording import training_words
 from amp_transpiler.verification import steps as checked
+from amp_transpiler.verification.last_places import Nudge, changed_much
 from amp_transpiler.verification.made_up_states import with_made_up_states
 from foreign.library import by_hand
+from foreign.training_info import with_training_info
 from tests.support import array, chain
 
 
@@ -103,6 +105,61 @@ def test_a_state_that_rounding_decides_in_fp32_too_is_not_judged():
     assert report.steps.states["bias"].allowed == math.inf
     assert any(note.startswith("rounding alone decides in fp32 where") and "'bias'" in note for note in report.notes)
     assert "end within" in report.verdict
+    assert report.steps.worst.relative < 0.05
+
+
+def test_an_output_that_rounding_decides_is_not_judged_and_nothing_becomes_float32_for_it():
+    report = transpiled(by_hand("batch_norm", "adamw_clipped", 1e-3), level="auto")
+    assert not report.repaired
+    assert report.low_nodes > 20
+    assert report.verdict.startswith("plausible: within 0.")
+    assert (
+        "not judged: 'm_bias_new' (rounding alone decides it), 'v_bias_new' (rounding alone decides it)"
+        in report.verdict
+    )
+
+
+def test_initial_values_are_where_training_starts():
+    step = by_hand("mlp", "adamw_clipped")
+    report = amp.transpile(with_training_info(step), inputs=step.data(3), level="O2")
+    assert report.steps.states.keys() == {row.input for row in step.states}
+    assert 0 < report.steps.worst.relative < 0.05
+    assert report.steps.states["a"].way == pytest.approx(transpiled(step).steps.states["a"].way)
+
+
+@pytest.mark.parametrize(
+    ("call", "size"),
+    [("Relu({})", 2.0**-22), ("Cast<to=10>({})", 2.0**-10), ("Cast<to=16>({})", 2.0**-7)],
+)
+def test_a_nudge_reaches_the_models_own_format(call, size):
+    model = amp.load(chain(call, "Cast<to=1>({})")).model
+    nudge = Nudge.of(model)
+    assert nudge.size == size
+    rows = (
+        State(input="w", output="v", role="parameter", reason=""),
+        State(input="m", output="n", role="moment", reason=""),
+    )
+    sample = {"w": array(4), "m": array(4), "x": array(4), "ids": np.arange(4)}
+    (nudged,) = nudge.applied([sample], TrainingStep(rows))
+    for name in ("w", "x"):
+        np.testing.assert_allclose(np.abs(nudged[name] / sample[name] - 1), size, rtol=0.5)
+    assert nudged["m"] is sample["m"]
+    assert nudged["ids"] is sample["ids"]
+
+
+def test_what_changes_much():
+    one = {
+        "a": np.ones(3, np.float32),
+        "b": np.ones(3, np.float32),
+        "n": np.ones(3, np.int64),
+        "s": np.zeros(2, np.float32),
+    }
+    other = one | {"b": np.full(3, 1.2, np.float32), "n": np.zeros(3, np.int64)}
+    assert changed_much([one], [other], 0.1) == ["b"]
+    assert changed_much([one], [other], 0.3) == []
+    assert changed_much([one, one], [one, other], 0.1) == ["b"]
+    assert changed_much([one], [one | {"s": np.ones(2, np.float32)}], 0.3) == ["s"]
+    assert changed_much([one], [one | {"a": np.ones(2, np.float32)}], 0.1) == []
 
 
 def test_the_rounding_of_forward_and_backward_is_excused(monkeypatch):
@@ -200,6 +257,6 @@ def test_json_and_page_show_every_state():
     assert list(record["states"]) == list(report.steps.states)
     assert record["worst"]["name"] == report.steps.worst.name
     page = as_html.page([(report, None)])
-    assert "<h2>Training steps</h2>" in page
-    assert page.count("<td>moment</td>") == 2
+    section = page.partition("<h2>Training steps</h2>")[2].partition("</section>")[0]
+    assert section.count("<td>moment</td>") == 2
     assert "Training steps" not in as_html.page([(amp.Report("m", "O1", "float16", "cuda"), None)])

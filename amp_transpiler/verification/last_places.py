@@ -1,0 +1,90 @@
+"""What rounding decides: values that are another if numbers change in their last places, and so say nothing.
+
+The gradient of a bias before a normalisation is zero but for rounding, for example, and so is that of a key's bias in
+attention; an optimizer such as Adam makes full steps of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.training_step import TrainingStep
+from amp_transpiler.graph.walk import all_nodes
+
+__all__ = ["DECIDED", "Nudge", "changed_much"]
+
+DECIDED = "rounding alone decides it"
+"""Why an output is not judged."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nudge:
+    """A change of numbers in their last places.
+
+    Attributes:
+        size: relative to each number.
+        much: a value that changes by this share of itself is decided by rounding.
+    """
+
+    size: float
+    much: float
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Nudge:
+        """Return the nudge for a model: it must reach the format that the model computes in."""
+        formats = set(_formats(model))
+        if ir.DataType.BFLOAT16 in formats:
+            return cls(2.0**-7, 0.25)
+        return cls(2.0**-10, 0.1) if ir.DataType.FLOAT16 in formats else cls(2.0**-22, 0.01)
+
+    def applied(self, samples: Sequence[Mapping[str, Any]], step: TrainingStep) -> list[dict[str, Any]]:
+        """Return samples whose parameters and floating-point data are a little larger or smaller."""
+        generator = np.random.default_rng(0)
+        kept = {state.input for state in step.states if state.role != "parameter"}
+        return [dict(self._changed(sample, kept, generator)) for sample in samples]
+
+    def _changed(
+        self, sample: Mapping[str, Any], kept: Collection[str], generator: np.random.Generator
+    ) -> Iterator[tuple[str, Any]]:
+        for name, value in sample.items():
+            if name in kept or not isinstance(value, np.ndarray) or value.dtype.kind not in "fV":
+                yield name, value
+            else:
+                signs = generator.integers(0, 2, value.shape) * 2 - 1
+                yield name, np.asarray(value * (1 + self.size * signs)).astype(value.dtype)
+
+
+def _formats(model: ir.Model) -> Iterator[ir.DataType | None]:
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        yield value.dtype
+    for node in all_nodes(model):
+        if node.op_type == "Cast" and "to" in node.attributes:
+            yield ir.DataType(node.attributes["to"].as_int())
+
+
+def changed_much(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], much: float) -> list[str]:
+    """Return the names of floating-point outputs of which more than the share `much` is another, over all samples."""
+    found = []
+    for name, first in before[0].items():
+        if isinstance(first, np.ndarray) and first.dtype.kind in "fV":
+            pairs = [(_float64(one[name]), _float64(other[name])) for one, other in zip(before, after, strict=True)]
+            if not _is_close(pairs, much):
+                found.append(name)
+    return found
+
+
+def _is_close(pairs: Sequence[tuple[np.ndarray, np.ndarray]], much: float) -> bool:
+    if any(one.shape != other.shape for one, other in pairs):
+        return True  # shapes that depend on data are no matter of rounding
+    difference = sum(float(np.sum(np.square(other - one))) for one, other in pairs)
+    size = sum(float(np.sum(np.square(one))) for one, _ in pairs)
+    return not difference > much**2 * size  # values that are not finite are judged elsewhere
+
+
+def _float64(value: Any) -> np.ndarray:
+    return np.asarray(value).astype(np.float64)
