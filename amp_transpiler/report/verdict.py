@@ -33,7 +33,7 @@ SENTENCES: Mapping[Verdict, str] = types.MappingProxyType(
         Verdict.STRUCTURE_ONLY: "The file is sound, but no output could be run or judged; the reason follows.",
         Verdict.NOT_CHECKED: "Nothing was checked: it was switched off, or the result is a copy of the source.",
         Verdict.FAILED: "The result is invalid, does not run, has values that became non-finite or outputs of another "
-        "shape, or is beyond a limit; nothing is written.",
+        "shape, is beyond a limit, or goes another way than fp32 in training; nothing is written.",
     }
 )
 """The meaning of each word, for the documentation (`docs/verdicts.md`)."""
