@@ -224,9 +224,15 @@ class _Expected:
 
 
 def _allowed(way: StateWay, best: StateWay | None) -> StateWay:
-    """Allow a state what the best conversion has; but one that stopped stays a fault."""
+    """Allow a state what the best conversion has; but one that stopped stays a fault.
+
+    There is an end to what a parameter may be off. A moment is made of the last few gradients, which are noise once the
+    loss is small: where the best conversion loses its direction, that of no conversion is judged.
+    """
     if best is None or math.isinf(way.allowed) or way.low_way < _STOPS * way.way or not math.isfinite(best.relative):
         return way
+    if way.role == "moment" and best.relative > ALLOWED:
+        return dataclasses.replace(way, allowed=max(way.allowed, way.relative))
     return dataclasses.replace(way, allowed=max(way.allowed, min(_AT_MOST * best.relative, _NEVER)))
 
 

@@ -260,3 +260,18 @@ def test_json_and_page_show_every_state():
     section = page.partition("<h2>Training steps</h2>")[2].partition("</section>")[0]
     assert section.count("<td>moment</td>") == 2
     assert "Training steps" not in as_html.page([(amp.Report("m", "O1", "float16", "cuda"), None)])
+
+
+@pytest.mark.parametrize(
+    ("found", "best", "allowed"),
+    [
+        (way("m", 0.9), way("m", 0.04), 0.06),  # the best conversion keeps a moment's direction
+        (way("m", 0.9), way("m", 0.3), 0.9),  # it does not: noise
+        (way("m", 0.9, low_way=0.4), way("m", 0.3), 0.05),  # but the moment stopped
+        (way("w", 0.9, role="parameter"), way("w", 0.3), 0.45),
+        (way("w", 0.9, role="parameter"), way("w", 0.8), 0.5),
+        (way("w", 0.9, role="parameter"), None, 0.05),
+    ],
+)
+def test_a_state_may_be_as_far_off_as_could_be_expected(found, best, allowed):
+    assert checked._allowed(found, best).allowed == pytest.approx(allowed)
