@@ -30,7 +30,7 @@ from amp_transpiler.verification.last_places import DECIDED, Nudge, changed_much
 from amp_transpiler.verification.made_up_states import with_made_up_states
 from amp_transpiler.verification.output_kind import OutputKind, output_kinds
 from amp_transpiler.verification.randomness import differing, random_upstream
-from amp_transpiler.verification.remote import RemoteSession, open_program
+from amp_transpiler.verification.remote import RemoteSession, open_program, open_source
 from amp_transpiler.verification.synthesis import CannotSynthesise, synthesise_inputs
 
 __all__ = ["CannotCompare", "Reference", "intermediate_values", "make_reference", "named_outputs"]
@@ -210,7 +210,7 @@ def _decided_by_rounding(
 ) -> list[str]:
     """Return the outputs of a training step that are another if the samples change in their last places."""
     nudge = Nudge.of(program.model)
-    with open_program(program.origin, emulate=False) as session:
+    with open_source(program) as session:
         nudged = [named_outputs(session, sample) for sample in nudge.applied(samples, step)]
     return changed_much(outputs, nudged, nudge.much)
 
@@ -268,7 +268,7 @@ def _is_practically_zero(output: Any) -> bool:
 def _open(source: Program, fallback: Program) -> Iterator[tuple[Program, RemoteSession]]:
     with contextlib.ExitStack() as stack:
         try:
-            found = source, stack.enter_context(open_program(source.origin, emulate=False))
+            found = source, stack.enter_context(open_source(source))
         except RUN_ERRORS as error:
             first = error_text(error)
             logger.info("the source does not load as it stands: %s", first)

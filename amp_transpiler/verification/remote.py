@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -10,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.runtime.feeds import ValueInfo
 from amp_transpiler.runtime.openable import AnyProgram, Openable, openable
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.verification.child import Child, RuntimeCrash, lease
 
-__all__ = ["RemoteSession", "open_by_default", "open_file", "open_program"]
+__all__ = ["RemoteSession", "open_by_default", "open_file", "open_program", "open_source"]
 
 
 class RemoteSession:
@@ -86,6 +88,27 @@ def open_program(program: AnyProgram, *, emulate: bool = True) -> Iterator[Remot
 
     def form() -> tuple[Openable, SessionSettings | None]:
         found = openable(program, CPUPlace(), emulate=emulate)
+        return found, found.settings
+
+    session = RemoteSession(form, str(CPUPlace()))
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+@contextlib.contextmanager
+def open_source(source: Program) -> Iterator[RemoteSession]:
+    """Open a program as it was given, the file if it has one, without a fusion that would compute it wrongly.
+
+    Raises:
+        RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.
+    """
+
+    def form() -> tuple[Openable, SessionSettings | None]:
+        found = openable(source.origin, CPUPlace(), emulate=False)
+        if vector_products(source.model, unknown=True):
+            found = dataclasses.replace(found, settings=dataclasses.replace(found.settings, fuse_transposes=False))
         return found, found.settings
 
     session = RemoteSession(form, str(CPUPlace()))

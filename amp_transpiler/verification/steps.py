@@ -25,7 +25,7 @@ from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.first_states import first_states
 from amp_transpiler.verification.last_places import DECIDED, Nudge
-from amp_transpiler.verification.remote import RemoteSession, open_program
+from amp_transpiler.verification.remote import RemoteSession, open_program, open_source
 
 __all__ = ["ALLOWED", "STEPS", "compare_steps"]
 
@@ -67,7 +67,7 @@ def compare_steps(
     reference = dataclasses.replace(reference, samples=_with_initial_values(reference, step))
     deadline = time.monotonic() + _SECONDS
     try:
-        with open_program(reference.program.origin, emulate=False) as fp32:
+        with open_source(reference.program) as fp32:
             with open_program(program) as other:
                 added = first_states(program, other, reference.samples)
                 runs = _Run(fp32, step, reference.samples), _Run(other, step, reference.samples, added)
