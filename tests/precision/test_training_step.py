@@ -79,6 +79,14 @@ def test_the_square_of_a_gradient_belongs_to_the_optimizer():
     assert all(len(names) == 1 for names in program.step.gradients.values())
 
 
+def test_a_clipped_gradient_belongs_to_the_optimizer():
+    program = prepared(by_hand("unbatched", "adamw_clipped").model, level="O2")
+    made = {value.name: node for node in program.model.graph for value in node.outputs}
+    (root,) = [node for node in program.model.graph if node.op_type == "Min"]
+    assert role_of(root) == "optimize"
+    assert {made[name].op_type for (name,) in program.step.gradients.values()} == {"Mul"}
+
+
 def test_running_statistics_that_the_file_names_are_statistics(tmp_path):
     step = saved("fp32", tmp_path)
     found = {state.input: state.role for state in prepared(step.model).step.states}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
+import operator
 from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
@@ -218,7 +219,7 @@ class _Search:
             self._proofs = Proofs(self._flow, self._pairs, self._carried)
         for value, proofs in self._proofs.found.items():
             reasons = {proof.gradient: proof.reason for proof in reversed(proofs)}
-            last = self._last([value for value in reasons if not _is_power(value, reasons)])
+            last = self._last([value for value in reasons if not _is_power(value, reasons, self._flow)])
             self._parameters[value] = _Parameter(reasons[last[0]], dict.fromkeys(str(v.name) for v in last))
             self._borders.update(last)
         if not self._parameters and not self._given:
@@ -351,14 +352,16 @@ class _Search:
         return []
 
 
-def _is_power(value: ir.Value, gradients: Collection[ir.Value]) -> bool:
-    """Whether a value is the product of a gradient with itself, scaled or moved, as a second moment takes in."""
+def _is_power(value: ir.Value, gradients: Collection[ir.Value], flow: Dataflow) -> bool:
+    """Whether a value is a product of gradients and single numbers: a clipped gradient, or one with itself."""
     node = value.producer()
     while node is not None and is_plain_movement(node):
         node = None if node.inputs[0] is None else node.inputs[0].producer()
     if node is None or kind(node) != "Mul":
         return False
-    return all(_is_made_of(operand, gradients) for operand in node.inputs)
+    made = [_is_made_of(operand, gradients) for operand in node.inputs]
+    numbers = [operand is not None and flow.size(operand) == 1 for operand in node.inputs]
+    return any(made) and all(map(operator.or_, made, numbers))
 
 
 def _is_made_of(value: ir.Value | None, gradients: Collection[ir.Value]) -> bool:
