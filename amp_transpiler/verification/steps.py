@@ -227,8 +227,11 @@ def _allowed(way: StateWay, best: StateWay | None) -> StateWay:
     """Allow a state what the best conversion has; but one that stopped stays a fault.
 
     There is an end to what a parameter may be off. A moment is made of the last few gradients, which are noise once the
-    loss is small: where the best conversion loses its direction, that of no conversion is judged.
+    loss is small: where the best conversion loses its direction, that of no conversion is judged. A state that fp32
+    leaves where it is, such as a bias in front of a normalisation, may move as far as the best conversion moves it.
     """
+    if best is not None and not way.way and way.low_way <= _AT_MOST * best.low_way:
+        return dataclasses.replace(way, allowed=math.inf)
     if best is None or math.isinf(way.allowed) or way.low_way < _STOPS * way.way or not math.isfinite(best.relative):
         return way
     if way.role == "moment" and best.relative > ALLOWED:

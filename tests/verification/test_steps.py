@@ -275,3 +275,12 @@ def test_json_and_page_show_every_state():
 )
 def test_a_state_may_be_as_far_off_as_could_be_expected(found, best, allowed):
     assert checked._allowed(found, best).allowed == pytest.approx(allowed)
+
+
+@pytest.mark.parametrize(("low_way", "allowed"), [(1.2e-5, math.inf), (1e-3, 0.05)])
+def test_a_state_that_stands_still_in_fp32_may_move_as_the_best_conversion_moves_it(low_way, allowed):
+    found, best = (
+        StateWay(name="b", role="parameter", way=0.0, low_way=moved, relative=math.inf, allowed=0.05)
+        for moved in (low_way, 1e-5)
+    )
+    assert checked._allowed(found, best).allowed == allowed
