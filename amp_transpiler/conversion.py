@@ -45,6 +45,7 @@ from amp_transpiler.passes.release_named import ReleaseNamed
 from amp_transpiler.passes.rewrite_equivalents import has_equivalent
 from amp_transpiler.passes.set_ir_version import SetIrVersion
 from amp_transpiler.passes.skip_identities import SkipIdentities
+from amp_transpiler.passes.training.split_gemm_updates import SplitGemmUpdates
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.passes.widen_low_floats import WidenLowFloats
 from amp_transpiler.precision.assign import assign
@@ -176,6 +177,7 @@ def _release_all_but_states(program: Program, policy: Policy, listed: Collection
 
 def _recognise(program: Program, policy: Policy) -> None:
     """Find the state of a loaded training step, and mark its optimizer, which stays float32 at every level."""
+    run_pass(SplitGemmUpdates(), program.model)
     program.step = find_training_step(program.model, policy.wishes.state, _recorded_updates(program))
     if program.step is not None:
         program.step = with_additions(program.model.graph, program.step)

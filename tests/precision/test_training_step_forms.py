@@ -205,7 +205,21 @@ TOKEN = Row(
     "uw ut w_new token_new",
     "float rate = {0.01}, int64[1] first = {0}, int64[3] size = {5, 1, 1}, int64[2] parts = {1, 3}",
 )
+SPARSE = Row(
+    "rows of a table are added in place, scaled by a number whose shape is not declared",
+    "int64[8, 3] ids, float[8, 1] t, float[20, 5] e, float[5, 1] w",
+    "float[20, 5] e_new, float[5, 1] w_new",
+    """rows = Gather(e, ids) m = ReduceMean <keepdims = 0> (rows, second) y = MatMul(m, w) d = Sub(y, t)
+    mt = Transpose(m) g = MatMul(mt, d) s = Mul(rate, g) w_new = Sub(w, s)
+    wt = Transpose(w) dm = MatMul(d, wt) dr = Unsqueeze(dm, second) shape = Shape(rows) drows = Expand(dr, shape)
+    last = Constant <value_ints = [2]> () places = Unsqueeze(ids, last) down = Neg(rate) change = Mul(down, drows)
+    e_new = ScatterND <reduction = "add"> (e, places, change)""",
+    {"e": "parameter", "w": "parameter"},
+    "s w_new down change e_new places last",
+)
+
 STEPS = [
+    SPARSE,
     TOKEN,
     RESIDUAL,
     UNBATCHED,

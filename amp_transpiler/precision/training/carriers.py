@@ -91,7 +91,8 @@ def _steps(flow: Dataflow, node: ir.Node, value: ir.Value, place: int, size: int
 def _cost(flow: Dataflow, node: ir.Node, value: ir.Value) -> int:
     if node.op_type in ("Mul", "Div"):
         others = [other for other in node.inputs if other is not value and other is not None]
-        if any(other in flow.learned and flow.size(other) != 1 for other in others):
+        squared = not others
+        if squared or any(other in flow.learned and flow.size(other) != 1 for other in others):
             return NO_UPDATE
     if node.op_type == "Div" and node.inputs[0] is not value:
         return _OTHER_FUNCTION

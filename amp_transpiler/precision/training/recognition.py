@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
+import math
 import operator
 from collections.abc import Collection, Iterable, Mapping
 
@@ -14,7 +15,7 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.shape_inference import sizes_from_inputs
 from amp_transpiler.graph.training_step import State, StateRole, TrainingStep
-from amp_transpiler.precision.training.carriers import Carried, carry
+from amp_transpiler.precision.training.carriers import NO_UPDATE, Carried, carry
 from amp_transpiler.precision.training.dataflow import Dataflow
 from amp_transpiler.precision.training.flatten import flattened, has_control_flow
 from amp_transpiler.precision.training.matching import cheapest_pairs
@@ -202,7 +203,9 @@ class _Search:
                 if value in self._given or not open_outputs or not value.uses():
                     continue
                 carried = self._carried[value] = carry(self._flow, value)
-                costs.update({(value, output): carried[output] for output in open_outputs if output in carried})
+                single = self._flow.size(value) == 1  # else proofs ask for a sum
+                most = NO_UPDATE if single else math.inf
+                costs.update({(value, o): carried[o] for o in open_outputs if carried.get(o, math.inf) < most})
         last = len(self._flow.position)
         for (value, output), cost in costs.items():  # of two equally good, the one computed later
             node = output.producer()

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.training.linearity import is_zero
+from amp_transpiler.precision.training.operators import is_elementwise
 
 __all__ = ["before_scatters"]
 
@@ -54,4 +55,8 @@ def _unscaled(node: ir.Node | None) -> ir.Value | None:
 
 
 def _is_number(value: ir.Value | None) -> bool:
-    return value is not None and value.shape is not None and all(size == 1 for size in value.shape)
+    """Whether a value has one element: by its shape or, where that is not known, by how it is computed."""
+    if value is None or value.shape is not None:
+        return value is not None and value.shape is not None and all(size == 1 for size in value.shape)
+    node = value.producer()
+    return node is not None and is_elementwise(node) and all(map(_is_number, node.inputs))
