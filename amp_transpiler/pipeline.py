@@ -24,7 +24,7 @@ from amp_transpiler.passes.training.aids import add_training_aids
 from amp_transpiler.precision.limits import Mismatch, Tolerance, with_limits
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
-from amp_transpiler.precision.training import NO_STATE, TrainingWishes, holds_gradients
+from amp_transpiler.precision.training import NO_STATE, UNSCALED, TrainingWishes, holds_gradients
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report, Verdict
 from amp_transpiler.report.clock import Clock, Progress
@@ -214,7 +214,7 @@ def transpile(
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""
         report.verdict = f"{Verdict.NOT_CHECKED}: verification was switched off"
-    describe_result(report, program, conversion)
+    _describe(report, program, conversion)
     if failure:
         raise CheckFailed(failure, report)
     _write(program, destination, _basis_of_file(given, program, basis), report, clock)
@@ -260,6 +260,12 @@ def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Repo
     aided = add_training_aids(program, policy)
     report.warnings = (*warnings, *aided.warnings)
     return aided.policy, aided.changed
+
+
+def _describe(report: Report, program: Program, conversion: Conversion) -> None:
+    describe_result(report, program, conversion)
+    if not report.low_nodes:
+        report.warnings = tuple(warning for warning in report.warnings if warning != UNSCALED)
 
 
 def _with_its_outputs(program: Program) -> Program:

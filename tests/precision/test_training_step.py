@@ -162,3 +162,22 @@ def test_float16_gradients_may_underflow(dtype, warned):
 @pytest.mark.parametrize("path", sorted(pathlib.Path("models").glob("*.onnx")), ids=lambda path: path.stem)
 def test_models_that_predict_are_no_training_steps(path):
     assert prepared(path).step is None
+
+
+LOW_STEP = """<ir_version: 10, opset_import: ["" : 21]>
+    step (float16[8, 3] x, float16[8, 2] t, float16[3, 2] w) => (float16[3, 2] w_new) {
+        y = MatMul(x, w) d = Sub(y, t) xt = Transpose(x) g = MatMul(xt, d) w_new = Sub(w, g)
+    }"""
+
+
+def test_masters_of_what_is_low_in_the_source_are_refused():
+    with pytest.raises(OptionError, match="--master-weights: parameter 'w' is float16 in the source"):
+        amp.transpile(onnx.parser.parse_model(LOW_STEP), level="O2", master_weights=True)
+
+
+@pytest.mark.parametrize(("disable", "warned"), [((), True), (("",), False)])
+def test_float16_gradients_are_warned_of_where_something_is_low(disable, warned):
+    model = onnx.parser.parse_model(LOW_STEP.replace("float16", "float"))
+    report = amp.transpile(model, level="O2", disable_amp=disable, verify=False)
+    assert (report.low_nodes > 0) == warned
+    assert any("gradients are computed in float16" in text for text in report.warnings) == warned

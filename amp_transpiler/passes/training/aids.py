@@ -6,7 +6,8 @@ import dataclasses
 import json
 import logging
 
-from amp_transpiler.graph.dtypes import FLOAT32
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import FLOAT32, LOW_DTYPES, dtype_name
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.training_step import UPDATES_KEY, TrainingStep
 from amp_transpiler.passes.manager import run_pass
@@ -42,15 +43,30 @@ def add_training_aids(program: Program, policy: Policy) -> Aided:
     Args:
         program: a prepared program; its `step`, its notes and its record of states change with it.
         policy: what becomes low, and what the user wishes of the step.
+
+    Raises:
+        OptionError: master weights are required, and a parameter is low in the source, without a master.
     """
     before = program.step
     if before is None or policy.low is FLOAT32:
         return Aided(policy)
+    if policy.wishes.master_weights:
+        _require_float32(program, before)
     warnings = _scale_loss(program, before) if policy.wishes.loss_scaling else ()
     if policy.low_io:
         policy, more = _make_low(program, policy)
         warnings += more
     return Aided(policy, program.step is not before, warnings)
+
+
+def _require_float32(program: Program, step: TrainingStep) -> None:
+    for state in step.parameters:
+        value = program.find(state.input)
+        if value is not None and value.dtype in LOW_DTYPES and not state.master:
+            raise OptionError(
+                f"--master-weights: parameter '{state.input}' is {dtype_name(value.dtype)} in the source, whose update "
+                "is rounded already: convert the float32 step that it was made of, or make it one with --dtype float32"
+            )
 
 
 def _make_low(program: Program, policy: Policy) -> tuple[Policy, tuple[str, ...]]:

@@ -8,11 +8,15 @@ from collections.abc import Iterator, Mapping
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.training_step import TrainingStep
 
-__all__ = ["NO_STATE", "TrainingWishes"]
+__all__ = ["NO_STATE", "UNSCALED", "TrainingWishes"]
 
 NO_STATE = (
     "the model computes gradients, but no output is known to replace an input: if it is a training step, name its "
     "states with --state IN=OUT, or their updates are rounded"
+)
+
+UNSCALED = (
+    "gradients are computed in float16, where small ones become zero: convert with --loss-scaling, or to bfloat16"
 )
 
 
@@ -67,7 +71,4 @@ class TrainingWishes:
         if self.loss_scaling and (step is None or not step.gradients):
             yield "--loss-scaling: no gradients were found, so there is nothing to scale"
         elif low == "float16" and step is not None and step.gradients and not self.loss_scaling and not step.loss_scale:
-            yield (
-                "gradients are computed in float16, where small ones become zero: convert with --loss-scaling, or to "
-                "bfloat16"
-            )
+            yield UNSCALED
