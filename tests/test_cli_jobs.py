@@ -47,20 +47,22 @@ def outcomes(monkeypatch, *names):
 
 
 def test_outcomes_come_in_order_and_a_dying_process_takes_one_model_along(monkeypatch):
+    before = multiprocessing.active_children()  # of other tests
     found = list(outcomes(monkeypatch, "slow", "a", "die", "b", "exit", "c"))
     assert [str(outcome.job.model) for outcome in found] == ["slow", "a", "die", "b", "exit", "c"]
     assert [outcome.status for outcome in found] == [0, 0, 3, 0, 3, 0]
     assert found[2].error == "die: the process that converted it was ended by SIGSEGV"
     assert found[4].error == "exit: the process that converted it ended with exit status 7"
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= set(before)
 
 
 def test_an_interrupt_ends_all(monkeypatch):
+    before = multiprocessing.active_children()
     found = outcomes(monkeypatch, "a", "sleep", "sleep")
     assert str(next(found).job.model) == "a"
     with pytest.raises(KeyboardInterrupt):
         found.throw(KeyboardInterrupt())
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= set(before)
 
 
 def test_many_models_in_two_processes(tmp_path, capfd):
