@@ -262,6 +262,8 @@ def _claim_statistics(program: Program, startup: Program, choice: _Choice) -> No
     names = NameAllocator(program.model)
     for node in [n for n in program.model.graph if n.op_type == "BatchNormalization" and is_standard(n)]:
         slots = STATISTIC_SLOTS[node.op_type]
+        for slot in slots:
+            node.replace_input_with(slot, _behind_identities(node.inputs[slot]))
         running = [node.inputs[slot] for slot in slots]
         if any(constant_of(value) is None for value in running):
             if can_be_written_out(node):
@@ -272,6 +274,14 @@ def _claim_statistics(program: Program, startup: Program, choice: _Choice) -> No
         if all(choice.is_frozen(str(value.name)) for value in running if value is not None):
             continue
         _update_statistics(program, startup, node, names)
+
+
+def _behind_identities(value: ir.Value | None) -> ir.Value | None:
+    """Return a constant that exporters let several layers share by Identity; else the value itself."""
+    found = value
+    while found is not None and (node := found.producer()) is not None and node.op_type == "Identity":
+        found = node.inputs[0]
+    return value if constant_of(found) is None else found
 
 
 def _update_statistics(program: Program, startup: Program, node: ir.Node, names: NameAllocator) -> None:

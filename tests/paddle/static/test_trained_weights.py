@@ -3,6 +3,7 @@
 import logging
 
 import numpy as np
+import onnx
 import pytest
 
 from amp_transpiler import CPUPlace, optimizer, static, tensor
@@ -282,3 +283,19 @@ def test_a_weight_learns_through_the_statistics_that_standardise_it():
     assert {parameter.name for parameter, _ in pairs} == expected
     slopes = executor.run(main, {"x": x}, [slope for _, slope in pairs], scope=scope)
     assert all(np.abs(slope).max() > 1e-4 for slope in slopes)
+
+
+def test_layers_that_share_running_statistics_by_identity_each_get_their_own():
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[2, 3, 4, 4] x) => (float[2, 3, 4, 4] y)
+        <float[3] s = {1.5, 0.5, 1.0}, float[3] b = {0.1, 0.2, 0.3}, float[3] s2 = {0.5, 1.5, 2.0},
+         float[3] b2 = {0.3, 0.1, 0.2}, float[3] mean = {0.0, 0.0, 0.0}, float[3] var = {1.0, 1.0, 1.0}> {
+            mean2 = Identity(mean)
+            var2 = Identity(var)
+            h = BatchNormalization(x, s, b, mean, var)
+            y = BatchNormalization(h, s2, b2, mean2, var2)
+        }""")
+    main = from_onnx(model, static.Program())
+    assert {parameter.name for parameter in main.all_parameters()} == {"s", "b", "s2", "b2"}
+    assert sum(kept.kind == "statistic" for kept in main.persistables.values()) == 4
+    assert len(set(main.updates)) == 4
