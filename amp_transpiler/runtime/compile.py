@@ -60,7 +60,7 @@ RANDOM_STEP = "@random_step@"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Watch:
-    """What a step checks in each run.
+    """The checks of a step in each run.
 
     Attributes:
         indices: whether labels and ids are in their range.

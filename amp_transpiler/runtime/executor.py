@@ -31,7 +31,7 @@ __all__ = ["NotFinite", "StepExecutor"]
 logger = logging.getLogger(__name__)
 
 NotFinite = Literal["allow", "skip", "stop"]
-"""What happens to a step whose values are not finite: it counts, it changes nothing, or it is an error."""
+"""The fate of a step whose values are not finite: it counts, it changes nothing, or it is an error."""
 
 
 class StepExecutor:

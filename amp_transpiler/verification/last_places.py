@@ -1,4 +1,4 @@
-"""What rounding decides: values that are another if numbers change in their last places, and so say nothing.
+"""Values that rounding decides: they are another if numbers change in their last places, and so say nothing.
 
 The gradient of a bias before a normalisation is zero but for rounding, for example, and so is that of a key's bias in
 attention; an optimizer such as Adam makes full steps of it.

@@ -91,10 +91,8 @@ def open_program(program: AnyProgram, *, emulate: bool = True) -> Iterator[Remot
         return found, found.settings
 
     session = RemoteSession(form, str(CPUPlace()))
-    try:
+    with contextlib.closing(session):
         yield session
-    finally:
-        session.close()
 
 
 @contextlib.contextmanager
@@ -112,10 +110,8 @@ def open_source(source: Program) -> Iterator[RemoteSession]:
         return found, found.settings
 
     session = RemoteSession(form, str(CPUPlace()))
-    try:
+    with contextlib.closing(session):
         yield session
-    finally:
-        session.close()
 
 
 @contextlib.contextmanager
@@ -134,10 +130,8 @@ def open_file(
     """
     form = Openable(os.fspath(pathlib.Path(path).absolute()), settings or SessionSettings())
     session = RemoteSession(lambda: (form, settings), place)
-    try:
+    with contextlib.closing(session):
         yield session
-    finally:
-        session.close()
 
 
 @contextlib.contextmanager
@@ -154,7 +148,5 @@ def open_by_default(program: Program, place: str) -> Iterator[RemoteSession]:
         return found, None if found.settings.external_folder is None else found.settings
 
     session = RemoteSession(form, place)
-    try:
+    with contextlib.closing(session):
         yield session
-    finally:
-        session.close()

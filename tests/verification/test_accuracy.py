@@ -1,4 +1,4 @@
-"""What a result is compared with."""
+"""The fp32 run that a result is compared with."""
 
 import numpy as np
 import onnx

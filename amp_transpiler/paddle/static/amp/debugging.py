@@ -79,7 +79,7 @@ def _working_type(node: ir.Node) -> ir.DataType | None:
 
 
 class DebugMode(enum.Enum):
-    """What a tensor checker does, with Paddle's names; only the first is available."""
+    """The modes of a tensor checker, with Paddle's names; only the first is available."""
 
     CHECK_NAN_INF_AND_ABORT = 0
     CHECK_NAN_INF = 1
