@@ -16,7 +16,10 @@ LIKE = "[noise] n = RandomNormalLike (x) z = MatMul (x, w) y = Add (z, n)"
 RANDOM = {
     "normal": (LIKE, "random: RandomNormalLike 'noise'"),
     "with a seed": (LIKE.replace("Like (x)", "Like <seed = 7.0> (x)"), None),
-    "Bernoulli": ("[noise] n = Bernoulli (x) z = MatMul (x, w) y = Add (z, n)", "random: Bernoulli 'noise'"),
+    "Bernoulli": (
+        "p = Sigmoid (x) [noise] n = Bernoulli (p) z = MatMul (x, w) y = Add (z, n)",
+        "random: Bernoulli 'noise'",
+    ),
     "its shape alone": (
         "n = RandomNormalLike (x) z = MatMul (x, w) s = Shape (n) c = ConstantOfShape (s) y = Add (z, c)",
         None,
