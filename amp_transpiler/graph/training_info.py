@@ -19,7 +19,7 @@ from amp_transpiler.graph.names import NameAllocator, values_by_name
 from amp_transpiler.graph.onnx_ir_log import route_log
 from amp_transpiler.graph.proto import proto_bodies, proto_graphs
 from amp_transpiler.graph.training_step import TrainingStep
-from amp_transpiler.graph.walk import all_nodes, bodies
+from amp_transpiler.graph.walk import all_nodes, bodies, reads_of
 
 __all__ = ["Merged", "attach", "merge", "split", "training_graphs"]
 
@@ -305,10 +305,7 @@ def _needed(values: Iterable[ir.Value | None]) -> dict[ir.Node, None]:
         if node is None or node in needed:
             continue
         needed[node] = None
-        inner = [n for _, body in bodies(node) for n in body.all_nodes()]
-        read = [value for reader in (node, *inner) for value in reader.inputs]
-        read += [value for reader in (node, *inner) for _, body in bodies(reader) for value in body.outputs]
-        pending += [value.producer() for value in read if value is not None and value.graph is node.graph]
+        pending += [value.producer() for value in reads_of(node)]
     return needed
 
 

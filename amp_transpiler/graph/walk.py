@@ -21,6 +21,7 @@ __all__ = [
     "control_ports",
     "has_bodies",
     "is_used",
+    "reads_of",
     "scopes",
 ]
 
@@ -92,6 +93,17 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
             yield node
             if has_bodies(node):
                 pending.extend(body for _, body in bodies(node))
+
+
+def reads_of(node: ir.Node) -> list[ir.Value]:
+    """Return the values that a node and its bodies, at any depth, read from the graph that the node is in."""
+    read = [value for value in node.inputs if value is not None]
+    if has_bodies(node):
+        inner = [inside for _, body in bodies(node) for inside in body.all_nodes()]
+        captured = [value for inside in inner for value in inside.inputs]
+        captured += [value for reader in (node, *inner) for _, body in bodies(reader) for value in body.outputs]
+        read += [value for value in captured if value is not None and value.graph is node.graph]
+    return read
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""What gradients stop at: a parameter with stop_gradient, or in no_grad_set, is not trained."""
+"""Gradients stop where the user says: a parameter with stop_gradient, or in no_grad_set, is not trained."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What the user casts stays: every variable outlives minimize and cast_model_to_fp16, in the type it was given."""
+"""The casts of the user stay: every variable outlives minimize and cast_model_to_fp16, in the type it was given."""
 
 import numpy as np
 import pytest

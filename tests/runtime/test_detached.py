@@ -1,4 +1,4 @@
-"""What a caller keeps of a run does not keep the rest of it."""
+"""A value that a caller keeps of a run does not keep the rest of it."""
 
 import numpy as np
 import onnx

@@ -13,7 +13,7 @@ from amp_transpiler.graph.regions import REGION_KEY
 from amp_transpiler.graph.roles import Role, role_of
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
-from amp_transpiler.graph.walk import INSERTED, bodies, has_bodies
+from amp_transpiler.graph.walk import INSERTED, has_bodies, reads_of
 from amp_transpiler.ops.names import is_standard, operator_name
 
 __all__ = ["Outline", "OutlineNode", "marks_of", "outline", "precision_of", "type_text", "typed"]
@@ -81,7 +81,7 @@ def outline(graph: ir.Graph, held: Iterable[str] = (), outputs: Iterable[str] = 
     for value in graph.inputs:
         _remember(value, types, shapes)
     for node in graph:
-        read = dict.fromkeys([str(value.name) for value in _reads(node)])
+        read = dict.fromkeys([str(value.name) for value in reads_of(node)])
         for value in node.outputs:
             _remember(value, types, shapes)
         made = tuple(value.name for value in node.outputs if value.name)
@@ -115,16 +115,6 @@ def _remember(value: ir.Value, types: dict[str, str], shapes: dict[object, str])
     if text is None:
         text = shapes[key] = type_text(value)
     types[str(value.name)] = text
-
-
-def _reads(node: ir.Node) -> list[ir.Value]:
-    """Return the values that a node and its bodies read from the graph that the node is in."""
-    read = [value for value in node.inputs if value is not None]
-    if has_bodies(node):
-        for _, body in bodies(node):
-            inner = (value for inside in body.all_nodes() for value in inside.inputs)
-            read += [v for v in (*inner, *body.outputs) if v is not None and v.graph is node.graph]
-    return read
 
 
 def precision_of(node: ir.Node) -> str:

@@ -1,4 +1,4 @@
-"""What `from_onnx` trains of torch's exports, by both exporters, against `named_parameters`."""
+"""The parameters that `from_onnx` trains of torch's exports, by both exporters, against `named_parameters`."""
 
 from __future__ import annotations
 
