@@ -170,7 +170,7 @@ def check(recipe, rewriting, dtype):
             assert (kept.producer().op_type, kept.dtype) == ("Cast", node.outputs[0].dtype)
 
 
-def gradients(recipe, level, dtype):
+def gradients(recipe, level, dtype, feed=FEED):
     """Return the gradients of the loss by every float variable, of a program that was rewritten or not."""
     main, startup = static.Program(), static.Program()
     main.random_seed = startup.random_seed = 11
@@ -185,17 +185,26 @@ def gradients(recipe, level, dtype):
     scope, executor = static.Scope(), static.Executor(CPU)
     executor.run(startup, scope=scope)
     known = [gradient for gradient in found if gradient is not None]
-    values = iter(executor.run(main, feed=FEED, fetch_list=known, scope=scope))
+    values = iter(executor.run(main, feed=feed, fetch_list=known, scope=scope))
     return {v.name: None if gradient is None else next(values) for v, gradient in zip(inputs, found, strict=True)}
+
+
+def nudged(dtype, seed):
+    """The feed after one rounding to `dtype`, up or down by chance: as far off as a program may make any value."""
+    ulp = np.float32(2.0 ** -{"float16": 10, "bfloat16": 7}[dtype])
+    return FEED | {"x": FEED["x"] * (1 + ulp * np.random.default_rng(seed).uniform(-1, 1, FEED["x"].shape).astype("f"))}
 
 
 def check_gradients(recipe, level, dtype):
     before, after = gradients(recipe, None, dtype), gradients(recipe, level, dtype)
+    # Normalisations of four rows may make a gradient depend on last places. So float32 says how far it is determined.
+    moved = [gradients(recipe, None, dtype, nudged(dtype, seed)) for seed in range(3)]
     for name, want in before.items():
         assert (want is None) == (after[name] is None), name
         if want is not None:
             wide = want.astype(np.float64)
             tolerance = 4 * TOLERANCE[dtype] * max(1e-3, np.abs(wide).max(initial=0.0))
+            tolerance += 8 * max(np.abs(other[name] - wide).max(initial=0.0) for other in moved)
             np.testing.assert_allclose(after[name].astype(np.float64), wide, 0, tolerance, err_msg=name)
 
 
@@ -206,7 +215,7 @@ def test_every_variable_is_fetched_after_rewriting(recipe, rewriting, dtype):
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=200, deadline=None, database=None)
+@hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)
 @hypothesis.given(RECIPES, st.sampled_from(sorted(REWRITINGS)), st.sampled_from(sorted(TOLERANCE)))
 def test_every_variable_of_many_programs_is_fetched_after_rewriting(recipe, rewriting, dtype):
     check(recipe, rewriting, dtype)
@@ -222,7 +231,7 @@ def test_every_gradient_is_known_after_rewriting(recipe, level, dtype):
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=100, deadline=None, database=None)
+@hypothesis.settings(max_examples=100, deadline=None, database=None, derandomize=True)
 @hypothesis.given(RECIPES, LEVELS, st.sampled_from(sorted(TOLERANCE)))
 def test_every_gradient_of_many_programs_is_known_after_rewriting(recipe, level, dtype):
     check_gradients(recipe, level, dtype)

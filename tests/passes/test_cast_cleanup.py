@@ -139,7 +139,7 @@ VALUES = st.lists(
 )
 
 
-@hypothesis.settings(max_examples=60, deadline=None, database=None)
+@hypothesis.settings(max_examples=60, deadline=None, database=None, derandomize=True)
 @hypothesis.given(
     ends=st.tuples(st.sampled_from(RUNNABLE), st.sampled_from(RUNNABLE)),
     middle=st.lists(st.sampled_from(sorted(SHORT)), max_size=5),
