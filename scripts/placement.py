@@ -18,10 +18,8 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import importlib.util
 import json
 import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -29,18 +27,10 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from standin import STANDIN_VARIABLE, CannotTell, stand_in_environment
+from standin import STANDIN_VARIABLE, CannotTell, capi_folder, stand_in_environment
 
 LEVELS = {"disable": 0, "basic": 1, "extended": 2, "all": 99}
 UNCOUNTED = {"MemcpyToHost", "MemcpyFromHost"}  # inserted between providers, after the nodes are placed
-
-
-def capi_folder() -> pathlib.Path:
-    """Return the folder of the installed ONNX Runtime's libraries."""
-    spec = importlib.util.find_spec("onnxruntime")
-    if spec is None or not spec.submodule_search_locations:
-        raise CannotTell("this Python has no onnxruntime: install onnxruntime-gpu")
-    return pathlib.Path(spec.submodule_search_locations[0]) / "capi"
 
 
 def place(path: str, level: str) -> dict[str, Any]:

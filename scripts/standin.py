@@ -7,14 +7,25 @@ x86-64 with gcc and binutils.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 
-__all__ = ["STANDIN_VARIABLE", "CannotTell", "stand_in_environment"]
+__all__ = [
+    "STANDIN_VARIABLE",
+    "CannotTell",
+    "capi_folder",
+    "check_tools",
+    "cuda_provider",
+    "kept_folder",
+    "output",
+    "stand_in_environment",
+]
 
 STANDIN_VARIABLE = "ORT_PLACEMENT_STANDIN"
 SPECIAL = pathlib.Path(__file__).with_name("placement_standin.c")
@@ -39,9 +50,7 @@ def stand_in_environment(capi: pathlib.Path) -> dict[str, str]:
     Raises:
         CannotTell: a tool or the providers are missing.
     """
-    cuda = capi / PROVIDERS[0]
-    if not cuda.exists():
-        raise CannotTell("this Python's onnxruntime has no CUDA provider: install onnxruntime-gpu")
+    cuda_provider(capi)
     folder = stand_ins([path for name in PROVIDERS if (path := capi / name).exists()])
     return {
         **os.environ,
@@ -55,12 +64,17 @@ def stand_ins(providers: list[pathlib.Path]) -> pathlib.Path:
     """Return the folder of the libraries for these providers, building them the first time."""
     state = "".join(f"{path.stat().st_size} {path.stat().st_mtime_ns} " for path in providers).encode()
     sources = pathlib.Path(__file__).read_bytes() + SPECIAL.read_bytes()
-    key = hashlib.sha256(state + sources).hexdigest()[:16]
-    ready = pathlib.Path(tempfile.gettempdir()) / f"ort-placement-{os.getuid()}-{key}"
-    if not ready.exists():
-        folder = pathlib.Path(tempfile.mkdtemp(prefix="ort-placement-"))
+    return kept_folder("ort-placement", state + sources, lambda folder: build(folder, providers))
+
+
+def kept_folder(name: str, state: bytes, build: Callable[[pathlib.Path], None]) -> pathlib.Path:
+    """Return the temporary folder that `build` filled from sources of this `state`, filling it the first time."""
+    key = hashlib.sha256(state).hexdigest()[:16]
+    ready = pathlib.Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}-{key}"
+    if not (ready.exists() and ready.stat().st_uid == os.getuid()):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-"))
         try:
-            build(folder, providers)
+            build(folder)
             folder.rename(ready)
         except BaseException as error:
             shutil.rmtree(folder)
@@ -69,19 +83,52 @@ def stand_ins(providers: list[pathlib.Path]) -> pathlib.Path:
     return ready
 
 
-def build(folder: pathlib.Path, providers: list[pathlib.Path]) -> None:
-    """Compile stand-ins for what the providers ask of CUDA: ours where a real answer counts, else "success"."""
-    for tool, package in PACKAGES.items():
+def check_tools(packages: dict[str, str]) -> None:
+    """Ask for the tools, by the packages that Debian has them in.
+
+    Raises:
+        CannotTell: one is missing.
+    """
+    for tool, package in packages.items():
         if shutil.which(tool) is None:
             raise CannotTell(f"{tool} is not installed (Debian: the package {package})")
+
+
+def capi_folder() -> pathlib.Path:
+    """Return the folder of the installed ONNX Runtime's libraries.
+
+    Raises:
+        CannotTell: there is none.
+    """
+    spec = importlib.util.find_spec("onnxruntime")
+    if spec is None or not spec.submodule_search_locations:
+        raise CannotTell("this Python has no onnxruntime: install onnxruntime-gpu")
+    return pathlib.Path(spec.submodule_search_locations[0]) / "capi"
+
+
+def cuda_provider(capi: pathlib.Path) -> pathlib.Path:
+    """Return the CUDA provider of the folder `onnxruntime/capi`.
+
+    Raises:
+        CannotTell: the wheel is not the one for GPUs.
+    """
+    provider = capi / PROVIDERS[0]
+    if not provider.exists():
+        raise CannotTell("this Python's onnxruntime has no CUDA provider: install onnxruntime-gpu")
+    return provider
+
+
+def build(folder: pathlib.Path, providers: list[pathlib.Path]) -> None:
+    """Compile stand-ins for what the providers ask of CUDA: ours where a real answer counts, else "success"."""
+    check_tools(PACKAGES)
     asked: set[str] = set()
     libraries = {"libcuda.so.1"}
     for provider in providers:
-        undefined = _output("nm", "-D", "--undefined-only", str(provider))
+        undefined = output("nm", "-D", "--undefined-only", str(provider))
         asked |= {line.split()[-1].split("@")[0] for line in undefined.splitlines()}
         asked |= {name.decode() for name in LOOKED_UP.findall(provider.read_bytes())}
         # Each release is linked to the CUDA of its time, so the names of the libraries are its own.
-        libraries |= set(re.findall(r"\(NEEDED\).*\[(lib(?:cu|nv)\S*)\]", _output("readelf", "-d", str(provider))))
+        libraries |= set(re.findall(r"\(NEEDED\).*\[(lib(?:cu|nv)\S*)\]", output("readelf", "-d", str(provider))))
     special = SPECIAL.read_text()
     written = set(re.findall(r"\b(\w+)\(", special))
     plain = "".join(f"int {name}(void){{return 0;}}\n" for name in sorted(asked - written) if REPLACED.match(name))
@@ -95,5 +142,6 @@ def build(folder: pathlib.Path, providers: list[pathlib.Path]) -> None:
         subprocess.run([*compiler, "-o", str(folder / library), f"-Wl,-soname,{library}"], check=True)
 
 
-def _output(*command: str) -> str:
+def output(*command: str) -> str:
+    """Return what a command prints."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.counted import Counted
+
 SUMMARY = "summary"  # a user property of a test under this name is printed at the end of the run
 
 
@@ -35,6 +37,12 @@ def corpus(request: pytest.FixtureRequest) -> pathlib.Path:
     if not folder.is_dir():
         pytest.skip(f"no corpus: {folder} is no folder")
     return folder.resolve()
+
+
+@pytest.fixture
+def counted(tmp_path: pathlib.Path) -> Counted:
+    """Launches, copies and bytes of the real CUDA provider without a GPU; skipped where they cannot be counted."""
+    return Counted(tmp_path)
 
 
 def pytest_configure(config: pytest.Config) -> None:

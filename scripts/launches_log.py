@@ -1,0 +1,109 @@
+"""The log of a counted run: which launches, of what kind, which copies, and which nodes ran where."""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["CPU", "CUDA", "counts_of", "kind_of", "nodes_of"]
+
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+DIRECTIONS = ("HtoD", "DtoH", "DtoD", "HtoH")
+
+# What a launch does, by the first pattern that its demangled name matches.
+KINDS = {
+    "cast": "OP_Cast|CastKernel|CudaCast|cast_kernel",
+    "quantization": "QuantizeLinear|Dequantize|quantize",
+    "attention": "attention|fmha|flash|MaskIndex|TransposeQKV|TransposeCtx|RotaryEmb|PresentKV|ConcatPast|"
+    "ConcatNewToPast|UnpackQKV",
+    "normalization": "LayerNorm|GroupNorm|RMSNorm|InstanceNorm|BatchNorm|[Ss]oftmax|LRN",
+    "convolution": "cudnnBackendExecute|cudnnConvolution|[Cc]onv(olution|Transpose|Kernel|Nd|2D)",
+    "pooling": "[Pp]ool",
+    "rnn": "cudnnRNN|Lstm|Gru|rnn",
+    "gemm": "^gemm|[Gg]emm|GEMM|MatMul|cutlass",
+    "reduction": "reduce|Reduce|ArgMax|ArgMin|[Cc]um[Ss]um|TopK|RadixSort|NonZero",
+    "movement": "[Tt]ranspose|Concat|Split|Slice|Gather|Scatter|Expand|Tile|Pad|Fill|Range|Resize|Upsample|"
+    "DepthToSpace|SpaceToDepth|EyeLike|Trilu|OneHot|geam|Scopy|MatrixTransform",
+    "elementwise": "ElementWise|Elementwise|BroadcastBias|Gelu|Swish|Clip|cudnnAddTensor|cudnnActivation|Dropout|"
+    "BiasAdd|Where|Isinf|IsNan|Sscal",
+}
+_KINDS = {kind: re.compile(pattern) for kind, pattern in KINDS.items()}
+
+# Operators that ONNX Runtime's optimizer makes of several (models may also have a few of them already).
+FUSED = frozenset(
+    """
+    Attention BiasAdd BiasDropout BiasGelu BiasSoftmax BiasSplitGelu EmbedLayerNormalization FastGelu FusedConv
+    FusedGemm FusedMatMul Gelu GemmFastGelu GroupNorm GroupQueryAttention LayerNormalization MatMulNBits
+    MultiHeadAttention NhwcConv NhwcMaxPool PackedAttention PackedMultiHeadAttention QAttention QuickGelu
+    RotaryEmbedding SimplifiedLayerNormalization SkipGroupNorm SkipLayerNormalization SkipSimplifiedLayerNormalization
+    TransposeMatMul
+    """.split()
+)
+
+
+def counts_of(events: Sequence[tuple[str, int]]) -> dict[str, Any]:
+    """Return what the events of the log, names with numbers, amount to."""
+    names = collections.Counter(name for name, _ in events)
+    launched = {name: number for name, number in names.items() if not name.startswith("api ")}
+    shown = dict(zip(launched, _demangled(list(launched)), strict=True))
+    kinds: collections.Counter[str] = collections.Counter()
+    kernels: collections.Counter[str] = collections.Counter()
+    for name, number in launched.items():
+        kinds[kind_of(shown[name])] += number
+        kernels[shown[name]] += number
+    of = {name: [size for event, size in events if event == name] for name in names if name.startswith("api mem")}
+    waits = ("api cudaStreamSynchronize", "api cudaDeviceSynchronize", "api cudaEventSynchronize")
+    return {
+        "launches": sum(launched.values()),
+        "kinds": dict(kinds.most_common()),
+        "gemm_types": {name.split()[1]: n for name, n in launched.items() if name.startswith("gemm ")},
+        "memcpy": {
+            way: {"count": len(of[f"api memcpy {way}"]), "bytes": sum(of[f"api memcpy {way}"])}
+            for way in DIRECTIONS
+            if f"api memcpy {way}" in of
+        },
+        "memset": {"count": names["api memset"], "bytes": sum(of.get("api memset", ()))},
+        "syncs": sum(names[name] for name in waits),
+        "api": {n[4:]: k for n, k in names.items() if n.startswith("api ") and n not in waits and n not in of},
+        "kernels": dict(kernels.most_common()),
+    }
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a launch, by its demangled name (see `KINDS`)."""
+    return next((kind for kind, pattern in _KINDS.items() if pattern.search(name)), "other")
+
+
+def _demangled(names: Sequence[str]) -> list[str]:
+    """Return kernels' names as C++ has them, without their parameters."""
+    if not names:
+        return []
+    plain = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+    said = subprocess.run(
+        ["c++filt", "-p"], input="\n".join(names), capture_output=True, text=True, check=True, env=plain
+    )
+    return [line.replace("(anonymous namespace)::", "") for line in said.stdout.splitlines()]
+
+
+def nodes_of(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return which operators the last profiled run ran, and where."""
+    starts = [i for i, event in enumerate(events) if event.get("name") == "model_run"]
+    ends = [event["ts"] + event["dur"] for event in events if event.get("name") == "model_run"]
+    begin = sorted(ends)[-2] if len(starts) > 1 else 0
+    ran: dict[str, collections.Counter[str]] = {CUDA: collections.Counter(), CPU: collections.Counter()}
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time") and event["ts"] >= begin:
+            ran[event["args"]["provider"]][event["args"]["op_name"]] += 1
+    both = ran[CUDA] + ran[CPU]
+    return {
+        "cuda_nodes": sum(ran[CUDA].values()),
+        "cpu_nodes": sum(ran[CPU].values()),
+        "cpu_ops": dict(ran[CPU].most_common()),
+        "casts": both["Cast"],
+        "fused": {op: n for op, n in sorted(both.items()) if op in FUSED},
+        "ops": dict(both.most_common()),
+    }
