@@ -49,7 +49,9 @@ __all__ = [
     "Watch",
     "compile_step",
     "lower",
+    "open_ready",
     "open_step",
+    "ready_to_open",
     "specialise",
     "split_large",
 ]
@@ -142,9 +144,27 @@ def open_step(
 
     Without `optimize` it opens sooner, and runs the nodes as they are.
     """
+    ready = ready_to_open(assembled, shapes)
+    return open_ready(ready, place, emulated=emulated, tiling_accum=tiling_accum, optimize=optimize)
+
+
+def ready_to_open(assembled: Assembled, shapes: Mapping[str, Sequence[int]]) -> Assembled:
+    """Lower an assembled model, which is changed, and give it the shapes that are fed."""
     assembled = lower(assembled)
     specialise(assembled.model, shapes)
     split_large(assembled.model)
+    return assembled
+
+
+def open_ready(
+    assembled: Assembled,
+    place: Place,
+    *,
+    emulated: bool,
+    tiling_accum: TilingAccum,
+    optimize: bool = True,
+) -> CompiledStep:
+    """Open a session of a model that `ready_to_open` made, or of a part of one."""
     infos = {info.name: info for info in model_inputs(assembled.model)}
     feeds = tuple(infos[name] for name in assembled.feeds)
     for info in feeds:
