@@ -13,7 +13,8 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.bodies import captured
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.builder import GraphBuilder, infer_outputs
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.infer_outputs import infer_outputs
 
 __all__ = ["Backward", "NodeGradient", "NotDifferentiable", "low_weight_sums", "low_weight_sums_wanted"]
 

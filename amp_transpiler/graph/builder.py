@@ -7,21 +7,17 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
+from amp_transpiler.graph.infer_outputs import infer_outputs
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.walk import bodies
 from amp_transpiler.ops.schema import opset_of
 
-__all__ = ["GraphBuilder", "Operand", "infer_outputs", "is_float_tensor", "is_static", "rank_of", "shape_of"]
+__all__ = ["GraphBuilder", "Operand", "is_float_tensor", "is_static", "rank_of", "shape_of"]
 
 Operand: TypeAlias = "ir.Value | float | int"
-
-_SMALL = 4096  # elements; shape inference gets the data of constants up to this size
 
 
 class GraphBuilder:
@@ -410,57 +406,3 @@ def rank_of(value: ir.Value) -> int:
 def is_float_tensor(value: ir.Value | None) -> bool:
     """Whether a value is a tensor of floating-point numbers."""
     return value is not None and value.dtype is not None and value.dtype.is_floating_point()
-
-
-def infer_outputs(model: ir.Model, node: ir.Node) -> None:
-    """Set types and shapes of the outputs of a node without bodies, as far as ONNX can infer them from its inputs.
-
-    Raises:
-        ModelError: ONNX refuses the operator on these inputs.
-    """
-    if any(True for _ in bodies(node)):
-        return
-    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
-    try:
-        schema = onnx.defs.get_schema(node.op_type, opset_of(model, node.domain), node.domain)
-    except onnx.defs.SchemaError as error:
-        version = opset_of(model, node.domain)
-        raise ModelError(
-            f"there is no operator {node.domain or 'ai.onnx'}::{node.op_type} at opset {version}"
-        ) from error
-    types, data = {}, {}
-    for value in node.inputs:
-        if value is None or value.type is None:
-            continue
-        types[str(value.name)] = _type_proto(value)
-        tensor = constant_of(value)
-        if tensor is not None and tensor.size <= _SMALL:
-            data[str(value.name)] = ir.to_proto(tensor)
-    try:
-        found = onnx.shape_inference.infer_node_outputs(
-            schema, ir.to_proto(node), types, data, opset_imports=imports, ir_version=10
-        )
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
-        shapes = ", ".join(f"{v.name}: {v.dtype} {v.shape}" for v in node.inputs if v is not None)
-        reason = " ".join(str(error).split())
-        raise ModelError(f"node '{node.name}' ({node.op_type}) does not fit its inputs ({shapes}): {reason}") from error
-    for value in node.outputs:
-        if value.name in found:
-            _set_type(value, found[value.name])
-
-
-def _type_proto(value: ir.Value) -> onnx.TypeProto:
-    proto = onnx.TypeProto()
-    ir.serde.serialize_type_into(proto, value.type)  # type: ignore[arg-type]  # checked by the caller
-    if value.shape is not None:
-        ir.serde.serialize_shape_into(proto, value.shape)
-    return proto
-
-
-def _set_type(value: ir.Value, proto: onnx.TypeProto) -> None:
-    if proto.WhichOneof("value") is None:
-        return
-    value.type = ir.serde.deserialize_type_proto_for_type(proto)
-    shape = ir.serde.deserialize_type_proto_for_shape(proto)
-    if shape is not None:
-        value.shape = shape

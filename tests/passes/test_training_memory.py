@@ -95,6 +95,13 @@ CASTS = {
         0,
         "Exp FLOAT16 Exp | Transpose FLOAT16 Exp Exp",
     ),
+    "and not before the cast is there": (
+        f"""(float[2,3] x) => (float16[2,3] y, float16[3,2] z)
+        {{ h = Exp (x) t = Transpose (h) b = Cast <{F16}> (t) z = Exp (b) a = Cast <{F16}> (h) y = Exp (a) }}""",
+        "z",
+        0,
+        "Exp Transpose FLOAT16 | Exp FLOAT16 Exp",
+    ),
     "no backward pass": (
         f"(float16[4] x) => (float[4] y, float[4] z) {{ a = Cast <{F32}> (x) y = Exp (a) z = Mul (a, a) }}",
         None,

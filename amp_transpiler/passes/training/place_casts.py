@@ -70,8 +70,10 @@ def _merge_equal(graph: ir.Graph) -> int:
 def _move_ahead(graph: ir.Graph) -> int:
     """Turn the casts of a moved value into movements of the cast value, where that is there already."""
     cast_of = {(node.inputs[0], node.outputs[0].dtype): node.outputs[0] for node in _casts(graph)}
+    seen: set[ir.Node | None] = set()  # a cast that comes later than the movement is no help to it
     count = 0
     for node in list(graph):
+        seen.add(node)
         moved, source = node.outputs[0], node.inputs[0] if node.inputs else None
         if node.op_type not in _MOVES or not is_standard(node) or moved.is_graph_output():
             continue
@@ -80,7 +82,7 @@ def _move_ahead(graph: ir.Graph) -> int:
         if not readers or len(list(_casts(readers))) != len(readers) or len(dtypes) > 1:
             continue
         low = cast_of.get((source, readers[0].outputs[0].dtype))
-        if low is None or any(reader.outputs[0].is_graph_output() for reader in readers):
+        if low is None or low.producer() not in seen or any(reader.outputs[0].is_graph_output() for reader in readers):
             continue
         node.replace_input_with(0, low)
         moved.type = low.type

@@ -1,0 +1,110 @@
+"""Types and shapes of what one node computes. Equal nodes on equal inputs are inferred once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.walk import bodies
+from amp_transpiler.ops.schema import opset_of, type_string
+
+__all__ = ["infer_outputs"]
+
+_SMALL = 4096  # elements; shape inference gets the data of constants up to this size
+_MOST = 4096  # results kept
+_PLAIN = frozenset({"INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS"})
+
+# The inference of ONNX takes most of the time that building a program takes, and the layers and parameters of a network
+# are alike. So its results are kept: what it depends on -> the type of every output, or None where it is not known.
+_known: dict[Hashable, tuple[onnx.TypeProto | None, ...]] = {}
+
+
+def infer_outputs(model: ir.Model, node: ir.Node) -> None:
+    """Set types and shapes of the outputs of a node without bodies, as far as ONNX can infer them from its inputs.
+
+    Raises:
+        ModelError: ONNX refuses the operator on these inputs.
+    """
+    if any(True for _ in bodies(node)):
+        return
+    key = _key(model, node)
+    found = None if key is None else _known.get(key)
+    if found is None:
+        found = _inferred(model, node)
+        if key is not None:
+            if len(_known) >= _MOST:
+                _known.clear()
+            _known[key] = found
+    for value, proto in zip(node.outputs, found, strict=True):
+        if proto is not None:
+            _set_type(value, proto)
+
+
+def _key(model: ir.Model, node: ir.Node) -> Hashable | None:
+    """Return all that the inference depends on; None for a node with tensors, types or others as attributes."""
+    attributes = []
+    for name, attribute in node.attributes.items():
+        if attribute.type.name not in _PLAIN:
+            return None
+        attributes.append((name, attribute.type.name, attribute.value))
+    versions = tuple(model.graph.opset_imports.items())
+    # Which optional outputs are left out matters as well.
+    outputs = tuple(value.name == "" for value in node.outputs)
+    inputs = tuple(None if value is None else _facts(value) for value in node.inputs)
+    return node.domain, node.op_type, versions, inputs, outputs, tuple(sorted(attributes))
+
+
+def _facts(value: ir.Value) -> Hashable:
+    tensor = constant_of(value)
+    data = tensor.tobytes() if tensor is not None and tensor.size <= _SMALL and tensor.dtype.name != "STRING" else None
+    sizes = None if value.shape is None else tuple(d if isinstance(d, int) else (d.value,) for d in value.shape)
+    return type_string(value.type), sizes, data
+
+
+def _inferred(model: ir.Model, node: ir.Node) -> tuple[onnx.TypeProto | None, ...]:
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset_of(model, node.domain), node.domain)
+    except onnx.defs.SchemaError as error:
+        version = opset_of(model, node.domain)
+        raise ModelError(
+            f"there is no operator {node.domain or 'ai.onnx'}::{node.op_type} at opset {version}"
+        ) from error
+    types, data = {}, {}
+    for value in node.inputs:
+        if value is None or value.type is None:
+            continue
+        types[str(value.name)] = _type_proto(value)
+        tensor = constant_of(value)
+        if tensor is not None and tensor.size <= _SMALL:
+            data[str(value.name)] = ir.to_proto(tensor)
+    try:
+        found = onnx.shape_inference.infer_node_outputs(
+            schema, ir.to_proto(node), types, data, opset_imports=imports, ir_version=10
+        )
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+        shapes = ", ".join(f"{v.name}: {v.dtype} {v.shape}" for v in node.inputs if v is not None)
+        reason = " ".join(str(error).split())
+        raise ModelError(f"node '{node.name}' ({node.op_type}) does not fit its inputs ({shapes}): {reason}") from error
+    return tuple(found.get(str(value.name)) for value in node.outputs)
+
+
+def _type_proto(value: ir.Value) -> onnx.TypeProto:
+    proto = onnx.TypeProto()
+    ir.serde.serialize_type_into(proto, value.type)  # type: ignore[arg-type]  # checked by the caller
+    if value.shape is not None:
+        ir.serde.serialize_shape_into(proto, value.shape)
+    return proto
+
+
+def _set_type(value: ir.Value, proto: onnx.TypeProto) -> None:
+    if proto.WhichOneof("value") is None:
+        return
+    value.type = ir.serde.deserialize_type_proto_for_type(proto)
+    shape = ir.serde.deserialize_type_proto_for_shape(proto)
+    if shape is not None:
+        value.shape = shape

@@ -1,0 +1,98 @@
+"""Results of ONNX's inference that are kept: each is what ONNX says about that very node."""
+
+import itertools
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from amp_transpiler.errors import ModelError
+from amp_transpiler.graph import infer_outputs as module
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.infer_outputs import infer_outputs
+
+
+def value(name, *sizes, dtype=ir.DataType.FLOAT):
+    return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(sizes))
+
+
+def constant(content, dtype=ir.DataType.INT64):
+    made = value("c", *np.shape(content), dtype=dtype)
+    made.const_value = ir.tensor(np.array(content, dtype.numpy()), name="c")
+    return made
+
+
+F16 = ir.DataType.FLOAT16
+X, Y = value("x", 2, 3), value("y", 3, 4)
+# Rows that differ in one fact each, which the result depends on.
+NODES = [
+    ("MatMul", [X, Y], {}),
+    ("MatMul", [value("x", 5, 3), Y], {}),
+    ("MatMul", [value("x", "n", 3), Y], {}),
+    ("MatMul", [value("x", "m", 3), Y], {}),
+    ("MatMul", [value("x", 2, 3, dtype=F16), value("y", 3, 4, dtype=F16)], {}),
+    ("Transpose", [X], {}),
+    ("Transpose", [X], {"perm": [0, 1]}),
+    ("Reshape", [X, constant([3, 2])], {}),
+    ("Reshape", [X, constant([6])], {}),
+    ("ReduceSum", [X, constant([0])], {}),
+    ("ReduceSum", [X, constant([1])], {}),
+    ("ReduceSum", [X, constant([1])], {"keepdims": 0}),
+    ("Cast", [X], {"to": 10}),
+    ("Cast", [X], {"to": 16}),
+    ("Clip", [X, None, constant(1.0, ir.DataType.FLOAT)], {}),
+    ("ConstantOfShape", [constant([2])], {}),
+    ("ConstantOfShape", [constant([2])], {"value": ir.tensor(np.zeros(1, np.float16))}),
+    ("Constant", [], {"value": ir.tensor(np.zeros(3, np.float16))}),
+    ("Constant", [], {"value": ir.tensor(np.zeros(4, np.float16))}),
+]
+
+
+def inferred(row, opset=20):
+    op_type, inputs, attributes = row
+    constants = [one for one in inputs if one is not None and one.const_value is not None]
+    graph = ir.Graph([], [], nodes=[], initializers=constants, opset_imports={"": opset}, name="g")
+    model = ir.Model(graph, ir_version=10)
+    out = ir.Value(name="out")
+    node = ir.Node("", op_type, inputs, list(ir.convenience.convert_attributes(attributes)), outputs=[out], name="n")
+    infer_outputs(model, node)
+    graph.initializers.clear()  # the next row has a model of its own
+    return str(out.type), str(out.shape)
+
+
+def test_what_is_kept_is_what_onnx_says():
+    fresh = []
+    for row in NODES:
+        module._known.clear()
+        fresh.append(inferred(row))
+    module._known.clear()
+    for _ in range(2):
+        assert [inferred(row) for row in NODES] == fresh
+    kept = [row for row in NODES if not any(isinstance(one, ir.Tensor) for one in row[2].values())]
+    assert len(module._known) == len(kept)
+
+
+def test_equal_nodes_are_inferred_once(monkeypatch):
+    module._known.clear()
+    count = itertools.count()
+    real = module._inferred
+    monkeypatch.setattr(module, "_inferred", lambda *given: (next(count), real(*given))[1])
+    model = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="g"), ir_version=10)
+    builder = GraphBuilder(model)
+    for _ in range(5):
+        assert builder.op("MatMul", [X, Y]).shape == ir.Shape([2, 4])
+    assert next(count) == 1
+
+
+def test_an_error_is_not_kept():
+    for _ in range(2):
+        with pytest.raises(ModelError, match="MatMul"):
+            inferred(("MatMul", [X, X], {}))
+
+
+def test_what_is_kept_is_bounded(monkeypatch):
+    module._known.clear()
+    monkeypatch.setattr(module, "_MOST", 3)
+    for size in range(1, 9):
+        inferred(("Relu", [value("x", size)], {}))
+        assert len(module._known) <= 3
