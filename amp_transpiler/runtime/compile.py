@@ -32,6 +32,7 @@ from amp_transpiler.passes.training import (
     LowerLoss,
     MergeEqual,
     PlaceCasts,
+    Recompute,
     SplitRows,
 )
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
@@ -48,6 +49,7 @@ __all__ = [
     "CompiledStep",
     "Watch",
     "compile_step",
+    "compute_again",
     "lower",
     "open_ready",
     "open_step",
@@ -96,7 +98,7 @@ class CompiledStep:
     not_finite: str = ""
 
 
-def compile_step(
+def compile_step(  # noqa: PLR0913  # each keyword is a property of the step of its own
     program: Program,
     fetch: Sequence[str],
     shapes: Mapping[str, Sequence[int]],
@@ -106,6 +108,7 @@ def compile_step(
     tiling_accum: TilingAccum = "fp32",
     watch: Watch | None = None,
     updates: bool = True,
+    recompute: bool = False,
 ) -> CompiledStep:
     """Open a session of one step.
 
@@ -118,6 +121,7 @@ def compile_step(
         tiling_accum: on CUDA, the type that float16 matrix products accumulate in; see `Executor`.
         watch: what the step is to check; nothing unless given.
         updates: whether the step computes what replaces persistable values.
+        recompute: whether the backward pass computes cheap activations again; see `Executor`.
 
     Raises:
         InputError: a fetched name does not exist, or inputs that share a dimension are fed different sizes.
@@ -127,7 +131,8 @@ def compile_step(
     watch = watch or Watch()
     checks = find_index_checks(assembled) if watch.indices else IndexChecks()
     not_finite = add_finite_check(assembled, program.outputs) if watch.finite else ""
-    step = open_step(assembled, shapes, place, emulated=emulated, tiling_accum=tiling_accum)
+    ready = ready_to_open(assembled, shapes, recompute=recompute)
+    step = open_ready(ready, place, emulated=emulated, tiling_accum=tiling_accum)
     return dataclasses.replace(step, checks=checks, not_finite=not_finite)
 
 
@@ -148,12 +153,20 @@ def open_step(
     return open_ready(ready, place, emulated=emulated, tiling_accum=tiling_accum, optimize=optimize)
 
 
-def ready_to_open(assembled: Assembled, shapes: Mapping[str, Sequence[int]]) -> Assembled:
-    """Lower an assembled model, which is changed, and give it the shapes that are fed."""
+def ready_to_open(assembled: Assembled, shapes: Mapping[str, Sequence[int]], *, recompute: bool = False) -> Assembled:
+    """Lower an assembled model, which is changed, and give it the shapes that are fed; see `compile_step`."""
     assembled = lower(assembled)
     specialise(assembled.model, shapes)
     split_large(assembled.model)
+    if recompute:
+        compute_again(assembled.model)
     return assembled
+
+
+def compute_again(model: ir.Model) -> None:
+    """Infer the shapes of a training step, and compute cheap activations again in its backward pass."""
+    infer_shapes(model)
+    PassManager([Recompute()])(model)
 
 
 def open_ready(

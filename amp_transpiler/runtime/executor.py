@@ -43,18 +43,19 @@ class StepExecutor:
     Args:
         place: where to run.
         emulate: on the CPU, compute float16 and bfloat16 values in float32 and round them.
-        tiling_accum: see `amp_transpiler.paddle.static.Executor`.
+        tiling_accum, recompute: see `amp_transpiler.paddle.static.Executor`.
 
     Raises:
         OptionError: `tiling_accum` is neither "fp32" nor "low".
         EnvironmentProblem: `tiling_accum` is "low" on the CPU.
     """
 
-    def __init__(self, place: Place, *, emulate: bool, tiling_accum: TilingAccum) -> None:
+    def __init__(self, place: Place, *, emulate: bool, tiling_accum: TilingAccum, recompute: bool = False) -> None:
         check_tiling_accum(tiling_accum, place)
         self.place = place
         self._emulate = emulate
         self._tiling_accum: TilingAccum = tiling_accum
+        self._recompute = recompute
         self._steps: dict[tuple[Any, ...], CompiledStep] = {}
         self._programs: dict[int, Program] = {}  # keeps each program alive, since its id is part of the key
         self._skipped: dict[int, int] = {}  # how many steps of each program were skipped
@@ -133,7 +134,14 @@ class StepExecutor:
         self, program: Program, fetch: Sequence[str], shapes: Mapping[str, Any], **options: Any
     ) -> CompiledStep:
         return compile_step(
-            program, fetch, shapes, self.place, emulated=self._emulate, tiling_accum=self._tiling_accum, **options
+            program,
+            fetch,
+            shapes,
+            self.place,
+            emulated=self._emulate,
+            tiling_accum=self._tiling_accum,
+            recompute=self._recompute,
+            **options,
         )
 
     def _explained(

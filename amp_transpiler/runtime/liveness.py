@@ -15,12 +15,12 @@ from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.passes.training import VIEWS
-from amp_transpiler.runtime.compile import lower, split_large
+from amp_transpiler.runtime.compile import compute_again, lower, split_large
 
 __all__ = ["kept_bytes", "live_bytes"]
 
 
-def live_bytes(program: Program, fetch: Sequence[str] | None = None) -> int:
+def live_bytes(program: Program, fetch: Sequence[str] | None = None, *, recompute: bool = False) -> int:
     """Return the largest number of bytes alive at the same time in one run, as it would run on CUDA.
 
     Nodes run in the program's order. Inputs, among them parameters and other persistable values, are alive all the
@@ -31,15 +31,16 @@ def live_bytes(program: Program, fetch: Sequence[str] | None = None) -> int:
     Args:
         program: a training program or a model; the shapes of its inputs must determine all others.
         fetch: the fetched names; None for the outputs.
+        recompute: whether the backward pass computes cheap activations again; see `Executor`.
 
     Raises:
         InputError: a fetched name does not exist, or a result has no known shape.
     """
-    run = _Run(program, fetch)
+    run = _Run(program, fetch, recompute=recompute)
     return max(run.alive())
 
 
-def kept_bytes(program: Program, fetch: Sequence[str] | None = None) -> int:
+def kept_bytes(program: Program, fetch: Sequence[str] | None = None, *, recompute: bool = False) -> int:
     """Return the bytes of the forward pass's results that the backward pass of a training program reads.
 
     These are activations, and low copies of parameters and feeds. Parameters and feeds themselves do not count: their
@@ -48,11 +49,12 @@ def kept_bytes(program: Program, fetch: Sequence[str] | None = None) -> int:
     Args:
         program: a training program; the shapes of its inputs must determine all others.
         fetch: the fetched names; None for the outputs.
+        recompute: whether the backward pass computes cheap activations again; see `Executor`.
 
     Raises:
         InputError: a fetched name does not exist, or a result has no known shape.
     """
-    run = _Run(program, fetch)
+    run = _Run(program, fetch, recompute=recompute)
     computed = {value for node in run.nodes if role_of(node) == "forward" for value in node.outputs}
     read = {run.memory(value) for node in run.nodes if role_of(node) == "backward" for value in _reads(node)}
     return sum(map(_bytes_of, computed & read))
@@ -61,7 +63,7 @@ def kept_bytes(program: Program, fetch: Sequence[str] | None = None) -> int:
 class _Run:
     """A program as ONNX Runtime runs it, with the memory of each value."""
 
-    def __init__(self, program: Program, fetch: Sequence[str] | None) -> None:
+    def __init__(self, program: Program, fetch: Sequence[str] | None, *, recompute: bool) -> None:
         if fetch is None:
             outputs = [str(value.name) for value in program.model.graph.outputs]
             fetch = program.outputs if program.is_training else outputs
@@ -69,6 +71,8 @@ class _Run:
         infer_shapes(model)
         split_large(model)
         infer_shapes(model)
+        if recompute:
+            compute_again(model)
         self.graph = model.graph
         self.nodes = list(model.graph)
         self._sources: dict[ir.Value, ir.Value] = {}

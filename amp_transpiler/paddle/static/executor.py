@@ -33,15 +33,25 @@ class Executor:
             "fp32", or "low" for float16, on CUDA only. ONNX Runtime reads this once in a process, so that all CUDA
             executors and sessions of a process must have the same. bfloat16 is accumulated in float32 always: a
             program that is fed and has no float16 value is run with a warning.
+        recompute: in training steps, compute large activations that are cheap (casts, activation functions,
+            normalisation, masks) again in the backward pass, instead of keeping them. It saves memory and takes time;
+            the results stay the same, to the bit.
 
     Raises:
         OptionError: `tiling_accum` is neither "fp32" nor "low".
         EnvironmentProblem: `tiling_accum` is "low" on the CPU.
     """
 
-    def __init__(self, place: Place | None = None, *, emulate: bool = True, tiling_accum: TilingAccum = "fp32") -> None:
+    def __init__(
+        self,
+        place: Place | None = None,
+        *,
+        emulate: bool = True,
+        tiling_accum: TilingAccum = "fp32",
+        recompute: bool = False,
+    ) -> None:
         self.place: Place = default_place() if place is None else place
-        self._steps = StepExecutor(self.place, emulate=emulate, tiling_accum=tiling_accum)
+        self._steps = StepExecutor(self.place, emulate=emulate, tiling_accum=tiling_accum, recompute=recompute)
 
     def __repr__(self) -> str:
         return f"Executor({self.place})"

@@ -7,6 +7,7 @@ from amp_transpiler.passes.training.lower_dropout import LowerDropout
 from amp_transpiler.passes.training.lower_loss import LowerLoss
 from amp_transpiler.passes.training.merge_equal import MergeEqual
 from amp_transpiler.passes.training.place_casts import VIEWS, PlaceCasts
+from amp_transpiler.passes.training.recompute import Recompute
 from amp_transpiler.passes.training.scale_loss import Scaled, ScaleLoss
 from amp_transpiler.passes.training.split_rows import SplitRows
 
@@ -20,6 +21,7 @@ __all__ = [
     "Mastered",
     "MergeEqual",
     "PlaceCasts",
+    "Recompute",
     "ScaleLoss",
     "Scaled",
     "SplitRows",

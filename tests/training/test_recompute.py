@@ -1,0 +1,60 @@
+"""`Executor(recompute=True)`: the same training, to the bit, with fewer bytes kept for the backward pass."""
+
+import numpy as np
+import pytest
+from amp_transpiler.nn import functional
+from amp_transpiler.utils import unique_name
+
+import amp_transpiler as amp
+from amp_transpiler import static, tensor
+from amp_transpiler.runtime.liveness import kept_bytes
+
+ROWS = 32
+FEED = {
+    "x": np.random.default_rng(1).normal(size=(ROWS, 3, 8, 8)).astype(np.float32),
+    "label": np.arange(ROWS)[:, None] % 5,
+}
+
+
+def built(level):
+    """Convolution, normalisations, activations, dropout and attention's softmax; returns programs and loss."""
+    main, startup = static.Program(), static.Program()
+    main.random_seed = startup.random_seed = 7
+    with static.program_guard(main, startup), unique_name.guard():
+        image, label = static.data("x", [ROWS, 3, 8, 8]), static.data("label", [ROWS, 1], "int64")
+        h = functional.relu(static.nn.batch_norm(static.nn.conv2d(image, 16, 3, padding=1)))
+        h = functional.dropout(functional.gelu(static.nn.conv2d(h, 16, 3, padding=1)), 0.25)
+        h = static.nn.layer_norm(tensor.reshape(h, [ROWS, 16, 64]), begin_norm_axis=2)
+        h = tensor.matmul(functional.softmax(tensor.matmul(h, h, transpose_y=True)), functional.sigmoid(h))
+        logits = static.nn.fc(tensor.reshape(h, [ROWS, 1024]), 5)
+        loss = tensor.mean(functional.cross_entropy(logits.astype("float32"), label))
+        optimizer = amp.optimizer.Adam(1e-2, multi_precision=level == "O2")
+        if level:
+            optimizer = static.amp.decorate(optimizer, level=level)
+        optimizer.minimize(loss)
+    return main, startup, loss
+
+
+def trained(program, recompute):
+    main, startup, loss = program
+    scope, executor = static.Scope(), static.Executor(amp.CPUPlace(), recompute=recompute)
+    executor.run(startup, scope=scope)
+    losses = [executor.run(main, feed=FEED, fetch_list=[loss], scope=scope)[0] for _ in range(3)]
+    return losses, {name: scope[name] for name in scope}
+
+
+@pytest.mark.parametrize("level", [None, "O1", "O2"])
+def test_training_is_the_same_to_the_bit(level):
+    program = built(level)
+    (losses, values), (again, others) = trained(program, False), trained(program, True)
+    np.testing.assert_array_equal(losses, again)
+    assert losses[0] != losses[2]
+    assert values.keys() == others.keys()
+    for name, value in values.items():
+        np.testing.assert_array_equal(value, others[name], err_msg=name)
+
+
+@pytest.mark.parametrize("level", [None, "O1", "O2"])
+def test_fewer_bytes_are_kept(level):
+    main, _, loss = built(level)
+    assert kept_bytes(main, [loss.name], recompute=True) < 0.75 * kept_bytes(main, [loss.name])
