@@ -10,6 +10,7 @@ import numpy.typing as npt
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
+from amp_transpiler.graph.batch_statistics import mark_batch_statistic
 
 
 def _standardize(x: Expr, axes: Sequence[int], epsilon: float) -> tuple[Expr, Expr]:
@@ -86,14 +87,23 @@ def _of_batch(g: Expr, x: Expr, scale: Expr, epsilon: float) -> Gradients:
     At most three tensors of the size of `x` are needed at the same time.
     """
     axes = _other_axes(x)
-    xhat, inverse = _standardize(x, axes, epsilon)
+    centred = x - _over_batch(x.mean(axes))
+    inverse = _inverse_root(_over_batch((centred * centred).mean(axes)), epsilon)
+    xhat = centred * inverse
     to_scale, to_bias = (g * xhat).sum(axes), g.sum(axes)
 
     def to_x() -> Expr:
         count = _count(x, axes)
-        return (g - (xhat * (to_scale / count) + to_bias / count)) * (inverse * _by_channel(scale, x))
+        along, level = _over_batch(to_scale / count), _over_batch(to_bias / count)
+        return (g - (xhat * along + level)) * (inverse * _by_channel(scale, x))
 
     return to_x, lambda: to_scale.reshape([-1]), lambda: to_bias.reshape([-1])
+
+
+def _over_batch(mean: Expr) -> Expr:
+    """Mark a mean over the batch, which several processes may share."""
+    mark_batch_statistic(mean.value)
+    return mean
 
 
 def _count(x: Expr, axes: Sequence[int]) -> float | Expr:

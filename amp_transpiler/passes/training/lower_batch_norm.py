@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.batch_statistics import mark_batch_statistic
 from amp_transpiler.graph.builder import GraphBuilder, rank_of
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import is_used, scopes
@@ -62,6 +63,8 @@ def _lower(node: ir.Node, builder: GraphBuilder) -> None:
     mean = builder.mean(high, axes)
     centred = builder.sub(high, mean)
     var = builder.mean(builder.mul(centred, centred), axes)
+    for statistic in (mean, var):
+        mark_batch_statistic(statistic)
     if is_used(node.outputs[0]):
         inv = builder.div(1.0, builder.op("Sqrt", [builder.add(var, _float(node, "epsilon", 1e-5))]))
         normal = builder.mul(centred, inv)
