@@ -1,0 +1,18 @@
+"""What a program costs on a GPU, from its shapes: bytes and FLOPs of every node, launches, and predicted time."""
+
+from amp_transpiler.precision.cost.devices import DEVICES, Device, find_device
+from amp_transpiler.precision.cost.prediction import Kernel, Prediction, node_seconds, predict, time_of
+from amp_transpiler.precision.cost.traffic import NodeCost, traffic
+
+__all__ = [
+    "DEVICES",
+    "Device",
+    "Kernel",
+    "NodeCost",
+    "Prediction",
+    "find_device",
+    "node_seconds",
+    "predict",
+    "time_of",
+    "traffic",
+]

@@ -1,0 +1,98 @@
+"""GPUs as rows of data: what the roofline needs to know of each.
+
+Sources, all by NVIDIA, matrix rates without sparsity and accumulated in float32:
+    H100 SXM    "NVIDIA H100 Tensor Core GPU" data sheet
+    H200 SXM    "NVIDIA H200 Tensor Core GPU" data sheet
+    A100 SXM    "NVIDIA A100 Tensor Core GPU" data sheet, 80 GB
+    L4          "NVIDIA L4 Tensor Core GPU" data sheet
+    T4          "NVIDIA T4 Tensor Core GPU" data sheet; without TF32 and bfloat16, which run at the rate of float32
+    RTX 4090    "NVIDIA Ada GPU Architecture" whitepaper, appendix A
+
+The shares of the peaks that real kernels reach, and the times of a launch, are round numbers that no GPU has been asked
+for yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from amp_transpiler.errors import OptionError
+
+__all__ = ["DEVICES", "Device", "Rate", "find_device"]
+
+Rate: TypeAlias = Literal["float32", "tf32", "float16", "bfloat16"]
+GB, TERA = 10**9, 10**12
+LAUNCH = 5e-6
+SMALLEST = 2e-6
+MEMORY_SHARE, COMPUTE_SHARE = 0.85, 0.60
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A GPU.
+
+    Attributes:
+        name: as users write it.
+        bandwidth: bytes of its memory a second, at most.
+        memory: its bytes.
+        rates: format of a matrix product -> floating-point operations a second, at most.
+        launch: seconds that the host takes to ask for one kernel through ONNX Runtime.
+        smallest: seconds of a kernel that has next to nothing to do.
+        memory_share: how much of the bandwidth a kernel reaches.
+        compute_share: how much of a rate a matrix product reaches.
+    """
+
+    name: str
+    bandwidth: float
+    memory: int
+    rates: Mapping[Rate, float]
+    launch: float = LAUNCH
+    smallest: float = SMALLEST
+    memory_share: float = MEMORY_SHARE
+    compute_share: float = COMPUTE_SHARE
+
+    def seconds(self, size: float, flops: float, rate: Rate) -> float:
+        """Return the time of a kernel that moves `size` bytes and computes `flops` operations, the slower of both."""
+        moving = size / (self.bandwidth * self.memory_share)
+        computing = flops / (self.rates[rate] * self.compute_share)
+        return max(moving, computing, self.smallest)
+
+
+def _device(
+    name: str, bandwidth: float, memory: int, float32: float, tf32: float, float16: float, bfloat16: float
+) -> Device:
+    rates: dict[Rate, float] = {"float32": float32, "tf32": tf32, "float16": float16, "bfloat16": bfloat16}
+    per_second = MappingProxyType({rate: teraflops * TERA for rate, teraflops in rates.items()})
+    return Device(name=name, bandwidth=bandwidth * GB, memory=memory * GB, rates=per_second)
+
+
+DEVICES: Mapping[str, Device] = MappingProxyType(
+    {
+        device.name: device
+        for device in (
+            #       name        GB/s  GB  fp32   TF32   fp16   bf16  TFLOP/s
+            _device("H100", 3350, 80, 66.9, 494.7, 989.4, 989.4),
+            _device("H200", 4800, 141, 66.9, 494.7, 989.4, 989.4),
+            _device("A100", 2039, 80, 19.5, 156, 312, 312),
+            _device("L4", 300, 24, 30.3, 60, 121, 121),
+            _device("T4", 320, 16, 8.1, 8.1, 65, 8.1),
+            _device("RTX4090", 1008, 24, 82.6, 82.6, 165.2, 165.2),
+        )
+    }
+)
+"""Name -> device."""
+
+
+def find_device(name: str) -> Device:
+    """Return the device with this name, in any case, with or without spaces.
+
+    Raises:
+        OptionError: there is none.
+    """
+    wanted = name.replace(" ", "").replace("-", "").upper()
+    if wanted not in DEVICES:
+        raise OptionError(f"unknown device {name!r}: expected one of {', '.join(DEVICES)}")
+    return DEVICES[wanted]

@@ -1,0 +1,250 @@
+"""Bytes, FLOPs, launches and predicted time of nodes, from shapes alone."""
+
+from __future__ import annotations
+
+import math
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.precision.cost import DEVICES, Kernel, find_device, node_seconds, predict, time_of, traffic
+
+HEAD = '<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>\n'
+
+
+def model_of(text: str) -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(HEAD + text))
+
+
+def one(text: str, **dims: int):
+    """The cost of the last node."""
+    return traffic(model_of(text), dims)[-1]
+
+
+TEN = ", ".join(f"x{i}" for i in range(10))
+TEN_INPUTS = ", ".join(f"float[4] x{i}" for i in range(10))
+# Inputs and one node; launches, bytes read, bytes written, FLOPs.
+ROWS = [
+    ("x + y", "(float[4, 8] x, float[4, 8] y) => (float[4, 8] z) { z = Add (x, y) }", 1, 256, 128, 0),
+    ("an input read twice is read once", "(float[4, 8] x) => (float[4, 8] z) { z = Mul (x, x) }", 1, 128, 128, 0),
+    ("low", "(float16[4, 8] x) => (float16[4, 8] z) { z = Relu (x) }", 1, 64, 64, 0),
+    ("cast", "(float16[4, 8] x) => (float[4, 8] z) { z = Cast <to = 1> (x) }", 1, 64, 128, 0),
+    ("bfloat16", "(bfloat16[4, 8] x) => (bfloat16[4, 8] z) { z = Relu (x) }", 1, 64, 64, 0),
+    ("reshape", "(float[4, 8] x, int64[1] s) => (float[32] z) { z = Reshape (x, s) }", 0, 0, 0, 0),
+    ("squeeze", "(float[4, 1] x, int64[1] s) => (float[4] z) { z = Squeeze (x, s) }", 0, 0, 0, 0),
+    ("matmul", "(float[2, 4, 8] x, float[8, 3] w) => (float[2, 4, 3] z) { z = MatMul (x, w) }", 1, 352, 96, 384),
+    (
+        "transposed",
+        "(float[8, 4] x, float[8, 3] w) => (float[4, 3] z) { z = com.microsoft.FusedMatMul <transA = 1> (x, w) }",
+        1,
+        224,
+        48,
+        192,
+    ),
+    (
+        "Gemm with a bias",
+        "(float[4, 8] x, float[8, 3] w, float[3] b) => (float[4, 3] z) { z = Gemm (x, w, b) }",
+        2,
+        236,
+        48,
+        192,
+    ),
+    (
+        "Gemm on a sum",
+        "(float[4, 8] x, float[8, 3] w, float[4, 3] b) => (float[4, 3] z) { z = Gemm (x, w, b) }",
+        1,
+        272,
+        48,
+        192,
+    ),
+    (
+        "convolution",
+        "(float[2, 3, 8, 8] x, float[5, 3, 3, 3] w) => (float[2, 5, 6, 6] z) { z = Conv (x, w) }",
+        1,
+        1536 + 540,
+        1440,
+        2 * 360 * 27,
+    ),
+    (
+        "convolution with a bias",
+        "(float[2, 3, 8, 8] x, float[5, 3, 3, 3] w, float[5] b) => (float[2, 5, 6, 6] z) { z = Conv (x, w, b) }",
+        2,
+        1536 + 540 + 20,
+        1440,
+        2 * 360 * 27,
+    ),
+    (
+        "transposed convolution",
+        "(float[2, 5, 6, 6] x, float[5, 3, 3, 3] w) => (float[2, 3, 8, 8] z) { z = ConvTranspose (x, w) }",
+        1,
+        1440 + 540,
+        1536,
+        2 * 360 * 27,
+    ),
+    ("gather", "(float[100, 8] x, int64[4] i) => (float[4, 8] z) { z = Gather (x, i) }", 1, 160, 128, 0),
+    (
+        "scatter into an input",
+        "(float[9, 8] x, int64[4, 1] i, float[4, 8] u) => (float[9, 8] z) { z = ScatterND (x, i, u) }",
+        1,
+        288 + 32 + 128,
+        288,
+        0,
+    ),
+    (
+        "scatter in place",
+        "(float[9, 8] x, int64[4, 1] i, float[4, 8] u) => (float[9, 8] z) { y = Neg (x) z = ScatterND (y, i, u) }",
+        1,
+        32 + 128,
+        128,
+        0,
+    ),
+    ("transpose", "(float[4, 8] x) => (float[8, 4] z) { z = Transpose (x) }", 1, 128, 128, 0),
+    (
+        "nothing moved",
+        "(float[1, 4, 8] x) => (float[4, 1, 8] z) { z = Transpose <perm = [1, 0, 2]> (x) }",
+        0,
+        128,
+        128,
+        0,
+    ),
+    ("mean of all", "(float[4, 8] x) => (float z) { z = ReduceMean <keepdims = 0> (x) }", 2, 128, 4, 0),
+    (
+        "mean of the middle",
+        "(float[4, 8, 2] x) => (float[1, 8, 1] z) <int64[2] a = {0, 2}> { z = ReduceMean (x, a) }",
+        1,
+        256 + 16,
+        32,
+        0,
+    ),
+    (
+        "mean of rows",
+        "(float[4, 8] x) => (float[4, 1] z) <int64[1] a = {-1}> { z = ReduceMean (x, a) }",
+        2,
+        128 + 8,
+        16,
+        0,
+    ),
+    (
+        "a sum of ten",
+        f"({TEN_INPUTS}) => (float[4] z) {{ z = Sum ({TEN}) }}",
+        2,
+        160,
+        16,
+        0,
+    ),
+    ("filled", "() => (float[4] z) <int64[1] s = {4}> { z = ConstantOfShape (s) }", 1, 0, 16, 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "launches", "read", "written", "flops"), [row[1:] for row in ROWS], ids=[r[0] for r in ROWS]
+)
+def test_a_node_s_cost(text, launches, read, written, flops):
+    cost = one(f"g {text}")
+    assert (cost.launches, cost.read, cost.written, cost.flops) == (launches, read, written, flops)
+    assert cost.bytes == read + written
+
+
+ATTENTION = """g ({t}[2, 16, 32] x, {t}[32, 96] w, {t}[96] b) => ({t}[2, 16, 32] z)
+{{ z = com.microsoft.Attention <num_heads = 4> (x, w, b) }}"""
+
+
+def test_fused_attention_keeps_its_scores_to_itself_in_low_formats_alone():
+    low, wide = one(ATTENTION.format(t="float16")), one(ATTENTION.format(t="float"))
+    assert (low.launches, wide.launches) == (3, 6)
+    assert low.flops == wide.flops == 2 * 32 * 32 * 96 + 4 * 2 * 16 * 16 * 32
+    assert low.rate == "float16"
+    scores = 2 * 4 * 2 * 4 * 16 * 16
+    assert wide.read == 2 * low.read + 4 * 2 * 16 * 32 + scores
+
+
+def test_open_dimensions_take_the_given_sizes_and_one_otherwise():
+    text = "g (float[N, M, 8] x) => (float[N, M, 8] z) { y = Neg (x) z = Relu (y) }"
+    assert one(text, N=3, M=2).bytes == 2 * 3 * 2 * 8 * 4
+    assert one(text, N=3).bytes == 2 * 3 * 8 * 4
+
+
+def test_what_computes_sizes_from_sizes_stays_on_the_host():
+    text = """g (float[N, 8] x) => (float[N, 8] z) <int64[1] one = {1}>
+    { s = Shape (x) t = Mul (s, one) y = Reshape (x, t) z = Relu (y) }"""
+    costs = traffic(model_of(text), {"N": 4})
+    assert [cost.launches for cost in costs] == [0, 0, 0, 1]
+    assert [cost.bytes for cost in costs] == [0, 0, 0, 256]
+
+
+def test_nodes_of_bodies_count():
+    text = """g (bool c, float[4] x) => (float[4] z)
+    { z = If (c) <then_branch = a () => (float[4] p) { p = Neg (x) },
+                  else_branch = b () => (float[4] q) { q = Abs (x) }> }"""
+    assert sorted((cost.node.op_type, cost.launches) for cost in traffic(model_of(text))) == [
+        ("Abs", 1),
+        ("If", 0),
+        ("Neg", 1),
+    ]
+
+
+PRODUCT = "g ({t}[4096, 4096] x, {t}[4096, 4096] y) => ({t}[4096, 4096] z) {{ z = MatMul (x, y) }}"
+
+
+def test_float32_is_multiplied_in_tf32_unless_told_otherwise():
+    model = model_of(PRODUCT.format(t="float"))
+    h100 = DEVICES["H100"]
+    fast, exact = (predict(model, h100, tf32=tf32).busy_milliseconds for tf32 in (True, False))
+    assert exact / fast == pytest.approx(h100.rates["tf32"] / h100.rates["float32"])
+    assert fast == pytest.approx(1e3 * 2 * 4096**3 / (0.6 * 494.7e12))
+
+
+def test_low_products_are_twice_as_fast_and_bfloat16_is_not_on_a_t4():
+    times = {
+        (t, name): predict(model_of(PRODUCT.format(t=t)), DEVICES[name]).busy_milliseconds
+        for t in ("float", "float16", "bfloat16")
+        for name in ("H100", "T4")
+    }
+    assert times["float", "H100"] == pytest.approx(2 * times["float16", "H100"])
+    assert times["bfloat16", "H100"] == times["float16", "H100"]
+    assert times["bfloat16", "T4"] == times["float", "T4"] > times["float16", "T4"]
+
+
+def test_memory_bounds_what_computes_little():
+    model = model_of("g (float[1048576, 64] x) => (float[1048576, 64] z) { z = Relu (x) }")
+    assert predict(model, DEVICES["A100"]).busy_milliseconds == pytest.approx(1e3 * 2 * 2**28 / (0.85 * 2.039e12))
+
+
+@pytest.mark.parametrize(
+    ("kernels", "seconds", "replayed"),
+    [
+        ([], 0, 5),
+        ([(2, 1)] * 3, 17, 11),  # the host is slower: the last is asked for after 15, and takes 2
+        ([(20, 1)] * 3, 65, 65),  # the device is: the host runs ahead
+        ([(20, 1), (2, 1), (2, 1), (2, 1)], 31, 31),  # a long kernel hides the calls behind it
+        ([(2, 4)], 22, 7),
+    ],
+)
+def test_the_host_runs_ahead_of_the_device(kernels, seconds, replayed):
+    made = [Kernel(seconds, calls) for seconds, calls in kernels]
+    assert time_of(made, 5) == seconds
+    assert time_of(made, 5, cuda_graph=True) == replayed
+
+
+def test_a_node_s_share_is_its_longer_side():
+    h100 = DEVICES["H100"]
+    assert node_seconds(one("g (float[4] x) => (float[4] z) { z = Relu (x) }"), h100) == h100.launch
+    assert node_seconds(one("g (float[4] x, int64[1] s) => (float[2, 2] z) { z = Reshape (x, s) }"), h100) == 0
+    large = one("g (float[1048576, 64] x) => (float[1048576, 64] z) { z = Relu (x) }")
+    assert node_seconds(large, h100) == pytest.approx(2**29 / (0.85 * 3.35e12))
+
+
+def test_devices_are_found_by_name():
+    assert find_device("rtx 4090") is DEVICES["RTX4090"]
+    with pytest.raises(OptionError, match="expected one of H100, H200, A100, L4, T4, RTX4090"):
+        find_device("V100")
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+def test_rows_of_devices_are_of_the_right_order(device):
+    assert 0.2e12 < device.bandwidth < 6e12
+    assert 10e9 < device.memory < 200e9
+    assert device.rates["float32"] <= device.rates["tf32"] <= device.rates["float16"]
+    assert math.isclose(device.launch, 5e-6)
