@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -16,11 +17,12 @@ __all__ = ["infer_outputs"]
 
 _SMALL = 4096  # elements; shape inference gets the data of constants up to this size
 _MOST = 4096  # results kept
+_Found: TypeAlias = "tuple[ir.DataType, tuple[int | str | None, ...] | None] | onnx.TypeProto"  # tensors are the former
 _PLAIN = frozenset({"INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS"})
 
 # The inference of ONNX takes most of the time that building a program takes, and the layers and parameters of a network
-# are alike. So its results are kept: what it depends on -> the type of every output, or None where it is not known.
-_known: dict[Hashable, tuple[onnx.TypeProto | None, ...]] = {}
+# are alike. So its results are kept: what it depends on -> what is known of every output.
+_known: dict[Hashable, tuple[_Found | None, ...]] = {}
 
 
 def infer_outputs(model: ir.Model, node: ir.Node) -> None:
@@ -39,18 +41,28 @@ def infer_outputs(model: ir.Model, node: ir.Node) -> None:
             if len(_known) >= _MOST:
                 _known.clear()
             _known[key] = found
-    for value, proto in zip(node.outputs, found, strict=True):
-        if proto is not None:
-            _set_type(value, proto)
+    for value, one in zip(node.outputs, found, strict=True):
+        if isinstance(one, tuple):
+            value.type = ir.TensorType(one[0])
+            shape = None if one[1] is None else ir.Shape(one[1])
+        elif one is not None:
+            value.type = ir.serde.deserialize_type_proto_for_type(one)
+            shape = ir.serde.deserialize_type_proto_for_shape(one)
+        else:
+            continue
+        value.shape = value.shape if shape is None else shape
 
 
 def _key(model: ir.Model, node: ir.Node) -> Hashable | None:
-    """Return all that the inference depends on; None for a node with tensors, types or others as attributes."""
-    attributes = []
+    """Return all that the inference depends on; None for a node with large tensors, types or others as attributes."""
+    attributes: list[tuple[str, str, Hashable]] = []
     for name, attribute in node.attributes.items():
-        if attribute.type.name not in _PLAIN:
+        kind, content = attribute.type.name, attribute.value
+        if kind == "TENSOR" and content.size <= _SMALL and content.dtype != ir.DataType.STRING:
+            content = (content.dtype, tuple(content.shape), content.tobytes())
+        elif kind not in _PLAIN:
             return None
-        attributes.append((name, attribute.type.name, attribute.value))
+        attributes.append((name, kind, content))
     versions = tuple(model.graph.opset_imports.items())
     # Which optional outputs are left out matters as well.
     outputs = tuple(value.name == "" for value in node.outputs)
@@ -60,12 +72,13 @@ def _key(model: ir.Model, node: ir.Node) -> Hashable | None:
 
 def _facts(value: ir.Value) -> Hashable:
     tensor = constant_of(value)
-    data = tensor.tobytes() if tensor is not None and tensor.size <= _SMALL and tensor.dtype.name != "STRING" else None
+    small = tensor is not None and tensor.size <= _SMALL and tensor.dtype != ir.DataType.STRING
+    data = tensor.tobytes() if tensor is not None and small else None
     sizes = None if value.shape is None else tuple(d if isinstance(d, int) else (d.value,) for d in value.shape)
     return type_string(value.type), sizes, data
 
 
-def _inferred(model: ir.Model, node: ir.Node) -> tuple[onnx.TypeProto | None, ...]:
+def _inferred(model: ir.Model, node: ir.Node) -> tuple[_Found | None, ...]:
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
     try:
         schema = onnx.defs.get_schema(node.op_type, opset_of(model, node.domain), node.domain)
@@ -90,7 +103,17 @@ def _inferred(model: ir.Model, node: ir.Node) -> tuple[onnx.TypeProto | None, ..
         shapes = ", ".join(f"{v.name}: {v.dtype} {v.shape}" for v in node.inputs if v is not None)
         reason = " ".join(str(error).split())
         raise ModelError(f"node '{node.name}' ({node.op_type}) does not fit its inputs ({shapes}): {reason}") from error
-    return tuple(found.get(str(value.name)) for value in node.outputs)
+    return tuple(_found(found.get(str(value.name))) for value in node.outputs)
+
+
+def _found(proto: onnx.TypeProto | None) -> _Found | None:
+    if proto is None or proto.WhichOneof("value") is None:
+        return None
+    if proto.WhichOneof("value") != "tensor_type":
+        return proto
+    shape = ir.serde.deserialize_type_proto_for_shape(proto)
+    sizes = None if shape is None else tuple(size if isinstance(size, int) else size.value for size in shape)
+    return ir.DataType(proto.tensor_type.elem_type), sizes
 
 
 def _type_proto(value: ir.Value) -> onnx.TypeProto:
@@ -99,12 +122,3 @@ def _type_proto(value: ir.Value) -> onnx.TypeProto:
     if value.shape is not None:
         ir.serde.serialize_shape_into(proto, value.shape)
     return proto
-
-
-def _set_type(value: ir.Value, proto: onnx.TypeProto) -> None:
-    if proto.WhichOneof("value") is None:
-        return
-    value.type = ir.serde.deserialize_type_proto_for_type(proto)
-    shape = ir.serde.deserialize_type_proto_for_shape(proto)
-    if shape is not None:
-        value.shape = shape

@@ -68,8 +68,25 @@ def test_what_is_kept_is_what_onnx_says():
     module._known.clear()
     for _ in range(2):
         assert [inferred(row) for row in NODES] == fresh
-    kept = [row for row in NODES if not any(isinstance(one, ir.Tensor) for one in row[2].values())]
-    assert len(module._known) == len(kept)
+    assert len(module._known) == len(NODES)
+
+
+def test_types_and_shapes_are_not_shared():
+    first, second = ([], [])
+    for made in (first, second):
+        model = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="g"), ir_version=10)
+        made.append(GraphBuilder(model).op("MatMul", [X, Y]))
+    first[0].dtype = F16
+    first[0].shape[0] = 7
+    assert (second[0].dtype, second[0].shape) == (ir.DataType.FLOAT, ir.Shape([2, 4]))
+
+
+def test_sequences_are_inferred():
+    made = []
+    for _ in range(2):
+        model = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="g"), ir_version=10)
+        made.append(GraphBuilder(model).op("SequenceConstruct", [X, X]))
+    assert [str(one.type) for one in made] == ["Sequence(Tensor(FLOAT))"] * 2
 
 
 def test_equal_nodes_are_inferred_once(monkeypatch):
