@@ -192,7 +192,14 @@ def open_ready(
         if has_low_values(wrapped):
             model, fuse = emulate(wrapped).model, False
     right = not vector_products(model, unknown=True)
-    settings = SessionSettings(optimize=optimize, fuse=fuse, fuse_transposes=right, lean=lean)
+    settings = SessionSettings(
+        optimize=optimize,
+        fuse=fuse,
+        fuse_transposes=right,
+        lean=lean,
+        provider_options=tuple(place.options_for("step").items()),
+        shared_memory=place.queues_steps(),
+    )
     with gemm_option(tiling_accum, place):
         session = place.open_session(to_proto(model).SerializeToString(), settings)
     return CompiledStep(session, feeds, state, assembled.updates, assembled.fetches, IndexChecks())

@@ -9,6 +9,7 @@ import io
 import logging
 import sys
 import warnings
+from collections.abc import Mapping
 
 import onnx_ir as ir
 import onnxruntime
@@ -22,20 +23,36 @@ from amp_transpiler.runtime.ort import (
     create_session,
 )
 
-__all__ = ["cuda_problem", "driver_device_count", "providers"]
+__all__ = [
+    "cuda_problem",
+    "driver_cuda_version",
+    "driver_device_count",
+    "providers",
+    "sessions_bring_an_allocator",
+]
 
 _logger = logging.getLogger(__name__)
 
 # A provider that cannot start raises Python's own errors too.
 _PROVIDER_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, RuntimeError, ValueError)
 
+# The first release of the driver that knows a CUDA version (table 3 of the release notes of CUDA).
+_FIRST_DRIVERS = {12: "525.60.13", 13: "580.65.06"}
+
 # The smallest model, to find out whether the CUDA provider loads at all.
 _PROBE = '<ir_version: 8, opset_import: ["": 13]> probe (float[1] x) => (float[1] y) { y = Relu(x) }'
 
 
-def providers(device_id: int) -> list[Provider]:
+def providers(device_id: int, options: Mapping[str, str] | None = None) -> list[Provider]:
     """Return the providers of a session on a CUDA device; nodes without a CUDA kernel run on the CPU."""
-    return [(CUDA_PROVIDER, {"device_id": str(device_id)}), CPU_PROVIDER]
+    return [(CUDA_PROVIDER, {"device_id": str(device_id), **(options or {})}), CPU_PROVIDER]
+
+
+def _driver() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return None
 
 
 @functools.cache
@@ -44,14 +61,37 @@ def driver_device_count() -> int:
 
     It asks the driver itself: ONNX Runtime prints red lines when its CUDA provider finds no device.
     """
-    try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+    driver, count = _driver(), ctypes.c_int(0)
+    if driver is None or driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
+
+
+@functools.cache
+def driver_cuda_version() -> tuple[int, int] | None:
+    """Return the newest CUDA version that the NVIDIA driver knows, such as (13, 0); None without a driver."""
+    driver, version = _driver(), ctypes.c_int(0)
+    if driver is None or driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
+        return None
+    return version.value // 1000, version.value % 1000 // 10
+
+
+def _driver_problem() -> str | None:
+    """Return that the driver is too old for the CUDA version that ONNX Runtime was built with, or None.
+
+    The CUDA runtime would call that error 35, and ONNX Runtime a library that cannot be loaded.
+    """
+    built = str(onnxruntime.cuda_version or "0").split(".", maxsplit=1)[0]
+    version = driver_cuda_version()
+    if version is None or version[0] >= int(built):
+        return None
+    release = _FIRST_DRIVERS.get(int(built))
+    newer = f" to {release} or newer" if release else ""
+    return (
+        f"the NVIDIA driver knows CUDA {version[0]}.{version[1]}, and the installed onnxruntime-gpu is built for CUDA "
+        f"{onnxruntime.cuda_version} (CUDA error 35): update the driver{newer}, or install an onnxruntime-gpu that is "
+        f"built for CUDA {version[0]}"
+    )
 
 
 @functools.cache
@@ -67,6 +107,8 @@ def cuda_problem(device_id: int = 0) -> str | None:
             "the installed onnxruntime has no CUDA provider: run `pip uninstall -y onnxruntime`, "
             "then `pip install onnxruntime-gpu`"
         )
+    if (problem := _driver_problem()) is not None:
+        return problem
     _preload_cuda_libraries()
     missing = None if _cudnn_loads() else "cuDNN"
     if not _provider_loads(device_id):
@@ -100,10 +142,24 @@ def _cudnn_loads() -> bool:
 
 
 def _provider_loads(device_id: int) -> bool:
+    return _probed_options(device_id) is not None
+
+
+def sessions_bring_an_allocator(device_id: int) -> bool:
+    """Whether each session of this process takes device memory from functions that somebody else has set.
+
+    A tool that counts memory does so, or a framework that owns the device.
+    """
+    return (_probed_options(device_id) or {}).get("gpu_external_alloc", "0") != "0"
+
+
+@functools.cache
+def _probed_options(device_id: int) -> Mapping[str, str] | None:
+    """Return the CUDA provider's options in a session of the smallest model; None if it does not load."""
     model = ir.to_proto(ir.from_onnx_text(_PROBE)).SerializeToString()
     try:
         session = create_session(model, SessionSettings(optimize=False, threads=1), providers(device_id))
     except _PROVIDER_ERRORS as error:
         _logger.debug("the CUDA provider refuses device %d: %s", device_id, error)
-        return False
-    return CUDA_PROVIDER in session.get_providers()
+        return None
+    return session.get_provider_options().get(CUDA_PROVIDER) if CUDA_PROVIDER in session.get_providers() else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from amp_transpiler.errors import InputError, NotFiniteError
+from amp_transpiler.errors import InputError, NotFiniteError, OptionError
 from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.dtypes import AMP_DTYPES
 from amp_transpiler.graph.low_values import has_low_values
@@ -23,8 +24,8 @@ from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, warn_without_effect
 from amp_transpiler.runtime.places import Place, to_host
 from amp_transpiler.runtime.run_errors import NO_VALUE, RUN_ERRORS, explained
+from amp_transpiler.runtime.runs import Runs
 from amp_transpiler.runtime.scope import Scope
-from amp_transpiler.runtime.values import detached, to_ort
 
 __all__ = ["NotFinite", "StepExecutor"]
 
@@ -44,19 +45,32 @@ class StepExecutor:
         place: where to run.
         emulate: on the CPU, compute float16 and bfloat16 values in float32 and round them.
         tiling_accum, recompute: see `amp_transpiler.paddle.static.Executor`.
+        max_sessions: how many sessions are kept; the one that was not used for the longest time is closed.
 
     Raises:
-        OptionError: `tiling_accum` is neither "fp32" nor "low".
+        OptionError: `tiling_accum` is neither "fp32" nor "low", or `max_sessions` is less than 1.
         EnvironmentProblem: `tiling_accum` is "low" on the CPU.
     """
 
-    def __init__(self, place: Place, *, emulate: bool, tiling_accum: TilingAccum, recompute: bool = False) -> None:
+    def __init__(
+        self,
+        place: Place,
+        *,
+        emulate: bool,
+        tiling_accum: TilingAccum,
+        recompute: bool = False,
+        max_sessions: int = 8,
+    ) -> None:
         check_tiling_accum(tiling_accum, place)
+        if max_sessions < 1:
+            raise OptionError(f"max_sessions must be 1 or more, got {max_sessions}")
         self.place = place
         self._emulate = emulate
         self._tiling_accum: TilingAccum = tiling_accum
         self._recompute = recompute
-        self._steps: dict[tuple[Any, ...], CompiledStep] = {}
+        self._max_sessions = max_sessions
+        self._runs = Runs(place)
+        self._steps: OrderedDict[tuple[Any, ...], CompiledStep] = OrderedDict()  # the last used is the last
         self._programs: dict[int, Program] = {}  # keeps each program alive, since its id is part of the key
         self._skipped: dict[int, int] = {}  # how many steps of each program were skipped
 
@@ -108,10 +122,19 @@ class StepExecutor:
         return [outputs[step.fetches[name]] for name in fetch]
 
     def close(self) -> None:
-        """Close every session."""
+        """Close every session, and give back the memory that they took. What lies in scopes stays."""
         self._steps.clear()
         self._programs.clear()
         self._skipped.clear()
+        self._runs.close()
+        self.place.release_unused_memory()
+
+    def _forget(self, key: tuple[Any, ...]) -> None:
+        """Close a session; a program without one is let go."""
+        del self._steps[key]
+        if all(other[0] != key[0] for other in self._steps):
+            self._programs.pop(key[0], None)
+            self._skipped.pop(key[0], None)
 
     def _step(
         self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray], *, check_finite: bool
@@ -120,14 +143,20 @@ class StepExecutor:
         watch = Watch(indices=flag("FLAGS_check_index_range"), finite=check_finite)
         key = (id(program), program.version, tuple(fetch), tuple(sorted(shapes.items())), watch)
         found = self._steps.get(key)
-        if found is None:
+        if found is not None:
+            self._steps.move_to_end(key)
+        else:
             for old in [k for k in self._steps if k[0] == id(program) and k[1] != program.version]:
-                del self._steps[old]
+                self._forget(old)
             if id(program) not in self._programs:
                 self._warn_without_float16(program, shapes)
             known = self._programs.setdefault(id(program), program)
             found = self._compile(known, fetch, shapes, watch=watch)
             self._steps[key] = found
+            if len(self._steps) > self._max_sessions:
+                self._forget(next(iter(self._steps)))
+            if len(self._steps) > 1:
+                self.place.release_unused_memory()  # its sizes may fit none of the new session's
         return found
 
     def _compile(
@@ -226,17 +255,7 @@ class StepExecutor:
     def _run(
         self, step: CompiledStep, feeds: Mapping[str, np.ndarray], state: Mapping[str, onnxruntime.OrtValue]
     ) -> dict[str, onnxruntime.OrtValue]:
-        binding = step.session.io_binding()
-        for name, array in feeds.items():
-            binding.bind_ortvalue_input(name, to_ort(array))
-        for name, value in state.items():
-            binding.bind_ortvalue_input(name, value)
-        names = [output.name for output in step.session.get_outputs()]
-        for name in names:
-            self.place.bind_output(binding, name)
-        if names:
-            step.session.run_with_iobinding(binding)
-        return dict(zip(names, map(detached, binding.get_outputs() if names else []), strict=True))
+        return self._runs.run(step.session, feeds, state)
 
 
 def _shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:

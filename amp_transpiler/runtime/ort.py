@@ -71,6 +71,10 @@ class SessionSettings:
         threads: threads inside an operator; None leaves the choice to ONNX Runtime.
         external_folder: where a serialised model's external data lies.
         record_assignment: remember the provider of each node, for `nodes_on_cpu`.
+        provider_options: options of the place's own provider, as pairs (see `provider_options.CUDA_OPTIONS`).
+        shared_memory: whether the session takes its memory from the allocator that the sessions of a place share.
+        cached: whether the optimized graph may be taken from the cache, and kept there (see `graph_cache`).
+        written_to: the file that ONNX Runtime writes the optimized graph to.
     """
 
     optimize: bool = True
@@ -80,6 +84,10 @@ class SessionSettings:
     threads: int | None = None
     external_folder: str | os.PathLike[str] | None = None
     record_assignment: bool = False
+    provider_options: tuple[tuple[str, str], ...] = ()
+    shared_memory: bool = False
+    cached: bool = False
+    written_to: str = ""
 
     def options(self) -> onnxruntime.SessionOptions:
         """Return the settings in ONNX Runtime's form."""
@@ -98,6 +106,10 @@ class SessionSettings:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
         if self.record_assignment:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if self.shared_memory:
+            options.add_session_config_entry("session.use_env_allocators", "1")
+        if self.written_to:
+            options.optimized_model_filepath = self.written_to
         return options
 
     def disabled_optimizers(self) -> list[str]:

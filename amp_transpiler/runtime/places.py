@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -16,8 +16,10 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
-from amp_transpiler.runtime import cuda, memory, ort
-from amp_transpiler.runtime.values import from_ort, is_extension
+from amp_transpiler.runtime import cuda, cuda_runtime, memory, ort, shared_memory
+from amp_transpiler.runtime.provider_options import Use, cuda_options
+from amp_transpiler.runtime.uploads import Uploads
+from amp_transpiler.runtime.values import device_of, from_ort, to_ort
 
 __all__ = ["PLACES", "CPUPlace", "CUDAPlace", "Place", "default_place", "place_named", "to_host"]
 
@@ -34,6 +36,7 @@ class Place(abc.ABC):
         emulates_low: programs with float16 or bfloat16 values run there as float32 programs that round like them.
         in_main_memory: its values lie in main memory, where numpy reads them without a copy.
         reads_gemm_options: float16 matrix products accumulate there as ORT_CUDA_GEMM_OPTIONS says.
+        has_provider_options: its provider takes the options of `provider_options`, and captures CUDA graphs.
         memory_kind: the memory that `memory_in_use` and `peak_memory` count: `device`, that of all processes; or
             `resident`, that of this process.
     """
@@ -45,14 +48,15 @@ class Place(abc.ABC):
     in_main_memory: ClassVar[bool]
     reads_gemm_options: ClassVar[bool]
     memory_kind: ClassVar[Literal["device", "resident"]]
+    has_provider_options: ClassVar[bool] = False
 
     @abc.abstractmethod
     def problem(self) -> str | None:
         """Return why ONNX Runtime cannot run here, with the remedy, or None if it can."""
 
     @abc.abstractmethod
-    def providers(self) -> Sequence[ort.Provider]:
-        """Return ONNX Runtime's providers for a session here, the preferred one first."""
+    def providers(self, options: Mapping[str, str] | None = None) -> Sequence[ort.Provider]:
+        """Return ONNX Runtime's providers for a session here, the preferred one first, which gets the options."""
 
     @abc.abstractmethod
     def bind_output(self, binding: onnxruntime.IOBinding, name: str) -> None:
@@ -91,7 +95,22 @@ class Place(abc.ABC):
         problem = self.problem()
         if problem is not None:
             raise EnvironmentProblem(f"cannot run on {self}: {problem}")
-        return ort.open_session(model, settings, self.providers())
+        return ort.open_session(model, settings, self.providers(dict(settings.provider_options)))
+
+    def options_for(self, use: Use) -> dict[str, str]:  # noqa: ARG002  # a place without options has none for any use
+        """Return the options of this place's provider for a kind of session."""
+        return {}
+
+    def queues_steps(self) -> bool:
+        """Whether sessions of steps share one allocator and one stream here, so that the host need not wait."""
+        return False
+
+    def uploads(self) -> Uploads | None:
+        """Return what copies feeds here while the last step runs; None if a session has to copy them itself."""
+        return None
+
+    def release_unused_memory(self) -> None:  # noqa: B027  # a place whose sessions share nothing has nothing to do
+        """Give memory back that closed sessions of steps took."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,7 +131,7 @@ class CPUPlace(Place):
         """Return None: every ONNX Runtime has the CPU provider."""
         return None
 
-    def providers(self) -> Sequence[ort.Provider]:
+    def providers(self, options: Mapping[str, str] | None = None) -> Sequence[ort.Provider]:  # noqa: ARG002  # it has none
         """Return the CPU provider."""
         return [ort.CPU_PROVIDER]
 
@@ -121,8 +140,10 @@ class CPUPlace(Place):
         binding.bind_output(name, self.device)
 
     def hold(self, value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
-        """Return `value`: the CPU provider reads values where they are."""
-        return value
+        """Return `value`, which the CPU provider reads where it is; one on another device is copied to main memory."""
+        if value.device_name() == self.device or not value.is_tensor():
+            return value
+        return to_ort(to_host(value))
 
     def bring_back(self, value: onnxruntime.OrtValue) -> np.ndarray:
         """Return the array that a tensor in main memory holds."""
@@ -158,6 +179,7 @@ class CUDAPlace(Place):
     in_main_memory = False
     reads_gemm_options = True
     memory_kind = "device"
+    has_provider_options = True
 
     def __post_init__(self) -> None:
         if self.device_id < 0:
@@ -170,41 +192,61 @@ class CUDAPlace(Place):
         """Return why ONNX Runtime cannot use this device, or None if it can."""
         return cuda.cuda_problem(self.device_id)
 
-    def providers(self) -> Sequence[ort.Provider]:
+    def providers(self, options: Mapping[str, str] | None = None) -> Sequence[ort.Provider]:
         """Return the CUDA provider and, for nodes without a CUDA kernel, the CPU provider."""
-        return cuda.providers(self.device_id)
+        return cuda.providers(self.device_id, options)
+
+    def options_for(self, use: Use) -> dict[str, str]:
+        """Return the CUDA provider's options; the steps of executors have a stream in common."""
+        options = cuda_options(use)
+        if use == "step" and self.queues_steps():
+            options["user_compute_stream"] = str(self._stream().address)
+        return options
+
+    def queues_steps(self) -> bool:
+        """Whether sessions can share an allocator, which they do unless they bring one of their own."""
+        return self.problem() is None and shared_memory.sharing(self.device_id)
+
+    def uploads(self) -> Uploads | None:
+        """Return what copies feeds here while the last step runs, if steps are queued."""
+        return Uploads(self.device_id) if self.queues_steps() else None
+
+    def release_unused_memory(self) -> None:
+        """Give the shared memory that no value lies in back to the device."""
+        if self.queues_steps():
+            shared_memory.release_unused(self.device_id)
 
     def bind_output(self, binding: onnxruntime.IOBinding, name: str) -> None:
         """Let an output be written to the device's memory."""
         binding.bind_output(name, self.device, self.device_id)
 
     def hold(self, value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
-        """Return `value` on the device; bfloat16 stays where it is."""
-        # ONNX Runtime's bindings copy through numpy, which has no bfloat16: such a value moves when a session reads it.
-        if value.device_name() == self.device or is_extension(ir.DataType(value.element_type()).numpy()):
+        """Return `value` in this device's memory."""
+        if not value.is_tensor() or device_of(value) == (self.device, self.device_id):
             return value
-        return onnxruntime.OrtValue.ortvalue_from_numpy(value.numpy(), self.device, self.device_id)
+        if value.device_name() != CPUPlace.device:  # on another device
+            value = to_ort(to_host(value))
+        made = self.empty(value.shape(), ir.DataType(value.element_type()))
+        # In the steps' own stream: what lay in that memory before may still be in use by a step that is queued.
+        stream = self._stream() if self.queues_steps() else None
+        cuda_runtime.copy_to_device(made.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes(), stream)
+        return made
+
+    def empty(self, shape: Sequence[int], dtype: ir.DataType) -> onnxruntime.OrtValue:
+        """Return a tensor in this device's memory, of any content."""
+        return onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, dtype.value, self.device, self.device_id)
 
     def bring_back(self, value: onnxruntime.OrtValue) -> np.ndarray:
-        """Return the array of a tensor on a device, copied to main memory."""
-        dtype = ir.DataType(value.element_type())
-        if is_extension(dtype.numpy()):
-            value = self._copied_by_a_session(value, dtype)
-        return CPUPlace().bring_back(value)
+        """Return the array of a tensor on a device, copied to main memory. It waits for steps that are not done."""
+        array = np.empty(value.shape(), ir.DataType(value.element_type()).numpy())
+        _, device_id = device_of(value)
+        cuda_runtime.wait_for_steps(device_id)
+        if array.size:
+            cuda_runtime.copy_to_host(array.ctypes.data, value.data_ptr(), array.nbytes)
+        return array
 
-    def _copied_by_a_session(self, value: onnxruntime.OrtValue, dtype: ir.DataType) -> onnxruntime.OrtValue:
-        """Copy to main memory through a session, because ONNX Runtime's bindings copy through numpy."""
-        kind = dtype.name.lower()
-        text = (
-            f'<ir_version: 10, opset_import: ["" : 21]> copy ({kind}[...] x) => ({kind}[...] y) {{ y = Identity(x) }}'
-        )
-        message = ir.to_proto(ir.from_onnx_text(text)).SerializeToString()
-        session = self.open_session(message, ort.SessionSettings(optimize=False, threads=1))
-        binding = session.io_binding()
-        binding.bind_ortvalue_input("x", value)
-        binding.bind_output("y", "cpu")
-        session.run_with_iobinding(binding)
-        return binding.get_outputs()[0]
+    def _stream(self) -> cuda_runtime.Stream:
+        return cuda_runtime.stream_of(self.device_id, "compute")
 
     def memory_in_use(self) -> int | None:
         """Return the bytes that all processes use on this device."""

@@ -20,7 +20,7 @@ import onnxruntime
 
 from amp_transpiler.errors import InputError
 
-__all__ = ["detached", "element_type", "from_ort", "is_extension", "run_session", "to_ort"]
+__all__ = ["detached", "device_of", "element_type", "from_ort", "is_extension", "run_session", "to_ort"]
 
 # ONNX Runtime's names of element types, as in `tensor(float)`, where they differ from ONNX's.
 _ELEMENT_TYPES = {"float": ir.DataType.FLOAT, "double": ir.DataType.DOUBLE}
@@ -56,6 +56,23 @@ def detached(value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
     capsule = value._ortvalue.to_dlpack()  # noqa: SLF001  # the public wrapper has no way to it
     is_bool = value.element_type() == ir.DataType.BOOL
     return onnxruntime.OrtValue(_bindings.OrtValue.from_dlpack(capsule, is_bool))
+
+
+def device_of(value: onnxruntime.OrtValue) -> tuple[str, int]:
+    """Return ONNX Runtime's name of the device that a tensor lies on, and the device's index."""
+    name = value.device_name()
+    if name == "cpu" or ir.DataType(value.element_type()) not in _DLPACK_TYPES:
+        return name, 0
+    capsule = value._ortvalue.to_dlpack()  # noqa: SLF001  # the public wrapper has no way to it
+    read = ctypes.pythonapi.PyCapsule_GetPointer
+    read.restype, read.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return name, _DLTensor.from_address(read(capsule, b"dltensor")).device_id
+
+
+class _DLTensor(ctypes.Structure):
+    """The beginning of DLPack's tensor."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32))
 
 
 def to_ort(array: np.ndarray) -> onnxruntime.OrtValue:

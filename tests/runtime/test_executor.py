@@ -12,7 +12,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static, tensor
-from amp_transpiler.errors import EnvironmentProblem, InputError
+from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.runtime.cuda import driver_device_count
 
@@ -234,3 +234,28 @@ def test_a_run_that_fails_leaves_the_scope_as_it_was(net, monkeypatch):
     with pytest.raises(Exception, match="planted"):
         executor.run(main, feed(), [loss], scope=scope)
     assert all((scope[name] == before[name]).all() for name in before)
+
+
+def test_the_session_that_was_unused_for_longest_is_closed(net):
+    main, startup, loss, scope, _ = net
+    with static.Executor(amp.CPUPlace(), max_sessions=2) as executor:
+        executor.run(startup, scope=scope)
+        for rows in (1, 2, 1, 3):
+            executor.run(main, feed(rows), [loss], scope=scope)
+        kept = [dict(key[3])["x"][0] for key in executor._steps._steps]
+        assert kept == [1, 3]
+    assert not executor._steps._steps
+
+
+def test_a_program_without_a_session_is_let_go(net):
+    main, startup, loss, scope, _ = started(net)
+    executor = static.Executor(amp.CPUPlace(), max_sessions=1)
+    executor.run(main, feed(), [loss], scope=scope)
+    assert list(executor._steps._programs.values()) == [main]
+    executor.run(startup, scope=scope)
+    assert list(executor._steps._programs.values()) == [startup]
+
+
+def test_an_executor_keeps_at_least_one_session():
+    with pytest.raises(OptionError, match="max_sessions must be 1 or more, got 0"):
+        static.Executor(amp.CPUPlace(), max_sessions=0)

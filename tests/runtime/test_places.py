@@ -179,6 +179,27 @@ def test_why_cuda_cannot_be_had(monkeypatch, devices, device_id, providers, cudn
         CUDAPlace(device_id).open_session(b"")
 
 
+@pytest.mark.parametrize(
+    ("driver", "problem"),
+    [
+        ((12, 4), "knows CUDA 12.4, and the installed onnxruntime-gpu is built for CUDA 13.0 (CUDA error 35)"),
+        ((13, 0), None),
+        ((14, 1), None),
+        (None, None),
+    ],
+)
+def test_a_driver_that_is_too_old_is_called_so(monkeypatch, driver, problem):
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "driver_cuda_version", lambda: driver)
+    monkeypatch.setattr(cuda.onnxruntime, "cuda_version", "13.0", raising=False)
+    monkeypatch.setattr(cuda.onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    for name in ("_preload_cuda_libraries", "_cudnn_loads"):
+        monkeypatch.setattr(cuda, name, lambda: True)
+    monkeypatch.setattr(cuda, "_provider_loads", lambda _device_id: True)
+    found = cuda.cuda_problem(0)
+    assert found == problem or (problem in found and "update the driver to 580.65.06 or newer" in found)
+
+
 def test_cuda_is_had_where_everything_answers(monkeypatch):
     monkeypatch.setattr(cuda, "driver_device_count", lambda: 1)
     monkeypatch.setattr(cuda.onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])

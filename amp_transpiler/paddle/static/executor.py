@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 
@@ -36,9 +36,16 @@ class Executor:
         recompute: in training steps, compute large activations that are cheap (casts, activation functions,
             normalisation, masks) again in the backward pass, instead of keeping them. It saves memory and takes time;
             the results stay the same, to the bit.
+        max_sessions: how many sessions are kept. For one more, that which was not used for the longest time is closed,
+            and is compiled again when it is needed: give at least as many as there are shapes that take turns.
+
+    On CUDA a run returns when its work is queued: feeds are copied while the step before runs, and the host waits only
+    for what is read. All executors of a process queue work on a device in one stream, and share its memory.
+
+    As a context manager it is closed in the end.
 
     Raises:
-        OptionError: `tiling_accum` is neither "fp32" nor "low".
+        OptionError: `tiling_accum` is neither "fp32" nor "low", or `max_sessions` is less than 1.
         EnvironmentProblem: `tiling_accum` is "low" on the CPU.
     """
 
@@ -49,9 +56,18 @@ class Executor:
         emulate: bool = True,
         tiling_accum: TilingAccum = "fp32",
         recompute: bool = False,
+        max_sessions: int = 8,
     ) -> None:
         self.place: Place = default_place() if place is None else place
-        self._steps = StepExecutor(self.place, emulate=emulate, tiling_accum=tiling_accum, recompute=recompute)
+        self._steps = StepExecutor(
+            self.place, emulate=emulate, tiling_accum=tiling_accum, recompute=recompute, max_sessions=max_sessions
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         return f"Executor({self.place})"
@@ -100,7 +116,7 @@ class Executor:
         return [to_host(value) for value in found] if return_numpy else list(found)
 
     def close(self) -> None:
-        """Close every session."""
+        """Close every session, and give back the memory that they took. What lies in scopes stays there."""
         self._steps.close()
 
 

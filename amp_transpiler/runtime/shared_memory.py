@@ -1,0 +1,74 @@
+"""Device memory that the sessions of executors share, and that goes back to the device when sessions are closed.
+
+A session of its own memory keeps all that it once took: a hundred shapes of feeds would take a hundred times the
+memory of one. Sessions that share an allocator reuse each other's, which is safe as long as all of them queue their
+work in one stream.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+
+from amp_transpiler.runtime import cuda, ort
+
+__all__ = ["release_unused", "sharing"]
+
+_logger = logging.getLogger(__name__)
+
+# Nothing of it runs on the device, so that it takes no memory there while the unused is given back.
+_NOTHING = '<ir_version: 8, opset_import: ["": 13]> nothing (float[1] x) => (int64[1] y) { y = Shape(x) }'
+
+_SAME_AS_REQUESTED = 1  # ONNX Runtime's number of kSameAsRequested
+_REFUSALS: tuple[type[Exception], ...] = (*ort.ORT_ERRORS, RuntimeError)
+_lock = threading.Lock()
+
+
+def sharing(device_id: int) -> bool:
+    """Whether sessions on a CUDA device can share an allocator, which is made at the first call."""
+    with _lock:
+        return _registered(device_id)
+
+
+@functools.cache
+def _registered(device_id: int) -> bool:
+    if cuda.sessions_bring_an_allocator(device_id):
+        _logger.info("sessions of this process bring an allocator of their own: no memory is shared between them")
+        return False
+    kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    place = onnxruntime.OrtMemoryInfo("Cuda", kind, device_id, onnxruntime.OrtMemType.DEFAULT)
+    arena = onnxruntime.OrtArenaCfg({"arena_extend_strategy": _SAME_AS_REQUESTED})
+    try:
+        onnxruntime.create_and_register_allocator_v2(ort.CUDA_PROVIDER, place, {"device_id": str(device_id)}, arena)
+    except _REFUSALS as error:
+        _logger.warning("sessions on CUDA:%d share no memory: %s", device_id, ort.error_text(error))
+        return False
+    return True
+
+
+def release_unused(device_id: int) -> None:
+    """Give shared memory that no value lies in back to the device, which waits for it. Memory must be shared there."""
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", f"gpu:{device_id}")
+    session = _nothing(device_id)
+    binding = session.io_binding()
+    binding.bind_output("y", "cpu")
+    binding.bind_ortvalue_input("x", _one())
+    session.run_with_iobinding(binding, options)
+
+
+@functools.cache
+def _one() -> onnxruntime.OrtValue:
+    return onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32))
+
+
+@functools.cache
+def _nothing(device_id: int) -> onnxruntime.InferenceSession:
+    model = ir.to_proto(ir.from_onnx_text(_NOTHING)).SerializeToString()
+    settings = ort.SessionSettings(optimize=False, threads=1, shared_memory=True)
+    return ort.create_session(model, settings, cuda.providers(device_id))
