@@ -1,0 +1,185 @@
+"""The tables of `bench_training.py`, and the page that holds them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from typing import Any
+
+from amp_transpiler.precision.cost import DEVICES
+from programs.sizes import NETWORKS
+
+__all__ = ["page", "tables"]
+
+Record = dict[str, Any]
+MB, GB = 2**20, 1e9
+
+HEAD = """# The training step
+
+`python scripts/bench_training.py --write` (needs `pip install '.[torch]'`, gcc and binutils); {date}, ONNX Runtime
+{ort}, PyTorch {torch}. No GPU has been used: launches, copies and memory are counted on ONNX Runtime's CUDA provider
+over stand-ins for CUDA's libraries (`scripts/launches.py`), which is the real provider with its graph optimization,
+kernels and arena; milliseconds are predicted.
+
+Networks: AMD's network of pointwise convolutions as in `scripts/train_convnet.py`; RAF's BERT of one layer as in
+`scripts/raf_bert.py`; ResNet-18 on pictures of {pixels} pixels, batch {pictures}, Momentum; a transformer of the sizes
+of BERT-base with four layers, batch {batch}, {tokens} tokens, AdamW. PyTorch, beside them, is eager mode: autocast and
+a gradient scaler, fused attention, a fused optimizer, counted operator by operator in the same run on tensors without
+contents.
+
+## Launches, bytes and memory
+
+A launch is a kernel or a library's call; of PyTorch's an operator that is no view. Bytes are what the kernels of the
+optimized graph read and write, each tensor once, in GB; those of casts stand behind them. Memory in MB: "in use" is the
+most that tensors take at the same time, exactly; "reserved" what ONNX Runtime's arena takes from the device for it, the
+least of three layouts of addresses.
+
+"""
+PREDICTED = """
+## Predicted milliseconds
+
+The roofline of `amp_transpiler.precision.cost`: each kernel takes as long as its bytes or its operations need, at the
+shares of the peaks that its table names; the host asks for one kernel after the other and runs ahead of slow ones. In
+the last column a CUDA graph replays the whole step, and the host asks once.
+
+"""
+LEFT = """
+## What is launched beyond PyTorch's count
+
+Lowest level of each network, float16.
+
+"""
+ON_CPU = """
+## On a CPU
+
+float32, one thread, in milliseconds of processor time; steps of both in turns, and the median of the ratios of
+neighbours. PyTorch: eager mode, `scaled_dot_product_attention`, its optimizers as they come. Compiling is everything
+from the empty program to the end of the first step.
+
+"""
+
+
+def page(found: Record) -> str:
+    """Return the whole page."""
+    versions = {"ort": _version("onnxruntime-gpu", "onnxruntime"), "torch": _version("torch")}
+    resnet, bert = NETWORKS["resnet18"], NETWORKS["transformer"]
+    sizes = {"pixels": resnet.size, "pictures": resnet.batch, "batch": bert.batch, "tokens": bert.size}
+    head = HEAD.format(date=dt.datetime.now(tz=dt.UTC).date(), **versions, **sizes)
+    return head + _joined(found, PREDICTED, LEFT, ON_CPU)
+
+
+def tables(found: Record) -> str:
+    """Return the tables alone."""
+    return _joined(found, "\n", "\n", "\n")
+
+
+def _joined(found: Record, *between: str) -> str:
+    made = (counts(found), predictions(found), left(found), on_cpu(found))
+    parts = [made[0]]
+    for text, table in zip(between, made[1:], strict=True):
+        parts += [text, table]
+    return "".join(parts)
+
+
+def counts(found: Record) -> str:
+    """Return launches, bytes and memory: a row for each step, PyTorch's among them."""
+    head = "step | launches | of them casts | GB moved | of it casts | in use | reserved | bytes against PyTorch's"
+    return _table(head.split(" | "), list(_count_rows(found)))
+
+
+def _count_rows(found: Record) -> Iterable[list[str]]:
+    theirs = {(step["network"], step["dtype"]): step for step in found["torch"]}
+    for name in dict.fromkeys(step["network"] for step in found["torch"]):
+        for step in (step for step in found["steps"] if step["network"] == name):
+            ours, memory = step["ours"], step["ours"]["memory"]
+            yield [
+                _label(step),
+                f"{ours['launches']}",
+                f"{ours['casts']}",
+                f"{ours['bytes'] / GB:.2f}",
+                f"{ours['cast_bytes'] / GB:.2f}",
+                f"{memory['in_use_peak'] / MB:.0f}",
+                f"{ours['reserved'] / MB:.0f}" if "reserved" in ours else "",
+                f"{ours['bytes'] / theirs[name, step['dtype']]['bytes']:.2f}",
+            ]
+        for (network, dtype), step in theirs.items():
+            if network == name:
+                yield [
+                    _torch_label(network, dtype),
+                    f"{step['launches']}",
+                    _casts(step),
+                    f"{step['bytes'] / GB:.2f}",
+                    "",
+                    "",
+                    "",
+                    "",
+                ]
+
+
+def _casts(step: Record) -> str:
+    return f"{step['by_operator'].get('_to_copy', 0)}"
+
+
+def predictions(found: Record) -> str:
+    """Return predicted milliseconds: a row for each step, a column for each device."""
+    heads = ["predicted ms", *DEVICES, "H100, graph"]
+    rows = []
+    for step in found["steps"]:
+        predicted = step["ours"]["predicted"]
+        cells = [f"{predicted[name]['ms']:.2f}" for name in DEVICES]
+        rows.append([f"{_label(step)}, ms", *cells, f"{predicted['H100']['graph_ms']:.2f}"])
+    for step in found["torch"]:
+        cells = [f"{step['predicted'][name]['ms']:.2f}" for name in DEVICES]
+        rows.append([f"{_torch_label(step['network'], step['dtype'])}, ms", *cells, ""])
+    return _table(heads, rows)
+
+
+def left(found: Record) -> str:
+    """Return launches by what they do, ours and PyTorch's."""
+    heads = ["network: work", "ours", "PyTorch's", "why"]
+    rows = [
+        [
+            f"{NETWORKS[row['network']].name}, {row['level']}: {row['work']}",
+            f"{row['ours']}",
+            f"{row['torch']}",
+            row["reason"],
+        ]
+        for row in found["leftover"]
+    ]
+    return _table(heads, rows)
+
+
+def on_cpu(found: Record) -> str:
+    """Return times on the CPU."""
+    heads = ["on a CPU", "ours, ms", "PyTorch's, ms", "ratio"]
+    rows = []
+    for row in found["cpu"]:
+        layers = f", layers: {row['layers']}" if row["layers"] else ""
+        what = "step" if row["what"] == "step" else "compiling and first step"
+        times = [f"{1e3 * row[side]:.1f}" for side in ("ours", "torch")]
+        rows.append([f"{NETWORKS[row['network']].name}{layers}: {what}", *times, f"{row['ratio']:.2f}"])
+    return _table(heads, rows)
+
+
+def _label(step: Record) -> str:
+    dtype = "" if step["level"] == "fp32" else f" {step['dtype']}"
+    return f"{NETWORKS[step['network']].name}, {step['level']}{dtype}"
+
+
+def _torch_label(network: str, dtype: str) -> str:
+    return f"{NETWORKS[network].name}, PyTorch, {dtype}"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+def _version(*names: str) -> str:
+    for name in names:
+        try:
+            return metadata.version(name).partition("+")[0]
+        except metadata.PackageNotFoundError:
+            continue
+    return "not installed"
