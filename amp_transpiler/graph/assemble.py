@@ -14,6 +14,7 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.names import values_by_name
 from amp_transpiler.graph.roles import ROLE_KEY
+from amp_transpiler.graph.stack import Stack
 from amp_transpiler.graph.walk import scopes
 
 __all__ = ["Assembled", "assemble", "with_values", "written_model"]
@@ -59,6 +60,8 @@ class Assembled:
         state: names of the persistable values that it reads.
         updates: persistable name -> output that replaces it.
         fetches: fetched name -> output that carries it.
+        stacks: persistable values that it reads and replaces as rows of a matrix, whose name stands in `state` and
+            `updates` for theirs.
     """
 
     model: ir.Model
@@ -66,6 +69,7 @@ class Assembled:
     state: tuple[str, ...]
     updates: Mapping[str, str]
     fetches: Mapping[str, str]
+    stacks: tuple[Stack, ...] = ()
 
 
 def assemble(program: _Program, fetch: Sequence[str], *, updates: bool = True) -> Assembled:

@@ -16,6 +16,7 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shape_inference import infer_shapes
+from amp_transpiler.graph.stack import Stack
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.graph.verifier import verify
@@ -23,9 +24,12 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.guard_vectors import GuardVectors
-from amp_transpiler.passes.manager import PassManager
+from amp_transpiler.passes.manager import PassManager, run_pass
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.training import (
+    CPU_WORTH,
+    CUDA_WORTH,
+    GroupUpdates,
     Legalize,
     LowerBatchNorm,
     LowerDropout,
@@ -34,6 +38,7 @@ from amp_transpiler.passes.training import (
     PlaceCasts,
     Recompute,
     SplitRows,
+    Worth,
 )
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.finite import add_finite_check
@@ -50,12 +55,14 @@ __all__ = [
     "Watch",
     "compile_step",
     "compute_again",
+    "group_updates",
     "lower",
     "open_ready",
     "open_step",
     "ready_to_open",
     "specialise",
     "split_large",
+    "worth_on",
 ]
 
 RANDOM_SEED = "@random_seed@"  # persistable int64 scalars: Dropout's masks depend on both
@@ -87,6 +94,7 @@ class CompiledStep:
         fetches: fetched name -> output that carries it.
         checks: the labels and ids to check in each run.
         not_finite: the output that says whether an update, a loss or a fetched value is not finite; empty without one.
+        stacks: persistable values that are rows of a matrix, whose name is in `state` and `updates` in place of theirs.
     """
 
     session: onnxruntime.InferenceSession
@@ -96,6 +104,7 @@ class CompiledStep:
     fetches: Mapping[str, str]
     checks: IndexChecks
     not_finite: str = ""
+    stacks: tuple[Stack, ...] = ()
 
 
 def compile_step(  # noqa: PLR0913  # each keyword is a property of the step of its own
@@ -131,7 +140,7 @@ def compile_step(  # noqa: PLR0913  # each keyword is a property of the step of 
     watch = watch or Watch()
     checks = find_index_checks(assembled) if watch.indices else IndexChecks()
     not_finite = add_finite_check(assembled, program.outputs) if watch.finite else ""
-    ready = ready_to_open(assembled, shapes, recompute=recompute)
+    ready = ready_to_open(assembled, shapes, worth=worth_on(place), recompute=recompute)
     step = open_ready(ready, place, emulated=emulated, tiling_accum=tiling_accum)
     return dataclasses.replace(step, checks=checks, not_finite=not_finite)
 
@@ -149,13 +158,24 @@ def open_step(
 
     Without `optimize` it opens sooner, and runs the nodes as they are.
     """
-    ready = ready_to_open(assembled, shapes)
+    ready = ready_to_open(assembled, shapes, worth=worth_on(place) if optimize else None)
     return open_ready(ready, place, emulated=emulated, tiling_accum=tiling_accum, optimize=optimize)
 
 
-def ready_to_open(assembled: Assembled, shapes: Mapping[str, Sequence[int]], *, recompute: bool = False) -> Assembled:
-    """Lower an assembled model, which is changed, and give it the shapes that are fed; see `compile_step`."""
+def ready_to_open(
+    assembled: Assembled,
+    shapes: Mapping[str, Sequence[int]],
+    *,
+    worth: Worth | None = None,
+    recompute: bool = False,
+) -> Assembled:
+    """Lower an assembled model, which is changed, and give it the shapes that are fed; see `compile_step`.
+
+    With `worth`, the updates of equal parameters are computed together where that pays.
+    """
     assembled = lower(assembled)
+    if worth is not None:
+        assembled = group_updates(assembled, worth)
     specialise(assembled.model, shapes)
     split_large(assembled.model)
     if recompute:
@@ -202,7 +222,9 @@ def open_ready(
     )
     with gemm_option(tiling_accum, place):
         session = place.open_session(to_proto(model).SerializeToString(), settings)
-    return CompiledStep(session, feeds, state, assembled.updates, assembled.fetches, IndexChecks())
+    return CompiledStep(
+        session, feeds, state, assembled.updates, assembled.fetches, IndexChecks(), stacks=assembled.stacks
+    )
 
 
 def lower(assembled: Assembled) -> Assembled:
@@ -221,6 +243,19 @@ def lower(assembled: Assembled) -> Assembled:
     legal = [Legalize(CUDA, FLOAT16), Legalize(CUDA, BFLOAT16), GuardVectors()]
     PassManager([*legal, MergeEqual(), PlaceCasts()])(model)
     return dataclasses.replace(assembled, state=state)
+
+
+def worth_on(place: Place) -> Worth:
+    """Return when it pays on a place to compute the updates of several parameters together."""
+    return CPU_WORTH if place.in_main_memory else CUDA_WORTH
+
+
+def group_updates(assembled: Assembled, worth: Worth) -> Assembled:
+    """Compute the updates of equal parameters of a lowered step together; their states become rows of matrices."""
+    grouped = run_pass(GroupUpdates(assembled.updates, assembled.fetches.values(), worth), assembled.model)
+    rows = {name for stack in grouped.stacks for name in stack.members}
+    state = (*(name for name in assembled.state if name not in rows), *(stack.name for stack in grouped.stacks))
+    return dataclasses.replace(assembled, state=state, updates=grouped.updates, stacks=grouped.stacks)
 
 
 def _is_trained(model: ir.Model) -> bool:

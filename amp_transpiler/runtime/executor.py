@@ -17,6 +17,7 @@ from amp_transpiler.graph.dtypes import AMP_DTYPES
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.shape_inference import infer_shapes
+from amp_transpiler.graph.stack import Stack
 from amp_transpiler.runtime.compile import CompiledStep, Watch, compile_step, open_step, specialise
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.finite import add_probes, describe
@@ -109,8 +110,12 @@ class StepExecutor:
             raise clearer from error
         step.checks.check_computed(lambda name: to_host(outputs[name]))
         if not (step.not_finite and to_host(outputs[step.not_finite])):
+            stacks = {stack.name: stack for stack in step.stacks}
             for name, output in step.updates.items():
-                scope.hold(name, outputs[output])
+                if name in stacks:
+                    scope.hold_stack(stacks[name], outputs[output])
+                else:
+                    scope.hold(name, outputs[output])
         elif not_finite == "stop":
             why = self._described(program, fetch, arrays, scope)
             raise NotFiniteError(
@@ -227,14 +232,28 @@ class StepExecutor:
             warn_without_effect()
 
     def _state(self, step: CompiledStep, scope: Scope) -> dict[str, onnxruntime.OrtValue]:
-        missing = [name for name in step.state if name not in scope]
+        stacks = {stack.name: stack for stack in step.stacks}
+        names = [member for name in step.state for member in (stacks[name].members if name in stacks else (name,))]
+        missing = [name for name in names if name not in scope]
         if missing:
             some = ", ".join(missing[:5]) + (" and more" if len(missing) > 5 else "")
             raise InputError(
                 f"the scope has no value for {some}: run the "
                 "startup program first (exe.run(startup_program)), or load a checkpoint"
             )
-        return {name: self._converted(scope, name, dtype) for name, dtype in step.state.items()}
+        return {
+            name: self._packed(scope, stacks[name]) if name in stacks else self._converted(scope, name, dtype)
+            for name, dtype in step.state.items()
+        }
+
+    def _packed(self, scope: Scope, stack: Stack) -> onnxruntime.OrtValue:
+        """Return values of the scope as one matrix, on the device."""
+        if not scope.has_stack(stack):
+            for name in stack.members:
+                self._converted(scope, name, stack.dtype)
+        value = self.place.hold(scope.pack(stack))
+        scope.hold_stack(stack, value)
+        return value
 
     def _converted(self, scope: Scope, name: str, dtype: ir.DataType) -> onnxruntime.OrtValue:
         """Return a value of the scope in the program's element type, on the device."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator, MutableMapping
+import dataclasses
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -12,27 +13,43 @@ import onnxruntime
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.runtime.places import to_host
+from amp_transpiler.runtime.stacks import Stack, pack, row_of
 from amp_transpiler.runtime.values import to_ort
 
 __all__ = ["Scope", "ScopeVariable", "global_scope", "scope_guard"]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Row:
+    """A value that is a row of a stack."""
+
+    stack: Stack
+    row: int
+
+
 class Scope(MutableMapping[str, np.ndarray]):
-    """The values that persist between runs, by name. Reading returns a copy as an array; writing copies the array."""
+    """The values that persist between runs, by name. Reading returns a copy as an array; writing copies the array.
+
+    A compiled step may read and replace many values as the rows of one matrix. They keep their names here: reading one
+    copies its row, and writing one makes all of the matrix single values again, until the step runs next.
+    """
 
     def __init__(self) -> None:
-        self._values: dict[str, onnxruntime.OrtValue] = {}
+        self._values: dict[str, onnxruntime.OrtValue | _Row] = {}
+        self._stacks: dict[Stack, onnxruntime.OrtValue] = {}
 
     def __repr__(self) -> str:
         return f"Scope({len(self._values)} values)"
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return np.array(to_host(self._values[name]))
+        value = self._values[name]
+        return self._read(value) if isinstance(value, _Row) else np.array(to_host(value))
 
     def __setitem__(self, name: str, array: Any) -> None:
-        self._values[name] = to_ort(np.array(array, order="C"))
+        self.hold(name, to_ort(np.array(array, order="C")))
 
     def __delitem__(self, name: str) -> None:
+        self._take_apart(name)
         del self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -45,12 +62,55 @@ class Scope(MutableMapping[str, np.ndarray]):
         return name in self._values
 
     def held(self, name: str) -> onnxruntime.OrtValue:
-        """Return the value in ONNX Runtime's form, without a copy."""
-        return self._values[name]
+        """Return the value in ONNX Runtime's form, without a copy unless it is a row of a stack."""
+        value = self._values[name]
+        return to_ort(self._read(value)) if isinstance(value, _Row) else value
 
     def hold(self, name: str, value: onnxruntime.OrtValue) -> None:
         """Store a value of ONNX Runtime without a copy; nothing else may write to it afterwards."""
+        self._take_apart(name)
         self._values[name] = value
+
+    # Stacks.
+
+    def has_stack(self, stack: Stack) -> bool:
+        """Whether the members of a stack are the rows of one matrix."""
+        return stack in self._stacks
+
+    def pack(self, stack: Stack) -> onnxruntime.OrtValue:
+        """Return the matrix of a stack, made of its members if they are single values."""
+        if stack not in self._stacks:
+            matrix = pack(stack, (self[name] for name in stack.members))
+            self.hold_stack(stack, matrix)
+        return self._stacks[stack]
+
+    def hold_stack(self, stack: Stack, matrix: onnxruntime.OrtValue) -> None:
+        """Store the matrix of a stack without a copy, in place of its members."""
+        if stack not in self._stacks:
+            for row, name in enumerate(stack.members):
+                self._take_apart(name)
+                self._values[name] = _Row(stack, row)
+        self._stacks[stack] = matrix
+
+    def by_storage(self, names: Iterable[str]) -> list[str]:
+        """Return names so that the rows of a stack follow each other: in this order, reading a device is fast."""
+        order: dict[Stack | str, list[str]] = {}
+        for name in names:
+            value = self._values.get(name)
+            order.setdefault(value.stack if isinstance(value, _Row) else name, []).append(name)
+        return [name for found in order.values() for name in found]
+
+    def _read(self, value: _Row) -> np.ndarray:
+        return row_of(value.stack, self._stacks[value.stack], value.row)
+
+    def _take_apart(self, name: str) -> None:
+        """Make the members of the stack that a value belongs to, if any, single values."""
+        value = self._values.get(name)
+        if not isinstance(value, _Row):
+            return
+        matrix = self._stacks.pop(value.stack)
+        for row, member in enumerate(value.stack.members):
+            self._values[member] = to_ort(row_of(value.stack, matrix, row))
 
     def find_var(self, name: str) -> ScopeVariable | None:
         """Return a handle on the value with this name, or None."""

@@ -1,5 +1,7 @@
 """Passes over training programs: operators that ONNX Runtime cannot train with, masters, and loss scaling."""
 
+from amp_transpiler.passes.training.group_plan import CPU_WORTH, CUDA_WORTH, Worth
+from amp_transpiler.passes.training.group_updates import Grouped, GroupUpdates, group_members
 from amp_transpiler.passes.training.insert_masters import InsertMasters, Mastered
 from amp_transpiler.passes.training.legalize import Legalize
 from amp_transpiler.passes.training.lower_batch_norm import LowerBatchNorm
@@ -12,7 +14,11 @@ from amp_transpiler.passes.training.scale_loss import Scaled, ScaleLoss
 from amp_transpiler.passes.training.split_rows import SplitRows
 
 __all__ = [
+    "CPU_WORTH",
+    "CUDA_WORTH",
     "VIEWS",
+    "GroupUpdates",
+    "Grouped",
     "InsertMasters",
     "Legalize",
     "LowerBatchNorm",
@@ -25,4 +31,6 @@ __all__ = [
     "ScaleLoss",
     "Scaled",
     "SplitRows",
+    "Worth",
+    "group_members",
 ]

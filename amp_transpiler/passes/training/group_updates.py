@@ -1,0 +1,350 @@
+"""Updates of parameters of equal shape computed together: one chain of operators for up to 32 parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import logging
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.infer_outputs import infer_outputs
+from amp_transpiler.graph.roles import ROLE_KEY
+from amp_transpiler.graph.stack import Stack
+from amp_transpiler.ops.schema import opset_of
+from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.training.group_plan import Group, Worth, plan_groups
+from amp_transpiler.passes.training.update_chains import Chain, Ref, find_chains, is_scalar, optimizer_nodes
+
+__all__ = ["GroupUpdates", "Grouped", "group_members"]
+
+logger = logging.getLogger(__name__)
+
+_SPLIT_OPSET = 18  # Split takes the number of parts from here on
+_MEMBERS_KEY = "amp_transpiler.members"  # of a Concat that joins gradients: it is one of a group
+
+
+@dataclasses.dataclass
+class Grouped(PassResult):
+    """The result of `GroupUpdates`.
+
+    Attributes:
+        stacks: the persistable values that are rows of a matrix now.
+        updates: persistable name, or name of a stack -> output that replaces it.
+    """
+
+    stacks: tuple[Stack, ...] = ()
+    updates: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class GroupUpdates(Pass[Grouped]):
+    """Computes the updates of parameters of equal shape and element type together; counts the groups.
+
+    An operator of an optimizer takes a GPU far less time than its launch. So up to 32 parameters become rows of
+    matrices [members, elements]:
+
+    1. Nodes of the optimizer that are joined by tensors are a chain; chains that compute the same of other tensors are
+       a group, if that saves more than it costs. One node stands for the nodes at the same place of each chain.
+    2. Gradients are joined by Concat. Results that something else needs, such as the parameters that the forward pass
+       reads, come out of one Split.
+    3. States that a chain alone reads and replaces, such as moments and masters, stay matrices between runs: `stacks`.
+    4. Scalars that differ between the members are columns [members, 1]; those of all groups are computed together.
+    5. A sum of one scalar per member, such as that of the check for infinity, is a sum over the matrix.
+
+    Elementwise results are the same to the bit. Sums over a tensor may add in another order.
+
+    The values of the model must be typed, and have shapes.
+
+    Args:
+        updates: persistable name -> output that replaces it.
+        fetched: names of outputs that the caller reads.
+        worth: when a group pays.
+    """
+
+    def __init__(self, updates: Mapping[str, str], fetched: Collection[str], worth: Worth) -> None:
+        self._updates = dict(updates)
+        self._fetched = frozenset(fetched)
+        self._worth = worth
+
+    def call(self, model: ir.Model) -> Grouped:
+        unchanged = Grouped(model, modified=False, updates=self._updates)
+        if not self._updates or opset_of(model, "") < _SPLIT_OPSET:
+            return unchanged
+        nodes = optimizer_nodes(model.graph)
+        groups = plan_groups(find_chains(nodes, self._updates), self._worth)
+        order = _order(nodes, groups) if groups else None
+        if order is None:
+            return unchanged
+        writing = _Writing(model, groups, self._updates, self._fetched)
+        writing.write(order)
+        return Grouped(
+            model, modified=True, count=len(groups), stacks=tuple(writing.stacks), updates=dict(writing.updates)
+        )
+
+
+def group_members(model: ir.Model) -> dict[str, tuple[str, ...]]:
+    """Return the groups' gradients of a step that `GroupUpdates` has edited: name of the joined value -> its parts.
+
+    The parts are names of gradients, joined along their first axis.
+    """
+    return {
+        str(node.outputs[0].name): tuple(str(value.name) for value in node.inputs if value is not None)
+        for node in model.graph
+        if _MEMBERS_KEY in node.metadata_props
+    }
+
+
+_Unit = tuple[int, int]  # a group and a place in its chains
+
+
+def _order(nodes: Sequence[ir.Node], groups: Sequence[Group]) -> list[_Unit | ir.Node] | None:
+    """Return the optimizer's nodes, with units for those that are grouped, so that each follows what it reads.
+
+    None if there is no such order: then a chain needs another one of its group.
+    """
+    unit_of: dict[ir.Node, _Unit | ir.Node] = {node: node for node in nodes}
+    for number, group in enumerate(groups):
+        for chain in group.chains:
+            unit_of.update((node, (number, place)) for place, node in enumerate(chain.nodes))
+    last = {unit_of[node]: index for index, node in enumerate(nodes)}
+    readers: dict[_Unit | ir.Node, set[_Unit | ir.Node]] = {unit: set() for unit in last}
+    for node in nodes:
+        for value in node.inputs:
+            maker = None if value is None else value.producer()
+            if maker is not None and maker in unit_of:
+                readers[unit_of[maker]].add(unit_of[node])
+    waits = dict.fromkeys(last, 0)
+    for unit in itertools.chain.from_iterable(readers.values()):
+        waits[unit] += 1
+    ready = [(last[unit], unit) for unit, count in waits.items() if not count]
+    heapq.heapify(ready)  # the places differ, so that units are never compared
+    found = []
+    while ready:
+        _, unit = heapq.heappop(ready)
+        found.append(unit)
+        for reader in readers[unit]:
+            waits[reader] -= 1
+            if not waits[reader]:
+                heapq.heappush(ready, (last[reader], reader))
+    if len(found) < len(last):
+        logger.debug("GroupUpdates: chains of a group depend on each other, so none are grouped")
+        return None
+    return found
+
+
+class _Writing:
+    """Writes the nodes of groups in place of those of their chains."""
+
+    def __init__(
+        self, model: ir.Model, groups: Sequence[Group], updates: Mapping[str, str], fetched: Collection[str]
+    ) -> None:
+        self._model, self._graph, self._groups = model, model.graph, groups
+        self._builder = GraphBuilder(model, metadata={ROLE_KEY: "optimize"}, prefix="group/")
+        self.updates = dict(updates)
+        self.stacks: list[Stack] = []
+        self._stacked: dict[tuple[int, Ref], ir.Value] = {}  # a group's leaf or result -> matrix or column
+        self._joined: dict[tuple[ir.Value, ...], ir.Value] = {}
+        self._columns: dict[tuple[ir.Value, ...], ir.Value] = {}
+        self._row: dict[ir.Value, tuple[ir.Value, int]] = {}  # scalar of a member -> column, row
+        self._grouped = {node for group in groups for chain in group.chains for node in chain.nodes}
+        states = [str(chain.leaves[leaf].name) for group in groups for chain in group.chains for leaf in chain.states]
+        gone = {updates[name] for name in states}
+        kept = {output for name, output in updates.items() if name not in set(states)} | set(fetched)
+        self._no_outputs = gone - kept  # outputs that only a stack replaces
+
+    def write(self, order: Iterable[_Unit | ir.Node]) -> None:
+        """Append the units in this order; the nodes that they stand for are removed."""
+        order = list(order)
+        outputs = [value for value in self._graph.outputs if value.name not in self._no_outputs]
+        self._graph.outputs.clear()
+        self._graph.outputs.extend(outputs)
+        for unit in order:
+            if isinstance(unit, ir.Node):
+                self._graph.remove(unit)
+                self._graph.append(unit)
+            else:
+                self._write_unit(*unit)
+        dropped = [node for group in self._groups for chain in group.chains for node in chain.nodes]
+        self._graph.remove(dropped, safe=True)
+        states = {leaf for group in self._groups for chain in group.chains for leaf in _states(chain)}
+        for value in [value for value in self._graph.inputs if value in states]:
+            self._graph.inputs.remove(value)
+
+    def _write_unit(self, number: int, place: int) -> None:
+        group = self._groups[number]
+        like = group.first.nodes[place]
+        inputs = [self._operand(number, place, index) for index in range(len(like.inputs))]
+        made = group.made(place)
+        if like.op_type == "ReduceSum":
+            assert inputs[0] is not None
+            if (total := self._is_total(made)) is not None:
+                self._add_total(
+                    total, made, self._builder.reduce("ReduceSum", inputs[0], None, keepdims=False, low=True)
+                )
+                return
+            result = self._builder.reduce("ReduceSum", inputs[0], [1], low=True)
+        else:
+            result = self._copy(like, inputs)
+        self._stacked[number, ("node", place)] = result
+        if place in group.first.states.values():
+            self._replace_state(number, place, result)
+        self._hand_out(group, made, result)
+
+    # What a unit reads.
+
+    def _operand(self, number: int, place: int, index: int) -> ir.Value | None:
+        group = self._groups[number]
+        ref = group.first.refs[place][index]
+        if ref is None:
+            return None
+        kind, which = ref[0], ref[1]
+        if kind == "constant":
+            return group.first.nodes[place].inputs[index]
+        if (number, ref) not in self._stacked:
+            assert isinstance(which, int)  # nodes' results are there: they come before
+            self._stacked[number, ref] = (
+                self._column(group.scalar(which)) if kind == "scalar" else self._leaf(group, which)
+            )
+        return self._stacked[number, ref]
+
+    def _leaf(self, group: Group, index: int) -> ir.Value:
+        values = group.leaf(index)
+        if index not in group.first.states:
+            return self._join(group, values)
+        names = tuple(str(value.name) for value in values)
+        label = f"{names[0]}@stack{len(names)}_{zlib.crc32(repr(names).encode()):08x}"
+        stack = Stack(label, names, group.first.shape, values[0].dtype or ir.DataType.FLOAT)
+        self.stacks.append(stack)
+        matrix = ir.Value(name=label, type=ir.TensorType(stack.dtype), shape=ir.Shape(stack.stacked_shape))
+        self._graph.inputs.append(matrix)
+        return matrix
+
+    def _join(self, group: Group, values: tuple[ir.Value, ...]) -> ir.Value:
+        """Return the matrix of tensors that are joined in each run."""
+        if values not in self._joined:
+            parts = self._builder.op("Concat", list(values), {"axis": 0})
+            node = parts.producer()
+            if node is not None and not values[0].is_graph_input():
+                node.metadata_props[_MEMBERS_KEY] = str(len(values))
+            self._joined[values] = self._builder.reshape(parts, [len(values), group.size])
+        return self._joined[values]
+
+    def _column(self, values: tuple[ir.Value, ...]) -> ir.Value:
+        """Return the scalars of each member: one scalar if all have the same, else a column."""
+        if len(set(values)) == 1 and values[0] not in self._row:
+            return values[0]
+        if values not in self._columns:
+            self._columns[values] = self._made_column(values)
+        return self._columns[values]
+
+    def _made_column(self, values: tuple[ir.Value, ...]) -> ir.Value:
+        sources = {self._row[value][0] for value in values if value in self._row}
+        if len(sources) == 1 and all(value in self._row for value in values):
+            column, rows = sources.pop(), [self._row[value][1] for value in values]
+        else:
+            distinct = list(dict.fromkeys(values))
+            parts = [self._as_column(value) for value in distinct]
+            column = parts[0] if len(parts) == 1 else self._builder.op("Concat", parts, {"axis": 0})
+            rows = [distinct.index(value) for value in values]
+        assert column.shape is not None
+        if rows == list(range(int(column.shape[0]))):  # type: ignore[arg-type]  # it is a number
+            return column
+        return self._builder.op("Gather", [column, self._builder.constant(np.array(rows, np.int64))], {"axis": 0})
+
+    def _as_column(self, value: ir.Value) -> ir.Value:
+        if value in self._row:
+            column, row = self._row[value]
+            return self._builder.op("Gather", [column, self._builder.constant(np.array([row], np.int64))], {"axis": 0})
+        return self._builder.reshape(value, [1, 1])
+
+    # What a unit makes.
+
+    def _copy(self, like: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
+        names = self._builder.names
+        result = ir.Value(name=names.fresh(f"group/{like.op_type}_out0"))
+        node = ir.Node(
+            "",
+            like.op_type,
+            inputs,
+            list(like.attributes.values()),
+            outputs=[result],
+            name=names.fresh(f"group/{like.op_type}"),
+            metadata_props=dict(like.metadata_props),
+        )
+        infer_outputs(self._model, node)
+        self._graph.append(node)
+        return result
+
+    def _replace_state(self, number: int, place: int, result: ir.Value) -> None:
+        chain = self._groups[number].first
+        for leaf in (leaf for leaf, maker in chain.states.items() if maker == place):
+            members = [str(value.name) for value in self._groups[number].leaf(leaf)]
+            for name in members:
+                del self.updates[name]
+            matrix = self._stacked[number, ("leaf", leaf)]
+            self.updates[str(matrix.name)] = str(result.name)
+            if not result.is_graph_output():
+                self._graph.outputs.append(result)
+
+    def _hand_out(self, group: Group, made: Sequence[ir.Value], result: ir.Value) -> None:
+        """Give what is not grouped the results of the members that it reads."""
+        if is_scalar(made[0]):
+            self._row.update((value, (result, row)) for row, value in enumerate(made))
+        wanted = [row for row, value in enumerate(made) if value.is_graph_output() or self._is_read(value)]
+        if not wanted:
+            return
+        if made[0] in self._row:
+            parts = {row: self._builder.reshape(self._as_column(made[row]), []) for row in wanted}
+        else:
+            parts = self._split(group, result, wanted)
+        for row, part in parts.items():
+            self._take_over(made[row], part)
+
+    def _is_read(self, value: ir.Value) -> bool:
+        return any(use.node not in self._grouped for use in value.uses())
+
+    def _split(self, group: Group, result: ir.Value, wanted: Sequence[int]) -> dict[int, ir.Value]:
+        shape, count = group.first.shape, len(group.chains)
+        rows = self._builder.reshape(result, [count * shape[0], *shape[1:]])
+        if 2 * len(wanted) > count:
+            parts = self._builder.nodes("Split", [rows], {"axis": 0, "num_outputs": count}, outputs=count)
+            return {row: parts[row] for row in wanted}
+        return {row: self._builder.slice(rows, [row * shape[0]], [(row + 1) * shape[0]], [0]) for row in wanted}
+
+    def _take_over(self, value: ir.Value, part: ir.Value) -> None:
+        """Let `part` stand for the result of a member wherever that is read outside of groups, under its name."""
+        for use in list(value.uses()):
+            if use.node not in self._grouped:
+                use.node.replace_input_with(use.idx, part)
+        for index, output in enumerate(self._graph.outputs):
+            if output is value:
+                self._graph.outputs[index] = part
+        name = value.name
+        value.name = self._builder.names.fresh(f"{name}__single")
+        part.name = name
+
+    # Sums over all members.
+
+    def _is_total(self, made: Sequence[ir.Value]) -> ir.Node | None:
+        """Return the Sum that adds up what the members make, and is all that reads it; None if there is none."""
+        readers = {use.node for value in made for use in value.uses()}
+        if len(readers) != 1 or any(value.is_graph_output() or len(value.uses()) != 1 for value in made):
+            return None
+        reader = readers.pop()
+        return reader if reader.op_type == "Sum" and reader not in self._grouped else None
+
+    def _add_total(self, node: ir.Node, made: Sequence[ir.Value], total: ir.Value) -> None:
+        gone = set(made)
+        inputs = [*(value for value in node.inputs if value not in gone), total]
+        node.resize_inputs(len(inputs))
+        for index, value in enumerate(inputs):
+            node.replace_input_with(index, value)
+
+
+def _states(chain: Chain) -> list[ir.Value]:
+    return [chain.leaves[leaf] for leaf in chain.states]
