@@ -45,6 +45,7 @@ from amp_transpiler.passes.release_named import ReleaseNamed
 from amp_transpiler.passes.rewrite_equivalents import has_equivalent
 from amp_transpiler.passes.set_ir_version import SetIrVersion
 from amp_transpiler.passes.skip_identities import SkipIdentities
+from amp_transpiler.passes.spell_norms import SpellNorms
 from amp_transpiler.passes.training.split_gemm_updates import SplitGemmUpdates
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.passes.widen_low_floats import WidenLowFloats
@@ -276,6 +277,8 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
         cleaned = run_pass(CleanCasts(inserted_only=program.has_variables), model)
     run_pass(GuardFusions(every=policy.low is BFLOAT16 and is_within(policy.target.ort, None, "1.23")), model)
     if not program.has_variables:  # its weights are no constants, and any of its values may be fetched
+        if policy.low is not FLOAT32:
+            run_pass(SpellNorms(), model)
         run_pass(GuardTransposes(), model)
         run_pass(GuardVectors(), model)
     if policy.included:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import AmpError
 from amp_transpiler.graph.dtypes import LowFormat
 
-__all__ = ["ConstantRange", "computed_tensor", "constant_range", "convert_array", "low_tensor", "read"]
+__all__ = ["ConstantRange", "computed_tensor", "constant_range", "convert_array", "limited_array", "low_tensor", "read"]
 
 Result = TypeVar("Result")
 
@@ -123,6 +123,12 @@ def _has_nonfinite(rounded: np.ndarray, low: LowFormat) -> bool:
 def low_tensor(tensor: ir.TensorProtocol, low: LowFormat, name: str) -> ir.TensorProtocol:
     """Return `tensor` (float32) in `low`, converted when it is read; small ones at once."""
     return computed_tensor(tensor, lambda array: convert_array(array, low), low.dtype, name)
+
+
+def limited_array(array: np.ndarray, low: LowFormat) -> np.ndarray:
+    """Return `array` with what is finite and beyond the range of `low` limited to half of its largest magnitude."""
+    beyond = np.isfinite(array) & (np.abs(array) > low.max)
+    return np.where(beyond, np.copysign(np.float32(low.max / 2), array), array)
 
 
 def computed_tensor(

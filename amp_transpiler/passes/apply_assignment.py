@@ -14,7 +14,7 @@ from amp_transpiler.graph.walk import Use, scopes
 from amp_transpiler.passes.attributes import retype_attributes
 from amp_transpiler.passes.inserted_casts import add_cast, redirect, rename_output
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.passes.parameters import convert_constant, copy_constant
+from amp_transpiler.passes.parameters import convert_constant, copy_constant, limit_constant
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import is_float32
 
@@ -72,6 +72,7 @@ class _Edit:
         self._edits = 0
 
     def run(self) -> Applied:
+        self._limit_masks()
         assignment, uses = self._assignment, _float_uses(self._model)
         for value in [*uses, *(value for value in assignment.low_values if value not in uses)]:
             self._value(value, uses.get(value, []))
@@ -80,6 +81,16 @@ class _Edit:
                 self._edits += 1
         edits = self._edits
         return Applied(self._model, modified=bool(edits), count=edits, converted=frozenset(self._converted))
+
+    def _limit_masks(self) -> None:
+        uses: dict[ir.Value, list[Use]] = {}
+        for node, index in sorted(self._assignment.masks, key=lambda use: (str(use[0].name), use[1])):
+            value = node.inputs[index]
+            assert value is not None  # it is a constant
+            uses.setdefault(value, []).append(Use(node, index))
+        for value, readers in uses.items():
+            limit_constant(value, readers, self._low, self._names)
+        self._edits += len(uses)
 
     def _value(self, value: ir.Value, readers: list[Use]) -> None:
         assignment = self._assignment

@@ -15,6 +15,7 @@ from amp_transpiler.ops.kinds import CAPPED
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.precision.assignment import Assignment, Decision
+from amp_transpiler.precision.borders import costly_borders
 from amp_transpiler.precision.constraints import (
     FIRST_OPSET_WITH_BFLOAT16,
     Constraint,
@@ -24,8 +25,11 @@ from amp_transpiler.precision.constraints import (
 )
 from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.islands import islands
-from amp_transpiler.precision.numerics import in_order, unsafe_nodes
+from amp_transpiler.precision.masks import NO_MASKS, find_masks
+from amp_transpiler.precision.numerics import from_integers, in_order, unsafe_nodes
+from amp_transpiler.precision.patterns import Match, matches
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.quantized import quantizes_low
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.state import DecisionState
 from amp_transpiler.precision.values import decide_values
@@ -53,9 +57,12 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
     decisions = assigner.decide()
     if policy.included and not any(decision.forced for decision in decisions.values()):
         raise OptionError("--include matches no node with a float32 tensor that is its own to choose the type of")
-    if policy.drop_islands:
-        for node, reason in islands(decisions):
+    if policy.drop_islands != "none":
+        for node, reason in islands(decisions, quantized=policy.drop_islands == "quantized"):
             decisions[node] = Decision("high", reason, neutral=True)
+    if policy.drop_islands == "all":
+        for node in list(costly_borders(decisions, assigner.together(), policy.low_io)):
+            decisions[node] = Decision("high", "at the border: lower precision costs a cast more here", neutral=True)
     assignment = Assignment(
         policy.low,
         decisions=decisions,
@@ -63,6 +70,7 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
         without_form=assigner.without_form,
         outputs_as_computed=policy.outputs_as_computed and not policy.training,
         constants=policy.constants,
+        masks=assigner.masks.uses,
     )
     decide_values(model, policy, assignment)
     return assignment
@@ -90,7 +98,11 @@ class _Assigner:
         self._state = DecisionState(policy, self._constraints)
         self._decisions: dict[ir.Node, Decision] = {}
         self._folded = folded_nodes(in_order(model.graph))
-        self._unsafe = unsafe_nodes(model, policy.low, ranges) if policy.numerics == "static" else {}
+        self.masks, self._unsafe, self._wholes = NO_MASKS, dict[ir.Node, str](), list[Match]()
+        if policy.numerics == "static":
+            self._judge()
+        elif policy.drop_islands != "none":
+            self._unsafe = self._positions()
         self.missing_kernels: dict[str, int] = {}
         self.without_form: list[ir.Node] = []
 
@@ -98,7 +110,55 @@ class _Assigner:
         self._decide_graph(self._model.graph)
         if self._rules.looks_ahead:
             self._decide_again()
+        self._decide_wholes()
         return self._decisions
+
+    def together(self) -> set[ir.Node]:
+        """Return the nodes that are decided together with others."""
+        return {node for whole in self._wholes for node in whole.nodes}
+
+    def _decide_wholes(self) -> None:
+        """Give the nodes that are one operator one precision: float32 if any of them must have it."""
+        for whole in self._wholes:
+            decisions = [self._decisions[node] for node in whole.nodes]
+            reasons = {decision.reason for decision in decisions if decision.precision == "high"}
+            if not reasons or len(reasons) == len(decisions) or any(decision.forced for decision in decisions):
+                continue
+            reason = f"part of {whole.pattern.name}, which is one operator: {min(reasons)}"
+            for node in whole.nodes:
+                if self._decisions[node].precision == "low":
+                    self._decisions[node] = Decision("high", reason)
+
+    def _judge(self) -> None:
+        """Find what is unsafe in the low format, and what only looks so."""
+        model, ranges = self._model, self._ranges
+        nodes = list(in_order(model.graph))
+        integers = {value for node in from_integers(nodes) for value in node.outputs}
+        self.masks = find_masks(nodes, ranges, integers, self._is_fixed)
+        self._wholes = list(matches(nodes))
+        safe = {node for whole in self._wholes if whole.pattern.is_safe for node in whole.nodes}
+        self._unsafe = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe)
+
+    def _positions(self) -> dict[ir.Node, str]:
+        """Find what is computed from integers alone with a node that has no low form, such as a Range.
+
+        Each of its results would be cast, and none is where the chain stays in float32 up to where it meets features.
+        """
+        found: dict[ir.Node, str] = {}
+        high: set[ir.Value | None] = set()
+        for node in from_integers(list(in_order(self._model.graph))):
+            if node.op_type == "Cast":
+                continue
+            if self._constraint(node).form is None or any(value in high for value in node.inputs):
+                high.update(node.outputs)
+                found[node] = "positions: computed from integers alone, which is float32 in part"
+        return found
+
+    def _is_fixed(self, node: ir.Node) -> bool:
+        """Whether the user, or a repair, keeps the node as it is."""
+        if str(node.name) in self._policy.forced_high or DISABLE_AMP in region_of(node):
+            return True
+        return is_kept(node, guarded=self._guarded)
 
     def _decide_graph(self, graph: ir.Graph) -> None:
         for node in graph:
@@ -212,6 +272,6 @@ class _Assigner:
                 return f"reads or writes black variable '{black[0]}'"
         if node.op_type not in CAPPED:
             for index in sorted(form.inputs):
-                if fault := self._ranges.of(node.inputs[index]):
+                if (node, index) not in self.masks.uses and (fault := self._ranges.of(node.inputs[index])):
                     return fault
-        return self._unsafe.get(node, "")
+        return "" if quantizes_low(node, self._state) else self._unsafe.get(node, "")

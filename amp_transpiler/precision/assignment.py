@@ -54,6 +54,8 @@ class Assignment:
         outputs_as_computed: outputs of the program keep the precision they are computed in.
         constants: how constants become low. `offline`: in the file, with a float32 copy for float32 readers; `whole`:
             in the file if all readers want them low, else by a cast; `runtime`: by a cast.
+        masks: (node, index) of constants that are masks: their "minus infinity" becomes half the format's largest
+            magnitude, whatever the precision of the node.
     """
 
     low: LowFormat
@@ -65,6 +67,7 @@ class Assignment:
     without_form: list[ir.Node] = dataclasses.field(default_factory=list)
     rounded_values: set[ir.Value] = dataclasses.field(default_factory=set)
     constants: ConstantStorage = "offline"
+    masks: frozenset[tuple[ir.Node, int]] = frozenset()
 
     def wanted(self, user: ir.Node | ir.Graph, index: int) -> Literal["low", "high", "any"]:
         """The precision that input `index` of a node, or output `index` of a graph, wants of a float32 value."""

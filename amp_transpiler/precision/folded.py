@@ -34,6 +34,8 @@ def folded_nodes(nodes: Iterable[ir.Node]) -> set[ir.Node]:
         inputs = [value for value in node.inputs if value is not None]
         if not inputs or node.op_type in RANDOM or any(True for _ in bodies(node)):
             continue
+        if node.op_type == "DequantizeLinear":  # kept as it is, so that quantized weights stay small
+            continue
         if all(value in constant or constant_of(value) is not None for value in inputs):
             constant.update(dict.fromkeys(node.outputs, node))
             order.append(node)

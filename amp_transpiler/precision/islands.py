@@ -2,7 +2,7 @@
 
 Two low nodes are connected if one reads low a value that the other computes low. A group with a computing node (a
 convolution, a matrix product) always stays low. Another group stays low if it has more nodes than casts at its border.
-Nodes that only move values do not count.
+Nodes that only move values do not count. What a quantizer has written has a test of its own (`quantized`).
 """
 
 from __future__ import annotations
@@ -16,18 +16,30 @@ from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.ops.kinds import COMPUTE, MOVEMENT
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.constraints import is_float32
+from amp_transpiler.precision.quantized import quantized_part
 
 __all__ = ["islands"]
 
 
-def islands(decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, str]]:
-    """Yield the nodes of every island, with the reason."""
+def islands(decisions: Mapping[ir.Node, Decision], *, quantized: bool = False) -> Iterator[tuple[ir.Node, str]]:
+    """Yield the nodes of every island, with the reason.
+
+    Args:
+        decisions: of every node.
+        quantized: only those that a quantizer has written.
+    """
     groups: dict[ir.Node, list[ir.Node]] = collections.defaultdict(list)
     parent = _connected(decisions)
     for node in parent:
         groups[_root(parent, node)].append(node)
     for group in groups.values():
-        if any(_computes(node) or decisions[node].forced for node in group):
+        if any(decisions[node].forced for node in group):
+            continue
+        if reason := quantized_part(group, decisions, _inward(group, decisions)):
+            yield from ((node, f"an island: {reason}") for node in group)
+            continue
+        if quantized or any(map(_computes, group)):
             continue
         work = sum(not (is_standard(node) and node.op_type in MOVEMENT) for node in group)
         casts = _casts(group, decisions)
@@ -47,11 +59,22 @@ def _connected(decisions: Mapping[ir.Node, Decision]) -> dict[ir.Node, ir.Node]:
     """Return every low node with a parent in its group's tree (union-find)."""
     parent = {node: node for node, decision in decisions.items() if decision.form is not None}
     for node in parent:
-        for value in _low_inputs(node, decisions):
+        for value in map(_past_casts, _low_inputs(node, decisions)):
             producer = value.producer()
             if producer is not None and _makes_low(producer, value, decisions):
                 parent[_root(parent, node)] = _root(parent, producer)
     return parent
+
+
+def _past_casts(value: ir.Value) -> ir.Value:
+    """The value that the source's own casts to float32 hand on: between two low nodes they disappear."""
+    producer = value.producer()
+    while producer is not None and producer.op_type == "Cast" and is_standard(producer):
+        origin = producer.inputs[0]
+        if origin is None or not (is_float32(origin) and is_float32(value)):
+            break
+        value, producer = origin, origin.producer()
+    return value
 
 
 def _low_inputs(node: ir.Node, decisions: Mapping[ir.Node, Decision]) -> Iterator[ir.Value]:
@@ -70,19 +93,25 @@ def _makes_low(producer: ir.Node, value: ir.Value, decisions: Mapping[ir.Node, D
 
 def _casts(group: list[ir.Node], decisions: Mapping[ir.Node, Decision]) -> int:
     """Count the values that would be cast on their way into the group or out of it."""
-    inward: set[ir.Value] = set()
     outward = 0
     for node in group:
-        for value in _low_inputs(node, decisions):
-            producer = value.producer()
-            if constant_of(value) is None and (producer is None or not _makes_low(producer, value, decisions)):
-                inward.add(value)
         form = decisions[node].form
         assert form is not None  # it is in a group
         for index in form.outputs:
             value = node.outputs[index]
             outward += value.is_graph_output() or any(_reads_high(use.node, use.idx, decisions) for use in value.uses())
-    return len(inward) + outward
+    return len(_inward(group, decisions)) + outward
+
+
+def _inward(group: list[ir.Node], decisions: Mapping[ir.Node, Decision]) -> set[ir.Value]:
+    """The values that would be cast on their way into the group."""
+    found: set[ir.Value] = set()
+    for node in group:
+        for value in _low_inputs(node, decisions):
+            producer = value.producer()
+            if constant_of(value) is None and (producer is None or not _makes_low(producer, value, decisions)):
+                found.add(value)
+    return found
 
 
 def _reads_high(node: ir.Node, index: int, decisions: Mapping[ir.Node, Decision]) -> bool:

@@ -10,7 +10,7 @@ Four rules, each a function from a typed program to nodes with a reason:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
@@ -21,9 +21,10 @@ from amp_transpiler.ops.kinds import BOUNDED, CAPPED, ROOT, SCATTER, SQUARES, SU
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.table import column, operator_table
 from amp_transpiler.precision.constraints import is_float32
+from amp_transpiler.precision.masks import NO_MASKS, Masks
 from amp_transpiler.precision.ranges import RangeFaults
 
-__all__ = ["UNSAFE", "in_order", "unsafe_nodes"]
+__all__ = ["UNSAFE", "from_integers", "in_order", "unsafe_nodes"]
 
 _FORMATS = {"both": ("float16", "bfloat16"), "float16": ("float16",)}
 UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -35,18 +36,32 @@ UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
 _WEIGHT_ELEMENTS = 1024  # a matrix of at least this size counts as weights; rotary frequencies have 32 to 128
 
 
-def unsafe_nodes(model: ir.Model, low: LowFormat, ranges: RangeFaults) -> dict[ir.Node, str]:
+def unsafe_nodes(
+    model: ir.Model,
+    low: LowFormat,
+    ranges: RangeFaults,
+    masks: Masks = NO_MASKS,
+    safe: Collection[ir.Node] = (),
+) -> dict[ir.Node, str]:
     """Return the nodes that should stay float32, each with its reason.
 
     Args:
         model: a typed program, nodes in topological order.
         low: the low format.
         ranges: the damage that rounding does to constants.
+        masks: the masks that do none, since their constants are limited.
+        safe: parts of a whole that is safe: an operator there amplifies nothing.
     """
     nodes = list(in_order(model.graph))
     found: dict[ir.Node, str] = {}
-    for rule in (_amplifiers, _squares, _beyond_range, _index_arithmetic):
-        for node, reason in rule(nodes, low, ranges):
+    rules: tuple[Found, ...] = (
+        _amplifiers([node for node in nodes if node not in safe], low),
+        _squares(nodes),
+        _beyond_range(nodes, low, ranges, masks),
+        _index_arithmetic(nodes, masks),
+    )
+    for rule in rules:
+        for node, reason in rule:
             found.setdefault(node, reason)
     return found
 
@@ -62,7 +77,7 @@ def in_order(graph: ir.Graph) -> Iterator[ir.Node]:
 Found = Iterator[tuple[ir.Node, str]]
 
 
-def _amplifiers(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:
+def _amplifiers(nodes: list[ir.Node], low: LowFormat) -> Found:
     for node in nodes:
         row = UNSAFE.get(node.op_type) if is_standard(node) else None
         if row is not None and low.name in row[1]:
@@ -80,7 +95,7 @@ def _reads(node: ir.Node, values: set[ir.Value]) -> bool:
     return any(value in values for value in node.inputs)
 
 
-def _squares(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:
+def _squares(nodes: list[ir.Node]) -> Found:
     """Squares that are summed, their sum, and the operators on the sum up to the one that uses it."""
     sums: set[ir.Value] = set()
     for node in nodes:
@@ -113,7 +128,7 @@ def _continues(node: ir.Node) -> bool:
     return node.op_type in ROOT
 
 
-def _beyond_range(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:
+def _beyond_range(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults, masks: Masks) -> Found:
     """Follow values that may exceed the range, from the constants that do to operators with bounded results."""
     if low.name != "float16":
         return
@@ -123,17 +138,21 @@ def _beyond_range(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> 
         known = len(beyond)
         for node in nodes:
             _pass_through(node, beyond)
-            if _may_leave_range(node, beyond, ranges):
+            if _may_leave_range(node, beyond, ranges, masks):
                 beyond.update(node.outputs)
     for node in nodes:
         if _makes_float32(node) and _reads(node, beyond):
             yield node, "its input may be beyond float16's range: it was computed with a mask or another large constant"
 
 
-def _may_leave_range(node: ir.Node, beyond: set[ir.Value], ranges: RangeFaults) -> bool:
+def _may_leave_range(node: ir.Node, beyond: set[ir.Value], ranges: RangeFaults, masks: Masks) -> bool:
     if not _makes_float32(node) or node.op_type in BOUNDED or _divides_by(node, ranges):
         return False
-    return _reads(node, beyond) or (node.op_type not in CAPPED and any(map(ranges.overflows, node.inputs)))
+    if _reads(node, beyond):
+        return True
+    return node.op_type not in CAPPED and any(
+        ranges.overflows(value) and (node, index) not in masks.uses for index, value in enumerate(node.inputs)
+    )
 
 
 def _makes_float32(node: ir.Node) -> bool:
@@ -151,8 +170,14 @@ def _divides_by(node: ir.Node, ranges: RangeFaults) -> bool:
     return node.op_type == "Div" and ranges.overflows(node.inputs[1])
 
 
-def _index_arithmetic(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults) -> Found:
-    """Floats made from integers, and floats computed from such floats and constants alone."""
+def _index_arithmetic(nodes: list[ir.Node], masks: Masks) -> Found:
+    for node in from_integers(nodes):
+        if node.op_type != "Cast" and node not in masks.nodes:
+            yield node, "index arithmetic: computed from integers alone"
+
+
+def from_integers(nodes: list[ir.Node]) -> Iterator[ir.Node]:
+    """Yield the nodes that make floats from integers, or compute floats from such floats and constants alone."""
     derived: set[ir.Value] = set()
     for node in nodes:
         floats = [value for value in node.inputs if is_float32(value) and constant_of(value) is None]
@@ -160,15 +185,13 @@ def _index_arithmetic(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults)
             continue
         if not any(map(is_float32, node.outputs)) or _applies_weights(node):
             continue
-        if floats:
-            derived.update(node.outputs)
-            yield node, "index arithmetic: computed from integers alone"
-        elif any(value is not None and value.dtype in LOW_DTYPES for value in node.inputs):
-            continue  # a cast of a 16-bit float
-        elif node.op_type in ("Cast", "Range", "Where", "CumSum"):
-            derived.update(node.outputs)
-            if node.op_type != "Cast":
-                yield node, "index arithmetic: computed from integers alone"
+        if not floats:
+            if any(value is not None and value.dtype in LOW_DTYPES for value in node.inputs):
+                continue  # a cast of a 16-bit float
+            if node.op_type not in ("Cast", "Range", "Where", "CumSum"):
+                continue
+        derived.update(node.outputs)
+        yield node
 
 
 def _applies_weights(node: ir.Node) -> bool:

@@ -31,7 +31,8 @@ class Policy:
         numerics: `static`: operators that are unsafe by `precision/numerics.py` stay float32; `ignore`: they do not.
         strict_ranges: every constant that the low format cannot hold keeps its readers in float32, the "minus infinity"
             of masks and small constants included.
-        drop_islands: groups of low nodes that cost more casts than they are worth become float32.
+        drop_islands: groups of low nodes that cost more casts than they are worth become float32: all of them, or those
+            between quantized operators alone.
         low_parameters: parameters of a training program are stored low where every reader wants them low.
         repair_limit: how often a result that is not accurate enough may be repaired.
         limits: how far the outputs may be from fp32.
@@ -56,7 +57,7 @@ class Policy:
     copies: bool = False
     numerics: Literal["ignore", "static"] = "ignore"
     strict_ranges: bool = False
-    drop_islands: bool = False
+    drop_islands: Literal["none", "quantized", "all"] = "none"
     low_parameters: bool = False
     repair_limit: int = 0
     limits: Limits = dataclasses.field(default_factory=Limits)

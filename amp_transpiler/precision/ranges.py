@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constants import constant_range
 from amp_transpiler.graph.constness import constant_of
-from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.dtypes import FLOAT16, LowFormat
 
 __all__ = ["RangeFaults", "range_fault"]
 
@@ -17,10 +17,17 @@ _SMALL_LOSS = 2.0**-7  # of a constant's norm: if rounding loses more, the nodes
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Fault:
-    """The reason not to round a constant, and whether that is overflow; an empty reason if there is none."""
+    """The reason not to round a constant; an empty one if there is none.
+
+    Attributes:
+        reason: in one sentence.
+        overflows: it would become infinite.
+        hides: it does so as the "minus infinity" of masks.
+    """
 
     reason: str = ""
     overflows: bool = False
+    hides: bool = False
 
 
 _HARMLESS = _Fault()
@@ -48,6 +55,15 @@ class RangeFaults:
         """Whether a constant must not be rounded because it would become infinite."""
         return self._fault(value).overflows
 
+    def hides(self, value: ir.Value | None) -> bool:
+        """Whether a constant is the "minus infinity" of masks, which float16 cannot hold."""
+        tensor = constant_of(value)
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size == 0:
+            return False
+        if self._low.name == "float16":
+            return self._fault(value).hides
+        return constant_range(tensor, FLOAT16).stands_for_infinity
+
     def _fault(self, value: ir.Value | None) -> _Fault:
         tensor = constant_of(value)
         if tensor is None or tensor.dtype != ir.DataType.FLOAT:
@@ -67,7 +83,8 @@ def _fault(tensor: ir.TensorProtocol, low: LowFormat, strict: bool) -> _Fault:
         return _HARMLESS
     measured = constant_range(tensor, low)
     if measured.overflows and (strict or not measured.stands_for_infinity):
-        return _Fault(f"constant reaches {measured.largest:.3g}, beyond {low.name}'s {low.max:g}", overflows=True)
+        reason = f"constant reaches {measured.largest:.3g}, beyond {low.name}'s {low.max:g}"
+        return _Fault(reason, overflows=True, hides=measured.stands_for_infinity)
     if measured.loss > _SMALL_LOSS and (strict or tensor.size > 1):
         return _Fault(f"constant of at most {measured.largest:.3g} loses {measured.loss:.0%} to rounding in {low.name}")
     return _HARMLESS

@@ -36,9 +36,11 @@ _CLASSES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("keeps its type", (r"^it reinterprets the bits", r"^its scale is float32 by definition")),
     ("one type", (r"has one type for data and statistics",)),
     ("island", (r"^an island: ",)),
+    ("border", (r"^at the border: ",)),
+    ("part of a whole", (r"^part of .*, which is one operator: ",)),
     ("numerics: squares", (r"^a square that is summed", r"sum of squares$")),
     ("numerics: beyond range", (r"^its input may be beyond float16's range",)),
-    ("numerics: index arithmetic", (r"^index arithmetic: ",)),
+    ("numerics: index arithmetic", (r"^index arithmetic: ", r"^positions: ")),
     (
         "numerics: operator",
         (

@@ -58,7 +58,7 @@ LEVELS: Mapping[str, Level] = types.MappingProxyType(
                 name="auto",
                 lists="lifted",
                 policy=functools.partial(
-                    Policy, numerics="static", strict_ranges=True, drop_islands=True, repair_limit=10
+                    Policy, numerics="static", strict_ranges=True, drop_islands="all", repair_limit=10
                 ),
                 tolerances={"float16": 0.02, "bfloat16": 0.05},
                 without_levels=True,
@@ -67,7 +67,11 @@ LEVELS: Mapping[str, Level] = types.MappingProxyType(
             Level(name="O0", lists="none", policy=functools.partial(Policy, copies=True), without_levels=True),
             Level(name="OD", lists="white"),
             Level(name="O1", lists="all", without_levels=True),
-            Level(name="O2", lists="lifted", policy=functools.partial(Policy, low_parameters=True)),
+            Level(
+                name="O2",
+                lists="lifted",
+                policy=functools.partial(Policy, low_parameters=True, drop_islands="quantized"),
+            ),
         )
     }
 )

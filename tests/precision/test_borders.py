@@ -1,0 +1,65 @@
+"""Nodes at the border of lower precision, at level auto: float32 where that saves a cast."""
+
+import pytest
+
+import amp_transpiler as amp
+from tests import support
+from tests.support import array, parse
+
+# name: (outputs, body over h, nodes that are low, casts)
+BODIES = {
+    "its input is cast for an output anyway": (
+        "float[4,4] h, float[4,1] y",
+        "[a] r = Relu (h) [e] y = ReduceSum (r, one)",
+        set(),
+        2,
+    ),
+    "its input is not": ("float[4,1] y", "[a] r = Relu (h) [e] y = ReduceSum (r, one)", {"a"}, 2),
+    "both inputs are float32": (
+        "float[4,4] y",
+        "[e] e = Exp (h) [f] f = Exp (x) [a] r = Add (e, f) [b] y = MatMul (r, w)",
+        {"b"},
+        4,
+    ),
+    "one of two in a row saves nothing by itself": (
+        "float[4,4] h, float[4,1] y",
+        "[a] r = Relu (h) [b] s = Tanh (r) [e] y = ReduceSum (s, one)",
+        {"a", "b"},
+        3,
+    ),
+    "the last of two saves a cast, then the first": (
+        "float[4,4] h, float[4,4] r, float[4,1] y",
+        "[a] r = Relu (h) [b] s = Tanh (r) [e] y = ReduceSum (s, one)",
+        set(),
+        2,
+    ),
+    "a product stays": ("float[4,4] h, float[4,1] y", "[a] r = MatMul (h, w) [e] y = ReduceSum (r, one)", {"a"}, 3),
+    "a low reader wants it": (
+        "float[4,4] h, float[4,4] y, float[4,4] z",
+        "[a] r = Relu (h) [e] y = Exp (r) [b] z = MatMul (r, w)",
+        {"a", "b"},
+        4,
+    ),
+}
+
+
+def convert(name):
+    outputs, body, *_ = BODIES[name]
+    return amp.transpile(
+        parse(f"(float[4,4] x) => ({outputs}) {{ h = MatMul (x, w) {body} }}", opset=18, w=array(4, 4), one=[1]),
+        level="auto",
+        verify=False,
+    )
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_which_nodes_are_low(name):
+    report = convert(name)
+    *_, expected, casts = BODIES[name]
+    assert {node for node in "ab" if support.decisions(report).get(node) == "low"} == expected
+    assert report.casts == casts
+
+
+def test_the_reason_says_so():
+    reasons = support.reasons(convert("its input is cast for an output anyway"))
+    assert reasons["a"] == "at the border: lower precision costs a cast more here"
