@@ -67,7 +67,7 @@ from amp_transpiler.precision.refitting import refitting_note
 from amp_transpiler.precision.training import find_training_step, mark_optimizer, possible_states, with_additions
 from amp_transpiler.targets.kernel_table import is_within
 
-__all__ = ["Conversion", "adds_nothing", "convert", "fitted", "prepare", "prepare_and_convert"]
+__all__ = ["Conversion", "adds_nothing", "convert", "fitted", "plain_copy", "prepare", "prepare_and_convert"]
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +167,20 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         raise OptionError(f"opset {policy.opset} does not do for {source}: {error}") from error
     if not program.is_training:
         _recognise(program, policy)
+
+
+def plain_copy(program: Program) -> Program:
+    """Return a copy of a loaded model in plain form: without functions, constants in one form, every value typed.
+
+    Raises:
+        ModelError: the program is invalid.
+    """
+    plain = program.clone()
+    plain.notes += PassManager([InlineFunctions(), ImportDomains()], typed=False)(plain.model).notes
+    check_forms(plain.model, str(program.source or "the model"))
+    plain.notes += PassManager(_source_passes(plain), typed=False)(plain.model).notes
+    propagate_types(plain.model)
+    return plain
 
 
 def _release_all_but_states(program: Program, policy: Policy, listed: Collection[str]) -> None:

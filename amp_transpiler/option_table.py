@@ -301,6 +301,16 @@ OPTIONS = (
         "scale is a new input and output.",
     ),
     Option(
+        name="optimize",
+        group="decide",
+        flags=("--optimize",),
+        parameter="optimize",
+        text="Let ONNX Runtime's transformers optimizer fuse the model first: attention, normalisation with what is "
+        "added before, activations with their bias. The result is compared with the model as given; if the optimizer "
+        "fails, or changes what is computed, a warning says so and the model is converted without it. Patterns of node "
+        "names then see the fused model's. Not for target `tensorrt`.",
+    ),
+    Option(
         name="inputs",
         group="check",
         flags=("--inputs",),

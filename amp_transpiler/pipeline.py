@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, prepare
+from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.graph.assemble import written_model
 from amp_transpiler.graph.copy_files import copy_model
@@ -42,7 +42,15 @@ from amp_transpiler.systems.choice import (
 from amp_transpiler.systems.program_names import IoTypes, limits_by_output, low_inputs_and_outputs, resolved_lists
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.releases import choose_release, installed_version
+from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.child import start_early
+from amp_transpiler.verification.transformers import (
+    NotOptimized,
+    attentions_to_fuse,
+    check_optimizable,
+    check_optimized,
+    optimized,
+)
 from amp_transpiler.verification.verify import Basis, check_result, check_source, convert_and_compare
 
 __all__ = ["DefaultPlace", "transpile"]
@@ -90,6 +98,7 @@ def transpile(
     state: Mapping[str, str] | None = None,
     master_weights: bool | None = None,
     loss_scaling: bool = False,
+    optimize: bool = False,
 ) -> Report:
     """Convert an fp32 model to mixed precision, check it, and write it.
 
@@ -147,6 +156,10 @@ def transpile(
             vanish. Default: masters wherever parameters become low.
         loss_scaling: Scale the loss of a training step dynamically, so that small float16 gradients do not become zero.
             The scale is a new input and output.
+        optimize: Let ONNX Runtime's transformers optimizer fuse the model first: attention, normalisation with what is
+            added before, activations with their bias. The result is compared with the model as given; if the optimizer
+            fails, or changes what is computed, a warning says so and the model is converted without it. Patterns of
+            node names then see the fused model's. Not for target `tensorrt`.
 
     Returns:
         The report, with the converted program.
@@ -177,39 +190,76 @@ def transpile(
     # A wrong option is told before the model is read.
     chosen = _with_wishes(choose_policy(request), state, master_weights=master_weights, loss_scaling=loss_scaling)
     chosen = dataclasses.replace(chosen, limits=with_limits(chosen.limits, tolerance, mismatch))
-    destination = None if dst is None else pathlib.Path(dst)
-    clock = Clock(progress)
+    if optimize:
+        check_optimizable(chosen)
+    marks = _Marks(keep_io_types, guard, disable_amp, include)
+    job = _Job(src, dst, amp_lists, inputs, marks, verify=verify, optimize=optimize)
+    return _run(job, request, chosen, Clock(progress))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Marks:
+    """What the user says of single inputs, outputs and nodes; see `transpile`."""
+
+    keep_io_types: IoTypes
+    guard: str | Collection[str]
+    disable_amp: str | Collection[str]
+    include: str | Collection[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Job:
+    """The arguments of `transpile` that no policy is made of."""
+
+    src: Any
+    dst: str | os.PathLike[str] | None
+    amp_lists: UserLists | None
+    inputs: Any
+    marks: _Marks
+    verify: bool
+    optimize: bool
+
+
+def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
+    """Convert one model."""
+    destination = None if job.dst is None else pathlib.Path(job.dst)
     with clock.phase("load"):
-        source = _with_its_outputs(load(src))
+        source = _with_its_outputs(load(job.src))
         if destination is not None:
             check_destination(destination, source)
-        if amp_lists is not None:
-            request = dataclasses.replace(request, lists=resolved_lists(amp_lists, source, request.low.name))
+        if job.amp_lists is not None:
+            request = dataclasses.replace(request, lists=resolved_lists(job.amp_lists, source, request.low.name))
             chosen = dataclasses.replace(choose_policy(request), limits=chosen.limits, wishes=chosen.wishes)
         chosen = dataclasses.replace(chosen, limits=limits_by_output(source, chosen.limits))
         given, source = source, _with_algorithms(source, chosen)
         # Verification compares with the source, so it needs a program of its own to work on.
-        program = source.clone() if verify or not isinstance(src, (str, os.PathLike)) else source
-        chosen = _with_program(chosen, program, keep_io_types, guard, disable_amp, include)
+        program = source.clone() if job.verify or not isinstance(job.src, (str, os.PathLike)) else source
+        chosen = chosen if job.optimize else _with_program(chosen, program, job.marks)
         report = describe_source(
             source, destination, chosen, level=request.level_name, system=request.system, asked=request.label
         )
-        report.notes = _first_notes(request, chosen.target, verify=verify and not chosen.copies)
+        report.notes = _first_notes(request, chosen.target, verify=job.verify and not chosen.copies)
     if chosen.copies:
         return _copied(source, chosen, report, destination, clock)
-    if verify:
+    if job.verify or job.optimize:
         start_early()
-    basis: Basis | None = None
+    reference: Reference | None = None
+    if job.optimize:
+        with clock.phase("optimize"):
+            program, reference = _optimized(source, program, report, job)
+            chosen = _with_program(chosen, program, job.marks)
     ranges = RangeFaults(chosen.low, strict=chosen.strict_ranges)
     with clock.phase("prepare"):
         chosen, is_changed = _prepare(program, chosen, ranges, report)
-        needless = None if is_changed else adds_nothing(program, chosen, ranges, report.opset[0])
+        needless = None if is_changed or report.fused else adds_nothing(program, chosen, ranges, report.opset[0])
     if needless is not None:
-        return _left_alone(report, given, needless, None if isinstance(dst, DefaultPlace) else destination, clock)
-    if verify:
+        return _left_alone(report, given, needless, None if isinstance(job.dst, DefaultPlace) else destination, clock)
+    basis: Basis | None = None
+    if job.verify:
         check_source(source, program, clock.phase)
-        compared = convert_and_compare(source, program, chosen, ranges, inputs, report, clock.phase)
-        program, conversion, failure, basis = compared
+        program, conversion, failure, basis = convert_and_compare(
+            source, program, chosen, ranges, job.inputs, report, clock.phase, reference
+        )
     else:
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""
@@ -219,6 +269,24 @@ def transpile(
         raise CheckFailed(failure, report)
     _write(program, destination, _basis_of_file(given, program, basis), report, clock)
     return _timed(report, clock)
+
+
+def _optimized(source: Program, program: Program, report: Report, job: _Job) -> tuple[Program, Reference | None]:
+    """Return the program as ONNX Runtime's optimizer leaves it, or as it is, with a warning, if that failed.
+
+    Returns:
+        The program, and what fp32 computes, if it was compared with that.
+    """
+    plain = plain_copy(program)
+    try:
+        made = optimized(plain)
+        reference = check_optimized(source, plain, made.program, job.inputs) if job.verify else None
+    except NotOptimized as reason:
+        report.warnings = (*report.warnings, f"not optimized: {reason}")
+        return program, None
+    report.fused = made.operators
+    report.notes = (*report.notes, made.note)
+    return made.program, reference
 
 
 def _with_wishes(
@@ -258,8 +326,15 @@ def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Repo
     if program.step is None and not program.is_training and holds_gradients(program.model):
         warnings += (NO_STATE,)
     aided = add_training_aids(program, policy)
-    report.warnings = (*warnings, *aided.warnings)
+    report.warnings = (*report.warnings, *warnings, *aided.warnings)
+    if not report.fused and not report.warnings and (count := attentions_to_fuse(program, policy)):
+        report.notes = (*report.notes, _offer(count))
     return aided.policy, aided.changed
+
+
+def _offer(attentions: int) -> str:
+    what = "1 attention as one operator" if attentions == 1 else f"{attentions} attentions as one operator each"
+    return f"--optimize would write {what}"
 
 
 def _describe(report: Report, program: Program, conversion: Conversion) -> None:
@@ -302,27 +377,20 @@ def _first_notes(request: Request, target: Target, *, verify: bool) -> tuple[str
     return tuple(notes)
 
 
-def _with_program(
-    policy: Policy,
-    program: Program,
-    keep_io_types: IoTypes,
-    guard: str | Collection[str],
-    disable_amp: str | Collection[str],
-    include: str | Collection[str],
-) -> Policy:
+def _with_program(policy: Policy, program: Program, given: _Marks) -> Policy:
     """Mark the user's regions in the program, and return the policy with the program's own facts filled in."""
-    marks = {"guard": guard, "disable_amp": disable_amp, "include": include}
+    marks = {"guard": given.guard, "disable_amp": given.disable_amp, "include": given.include}
     for name, patterns in marks.items():
         if patterns and (policy.low is FLOAT32 or (policy.copies and name == "include")):
             what = "everything becomes float32" if policy.low is FLOAT32 else "nothing is changed"
             raise OptionError(f"{name} has no meaning where {what}: drop it, or choose another dtype, level or preset")
-    for kind, patterns in ((FP16_GUARD, guard), (DISABLE_AMP, disable_amp), (INCLUDE, include)):
+    for kind, patterns in ((FP16_GUARD, given.guard), (DISABLE_AMP, given.disable_amp), (INCLUDE, given.include)):
         for pattern in (patterns,) if isinstance(patterns, str) else patterns:
             mark_region(program, kind, nodes=pattern)
-    low_io = low_inputs_and_outputs(program, keep_io_types, policy.low.name)
+    low_io = low_inputs_and_outputs(program, given.keep_io_types, policy.low.name)
     fitting = fitted(dataclasses.replace(policy, low_io=low_io), program)
     # A guard named for this conversion counts under every system's rules, not under Paddle's alone.
-    return dataclasses.replace(fitting, use_guard=policy.use_guard or bool(guard), included=bool(include))
+    return dataclasses.replace(fitting, use_guard=policy.use_guard or bool(given.guard), included=bool(given.include))
 
 
 def _copied(source: Program, policy: Policy, report: Report, destination: pathlib.Path | None, clock: Clock) -> Report:

@@ -35,6 +35,7 @@ _NO_EFFECT_ON_COPIES = (
     "state",
     "master_weights",
     "loss_scaling",
+    "optimize",
     "inputs",
     "tolerance",
     "mismatch",
@@ -74,6 +75,7 @@ class Options:
     state: list[tuple[str, str]]
     master_weights: bool
     loss_scaling: bool
+    optimize: bool
     inputs: str | None
     tolerance: float | str | None
     mismatch: float | None
@@ -109,6 +111,7 @@ class Options:
             "state": dict(self.state) or None,
             "master_weights": self.master_weights or None,
             "loss_scaling": self.loss_scaling,
+            "optimize": self.optimize,
             "inputs": self.inputs,
             "tolerance": self.tolerance,
             "mismatch": self.mismatch,

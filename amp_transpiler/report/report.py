@@ -133,6 +133,7 @@ class Report:
         checks: the checks that passed, in order, a short phrase each.
         warnings: for the user: results that no limit forbids, but that look wrong.
         notes: for the user: faults of the source, outputs that could not be compared, repairs.
+        fused: operators that ONNX Runtime's optimizer put in -> how many; empty without `optimize`.
         repaired: nodes made float32 because the first result was not accurate enough.
         seconds: wall-clock time of the whole conversion.
         phases: phase -> seconds.
@@ -165,6 +166,7 @@ class Report:
     checks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    fused: dict[str, int] = dataclasses.field(default_factory=dict)
     repaired: tuple[str, ...] = ()
     seconds: float = 0.0
     phases: dict[str, float] = dataclasses.field(default_factory=dict)

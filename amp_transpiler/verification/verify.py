@@ -98,6 +98,7 @@ def convert_and_compare(
     inputs: Inputs | None,
     report: Report,
     phase: Phase,
+    reference: Reference | None = None,
 ) -> tuple[Program, Conversion, str, Basis]:
     """Convert `prepared`, compare the result with `source`, and repair it as often as the policy allows.
 
@@ -109,6 +110,7 @@ def convert_and_compare(
         inputs: data to compare on; None for made-up inputs.
         report: gets outputs, verdict and notes.
         phase: times a block.
+        reference: what `source` computes, if it is known already.
 
     Returns:
         The converted program, the record of its conversion, why it is not good enough (empty if it is), and what its
@@ -117,10 +119,10 @@ def convert_and_compare(
     program = prepared.clone()
     with phase("convert"):
         conversion = convert(program, policy, ranges)
-    reference: Reference | None = None
     try:
         with phase("run fp32"):
-            reference = make_reference(source, _stand_in(source, prepared, policy), inputs, prepared.step)
+            if reference is None:
+                reference = make_reference(source, _stand_in(source, prepared, policy), inputs, prepared.step)
             if prepared.widened:
                 reference = dataclasses.replace(reference, name="the source")
             report.notes = (*report.notes, *_reference_note(reference, source, prepared, policy))

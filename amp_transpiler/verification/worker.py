@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_LARGEST = 1_900_000_000  # bytes in one file; a protobuf message ends at 2 GiB
 _WATCH_SECONDS = 1.0
 _KILL_ME_FIRST = "500"  # of 1000: if memory runs out, the child dies and the parent tells
 
@@ -71,6 +72,25 @@ class _Sessions:
             return str(places.CPUPlace()), None
         problem = cuda.cuda_problem(0)
         return str(places.CPUPlace() if problem else places.CUDAPlace(0)), problem
+
+    def optimize(self, source: str, destination: str, model_type: str, heads: int, width: int) -> None:
+        """Run ONNX Runtime's transformers optimizer on a file.
+
+        A mask stays the mask that it is: the optimizer's default for BERT takes the number of its ones for the length
+        of the text, which is wrong for padding on the left. ONNX Runtime's own optimizations are left to the session.
+        """
+        from onnxruntime.transformers.fusion_options import AttentionMaskFormat, FusionOptions
+        from onnxruntime.transformers.optimizer import optimize_model
+
+        options = FusionOptions(model_type)
+        options.attention_mask_format = AttentionMaskFormat.AttentionMask
+        for name in ("enable_nhwc_conv", "enable_group_norm", "enable_skip_group_norm", "enable_bias_splitgelu"):
+            setattr(options, name, False)  # for one provider alone, so that nothing could be compared
+        optimized = optimize_model(
+            source, model_type=model_type, num_heads=heads, hidden_size=width, optimization_options=options, opt_level=0
+        )
+        large = sum(file.stat().st_size for file in pathlib.Path(source).parent.iterdir()) > _LARGEST
+        optimized.save_model_to_file(destination, use_external_data_format=large)
 
     def die(self, name: str) -> None:
         """End by a signal; for tests."""

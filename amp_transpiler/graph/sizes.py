@@ -1,0 +1,481 @@
+"""Sizes of tensors as numbers and symbols, by dataflow: which dimensions of two values are surely the same.
+
+ONNX's shape inference gives up where a size is computed by more than a few operators, as exporters write them. Here
+every dimension has a value: a number, a name that the model gives, or a symbol of its own. Two dimensions with the same
+value are the same in every run. An open size that meets a named one in an element-wise operator is taken for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.ops.names import is_standard
+
+__all__ = ["Dim", "Sizes"]
+
+Dim = int | str
+Dims = tuple[Dim, ...]
+
+_SMALL = 64  # elements of a constant that takes part in a computation of sizes
+_MOST = 1 << 62  # ends of slices at or above stand for "to the end"
+
+
+class Sizes:
+    """The sizes of the values of a graph, worked out when it is made.
+
+    Args:
+        graph: the graph; its bodies are not looked into.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._shapes: dict[ir.Value, Dims | None] = {}
+        self._contents: dict[ir.Value, Dims] = {}
+        self._fresh = itertools.count()
+        for value in (*graph.inputs, *graph.initializers.values()):
+            self._shapes[value] = self._declared(value)
+        for node in graph:
+            self._work_out(node)
+
+    def shape(self, value: ir.Value | None) -> Dims | None:
+        """Return the dimensions of a value; None if not even their number is known."""
+        if value is None:
+            return None
+        if value not in self._shapes:  # a value of an enclosing graph
+            self._shapes[value] = self._declared(value)
+        return self._shapes[value]
+
+    def content(self, value: ir.Value | None) -> Dims | None:
+        """Return the elements of a value that holds sizes; None if it does not, or they are not known."""
+        if value is None:
+            return None
+        if value not in self._contents:
+            array = constant_array(value)
+            if array is None or array.dtype.kind not in "iu" or array.size > _SMALL or array.ndim > 1:
+                return None
+            self._contents[value] = tuple(int(size) for size in array.reshape(-1))
+        return self._contents[value]
+
+    def _symbol(self) -> str:
+        return f"?{next(self._fresh)}"
+
+    def _declared(self, value: ir.Value) -> Dims | None:
+        if value.shape is None:
+            return None
+        return tuple(
+            dim if isinstance(dim, int) and dim >= 0 else str(getattr(dim, "value", None) or self._symbol())
+            for dim in value.shape
+        )
+
+    def _work_out(self, node: ir.Node) -> None:
+        if is_standard(node) and (content := _content(self, node)) is not None:
+            self._contents[node.outputs[0]] = content
+        rule = _SHAPES.get(node.op_type) if is_standard(node) else None
+        found = None if rule is None else rule(self, node)
+        for index, value in enumerate(node.outputs):
+            computed = None if found is None or index >= len(found) else found[index]
+            self._shapes[value] = self._merged(computed, self._declared(value))
+
+    def _merged(self, computed: Dims | None, declared: Dims | None) -> Dims | None:
+        """Prefer numbers, then names, then what was worked out."""
+        if computed is None or declared is None or len(computed) != len(declared):
+            return computed if declared is None else declared
+        return tuple(_stronger(a, b) for a, b in zip(computed, declared, strict=True))
+
+    def broadcast(self, shapes: Sequence[Dims | None]) -> Dims | None:
+        """Return the shape of an element-wise operator's result."""
+        if any(shape is None for shape in shapes):
+            return None
+        known = [shape for shape in shapes if shape is not None]
+        rank = max(len(shape) for shape in known)
+        columns = zip(*((1,) * (rank - len(shape)) + shape for shape in known), strict=True)
+        return tuple(self._joined(column) for column in columns)
+
+    def _joined(self, column: Sequence[Dim]) -> Dim:
+        others = [dim for dim in column if dim != 1]
+        if not others:
+            return 1
+        best = others[0]
+        for dim in others[1:]:
+            best = _stronger(best, dim)
+        return best
+
+    def fresh(self, count: int) -> Dims:
+        """Return symbols of their own."""
+        return tuple(self._symbol() for _ in range(count))
+
+
+def _stronger(a: Dim, b: Dim) -> Dim:
+    """Choose between two statements about the same dimension."""
+    return b if _rank_of(b) < _rank_of(a) else a
+
+
+def _rank_of(dim: Dim) -> int:
+    return 0 if isinstance(dim, int) else 2 if dim.startswith("?") else 1
+
+
+# ---- contents: vectors and scalars of sizes ----
+
+
+def _content(sizes: Sizes, node: ir.Node) -> Dims | None:
+    rule = _CONTENTS.get(node.op_type)
+    return None if rule is None else rule(sizes, node)
+
+
+def _shape_content(sizes: Sizes, node: ir.Node) -> Dims | None:
+    shape = sizes.shape(node.inputs[0])
+    if shape is None:
+        return None
+    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", len(shape))
+    return shape[start:end]
+
+
+def _gather_content(sizes: Sizes, node: ir.Node) -> Dims | None:
+    data, indices = sizes.content(node.inputs[0]), sizes.content(node.inputs[1])
+    if data is None or indices is None or not all(isinstance(i, int) and -len(data) <= i < len(data) for i in indices):
+        return None
+    return tuple(data[int(index)] for index in indices)
+
+
+def _slice_content(sizes: Sizes, node: ir.Node) -> Dims | None:
+    parts = [sizes.content(value) for value in node.inputs]
+    if any(part is None or len(part) == 0 for part in parts) or len(parts) < 3:
+        return None
+    data, *bounds = (part for part in parts if part is not None)
+    if len(bounds[0]) != 1 or not all(isinstance(bound[0], int) for bound in bounds):
+        return None
+    start, end = int(bounds[0][0]), int(bounds[1][0])
+    step = int(bounds[3][0]) if len(bounds) > 3 else 1
+    return data[start : None if end >= _MOST else end : step]
+
+
+def _concat_content(sizes: Sizes, node: ir.Node) -> Dims | None:
+    parts = [sizes.content(value) for value in node.inputs]
+    return None if any(part is None for part in parts) else sum((part for part in parts if part is not None), ())
+
+
+def _same_content(sizes: Sizes, node: ir.Node) -> Dims | None:
+    if node.op_type == "Cast" and node.attributes.get_int("to", 0) not in (ir.DataType.INT64, ir.DataType.INT32):
+        return None
+    return sizes.content(node.inputs[0])
+
+
+def _aligned(parts: Sequence[Dims | None]) -> list[tuple[Dim, ...]] | None:
+    """Return what meets in an element-wise operator on vectors, of which some may have one element."""
+    known = [part for part in parts if part is not None]
+    length = max((len(part) for part in known), default=0)
+    if len(known) < len(parts) or any(len(part) not in (1, length) for part in known):
+        return None
+    return list(zip(*(part * length if len(part) == 1 else part for part in known), strict=True))
+
+
+def _arithmetic(operate: Callable[[int, int], int | None]) -> Callable[[Sizes, ir.Node], Dims | None]:
+    def rule(sizes: Sizes, node: ir.Node) -> Dims | None:
+        pairs = _aligned([sizes.content(value) for value in node.inputs])
+        if pairs is None or not all(isinstance(dim, int) for pair in pairs for dim in pair):
+            return None
+        found = [operate(int(a), int(b)) for a, b in pairs]
+        return None if None in found else tuple(dim for dim in found if dim is not None)
+
+    return rule
+
+
+def _equal_content(sizes: Sizes, node: ir.Node) -> Dims | None:
+    """Return 1 for equal sizes; the size of a tensor is never one of the negative numbers that mark it."""
+    pairs = _aligned([sizes.content(value) for value in node.inputs])
+    if pairs is None or not all(a == b or _differ(a, b) for a, b in pairs):
+        return None
+    return tuple(int(a == b) for a, b in pairs)
+
+
+def _differ(a: Dim, b: Dim) -> bool:
+    numbers = [dim for dim in (a, b) if isinstance(dim, int)]
+    return len(numbers) == 2 or (len(numbers) == 1 and numbers[0] < 0)
+
+
+def _chosen_content(sizes: Sizes, node: ir.Node) -> Dims | None:
+    rows = _aligned([sizes.content(value) for value in node.inputs])
+    if rows is None or not all(row[0] in (0, 1) for row in rows):
+        return None
+    return tuple(yes if condition else no for condition, yes, no in rows)
+
+
+def _filled_content(sizes: Sizes, node: ir.Node) -> Dims | None:
+    shape, attribute = sizes.content(node.inputs[0]), node.attributes.get("value")
+    if shape is None or len(shape) != 1 or not isinstance(shape[0], int) or shape[0] > _SMALL or attribute is None:
+        return None
+    array = attribute.as_tensor().numpy()
+    return (int(array.reshape(())),) * shape[0] if array.dtype.kind in "iu" and array.size == 1 else None
+
+
+_CONTENTS: Mapping[str, Callable[[Sizes, ir.Node], Dims | None]] = {
+    "Shape": _shape_content,
+    "Gather": _gather_content,
+    "Slice": _slice_content,
+    "Concat": _concat_content,
+    "Cast": _same_content,
+    "Identity": _same_content,
+    "Reshape": _same_content,
+    "Squeeze": _same_content,
+    "Unsqueeze": _same_content,
+    "Equal": _equal_content,
+    "Where": _chosen_content,
+    "ConstantOfShape": _filled_content,
+    "Add": _arithmetic(lambda a, b: a + b),
+    "Sub": _arithmetic(lambda a, b: a - b),
+    "Mul": _arithmetic(lambda a, b: a * b),
+    "Div": _arithmetic(lambda a, b: a // b if b > 0 and a >= 0 else None),
+}
+
+# ---- shapes ----
+
+Shapes = Sequence[Dims | None]
+
+
+def _elementwise(sizes: Sizes, node: ir.Node) -> Shapes:
+    return [sizes.broadcast([sizes.shape(value) for value in node.inputs if value is not None])]
+
+
+def _same(sizes: Sizes, node: ir.Node) -> Shapes:
+    return [sizes.shape(node.inputs[0])]
+
+
+def _matmul(sizes: Sizes, node: ir.Node) -> Shapes:
+    a, b = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[1])
+    if a is None or b is None or len(a) < 2 or len(b) < 2:
+        return [None]
+    batch = sizes.broadcast([a[:-2], b[:-2]])
+    return [None if batch is None else (*batch, a[-2], b[-1])]
+
+
+def _gemm(sizes: Sizes, node: ir.Node) -> Shapes:
+    a, b = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[1])
+    if a is None or b is None or len(a) != 2 or len(b) != 2:
+        return [None]
+    turned_a, turned_b = node.attributes.get_int("transA", 0), node.attributes.get_int("transB", 0)
+    return [(a[1] if turned_a else a[0], b[0] if turned_b else b[1])]
+
+
+def _conv(sizes: Sizes, node: ir.Node) -> Shapes:
+    data, kernel = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[1])
+    if data is None or kernel is None:
+        return [None]
+    return [(data[0], kernel[0], *sizes.fresh(len(data) - 2))]
+
+
+def _transpose(sizes: Sizes, node: ir.Node) -> Shapes:
+    shape = sizes.shape(node.inputs[0])
+    if shape is None:
+        return [None]
+    order = node.attributes.get_ints("perm", tuple(reversed(range(len(shape)))))
+    return [tuple(shape[axis] for axis in order)]
+
+
+def _reshape(sizes: Sizes, node: ir.Node) -> Shapes:
+    old, wanted = sizes.shape(node.inputs[0]), sizes.content(node.inputs[1])
+    if wanted is None:
+        count = sizes.shape(node.inputs[1])
+        known = count is not None and len(count) == 1 and isinstance(count[0], int)
+        return [sizes.fresh(int(count[0])) if known and count is not None else None]
+    copies = not node.attributes.get_int("allowzero", 0)
+    new: list[Dim] = []
+    for index, dim in enumerate(wanted):
+        is_copy = dim == 0 and copies and old is not None and index < len(old)
+        new.append(old[index] if is_copy and old is not None else dim)
+    if -1 in new:
+        new[new.index(-1)] = _the_rest(old, [dim for dim in new if dim != -1]) or sizes.fresh(1)[0]
+    return [tuple(new)]
+
+
+def _the_rest(old: Dims | None, others: list[Dim]) -> Dim | None:
+    """Return the dimension that is left of `old` without `others`; None if that is not one number or name."""
+    if old is None:
+        return None
+    left = list(old)
+    for dim in [dim for dim in others if isinstance(dim, str)]:
+        if dim not in left:
+            return None
+        left.remove(dim)
+    names = [dim for dim in left if isinstance(dim, str)]
+    have = int(np.prod([dim for dim in left if isinstance(dim, int)], dtype=np.int64))
+    taken = int(np.prod([dim for dim in others if isinstance(dim, int)], dtype=np.int64))
+    if taken == 0 or have % taken:
+        return None
+    if not names:
+        return have // taken
+    return names[0] if len(names) == 1 and have == taken else None
+
+
+def _expand(sizes: Sizes, node: ir.Node) -> Shapes:
+    old, wanted = sizes.shape(node.inputs[0]), sizes.content(node.inputs[1])
+    if old is None and wanted is not None:
+        return [tuple(sizes.fresh(1)[0] if dim == 1 else dim for dim in wanted)]
+    return [sizes.broadcast([old, wanted])]
+
+
+def _range(sizes: Sizes, node: ir.Node) -> Shapes:
+    start, limit, delta = (sizes.content(value) for value in node.inputs)
+    return [limit if start == (0,) and delta == (1,) and limit is not None else sizes.fresh(1)]
+
+
+def _flatten(sizes: Sizes, node: ir.Node) -> Shapes:
+    shape = sizes.shape(node.inputs[0])
+    axis = node.attributes.get_int("axis", 1)
+    if shape is None:
+        return [sizes.fresh(2)]
+    axis = axis % len(shape) if axis < 0 else axis
+    return [(_count(sizes, shape[:axis]), _count(sizes, shape[axis:]))]
+
+
+def _count(sizes: Sizes, dims: Dims) -> Dim:
+    others = [dim for dim in dims if dim != 1]
+    if all(isinstance(dim, int) for dim in others):
+        return int(np.prod([int(dim) for dim in others], dtype=np.int64))
+    return others[0] if len(others) == 1 else sizes.fresh(1)[0]
+
+
+def _axes(sizes: Sizes, node: ir.Node, rank: int) -> list[int] | None:
+    given = node.attributes.get_ints("axes", None)
+    if given is None and len(node.inputs) > 1:
+        content = sizes.content(node.inputs[1])
+        given = None if content is None else [int(axis) for axis in content if isinstance(axis, int)]
+    return None if given is None else [int(axis) % rank for axis in given]
+
+
+def _unsqueeze(sizes: Sizes, node: ir.Node) -> Shapes:
+    shape = sizes.shape(node.inputs[0])
+    count = node.attributes.get_ints("axes", None) or sizes.content(node.inputs[1] if len(node.inputs) > 1 else None)
+    if shape is None or count is None:
+        return [None]
+    rank = len(shape) + len(count)
+    axes = _axes(sizes, node, rank) or []
+    rest = iter(shape)
+    return [tuple(1 if axis in axes else next(rest) for axis in range(rank))]
+
+
+def _squeeze(sizes: Sizes, node: ir.Node) -> Shapes:
+    shape = sizes.shape(node.inputs[0])
+    axes = None if shape is None else _axes(sizes, node, max(1, len(shape)))
+    if shape is None or axes is None:
+        return [None]
+    return [tuple(dim for axis, dim in enumerate(shape) if axis not in axes)]
+
+
+def _gather(sizes: Sizes, node: ir.Node) -> Shapes:
+    data, indices = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[1])
+    if data is None or indices is None or not data:
+        return [None]
+    axis = node.attributes.get_int("axis", 0) % len(data)
+    return [(*data[:axis], *indices, *data[axis + 1 :])]
+
+
+def _concat(sizes: Sizes, node: ir.Node) -> Shapes:
+    shapes = [sizes.shape(value) for value in node.inputs]
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes) or not known[0]:
+        return [None]
+    axis = node.attributes.get_int("axis", 0) % len(known[0])
+    joined = [shape[axis] for shape in known]
+    numbers = [dim for dim in joined if isinstance(dim, int)]
+    total = sum(numbers) if len(numbers) == len(joined) else sizes.fresh(1)[0]
+    return [tuple(total if index == axis else dim for index, dim in enumerate(known[0]))]
+
+
+def _split(sizes: Sizes, node: ir.Node) -> Shapes:
+    shape = sizes.shape(node.inputs[0])
+    if not shape:
+        return [None] * len(node.outputs)
+    axis, count = node.attributes.get_int("axis", 0) % len(shape), len(node.outputs)
+    parts = sizes.content(node.inputs[1] if len(node.inputs) > 1 else None)
+    whole = shape[axis]
+    if parts is None and isinstance(whole, int) and whole % count == 0:
+        parts = (whole // count,) * count
+    parts = parts if parts is not None and len(parts) == count else sizes.fresh(count)
+    return [tuple(part if index == axis else dim for index, dim in enumerate(shape)) for part in parts]
+
+
+def _slice(sizes: Sizes, node: ir.Node) -> Shapes:
+    shape = sizes.shape(node.inputs[0])
+    bounds = [sizes.content(value) for value in node.inputs[1:5]]
+    if shape is None:
+        return [None]
+    if len(bounds) < 3 or bounds[2] is None or not all(isinstance(axis, int) for axis in bounds[2]):
+        return [sizes.fresh(len(shape))]
+    new = list(shape)
+    for index, axis in enumerate(int(axis) % len(shape) for axis in bounds[2]):
+        start, end = (None if part is None else part[index] for part in bounds[:2])
+        step = 1 if len(bounds) < 4 else None if bounds[3] is None else bounds[3][index]
+        new[axis] = _length(shape[axis], start, end, step) or sizes.fresh(1)[0]
+    return [tuple(new)]
+
+
+def _length(whole: Dim, start: Dim | None, end: Dim | None, step: Dim | None) -> Dim | None:
+    if step != 1 or not isinstance(start, int):
+        return None
+    if start == 0 and (end == whole or (isinstance(end, int) and end >= _MOST)):
+        return whole
+    if isinstance(whole, int) and isinstance(end, int):
+        return len(range(whole)[start : min(end, whole)])
+    return end if start == 0 and isinstance(end, str) and isinstance(whole, int) else None
+
+
+def _reduce(sizes: Sizes, node: ir.Node) -> Shapes:
+    shape = sizes.shape(node.inputs[0])
+    axes = None if shape is None else _axes(sizes, node, max(1, len(shape)))
+    if shape is None or axes is None:
+        return [None]
+    keeps = node.attributes.get_int("keepdims", 1)
+    return [tuple(1 if axis in axes else dim for axis, dim in enumerate(shape) if keeps or axis not in axes)]
+
+
+def _shape_of_shape(sizes: Sizes, node: ir.Node) -> Shapes:
+    content = sizes.content(node.outputs[0])
+    return [None if content is None else (len(content),)]
+
+
+def _filled(sizes: Sizes, node: ir.Node) -> Shapes:
+    return [sizes.content(node.inputs[0])]
+
+
+def _constant(_: Sizes, node: ir.Node) -> Shapes:
+    array = constant_array(node.outputs[0])
+    return [None if array is None else tuple(array.shape)]
+
+
+_SHAPES: Mapping[str, Callable[[Sizes, ir.Node], Shapes]] = {
+    **dict.fromkeys(
+        ("Add", "Sub", "Mul", "Div", "Pow", "Where", "And", "Or", "Equal", "Less", "Greater"), _elementwise
+    ),
+    **dict.fromkeys(("LessOrEqual", "GreaterOrEqual", "Min", "Max"), _elementwise),
+    **dict.fromkeys(
+        ("Cast", "Identity", "Softmax", "LayerNormalization", "Erf", "Tanh", "Gelu", "Relu", "Sqrt"), _same
+    ),
+    **dict.fromkeys(("Sigmoid", "Neg", "Not", "IsNaN", "Dropout", "Clip", "Exp", "Sin", "Cos", "Reciprocal"), _same),
+    **dict.fromkeys(
+        ("InstanceNormalization", "Abs", "Log", "Floor", "LeakyRelu", "HardSwish", "RMSNormalization"), _same
+    ),
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "Conv": _conv,
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "Range": _range,
+    "Flatten": _flatten,
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Gather": _gather,
+    "Concat": _concat,
+    "Split": _split,
+    "Slice": _slice,
+    "ReduceMean": _reduce,
+    "ReduceSum": _reduce,
+    "ReduceMax": _reduce,
+    "Shape": _shape_of_shape,
+    "ConstantOfShape": _filled,
+    "Constant": _constant,
+}

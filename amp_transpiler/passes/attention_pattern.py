@@ -1,0 +1,450 @@
+"""Attention as exporters write it: found by what is computed, not by one exporter's order of operators."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.graph.regions import region_of
+from amp_transpiler.graph.sizes import Dim, Sizes
+from amp_transpiler.ops.names import is_standard
+
+__all__ = ["Found", "Mask", "Projection", "find_attention", "projection"]
+
+_HEADS_FIRST = (0, 2, 1, 3)
+_KEYS_TURNED = (0, 2, 3, 1)
+_LAST_TWO = (0, 1, 3, 2)
+_MASKED = -1e3  # a constant at or below takes the place of a score that does not count
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mask:
+    """A summand of the scores.
+
+    Attributes:
+        value: what is added; where `allowed` is set, the condition of which it is made.
+        allowed: whether `value` holds truths: True where a score counts (or False, where `inverted`).
+        inverted: truths mean the opposite.
+        filler: with truths, what is added where a score does not count.
+    """
+
+    value: ir.Value
+    allowed: bool = False
+    inverted: bool = False
+    filler: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """One attention.
+
+    Attributes:
+        query: of shape [batch, queries, heads * size].
+        key: of shape [batch, keys, heads * size].
+        value: of shape [batch, keys, heads * size of a value].
+        heads: how many.
+        width: of all heads of the query together.
+        scale: the factor of the products of queries and keys.
+        masks: what is added to them.
+        guarded: rows without any score that counts give 0 instead of NaN.
+        result: the Transpose whose output is [batch, queries, heads, size of a value].
+        queries: the size of the query's axis 1.
+        keys: the size of the key's axis 1.
+    """
+
+    query: ir.Value
+    key: ir.Value
+    value: ir.Value
+    heads: int
+    width: int
+    scale: float
+    masks: tuple[Mask, ...]
+    guarded: bool
+    result: ir.Node
+    queries: Dim
+    keys: Dim
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Projection:
+    """A value that is `source @ weight[:, start:stop] + bias[start:stop]`, with constants.
+
+    Attributes:
+        source: of rank 3.
+        weight: of rank 2.
+        bias: None without one.
+        start, stop: columns.
+    """
+
+    source: ir.Value
+    weight: ir.Value
+    bias: ir.Value | None
+    start: int
+    stop: int
+
+
+def find_attention(softmax: ir.Node, sizes: Sizes) -> Found | None:
+    """Return the attention around a Softmax; None if it is none, or of a form that is not known."""
+    scores, graph = softmax.inputs[0], softmax.graph
+    if scores is None or graph is None or not _is_last_axis(softmax, sizes):
+        return None
+    weights, guarded = _guarded(softmax.outputs[0])
+    if weights is None or len(weights.uses()) != 1 or weights.is_graph_output():
+        return None
+    mix = next(iter(weights.uses())).node
+    if not _is(mix, "MatMul") or mix.inputs[0] is not weights:
+        return None
+    result = _turned_result(mix.outputs[0], sizes)
+    product, masks, scale = _scores(scores)
+    if result is None or product is None:
+        return None
+    query, query_scale = _split_heads(product.inputs[0], sizes)
+    key, key_scale = _split_keys(product.inputs[1], sizes)
+    value, value_scale = _split_heads(mix.inputs[1], sizes)
+    if query is None or key is None or value is None or value_scale != 1.0:
+        return None
+    if (query.heads, query.size) != (key.heads, key.size) or value.heads != query.heads or value.rows != key.rows:
+        return None
+    nodes = (softmax, mix, result, product)
+    if any(node.graph is not graph or region_of(node) != region_of(softmax) for node in nodes):
+        return None
+    scale *= query_scale * key_scale
+    return Found(
+        query=query.whole,
+        key=key.whole,
+        value=value.whole,
+        heads=query.heads,
+        width=query.heads * query.size,
+        scale=scale,
+        masks=masks,
+        guarded=guarded,
+        result=result,
+        queries=query.rows,
+        keys=key.rows,
+    )
+
+
+# ---- values and nodes ----
+
+
+def _is(node: ir.Node | None, op_type: str) -> bool:
+    return node is not None and node.op_type == op_type and is_standard(node)
+
+
+def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    node = None if value is None else value.producer()
+    return node if _is(node, op_type) else None
+
+
+def _only_reader(value: ir.Value) -> ir.Node | None:
+    uses = list(value.uses())
+    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def _turns(node: ir.Node | None, order: tuple[int, ...]) -> bool:
+    return node is not None and _is(node, "Transpose") and tuple(node.attributes.get_ints("perm", ())) == order
+
+
+def _number(value: ir.Value | None) -> float | None:
+    """Return the only element of a constant."""
+    array = constant_array(value)
+    return float(array.reshape(())) if array is not None and array.size == 1 and array.dtype.kind == "f" else None
+
+
+def _without_scale(value: ir.Value | None) -> tuple[ir.Value | None, float]:
+    """Look through products with one number; return what is scaled, and the factor."""
+    factor = 1.0
+    while value is not None and (node := value.producer()) is not None and is_standard(node):
+        if node.op_type not in ("Mul", "Div"):
+            break
+        left, right = node.inputs
+        if (number := _number(right)) is not None and number:
+            factor, value = (factor * number if node.op_type == "Mul" else factor / number), left
+        elif node.op_type == "Mul" and (number := _number(left)) is not None and number:
+            factor, value = factor * number, right
+        else:
+            break
+    return value, factor
+
+
+def _is_last_axis(softmax: ir.Node, sizes: Sizes) -> bool:
+    axis, shape = softmax.attributes.get_int("axis", -1), sizes.shape(softmax.inputs[0])
+    return axis in (-1, 3) and (shape is None or len(shape) == 4)
+
+
+def _guarded(weights: ir.Value) -> tuple[ir.Value | None, bool]:
+    """Return the attention weights behind `Where(IsNaN(w), 0, w)`, and whether that is there."""
+    readers = [use.node for use in weights.uses()]
+    test = next((node for node in readers if _is(node, "IsNaN")), None)
+    if test is None:
+        return weights, False
+    choice = _only_reader(test.outputs[0])
+    if choice is None or not _is(choice, "Where") or len(readers) != 2 or weights.is_graph_output():
+        return None, False
+    fits = choice.inputs[0] is test.outputs[0] and choice.inputs[2] is weights and _number(choice.inputs[1]) == 0.0
+    return (choice.outputs[0], True) if fits and choice in readers else (None, False)
+
+
+def _turned_result(value: ir.Value, sizes: Sizes) -> ir.Node | None:
+    """Return the Transpose [batch, rows, heads, size] of a value; those who only ask for its shape do not count."""
+    readers = [use.node for use in value.uses() if use.node.op_type != "Shape"]
+    if len(readers) != 1 or value.is_graph_output():
+        return None
+    if _keeps_shape(readers[0], sizes):
+        return _turned_result(readers[0].outputs[0], sizes)
+    return readers[0] if _turns(readers[0], _HEADS_FIRST) else None
+
+
+def _keeps_shape(node: ir.Node | None, sizes: Sizes) -> bool:
+    """Whether a Reshape or Expand gives what it takes."""
+    if node is None or not is_standard(node) or node.op_type not in ("Reshape", "Expand"):
+        return False
+    before = sizes.shape(node.inputs[0])
+    return before is not None and before == sizes.shape(node.outputs[0])
+
+
+def _plain(value: ir.Value | None, sizes: Sizes) -> tuple[ir.Value | None, float]:
+    """Look through products with one number and Reshapes that change nothing; return what is scaled, and the factor."""
+    value, factor = _without_scale(value)
+    while value is not None and _keeps_shape(node := value.producer(), sizes):
+        assert node is not None, "it keeps a shape"
+        value, further = _without_scale(node.inputs[0])
+        factor *= further
+    return value, factor
+
+
+# ---- scores ----
+
+
+def _scores(value: ir.Value) -> tuple[ir.Node | None, tuple[Mask, ...], float]:
+    """Return the product of queries and keys, the masks, and the factor of the product."""
+    masks: list[Mask] = []
+    current: ir.Value | None = value
+    while current is not None and (node := current.producer()) is not None and len(current.uses()) == 1:
+        if _is(node, "Where"):
+            current, mask = _chosen(node)
+        elif _is(node, "Add"):
+            current, mask = _summand(node)
+        else:
+            break
+        if mask is None:
+            return None, (), 1.0
+        masks.append(mask)
+    product, scale = _without_scale(current)
+    found = _producer(product, "MatMul")
+    return (found, tuple(masks), scale) if found is not None else (None, (), 1.0)
+
+
+def _chosen(node: ir.Node) -> tuple[ir.Value | None, Mask | None]:
+    """Read `Where(condition, scores, very small)`, or the other way round."""
+    condition, yes, no = node.inputs
+    if condition is not None and (filler := _number(no)) is not None and filler <= _MASKED:
+        return yes, Mask(condition, allowed=True, filler=filler)
+    if condition is not None and (filler := _number(yes)) is not None and filler <= _MASKED:
+        return no, Mask(condition, allowed=True, inverted=True, filler=filler)
+    return None, None
+
+
+def _summand(node: ir.Node) -> tuple[ir.Value | None, Mask | None]:
+    """Read `Add(scores, mask)`, in either order."""
+    left, right = node.inputs
+    for scores, other in ((left, right), (right, left)):
+        if other is not None and _leads_to_product(scores):
+            return scores, _as_truths(other)
+    return None, None
+
+
+def _leads_to_product(value: ir.Value | None) -> bool:
+    for _ in range(4):
+        value, _factor = _without_scale(value)
+        node = None if value is None else value.producer()
+        if node is None or not is_standard(node):
+            return False
+        if node.op_type == "MatMul":
+            return True
+        if node.op_type == "Add":
+            return any(_leads_to_product(part) for part in node.inputs)
+        if node.op_type != "Where":
+            return False
+        value = node.inputs[1] if _number(node.inputs[2]) is not None else node.inputs[2]
+    return False
+
+
+def _as_truths(value: ir.Value) -> Mask:
+    """Read `Where(condition, 0, very small)` as a condition; anything else as a summand."""
+    node = _producer(value, "Where")
+    condition = None if node is None else node.inputs[0]
+    if node is None or condition is None:
+        return Mask(value)
+    yes, no = _number(node.inputs[1]), _number(node.inputs[2])
+    if yes == 0.0 and no is not None and no <= _MASKED:
+        return Mask(condition, allowed=True, filler=no)
+    if no == 0.0 and yes is not None and yes <= _MASKED:
+        return Mask(condition, allowed=True, inverted=True, filler=yes)
+    return Mask(value)
+
+
+# ---- heads ----
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Heads:
+    """A value [batch, rows, heads * size] that is split into heads."""
+
+    whole: ir.Value
+    heads: int
+    size: int
+    rows: Dim
+
+
+def _split_heads(value: ir.Value | None, sizes: Sizes) -> tuple[_Heads | None, float]:
+    """Return what becomes [batch, heads, rows, size], and a factor on the way."""
+    value, outer = _plain(value, sizes)
+    turned = _producer(value, "Transpose")
+    if turned is None or not _turns(turned, _HEADS_FIRST):
+        return None, 1.0
+    return _heads_of(turned.inputs[0], sizes, outer)
+
+
+def _split_keys(value: ir.Value | None, sizes: Sizes) -> tuple[_Heads | None, float]:
+    """Return what becomes [batch, heads, size, rows], and a factor on the way."""
+    value, outer = _plain(value, sizes)
+    turned = _producer(value, "Transpose")
+    if turned is not None and _turns(turned, _KEYS_TURNED):
+        return _heads_of(turned.inputs[0], sizes, outer)
+    if turned is not None and _turns(turned, _LAST_TWO):
+        heads, inner = _split_heads(turned.inputs[0], sizes)
+    else:
+        heads, inner = _split_heads(_behind_flat_transpose(value, sizes), sizes)
+    return heads, outer * inner
+
+
+def _behind_flat_transpose(value: ir.Value | None, sizes: Sizes) -> ir.Value | None:
+    """Look through a Transpose of the last two axes that is done in three dimensions."""
+    back = _producer(value, "Reshape")
+    turned = None if back is None else _producer(back.inputs[0], "Transpose")
+    flat = None if turned is None or not _turns(turned, (0, 2, 1)) else _producer(turned.inputs[0], "Reshape")
+    if back is None or flat is None:
+        return None
+    first, inside, last = sizes.shape(flat.inputs[0]), sizes.shape(flat.outputs[0]), sizes.shape(back.outputs[0])
+    if first is None or inside is None or last is None or (len(first), len(inside), len(last)) != (4, 3, 4):
+        return None
+    straight = inside[1:] == first[2:] and last == (first[0], first[1], first[3], first[2])
+    return flat.inputs[0] if straight else None
+
+
+def _heads_of(value: ir.Value | None, sizes: Sizes, factor: float) -> tuple[_Heads | None, float]:
+    value, inner = _plain(value, sizes)
+    split = _producer(value, "Reshape")
+    whole = None if split is None else split.inputs[0]
+    whole, before = _plain(whole, sizes)
+    old, new = sizes.shape(whole), sizes.shape(value)
+    if whole is None or old is None or new is None or len(old) != 3 or len(new) != 4:
+        return None, 1.0
+    heads, size = new[2:]
+    if not isinstance(heads, int) or not isinstance(size, int) or heads * size != old[2]:
+        return None, 1.0
+    if new[0] != old[0] and new[1] != old[1]:  # one of the two tells, by the number of elements
+        return None, 1.0
+    return _Heads(whole, heads, size, old[1]), factor * inner * before
+
+
+# ---- projections ----
+
+
+def projection(value: ir.Value, sizes: Sizes) -> Projection | None:
+    """Return how a value is a product with constants, if it is one."""
+    part = value.producer()
+    if part is not None and is_standard(part) and part.op_type in ("Split", "Slice"):
+        whole, start = _offset(part, value, sizes)
+        made = None if whole is None else _product(whole, sizes)
+        width = sizes.shape(value)
+        if made is None or width is None or start is None or not isinstance(width[-1], int):
+            return None
+        return dataclasses.replace(made, start=start, stop=start + width[-1])
+    return _product(value, sizes)
+
+
+def _offset(part: ir.Node, value: ir.Value, sizes: Sizes) -> tuple[ir.Value | None, int | None]:
+    """Return what a part of the last axis is taken from, and where it begins."""
+    whole = part.inputs[0]
+    shape = sizes.shape(whole)
+    if whole is None or shape is None or not isinstance(shape[-1], int):
+        return None, None
+    if part.op_type == "Split":
+        if part.attributes.get_int("axis", 0) % len(shape) != len(shape) - 1:
+            return None, None
+        ends = [sizes.shape(output) for output in part.outputs[: part.outputs.index(value)]]
+        widths = [end[-1] for end in ends if end is not None]
+        if len(widths) < len(ends) or not all(isinstance(width, int) for width in widths):
+            return None, None
+        return whole, sum(int(width) for width in widths)
+    bounds = [sizes.content(bound) for bound in part.inputs[1:5]]
+    if len(bounds) < 3 or any(bound is None or len(bound) != 1 for bound in bounds):
+        return None, None
+    start, _, axis, *step = (bound[0] for bound in bounds if bound is not None)
+    fits = (
+        isinstance(start, int) and isinstance(axis, int) and axis % len(shape) == len(shape) - 1 and step in ([], [1])
+    )
+    return (whole, int(start) % shape[-1]) if fits else (None, None)
+
+
+def _product(value: ir.Value, sizes: Sizes) -> Projection | None:
+    made = _producer(value, "Reshape")
+    if made is not None:
+        return _flat_product(made, sizes)
+    bias: ir.Value | None = None
+    product: ir.Value | None = value
+    if (add := _producer(value, "Add")) is not None:
+        product, bias = next(_with_bias(add), (None, None))
+    multiply = _producer(product, "MatMul")
+    if multiply is None:
+        return None
+    return _checked(multiply.inputs[0], multiply.inputs[1], bias, sizes)
+
+
+def _with_bias(add: ir.Node) -> Iterator[tuple[ir.Value | None, ir.Value | None]]:
+    for one, other in (tuple(add.inputs), tuple(reversed(add.inputs))):
+        if constant_array(other) is not None:
+            yield one, other
+
+
+def _flat_product(made: ir.Node, sizes: Sizes) -> Projection | None:
+    """Read a product that is done in two dimensions."""
+    gemm = _producer(made.inputs[0], "Gemm")
+    flat = None if gemm is None else _producer(gemm.inputs[0], "Reshape")
+    if gemm is None or flat is None or any(gemm.attributes.get_int(name, 0) for name in ("transA", "transB")):
+        return None
+    if any(gemm.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta")):
+        return None
+    source, outside = sizes.shape(flat.inputs[0]), sizes.shape(made.outputs[0])
+    if source is None or outside is None or len(source) != 3 or len(outside) != 3:
+        return None
+    bias = gemm.inputs[2] if len(gemm.inputs) > 2 else None
+    if source[0] != outside[0] and source[1] != outside[1]:
+        return None
+    return _checked(flat.inputs[0], gemm.inputs[1], bias, sizes)
+
+
+def _checked(
+    source: ir.Value | None, weight: ir.Value | None, bias: ir.Value | None, sizes: Sizes
+) -> Projection | None:
+    given, table = sizes.shape(source), constant_shape(weight)
+    if source is None or weight is None or given is None or len(given) != 3 or table is None or len(table) != 2:
+        return None
+    if given[2] != table[0] or (bias is not None and constant_shape(bias) != (table[1],)):
+        return None
+    return Projection(source, weight, bias, 0, table[1])
+
+
+def constant_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """Return the shape of a constant, without reading it."""
+    array = None if value is None else (value.const_value if value.is_initializer() else None)
+    if array is not None and value is not None and not value.is_graph_input():
+        return tuple(int(size) for size in array.shape.numpy())
+    found: np.ndarray | None = constant_array(value)
+    return None if found is None else found.shape

@@ -1,0 +1,252 @@
+"""Writing attention as one operator of ONNX Runtime, which computes the softmax inside in float32."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.sizes import Sizes
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.ops.schema import opset_of
+from amp_transpiler.passes.attention_pattern import Found, Mask, Projection, find_attention, projection
+from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.node_builder import NodeBuilder
+
+__all__ = ["FuseAttention"]
+
+logger = logging.getLogger(__name__)
+
+_DOMAIN = "com.microsoft"
+_LOWEST = float(np.finfo(np.float32).min)
+_FIRST_OPSET = 13  # before, a Softmax without an axis was another
+_REDUCES_BY_INPUT = 18  # since this opset, ReduceMax takes its axes as an input
+
+
+class FuseAttention(Pass[PassResult]):
+    """Turns attention into com.microsoft::Attention, or MultiHeadAttention; counts them.
+
+    1. Queries, keys and values that are products of one value with constants become one product: Attention, with the
+       three weights side by side. All else becomes MultiHeadAttention.
+    2. A mask becomes the operator's summand of scores, in four dimensions. It is worked out once for all layers that
+       add the same. A mask in which every score counts is left out.
+    3. Minus infinity in a mask becomes the lowest finite number: the weights stay exactly 0. Where the source gives 0
+       for a row in which no score counts (`Where(IsNaN(p), 0, p)`), so does a Where behind the operator.
+    4. Nothing is assumed about a mask: the forms that only hold for padding on the right, or for causal masks, are not
+       used.
+
+    It looks at float32 in the main graph, whose constants are in one form, and leaves nodes behind that nobody reads.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        graph = model.graph
+        softmaxes = [node for node in graph if node.op_type == "Softmax" and is_standard(node)]
+        softmaxes = [node for node in softmaxes if node.outputs[0].dtype == ir.DataType.FLOAT]
+        if not softmaxes or opset_of(model, "") < _FIRST_OPSET:
+            return PassResult(model, modified=False)
+        sizes = Sizes(graph)
+        writer = _Writer(model, sizes)
+        fused = sum(writer.write(found) for node in softmaxes if (found := find_attention(node, sizes)) is not None)
+        if fused:
+            graph.opset_imports.setdefault(_DOMAIN, 1)
+        logger.info("%d of %d softmaxes are attention that was fused", fused, len(softmaxes))
+        return PassResult(model, modified=bool(fused), count=fused)
+
+
+class _Writer:
+    """Writes the operators, and shares what layers have in common."""
+
+    def __init__(self, model: ir.Model, sizes: Sizes) -> None:
+        self._opset = opset_of(model, "")
+        self._sizes = sizes
+        self._graph = model.graph
+        self._names = NameAllocator(model)
+        self._masks: dict[tuple[object, ...], ir.Value] = {}
+
+    def write(self, found: Found) -> bool:
+        """Replace one attention; return False if it cannot be."""
+        masks = [mask for mask in found.masks if not self._counts_everything(mask)]
+        # With a finite filler a row in which no score counts becomes an average, in the source as here.
+        guarded = found.guarded and any(not mask.allowed or np.isinf(mask.filler) for mask in masks)
+        readers = self._readers(found)
+        if readers is None or (guarded and not self._rows_can_be_told(masks)):
+            return False
+        builder = NodeBuilder(found.result, self._names)
+        bias = self._bias(builder, masks, found) if masks else None
+        result = self._operator(builder, found, bias)
+        if guarded:
+            zero = builder.constant(np.asarray(0.0, np.float32))
+            rows = self._rows(builder, masks[0], found)
+            result = builder.node("Where", [rows, result, zero], dtype=ir.DataType.FLOAT)
+        for reader, is_whole in readers:
+            if is_whole:
+                self._replace(reader.outputs[0], result, reader)
+            else:
+                reader.replace_input_with(0, result)
+        return True
+
+    def _readers(self, found: Found) -> list[tuple[ir.Node, bool]] | None:
+        """Return the Reshapes behind the attention, each with whether its result is [batch, queries, all heads]."""
+        value = found.result.outputs[0]
+        whole, shape = self._sizes.shape(found.query), self._sizes.shape(value)
+        if value.is_graph_output() or whole is None or shape is None or not isinstance(shape[3], int):
+            return None
+        readers = []
+        for use in value.uses():
+            if use.node.op_type == "Shape":
+                continue
+            if use.node.op_type != "Reshape" or use.idx != 0:
+                return None
+            flat, wanted = self._sizes.shape(use.node.outputs[0]), self._sizes.content(use.node.inputs[1])
+            fits = flat is not None and len(flat) == 3 and flat[2] == found.heads * shape[3]
+            fits = fits and flat is not None and (flat[0] == whole[0] or flat[1] == whole[1])
+            if not fits and (wanted is None or 0 in wanted[2:]):
+                return None
+            readers.append((use.node, fits and not use.node.outputs[0].is_graph_output()))
+        return readers
+
+    def _replace(self, old: ir.Value, new: ir.Value, reader: ir.Node) -> None:
+        for use in list(old.uses()):
+            use.node.replace_input_with(use.idx, new)
+        reader.replace_input_with(0, new)  # nobody reads it any more
+
+    # ---- the operator ----
+
+    def _operator(self, builder: NodeBuilder, found: Found, bias: ir.Value | None) -> ir.Value:
+        values = (found.query, found.key, found.value)
+        parts = [projection(value, self._sizes) for value in values]
+        made = [part for part in parts if part is not None]
+        attributes: dict[str, object] = {"num_heads": found.heads, "scale": found.scale}
+        if len(made) == 3 and len({part.source for part in made}) == 1:
+            weight, offset = self._side_by_side(made)
+            widths = [part.stop - part.start for part in made]
+            if len(set(widths)) > 1:
+                attributes["qkv_hidden_sizes"] = widths
+            inputs = [made[0].source, weight, offset, None, None, bias]
+            return self._fused(builder, "Attention", inputs, attributes)
+        return self._fused(builder, "MultiHeadAttention", [*values, None, None, bias], attributes)
+
+    def _fused(
+        self, builder: NodeBuilder, op_type: str, inputs: Sequence[ir.Value | None], attributes: dict[str, object]
+    ) -> ir.Value:
+        inputs = list(inputs)
+        while inputs[-1] is None:
+            inputs.pop()
+        result = builder.node(op_type, inputs, attributes, ir.DataType.FLOAT)
+        node = result.producer()
+        assert node is not None, "it was made above"
+        node.domain = _DOMAIN
+        return result
+
+    def _side_by_side(self, parts: Sequence[Projection]) -> tuple[ir.Value, ir.Value]:
+        """Return the weights and the biases of three projections, each as one constant."""
+        width = parts[-1].stop
+        together = [part.start for part in parts] == [0, parts[0].stop, parts[1].stop]
+        shape = parts[0].weight.const_value
+        one = len({part.weight for part in parts}) == 1
+        if together and one and shape is not None and shape.shape[1] == width and parts[0].bias is not None:
+            return parts[0].weight, parts[0].bias
+        weights = [_columns(part.weight, part) for part in parts]
+        biases = [
+            np.zeros(part.stop - part.start, np.float32) if part.bias is None else _columns(part.bias, part)
+            for part in parts
+        ]
+        weight = self._constant("qkv_weight", np.concatenate(weights, axis=1))
+        return weight, self._constant("qkv_bias", np.concatenate(biases))
+
+    def _constant(self, name: str, array: np.ndarray) -> ir.Value:
+        value = ir.Value(name=self._names.fresh(name))
+        value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)
+        value.dtype, value.shape = value.const_value.dtype, ir.Shape(array.shape)
+        self._graph.register_initializer(value)
+        return value
+
+    # ---- masks ----
+
+    def _counts_everything(self, mask: Mask) -> bool:
+        if not mask.allowed:
+            array = _small(mask.value)
+            return array is not None and not array.any()
+        return _is_everywhere(mask.value, not mask.inverted)
+
+    def _bias(self, builder: NodeBuilder, masks: Sequence[Mask], found: Found) -> ir.Value:
+        """Return the sum of the masks, in four dimensions of which the last two are full."""
+        key = (*masks, found.queries, found.keys)
+        if key not in self._masks:
+            total = self._summand(builder, masks[0])
+            for mask in masks[1:]:
+                total = builder.node("Add", [total, self._summand(builder, mask)], dtype=ir.DataType.FLOAT)
+            shapes = [self._sizes.shape(mask.value) for mask in masks]
+            whole = self._sizes.broadcast(shapes)
+            if whole is None or len(whole) != 4 or whole[2:] != (found.queries, found.keys):
+                total = builder.node("Expand", [total, self._square(builder, found)], dtype=ir.DataType.FLOAT)
+            self._masks[key] = total
+        return self._masks[key]
+
+    def _summand(self, builder: NodeBuilder, mask: Mask) -> ir.Value:
+        if not mask.allowed:
+            return mask.value
+        if (mask,) not in self._masks:
+            filler = builder.constant(np.asarray(max(mask.filler, _LOWEST), np.float32))
+            zero = builder.constant(np.asarray(0.0, np.float32))
+            choice = [filler, zero] if mask.inverted else [zero, filler]
+            self._masks[(mask,)] = builder.node("Where", [mask.value, *choice], dtype=ir.DataType.FLOAT)
+        return self._masks[(mask,)]
+
+    def _square(self, builder: NodeBuilder, found: Found) -> ir.Value:
+        ones = builder.constant(np.asarray([1, 1], np.int64))
+        sides = [self._size(builder, value, 1) for value in (found.query, found.key)]
+        return builder.node("Concat", [ones, *sides], {"axis": 0}, ir.DataType.INT64)
+
+    def _size(self, builder: NodeBuilder, value: ir.Value, axis: int) -> ir.Value:
+        shape = builder.node("Shape", [value], None, ir.DataType.INT64)
+        return builder.node("Gather", [shape, builder.constant(np.asarray([axis], np.int64))], None, ir.DataType.INT64)
+
+    def _rows_can_be_told(self, masks: Sequence[Mask]) -> bool:
+        shape = self._sizes.shape(masks[0].value)
+        return len(masks) == 1 and masks[0].allowed and shape is not None and len(shape) == 4 and shape[1] == 1
+
+    def _rows(self, builder: NodeBuilder, mask: Mask, found: Found) -> ir.Value:
+        """Return [batch, queries, 1]: whether any score of the row counts."""
+        key = ("rows", mask, found.queries, found.keys)
+        if key not in self._masks:
+            best, axes = self._summand(builder, mask), [-1]
+            attributes: dict[str, object]
+            inputs, attributes = [best], {"axes": axes, "keepdims": 0}
+            if self._opset >= _REDUCES_BY_INPUT:
+                inputs, attributes = [best, builder.constant(np.asarray(axes, np.int64))], {"keepdims": 0}
+            best = builder.node("ReduceMax", inputs, attributes, ir.DataType.FLOAT)
+            counts = builder.constant(np.asarray(-1.0, np.float32))
+            told = builder.node("Greater", [best, counts], None, ir.DataType.BOOL)
+            self._masks[key] = builder.node("Transpose", [told], {"perm": [0, 2, 1]}, ir.DataType.BOOL)
+        return self._masks[key]
+
+
+def _columns(constant: ir.Value, part: Projection) -> np.ndarray:
+    array = constant_array(constant)
+    assert array is not None, "a projection has constants"
+    return array[..., part.start : part.stop]
+
+
+def _small(value: ir.Value) -> np.ndarray | None:
+    tensor = value.const_value
+    return None if tensor is not None and tensor.size > 1 << 20 else constant_array(value)
+
+
+def _is_everywhere(value: ir.Value | None, truth: bool) -> bool:
+    """Whether a condition is the same truth everywhere, by its constants."""
+    array = None if value is None else _small(value)
+    if array is not None:
+        return bool((array.astype(bool) == truth).all())
+    node = None if value is None else value.producer()
+    if node is None or not is_standard(node):
+        return False
+    if node.op_type in ("Expand", "Reshape", "Unsqueeze", "Identity"):
+        return _is_everywhere(node.inputs[0], truth)
+    if node.op_type == "And" and truth:
+        return all(_is_everywhere(part, truth) for part in node.inputs)
+    return False

@@ -1,0 +1,182 @@
+"""Attention in the forms of today's exporters, as ONNX text: two heads of four, and what may be around them."""
+
+import numpy as np
+
+from tests.support import array, parse
+
+LOWEST = float(np.finfo(np.float32).min)
+
+WEIGHTS = {
+    **{f"w{name}": array(8, 8, seed=index, scale=0.5) for index, name in enumerate("qkvo")},
+    **{f"b{name}": array(8, seed=index + 9, scale=0.2) for index, name in enumerate("qkvo")},
+    "packed": np.concatenate([array(8, 8, seed=index, scale=0.5) for index in range(3)], axis=1),
+    "packed_bias": np.concatenate([array(8, seed=index + 9, scale=0.2) for index in range(3)]),
+    "heads": np.array([0, 0, 2, 4]),
+    "whole": np.array([0, 0, 8]),
+    "flat": np.array([-1, 8]),
+    "minus": np.float32(-np.inf),
+    "lowest": np.float32(LOWEST),
+    "zero": np.float32(0),
+    "half": np.float32(0.5),
+    "two": np.float32(2),
+    "root": np.float32(0.5**0.5),
+    "no": np.int64(0),
+    "ones": np.array([1, 2]),
+    "first": np.array([0]),
+    "eight": np.array([8]),
+    "last": np.array([-1]),
+    "one": np.array([1]),
+    "sixteen": np.array([16]),
+    "end": np.array([24]),
+    "third": np.array([2]),
+    "step": np.int64(1),
+}
+
+
+def projected(name, source="x"):
+    return f"{name}m = MatMul({source}, w{name}) {name}a = Add({name}m, b{name})"
+
+
+def heads(name, order="0,2,1,3", source=None, shape="heads", to=None):
+    source, to = source or f"{name}a", to or name
+    return f"{to}4 = Reshape({source}, {shape}) {to} = Transpose<perm=[{order}]>({to}4)"
+
+
+SEPARATE = " ".join([projected("q"), projected("k"), projected("v")])
+TURNED = " ".join([heads("q"), heads("k", "0,2,3,1"), heads("v")])
+CONDITION = "c0 = Cast<to=9>(m) c = Unsqueeze(c0, ones)"
+ALLOWED = f"{CONDITION} mask = Where(c, zero, lowest)"
+SCORES = "s0 = MatMul(q, k) s1 = Div(s0, two) s = Add(s1, mask)"
+MIX = "p = Softmax<axis=-1>(s) o4 = MatMul(p, v) ot = Transpose<perm=[0,2,1,3]>(o4) o = Reshape(ot, whole)"
+OUT = "y = MatMul(o, wo)"
+
+GUARDED = (
+    "p0 = Softmax<axis=-1>(s) bad = IsNaN(p0) p = Where(bad, zero, p0) o4 = MatMul(p, v)"
+    " ot = Transpose<perm=[0,2,1,3]>(o4) o = Reshape(ot, whole)"
+)
+BOTH_SCALED = "qs = Mul(q, root) ks = Mul(root, k) s0 = MatMul(qs, ks) s = Add(s0, mask)"
+SIZES = (
+    "xs = Shape(x) n0 = Gather(xs, no) n = Unsqueeze(n0, first) l0 = Gather(xs, step) l = Unsqueeze(l0, first)"
+    " four = Constant<value_ints=[4]>() by = Concat<axis=0>(n, l, last, four) wholly = Concat<axis=0>(n, l, eight)"
+)
+FLAT_KEYS = (
+    f"{heads('k', to='kh')} ksh = Shape(kh) kl = Slice(ksh, third, three) kd = Slice(ksh, three, fourth)"
+    " kb = Slice(ksh, first, third) kf = Concat<axis=0>(last, kl, kd) k3 = Reshape(kh, kf)"
+    " kt = Transpose<perm=[0,2,1]>(k3) kback = Concat<axis=0>(kb, kd, kl) k = Reshape(kt, kback)"
+)
+CAUSAL = (
+    "xs = Shape(x) l0 = Gather(xs, step) places = Range(no, l0, step) row = Unsqueeze(places, first)"
+    " column = Unsqueeze(places, one) below = LessOrEqual(row, column) c0 = Cast<to=9>(m) c1 = Unsqueeze(c0, ones)"
+    " c = And(c1, below) mask = Where(c, zero, lowest)"
+)
+GEMM = (
+    "x2 = Reshape(x, flat) g = Gemm(x2, packed, packed_bias) xs3 = Shape<start=0, end=2>(x)"
+    " gs = Concat<axis=0>(xs3, end) g3 = Reshape(g, gs) qa, ka, va = Split<axis=2, num_outputs=3>(g3)"
+)
+SLICES = (
+    "g0 = MatMul(x, packed) g = Add(packed_bias, g0) qa = Slice(g, first, eight, last)"
+    " ka = Slice(g, eight, sixteen, last) va = Slice(g, sixteen, end, last)"
+)
+UNLIKE_HEADS = np.array([0, 0, 1, 8])
+
+# name -> body, what it becomes, whether a row without any score that counts gives 0
+FORMS = {
+    "eager": (f"{ALLOWED} {SEPARATE} {TURNED} {SCORES} {MIX} {OUT}", "Attention"),
+    "without a mask": (f"{SEPARATE} {TURNED} s = MatMul(q, k) {MIX} {OUT}", "Attention"),
+    "a mask that counts everything": (
+        f"every = Expand(truth, ones4) mask = Where(every, zero, minus) {SEPARATE} {TURNED} {SCORES} {GUARDED} {OUT}",
+        "Attention",
+    ),
+    "scaled dot product": (
+        f"{CONDITION} mask = Where(c, zero, minus) {SEPARATE} {TURNED} {BOTH_SCALED} {GUARDED} {OUT}",
+        "Attention",
+    ),
+    "guarded, with a finite mask": (f"{ALLOWED} {SEPARATE} {TURNED} {BOTH_SCALED} {GUARDED} {OUT}", "Attention"),
+    "keys turned in three dimensions": (
+        f"{ALLOWED} {SEPARATE} {heads('q')} {FLAT_KEYS} {heads('v')} {SCORES} {MIX} {OUT}",
+        "Attention",
+    ),
+    "keys turned twice": (
+        (
+            f"{ALLOWED} {SEPARATE} {heads('q')} {heads('k', to='kh')} k = Transpose<perm=[0,1,3,2]>(kh) {heads('v')}"
+            f" {SCORES} {MIX} {OUT}"
+        ),
+        "Attention",
+    ),
+    "sizes worked out by operators": (
+        (
+            f"{SIZES} {ALLOWED} {SEPARATE} {heads('q', shape='by')} {heads('k', '0,2,3,1', shape='by')}"
+            f" {heads('v', shape='by')} {SCORES} {MIX.replace('whole', 'wholly')} {OUT}"
+        ),
+        "Attention",
+    ),
+    "the mask chooses scores": (
+        f"{CONDITION} {SEPARATE} {TURNED} s0 = MatMul(q, k) s = Where(c, s0, lowest) {MIX} {OUT}",
+        "Attention",
+    ),
+    "causal, one product in two dimensions": (f"{CAUSAL} {GEMM} {TURNED} {SCORES} {MIX} {OUT}", "Attention"),
+    "slices of one product": (f"{ALLOWED} {SLICES} {TURNED} {SCORES} {MIX} {OUT}", "Attention"),
+    "a bias beside the mask": (
+        (
+            f"{ALLOWED} {SEPARATE} {TURNED} s0 = MatMul(q, k) places = Unsqueeze(m, ones) bias = Mul(places, half)"
+            f" s1 = Add(bias, s0) s = Add(s1, mask) {MIX} {OUT}"
+        ),
+        "Attention",
+    ),
+    "an output in two dimensions": (
+        f"{ALLOWED} {SEPARATE} {TURNED} {SCORES} {MIX.replace('whole', 'flat')} {OUT}",
+        "Attention",
+    ),
+    "keys of another value": (
+        (
+            f"{ALLOWED} h = Relu(x) {projected('q')} {projected('k', 'h')} {projected('v', 'h')} {TURNED} {SCORES}"
+            f" {MIX} {OUT}"
+        ),
+        "MultiHeadAttention",
+    ),
+    "projections that are no constants": (
+        f"{ALLOWED} qa = Relu(x) ka = Tanh(x) va = Sigmoid(x) {TURNED} {SCORES} {MIX} {OUT}",
+        "MultiHeadAttention",
+    ),
+}
+
+# What looks like attention and is not, or not one that the operators compute.
+OTHERS = {
+    "softmax over queries": (
+        f"{ALLOWED} {SEPARATE} {TURNED} {SCORES} {MIX.replace('axis=-1', 'axis=2')} {OUT}",
+        {},
+    ),
+    "weights that are an output": (
+        f"{ALLOWED} {SEPARATE} {TURNED} {SCORES} {MIX} y0 = MatMul(o, wo) pm = ReduceSum(p) y = Add(y0, pm)",
+        {},
+    ),
+    "heads that mix rows": (f"{ALLOWED} {SEPARATE} {TURNED} {SCORES} {MIX} {OUT}", {"heads": np.array([1, -1, 2, 4])}),
+    "values in other heads": (
+        f"{ALLOWED} {SEPARATE} {heads('q')} {heads('k', '0,2,3,1')} {heads('v', shape='unlike')} {SCORES} {MIX} {OUT}",
+        {"unlike": UNLIKE_HEADS},
+    ),
+    "a factor behind the mask": (
+        f"{ALLOWED} {SEPARATE} {TURNED} {SCORES.replace(' s = Add', ' s2 = Add')} s = Mul(s2, half) {MIX} {OUT}",
+        {},
+    ),
+}
+
+
+def model(body, **weights):
+    """Return the model of a body, with the constants that it reads."""
+    known = {**WEIGHTS, "three": np.array([3]), "fourth": np.array([4]), "truth": np.array(True), **weights}
+    known["ones4"] = np.array([1, 1, 1, 1])
+    read = {
+        name: value for name, value in known.items() if any(sign + name + end in body for sign in "( " for end in ",)")
+    }
+    header = "(float[b,l,8] x, float[b,l] m) => (float[b,l,8] y)" if "flat)" not in body or "x2" in body else ""
+    return parse(f"{header or '(float[b,l,8] x, float[b,l] m) => (float[t,8] y)'} {{ {body} }}", **read)
+
+
+def feeds(batch=2, length=5):
+    """Return inputs whose masks have padding on the left, on the right and in the middle, and one row of none."""
+    random = np.random.default_rng(3)
+    mask = np.ones((batch, length), np.float32)
+    mask[0, :2] = 0
+    mask[1:, 3] = 0
+    return {"x": random.normal(size=(batch, length, 8)).astype(np.float32), "m": mask}

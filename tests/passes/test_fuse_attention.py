@@ -1,0 +1,91 @@
+"""Attention becomes one operator: in every exporter's form, for every mask, and only where it is attention."""
+
+import numpy as np
+import onnx
+import pytest
+
+import amp_transpiler as amp
+from amp_transpiler.conversion import plain_copy
+from amp_transpiler.passes.fuse_attention import FuseAttention
+from amp_transpiler.passes.manager import run_pass
+from tests.passes.attention_forms import FORMS, OTHERS, feeds, model
+from tests.support import parse, run
+
+
+def fused(proto):
+    program = plain_copy(amp.load(proto))
+    result = run_pass(FuseAttention(), program.model)
+    operators = [node.op_type for node in program.model.graph if node.domain == "com.microsoft"]
+    return program, result, operators
+
+
+def distance(a, b):
+    return np.linalg.norm(a - b) / np.linalg.norm(a)
+
+
+@pytest.mark.parametrize("case", ["padding", "a text of padding alone", "other sizes"])
+@pytest.mark.parametrize("form", FORMS)
+def test_attention_is_one_operator_that_computes_the_same(form, case):
+    body, operator = FORMS[form]
+    proto = model(body)
+    program, result, operators = fused(proto)
+    assert (result.count, operators) == (1, [operator])
+    given = feeds(3, 4) if case == "other sizes" else feeds()
+    if case == "a text of padding alone":
+        given["m"][1] = 0
+    expected, found = run(proto, given)["y"], run(program, given)["y"]
+    assert np.isfinite(expected).all()
+    assert distance(expected, found) < 2e-6
+
+
+def test_weights_that_are_one_already_are_not_copied():
+    program, _, _ = fused(model(FORMS["slices of one product"][0]))
+    node = next(node for node in program.model.graph if node.op_type == "Attention")
+    assert [value.name for value in node.inputs[1:3]] == ["packed", "packed_bias"]
+
+
+@pytest.mark.parametrize("form", OTHERS)
+def test_what_is_not_attention_stays(form):
+    body, weights = OTHERS[form]
+    _, result, operators = fused(model(body, **weights))
+    assert (result.count, operators, result.modified) == (0, [], False)
+
+
+def layers(count):
+    body = (
+        "c0 = Cast<to=9>(m) c = Unsqueeze(c0, ones) zero = Constant<value_float=0.0>()"
+        " minus = Constant<value_float=-3.4e38>() [shared] mask = Where(c, zero, minus)"
+    )
+    for index in range(count):
+        source = "x" if index == 0 else f"y{index - 1}"
+        for name, order in (("q", "0,2,1,3"), ("k", "0,2,3,1"), ("v", "0,2,1,3")):
+            body += f" {name}m{index} = MatMul({source}, w) {name}r{index} = Reshape({name}m{index}, heads)"
+            body += f" {name}{index} = Transpose<perm=[{order}]>({name}r{index})"
+        body += f" s{index} = MatMul(q{index}, k{index}) a{index} = Add(s{index}, mask) p{index} = Softmax(a{index})"
+        body += f" o{index} = MatMul(p{index}, v{index}) t{index} = Transpose<perm=[0,2,1,3]>(o{index})"
+        body += f" y{index} = Reshape(t{index}, whole)"
+    body += f" y = Identity(y{count - 1})"
+    weights = {"w": np.eye(8, dtype=np.float32), "heads": np.array([0, 0, 2, 4]), "whole": np.array([0, 0, 8])}
+    return parse(f"(float[b,l,8] x, float[b,l] m) => (float[b,l,8] y) {{ {body} }}", ones=np.array([1, 2]), **weights)
+
+
+def test_layers_share_a_mask():
+    program, result, _ = fused(layers(3))
+    graph = program.model.graph
+    assert result.count == 3
+    biases = {node.inputs[5].name for node in graph if node.op_type == "Attention"}
+    assert len(biases) == 1
+    assert sum(node.op_type == "Expand" for node in graph) == 1
+
+
+def test_a_program_of_another_opset_or_without_softmax_is_not_touched():
+    old = parse("(float[2,3] x) => (float[2,3] y) { y = Softmax<axis=-1>(x) }", opset=12)
+    assert fused(old)[1].modified is False
+    assert fused(parse("(float[2] x) => (float[2] y) { y = Relu(x) }"))[1].modified is False
+
+
+def test_half_precision_stays():
+    proto = model(FORMS["without a mask"][0])
+    low = amp.transpile(proto, level="O2", verify=False, keep_io_types=False).program.to_onnx()
+    assert any(info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16 for info in low.graph.input)
+    assert fused(low)[1].count == 0
