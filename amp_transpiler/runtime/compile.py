@@ -168,15 +168,19 @@ def ready_to_open(
     *,
     worth: Worth | None = None,
     recompute: bool = False,
+    by_rows: bool = True,
 ) -> Assembled:
-    """Lower an assembled model, which is changed, and give it the shapes that are fed; see `compile_step`.
+    """Give an assembled model, which is changed, the shapes that are fed, and lower it; see `compile_step`.
 
-    With `worth`, the updates of equal parameters are computed together where that pays.
+    With `worth`, the updates of equal parameters are computed together where that pays. Without `by_rows` batch
+    statistics are computed as means, which processes that share a batch can average.
     """
-    assembled = lower(assembled)
+    specialise(assembled.model, shapes)
+    if by_rows and any(node.op_type == "BatchNormalization" for node in assembled.model.graph):
+        infer_shapes(assembled.model)
+    assembled = lower(assembled, by_rows=by_rows)
     if worth is not None:
         assembled = group_updates(assembled, worth)
-    specialise(assembled.model, shapes)
     split_large(assembled.model)
     if recompute:
         compute_again(assembled.model)
@@ -227,13 +231,13 @@ def open_ready(
     )
 
 
-def lower(assembled: Assembled) -> Assembled:
+def lower(assembled: Assembled, *, by_rows: bool = True) -> Assembled:
     """Replace nodes that ONNX Runtime's CUDA provider refuses: training forms, and low operators without a kernel.
 
     This is done for every place, so that a CPU shows the numerics of a GPU.
     """
     model, state = assembled.model, assembled.state
-    PassManager([NameNodes(), LowerBatchNorm(), LowerLoss()], typed=False)(model)
+    PassManager([NameNodes(), LowerBatchNorm(by_rows=by_rows), LowerLoss()], typed=False)(model)
     if any(is_standard(node) and node.op_type == "Dropout" and len(node.inputs) > 2 for node in all_nodes(model)):
         seed, step = (_scalar_input(model, name) for name in (RANDOM_SEED, RANDOM_STEP))
         LowerDropout(seed, step)(model)

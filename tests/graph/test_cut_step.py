@@ -26,7 +26,7 @@ def cut(net, world, fetch=(), *, sync=False, bucket_bytes=0, micro=1, batch=netw
     states = [name for name, one in net.main.persistables.items() if one.kind == "state"]
     scales = loss_scales(assembled, states)
     feed = networks.share(next(networks.batches(net, 1, batch)), 0, world)
-    ready = ready_to_open(assembled, {name: array.shape for name, array in feed.items()})
+    ready = ready_to_open(assembled, {name: array.shape for name, array in feed.items()}, by_rows=not sync)
     factor = 1 / (world * micro)
     return cut_step(
         ready,

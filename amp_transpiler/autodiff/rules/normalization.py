@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
 from amp_transpiler.graph.batch_statistics import mark_batch_statistic
+from amp_transpiler.graph.marked_gradients import marks, result
 
 
 def _standardize(x: Expr, axes: Sequence[int], epsilon: float) -> tuple[Expr, Expr]:
@@ -68,9 +69,9 @@ def batch_normalization(
     """By the statistics of the batch in training, else by those given; the running ones have no gradient."""
     if gs[0] is None:
         return None
-    x, g = _wide(gs[0], x)
     if _trains(node):
-        return _of_batch(g, x, scale, epsilon)
+        return _of_batch(gs[0], x, scale, epsilon)
+    x, g = _wide(gs[0], x)
     scaled = g * _by_channel(scale, x)
     if node.wants(3) or node.wants(4):
         raise NotDifferentiable(
@@ -84,20 +85,34 @@ def batch_normalization(
 def _of_batch(g: Expr, x: Expr, scale: Expr, epsilon: float) -> Gradients:
     """By the statistics of the batch. The scale is one number a channel, so all three share the same two sums.
 
-    At most three tensors of the size of `x` are needed at the same time.
+    At most three tensors of the size of `x` are needed at the same time. The nodes are marked: where a step is compiled
+    whose shapes are known, LowerBatchNorm writes them in fewer.
     """
-    axes = _other_axes(x)
-    centred = x - _over_batch(x.mean(axes))
-    inverse = _inverse_root(_over_batch((centred * centred).mean(axes)), epsilon)
-    xhat = centred * inverse
-    to_scale, to_bias = (g * xhat).sum(axes), g.sum(axes)
+    builder = x.builder
+    token = builder.names.fresh("batch_norm_gradient")
+    with marks(builder, token):
+        x, g = _wide(g, x)
+        axes = _other_axes(x)
+        centred = x - _over_batch(x.mean(axes))
+        inverse = _inverse_root(_over_batch((centred * centred).mean(axes)), epsilon)
+        xhat = centred * inverse
+        to_scale, to_bias = (g * xhat).sum(axes), g.sum(axes)
 
     def to_x() -> Expr:
         count = _count(x, axes)
         along, level = _over_batch(to_scale / count), _over_batch(to_bias / count)
         return (g - (xhat * along + level)) * (inverse * _by_channel(scale, x))
 
-    return to_x, lambda: to_scale.reshape([-1]), lambda: to_bias.reshape([-1])
+    def marked(index: int, gradient: Callable[[], Expr]) -> Callable[[], Expr]:
+        def made() -> Expr:
+            with marks(builder, token):
+                found = gradient()
+            result(found.value, index)
+            return found
+
+        return made
+
+    return marked(0, to_x), marked(1, lambda: to_scale.reshape([-1])), marked(2, lambda: to_bias.reshape([-1]))
 
 
 def _over_batch(mean: Expr) -> Expr:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import gradient
 from amp_transpiler.autodiff.windows import apply_transposed, sizes_of, window_matrix, window_of
+
+_SMALL = 1 << 16  # elements of zeros that a session may keep
 
 
 @gradient("MaxPool")
@@ -24,9 +28,22 @@ def max_pool(g: Expr, x: Expr, *, node: NodeGradient, kernel_shape: Sequence[int
     overlap = any(stride < extent for stride, extent in zip(window.strides, window.extent, strict=True))
     g = g.wide() if overlap else g  # only where windows overlap is anything summed
     reduction = {"reduction": "add"} if overlap else {}
-    flat = x.zeros_like(g.dtype).reshape([-1])
+    flat = _zeros(g, x).reshape([-1])
     made = flat.op("ScatterElements", indices, g.reshape([-1]), axis=0, **reduction)
     return made.reshape([-1, *channels]).with_shape_of(x)
+
+
+def _zeros(g: Expr, x: Expr) -> Expr:
+    """Zeros in the shape of `x` and the type of `g`.
+
+    ONNX Runtime would make large ones when the session is opened and keep them. It cannot know that an element of `g`
+    is not what these are made of.
+    """
+    if x.is_static and math.prod(x.sizes) <= _SMALL:
+        return x.zeros_like(g.dtype)
+    first = g.reshape([-1]).slice([0], [1], [0])
+    never = first.constant(np.zeros(1, np.bool_))
+    return never.where(first, 0).expand_like(x)
 
 
 @gradient("AveragePool")

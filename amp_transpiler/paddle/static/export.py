@@ -137,7 +137,7 @@ def save_training_program(
     fetch = [program.name_of(item) for item in fetch_list or program.outputs]
     assembled = assemble(program, fetch)
     _specialise(assembled.model, {name: _shape(given) for name, given in (feed or {}).items()})
-    assembled = lower(assembled)
+    assembled = lower(assembled, by_rows=False)  # in ONNX's own operators
     if missing := [name for name in assembled.state if name not in scope]:
         raise InputError(f"the scope has no value for {', '.join(missing)}: run the startup program first")
     updates = {name: output for name, output in assembled.updates.items() if name in assembled.state}

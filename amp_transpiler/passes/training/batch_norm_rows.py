@@ -1,0 +1,175 @@
+"""BatchNormalization in training by rows, one a channel, in few passes over the data; all sizes must be known.
+
+LayerNormalization of the rows gives the normalised data in their own type, and mean and inverse deviation in float32,
+by one kernel. The gradient `g` of the result is normalised in the same way. Then `r`, the mean product of the two,
+lies between -1 and 1 and loses nothing in 16 bits, and the gradient of the data is a combination of two tensors with
+one number a channel each: with `s` the deviation of `g`, `d` that of the data,
+
+    dx = scale * s / d * (normalised g - r * normalised x),  dscale = n * s * r,  dbias = n * mean of g.
+
+The combination and the scaling keep their factors in float32 beside 16-bit data, by two operators of ONNX Runtime whose
+kernels are elementwise: `HyperConnectionPostMix` and `HyperConnectionPreMix` of `com.microsoft`, with one stream.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
+from amp_transpiler.ops.schema import signature
+
+__all__ = ["Rows", "affine", "can_be_rows", "gradients", "normalise"]
+
+_CONTRIB = "com.microsoft"
+_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_LAYER_NORM = 17  # the opset that brought LayerNormalization
+_TINY = 1e-36  # in place of epsilon for gradients: it must be small beside the square of any, and not 0
+
+
+def can_be_rows(x: ir.Value, opset: int) -> bool:
+    """Whether the data can be normalised by rows."""
+    mixes = all(signature(_CONTRIB, op, 1) is not None for op in ("HyperConnectionPostMix", "HyperConnectionPreMix"))
+    known = is_static(x) and len(shape_of(x)) > 1 and math.prod(shape_of(x)) > 0
+    return known and mixes and opset >= _LAYER_NORM and x.dtype in _TYPES
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rows:
+    """Data [N, C, ...] with one row a channel, normalised.
+
+    Attributes:
+        shape: of the data.
+        values: [C, n], normalised, in the data's type.
+        mean, inverse: [C, 1], float32: the mean, and 1 over the deviation.
+    """
+
+    shape: tuple[int, ...]
+    values: ir.Value
+    mean: ir.Value
+    inverse: ir.Value
+
+    @property
+    def channels(self) -> int:
+        """C."""
+        return self.shape[1]
+
+    @property
+    def count(self) -> int:
+        """The numbers of a channel."""
+        return math.prod(self.shape) // self.channels
+
+
+def normalise(builder: GraphBuilder, x: ir.Value, epsilon: float) -> Rows:
+    """Return the rows of `x`, normalised with `epsilon` added to the variance."""
+    shape = shape_of(x)
+    count = math.prod(shape) // shape[1]
+    ones = builder.constant(np.ones(count), x.dtype)
+    attributes = {"axis": 1, "epsilon": epsilon}
+    made = builder.nodes("LayerNormalization", [_to_rows(builder, x), ones], attributes, outputs=3)
+    return Rows(shape, *made)
+
+
+def affine(builder: GraphBuilder, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
+    """Return the data in their first shape, times `scale` plus `bias`, which are [C]."""
+    values = rows.values
+    column = builder.reshape(scale, [rows.channels, 1])
+    if scale.dtype == values.dtype:
+        scaled = builder.mul(values, column)
+    else:
+        streams = builder.reshape(values, [rows.channels, 1, rows.count])
+        scaled = _contrib(builder, "HyperConnectionPreMix", [streams, column], {}, values)
+    shift = builder.reshape(builder.cast(bias, values.dtype), [rows.channels, 1])
+    return _from_rows(builder, builder.add(scaled, shift), rows.shape)
+
+
+def gradients(
+    builder: GraphBuilder, g: ir.Value, data: Rows, scale: ir.Value, wanted: Collection[int]
+) -> dict[int, ir.Value]:
+    """Return the gradients of data (0), scale (1) and bias (2), as far as they are wanted.
+
+    That of the data has their shape and type, the others are [C] in float32.
+
+    Args:
+        builder: where to write them.
+        g: the gradient of the result, in the data's shape and type.
+        data: the data.
+        scale: [C].
+        wanted: which ones.
+    """
+    gradient = normalise(builder, g, _TINY)
+    made: dict[int, ir.Value] = {}
+    if {0, 1} & set(wanted):
+        against = _minus_product(builder, data, gradient)
+    if 0 in wanted:
+        made[0] = _of_data(builder, data, gradient, scale, against)
+    if 1 in wanted:
+        made[1] = builder.mul(builder.div(against, gradient.inverse), -float(data.count))
+    if 2 in wanted:
+        made[2] = builder.mul(gradient.mean, float(data.count))
+    return {index: builder.reshape(value, [-1]) if index else value for index, value in made.items()}
+
+
+def _minus_product(builder: GraphBuilder, data: Rows, gradient: Rows) -> ir.Value:
+    """Return minus the mean product of the two in each row: [C, 1], in float32."""
+    sides = [builder.reshape(rows.values, [rows.channels, 1, rows.count]) for rows in (gradient, data)]
+    like = ir.Value(name="", type=data.values.type, shape=ir.Shape([data.channels, 1, 1]))
+    made = _contrib(builder, "FusedMatMul", sides, {"transB": 1, "alpha": -1.0 / data.count}, like)
+    return builder.reshape(builder.high(made), [data.channels, 1])
+
+
+def _of_data(builder: GraphBuilder, data: Rows, gradient: Rows, scale: ir.Value, against: ir.Value) -> ir.Value:
+    wide = builder.reshape(builder.high(scale), [data.channels, 1])
+    own = builder.div(builder.mul(wide, data.inverse), gradient.inverse)
+    other = builder.reshape(builder.mul(own, against), [data.channels, 1, 1])
+    streams = builder.reshape(data.values, [data.channels, 1, data.count])
+    mixed = _contrib(builder, "HyperConnectionPostMix", [streams, gradient.values, own, other], {}, streams)
+    return _from_rows(builder, mixed, data.shape)
+
+
+def _to_rows(builder: GraphBuilder, x: ir.Value) -> ir.Value:
+    """[N, C, ...] as [C, n]: a view if there is one sample or channel."""
+    n, c, *rest = shape_of(x)
+    if n != 1 and c != 1:
+        x = builder.transpose(x, [1, 0, *range(2, 2 + len(rest))])
+    return builder.reshape(x, [c, n * math.prod(rest)])
+
+
+def _from_rows(builder: GraphBuilder, rows: ir.Value, shape: Sequence[int]) -> ir.Value:
+    n, c, *rest = shape
+    if n == 1 or c == 1:
+        return builder.reshape(rows, shape)
+    return builder.transpose(builder.reshape(rows, [c, n, *rest]), [1, 0, *range(2, 2 + len(rest))])
+
+
+def _contrib(
+    builder: GraphBuilder,
+    op_type: str,
+    inputs: Sequence[ir.Value],
+    attributes: Mapping[str, Any],
+    like: ir.Value,
+) -> ir.Value:
+    """Append an operator of ONNX Runtime, whose result has type and shape of `like`: ONNX cannot infer them."""
+    label = f"{builder.prefix}{op_type}"
+    value = ir.Value(name=builder.names.fresh(f"{label}_out0"), type=like.type, shape=ir.Shape(shape_of(like)))
+    node = ir.Node(
+        _CONTRIB,
+        op_type,
+        inputs,
+        list(ir.convenience.convert_attributes(dict(attributes))),
+        outputs=[value],
+        name=builder.names.fresh(label),
+        metadata_props=builder.node_metadata(),
+    )
+    builder.model.graph.opset_imports.setdefault(_CONTRIB, 1)
+    if builder.before is not None:
+        builder.graph.insert_before(builder.before, node)
+    else:
+        builder.graph.append(node)
+    builder.on_created([value])
+    return value
