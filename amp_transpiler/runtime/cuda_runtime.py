@@ -21,6 +21,7 @@ __all__ = [
     "Event",
     "PinnedBuffer",
     "Stream",
+    "capability",
     "copy_to_device",
     "copy_to_host",
     "copy_within",
@@ -29,10 +30,12 @@ __all__ = [
 ]
 
 _TO_DEVICE, _TO_HOST, _WITHIN = 1, 2, 3  # cudaMemcpyKind
+_CAPABILITY = (75, 76)  # cudaDevAttrComputeCapabilityMajor and Minor
 _STREAM_NON_BLOCKING, _EVENT_WITHOUT_TIMING = 1, 2  # cudaStreamNonBlocking, cudaEventDisableTiming
 
 _Pointer = ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cudaDeviceGetAttribute": (ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int),
     "cudaEventCreateWithFlags": (ctypes.POINTER(_Pointer), ctypes.c_uint),
     "cudaEventDestroy": (_Pointer,),
     "cudaEventRecord": (_Pointer, _Pointer),
@@ -147,6 +150,17 @@ def stream_of(device_id: int, purpose: str) -> Stream:
         if key not in _streams:
             _streams[key] = Stream(device_id)
         return _streams[key]
+
+
+@functools.cache
+def capability(device_id: int) -> tuple[int, int]:
+    """Return the compute capability of a device, such as (9, 0)."""
+    found = []
+    for attribute in _CAPABILITY:
+        value = ctypes.c_int(0)
+        _call("cudaDeviceGetAttribute", ctypes.byref(value), attribute, device_id)
+        found.append(value.value)
+    return found[0], found[1]
 
 
 def wait_for_steps(device_id: int) -> None:

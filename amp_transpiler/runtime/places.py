@@ -16,7 +16,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
-from amp_transpiler.runtime import cuda, cuda_runtime, memory, ort, shared_memory
+from amp_transpiler.runtime import cuda, cuda_runtime, graph_cache, memory, ort, shared_memory
 from amp_transpiler.runtime.provider_options import Use, cuda_options
 from amp_transpiler.runtime.uploads import Uploads
 from amp_transpiler.runtime.values import device_of, from_ort, to_ort
@@ -26,6 +26,7 @@ __all__ = ["PLACES", "CPUPlace", "CUDAPlace", "Place", "default_place", "place_n
 _logger = logging.getLogger(__name__)
 
 _DEFAULTS = ort.SessionSettings()
+_FIRST_WITH_TF32 = 8  # the major compute capability
 
 
 class Place(abc.ABC):
@@ -95,7 +96,16 @@ class Place(abc.ABC):
         problem = self.problem()
         if problem is not None:
             raise EnvironmentProblem(f"cannot run on {self}: {problem}")
-        return ort.open_session(model, settings, self.providers(dict(settings.provider_options)))
+        providers = self.providers(dict(settings.provider_options))
+        if not settings.cached:
+            return ort.open_session(model, settings, providers)
+        return graph_cache.open_cached(
+            model, settings, providers, self.kind(), lambda form, how: ort.open_session(form, how, providers)
+        )
+
+    def kind(self) -> str:
+        """Return what an optimized graph depends on of this device."""
+        return str(self)
 
     def options_for(self, use: Use) -> dict[str, str]:  # noqa: ARG002  # a place without options has none for any use
         """Return the options of this place's provider for a kind of session."""
@@ -103,6 +113,13 @@ class Place(abc.ABC):
 
     def queues_steps(self) -> bool:
         """Whether sessions of steps share one allocator and one stream here, so that the host need not wait."""
+        return False
+
+    def wait(self) -> None:  # noqa: B027  # where runs return when they are done there is nothing to wait for
+        """Wait until the steps that are queued here are done."""
+
+    def has_tf32(self) -> bool:
+        """Whether float32 products may be computed in TF32 here."""
         return False
 
     def uploads(self) -> Uploads | None:
@@ -196,6 +213,10 @@ class CUDAPlace(Place):
         """Return the CUDA provider and, for nodes without a CUDA kernel, the CPU provider."""
         return cuda.providers(self.device_id, options)
 
+    def kind(self) -> str:
+        """Return the generation of the device."""
+        return f"{self.device} {cuda_runtime.capability(self.device_id)}"
+
     def options_for(self, use: Use) -> dict[str, str]:
         """Return the CUDA provider's options; the steps of executors have a stream in common."""
         options = cuda_options(use)
@@ -206,6 +227,15 @@ class CUDAPlace(Place):
     def queues_steps(self) -> bool:
         """Whether sessions can share an allocator, which they do unless they bring one of their own."""
         return self.problem() is None and shared_memory.sharing(self.device_id)
+
+    def wait(self) -> None:
+        """Wait until the steps that are queued on this device are done."""
+        cuda_runtime.wait_for_steps(self.device_id)
+
+    def has_tf32(self) -> bool:
+        """Whether the device has TF32, and the environment does not forbid it."""
+        major, _ = cuda_runtime.capability(self.device_id)
+        return major >= _FIRST_WITH_TF32 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
 
     def uploads(self) -> Uploads | None:
         """Return what copies feeds here while the last step runs, if steps are queued."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import logging
 import shutil
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnx_ir as ir
@@ -16,9 +18,11 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.runtime import ort
+from amp_transpiler.runtime.cuda_graphs import Graph
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, gemm_option, warn_without_effect
-from amp_transpiler.runtime.openable import AnyProgram, Openable, openable
+from amp_transpiler.runtime.openable import AnyProgram, openable
+from amp_transpiler.runtime.opening import Wish, open_form, wish_for
 from amp_transpiler.runtime.places import CPUPlace, Place, default_place
 from amp_transpiler.runtime.values import element_type, from_ort, is_extension, run_session, to_ort
 
@@ -40,9 +44,22 @@ class Session:
             "fp32", or "low" for float16, on CUDA only. ONNX Runtime reads it once in a process, so all CUDA sessions
             of a process must have the same; sessions opened without this package are not seen. bfloat16 always
             accumulates in float32: a program without a float16 value runs with a warning.
+        provider_options: options of ONNX Runtime's CUDA provider, over those of `provider_options.CUDA_OPTIONS`; on
+            CUDA only.
+        cuda_graph: on CUDA, whether runs are captured once and then repeated as one launch, which saves the host's part
+            of each kernel. None for where that is possible: all shapes are fixed, all nodes run on the device and none
+            waits for the host. Only the thread that runs first uses the graph; others take a second session.
+        cache: whether ONNX Runtime's optimized graph is kept in the user's cache folder and taken from there (see
+            `graph_cache`). None for on CUDA only: on a CPU writing takes longer than it saves.
+
+    As a context manager it is closed in the end.
 
     Attributes:
         place: where it runs.
+        provider_options: the options that its provider runs with; empty on the CPU.
+        tf32: whether float32 products and convolutions may take TF32, with 10 bits of significand.
+        cuda_graph: whether runs are captured.
+        no_cuda_graph: why they are not, on CUDA; empty if they are.
         emulated: whether it runs emulated.
         inputs: the inputs, a `ValueInfo` each; those with a default are not `required`.
         outputs: the outputs.
@@ -50,11 +67,15 @@ class Session:
 
     Raises:
         ModelError: the model cannot be read.
-        OptionError: `tiling_accum` is neither "fp32" nor "low".
+        OptionError: `tiling_accum` is neither "fp32" nor "low"; `cuda_graph` is True and no graph is possible; or
+            `provider_options` contradict it.
         EnvironmentProblem: the place cannot be used, or two ONNX Runtime wheels are installed; or `tiling_accum` is
-            "low" on the CPU, differs from an earlier CUDA session's, or contradicts ORT_CUDA_GEMM_OPTIONS.
+            "low" on the CPU, differs from an earlier CUDA session's, or contradicts ORT_CUDA_GEMM_OPTIONS; or
+            `provider_options` or a CUDA graph are asked for on the CPU.
         ORT_ERRORS: ONNX Runtime refuses the model (see `amp_transpiler.runtime.ort`).
     """
+
+    _session: onnxruntime.InferenceSession | None
 
     def __init__(
         self,
@@ -63,28 +84,52 @@ class Session:
         *,
         emulate: bool = True,
         tiling_accum: TilingAccum = "fp32",
+        provider_options: Mapping[str, str] | None = None,
+        cuda_graph: bool | None = None,
+        cache: bool | None = None,
     ) -> None:
         self.place: Place = default_place() if place is None else place
         check_tiling_accum(tiling_accum, self.place)
         if tiling_accum == "low" and not has_low_values(load(program), dtypes=(ir.DataType.FLOAT16,)):
             warn_without_effect()
         form = openable(program, self.place, emulate=emulate)
+        self._folder = None
         if form.folder is not None:
-            weakref.finalize(self, shutil.rmtree, form.folder, ignore_errors=True)
+            self._folder = weakref.finalize(self, shutil.rmtree, form.folder, ignore_errors=True)
         self.emulated = form.emulated
+        if cache or (cache is None and self.place.has_provider_options):
+            form = dataclasses.replace(form, settings=dataclasses.replace(form.settings, cached=True))
+        wish = wish_for(program, self.place, provider_options, cuda_graph)
         with gemm_option(tiling_accum, self.place):
-            self._adopt(self._open(form))
-        self.cpu_nodes = () if self.place.in_main_memory else ort.nodes_on_cpu(self._session)
-        if self.cpu_nodes:
-            _logger.info("%d nodes run on the CPU: %s", len(self.cpu_nodes), ", ".join(self.cpu_nodes))
+            opening = open_form(form, self.place, wish)
+        self._adopt(opening.session)
+        self.cpu_nodes = opening.cpu_nodes
+        self._no_graph = opening.no_cuda_graph
+        # Other threads than the graph's take a second session, as do all if the device refuses to capture.
+        reopen = functools.partial(_without_graph, program, self.place, tiling_accum, wish)
+        self._graph = Graph(opening.session, self.place, reopen) if opening.cuda_graph else None
+        self._log()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @classmethod
     def over(cls, session: onnxruntime.InferenceSession, place: Place) -> Session:
         """Return a `Session` of a session that is open on `place` already."""
         made = cls.__new__(cls)
         made.place, made.emulated, made.cpu_nodes = place, False, ()
+        made._folder, made._graph, made._no_graph = None, None, ""  # noqa: SLF001  its own class's
         made._adopt(session)  # noqa: SLF001  its own class's
         return made
+
+    def close(self) -> None:
+        """Give the session's memory back; it cannot run any more."""
+        self._session = self._graph = None
+        if self._folder is not None:
+            self._folder()
 
     def __repr__(self) -> str:
         return f"Session(on {self.place}{', emulated' if self.emulated else ''})"
@@ -109,10 +154,13 @@ class Session:
             return []  # ONNX Runtime takes an empty list to mean all outputs
         values = check_feeds(feeds, self.inputs)
         try:
+            if self._graph is not None and (found := self._graph.run(values, names)) is not None:
+                return found
+            session = self._plain()
             if self.place.in_main_memory or not self._can_bind(values, names):
-                return run_session(self._session, values, names)
-            binding = self._binding(values, names)
-            self._session.run_with_iobinding(binding)
+                return run_session(session, values, names)
+            binding = self._binding(session, values, names)
+            session.run_with_iobinding(binding)
         except ort.ORT_ERRORS as error:
             # A session shows unknown ranks and scalars alike, so `check_feeds` cannot find every wrong rank.
             if ort.is_about_feeds(error):
@@ -131,18 +179,21 @@ class Session:
         """
         values = check_feeds(feeds, self.inputs)
         names = [info.name for info in self.outputs]
+        if self._graph is not None and (repeated := self._graph.bind(values)) is not None:
+            return repeated
+        session = self._plain()
         if not self._can_bind(values, names):
 
             def run_and_copy() -> None:
-                run_session(self._session, values, names)
+                run_session(session, values, names)
 
             return run_and_copy
-        binding = self._binding(values, names, keep=True)
+        binding = self._binding(session, values, names, keep=True)
 
         def run() -> None:
             # `values` must live as long as the binding, which shares their memory on the CPU.
             assert values is not None
-            self._session.run_with_iobinding(binding)
+            session.run_with_iobinding(binding)
 
         return run
 
@@ -166,9 +217,14 @@ class Session:
         return all(dtype is not None and dtype.kind != "O" for dtype in inputs)
 
     def _binding(
-        self, values: Mapping[str, np.ndarray], fetch: Sequence[str], *, keep: bool = False
+        self,
+        session: onnxruntime.InferenceSession,
+        values: Mapping[str, np.ndarray],
+        fetch: Sequence[str],
+        *,
+        keep: bool = False,
     ) -> onnxruntime.IOBinding:
-        binding = self._session.io_binding()
+        binding = session.io_binding()
         for name, value in values.items():
             binding.bind_ortvalue_input(name, to_ort(value))  # copies at once to the device that reads it
         infos = {info.name: info for info in self.outputs}
@@ -179,8 +235,43 @@ class Session:
             (self.place if on_device else CPUPlace()).bind_output(binding, name)
         return binding
 
-    def _open(self, form: Openable) -> onnxruntime.InferenceSession:
-        return self.place.open_session(form.model, form.settings)
+    def _plain(self) -> onnxruntime.InferenceSession:
+        """Return the session, or a second one that captures nothing."""
+        session = self._open()
+        return session if self._graph is None else self._graph.plain()
+
+    def _open(self) -> onnxruntime.InferenceSession:
+        if self._session is None:
+            raise InputError(f"{self!r} is closed: open another one")
+        return self._session
+
+    def _log(self) -> None:
+        if self.cpu_nodes:
+            _logger.info("%d nodes run on the CPU: %s", len(self.cpu_nodes), ", ".join(self.cpu_nodes))
+        if self.place.has_provider_options:
+            captured = "captured as a CUDA graph" if self.cuda_graph else f"no CUDA graph: {self.no_cuda_graph}"
+            _logger.info("%s; float32 products %s TF32", captured, "may take" if self.tf32 else "do not take")
+
+    @property
+    def cuda_graph(self) -> bool:
+        """Whether runs are captured."""
+        return self._graph is not None and not self._graph.refused
+
+    @property
+    def no_cuda_graph(self) -> str:
+        """Why runs are not captured; empty if they are, and on the CPU."""
+        return self._no_graph if self._graph is None else self._graph.refused
+
+    @property
+    def provider_options(self) -> dict[str, str]:
+        """The options that the place's provider runs with; empty on the CPU."""
+        session = self._open()
+        return dict(session.get_provider_options()[session.get_providers()[0]])
+
+    @property
+    def tf32(self) -> bool:
+        """Whether float32 products and convolutions may take TF32, which has 10 bits of significand."""
+        return self.place.has_tf32() and self.provider_options.get("use_tf32") == "1"
 
     def _adopt(self, session: onnxruntime.InferenceSession) -> None:
         self._session = session
@@ -188,6 +279,14 @@ class Session:
             session.get_overridable_initializers(), required=False
         )
         self.outputs = _infos(session.get_outputs(), required=True)
+
+
+def _without_graph(
+    program: AnyProgram, place: Place, tiling_accum: TilingAccum, wish: Wish
+) -> onnxruntime.InferenceSession:
+    wish = dataclasses.replace(wish, cuda_graph=False, obstacle="a second session")
+    with gemm_option(tiling_accum, place):
+        return open_form(openable(program, place), place, wish).session
 
 
 def _infos(arguments: Sequence[Any], *, required: bool) -> tuple[ValueInfo, ...]:

@@ -1,0 +1,213 @@
+"""ONNX Runtime's optimized graphs, kept in the user's cache folder.
+
+An entry is a file whose name is a digest of all that the optimized graph depends on: the model, the settings, the
+provider with its options, the versions of this package and of ONNX Runtime, and the machine. It is written beside its
+place and moved there when it is whole, so that a kill or a second process leaves either nothing or a whole file. Files
+that were not used for the longest time go when the folder becomes too large.
+
+The environment variable AMP_TRANSPILER_CACHE names another folder, or switches the cache off (`0` or `off`);
+AMP_TRANSPILER_CACHE_MB is the most that the folder may take, 4096 unless set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import logging
+import mmap
+import os
+import pathlib
+import platform
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import onnxruntime
+
+from amp_transpiler.errors import OutputError
+from amp_transpiler.graph.staging import staging_folder
+from amp_transpiler.runtime import ort
+from amp_transpiler.version import __version__
+
+__all__ = ["FOLDER_VARIABLE", "SIZE_VARIABLE", "cache_folder", "open_cached"]
+
+_logger = logging.getLogger(__name__)
+
+FOLDER_VARIABLE = "AMP_TRANSPILER_CACHE"
+SIZE_VARIABLE = "AMP_TRANSPILER_CACHE_MB"
+
+_OFF = frozenset({"0", "off", "no", "false"})
+_DEFAULT_MEGABYTES = 4096
+_LARGEST = 1 << 30  # bytes of a model: a message beyond 2 GB cannot be written, and folded constants make it larger
+_SUFFIX = ".onnx"
+_LOCATION = b"\x0a\x08location"  # in the wire format: field 1 of a pair, the key of the file's name
+
+Open: TypeAlias = Callable[[bytes | str | os.PathLike[str], ort.SessionSettings], onnxruntime.InferenceSession]
+
+
+def cache_folder() -> pathlib.Path | None:
+    """Return the folder of optimized graphs, which need not exist; None if the cache is switched off."""
+    chosen = os.environ.get(FOLDER_VARIABLE, "")
+    if chosen.lower() in _OFF:
+        return None
+    if chosen:
+        return pathlib.Path(chosen)
+    home = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if os.name == "nt" else "")
+    base = pathlib.Path(home) if home and pathlib.Path(home).is_absolute() else pathlib.Path.home() / ".cache"
+    return base / "amp_transpiler" / "graphs"
+
+
+def open_cached(
+    model: bytes | str | os.PathLike[str],
+    settings: ort.SessionSettings,
+    providers: Sequence[ort.Provider],
+    device: str,
+    open_: Open,
+) -> onnxruntime.InferenceSession:
+    """Open a session of a model's optimized graph, from the cache if it is there; else keep it there.
+
+    Args:
+        model: a serialised model, or the path of one.
+        settings: how to open it.
+        providers: the providers that it is opened with.
+        device: what kind of device that is.
+        open_: opens a session with these providers.
+
+    Raises:
+        ORT_ERRORS: ONNX Runtime refuses the model.
+    """
+    plain = dataclasses.replace(settings, cached=False)
+    folder, why = cache_folder(), _left_out(model, settings)
+    if folder is None or why:
+        if why:
+            _logger.info("the optimized graph is not kept: %s", why)
+        return open_(model, plain)
+    place = folder / (_digest(model, plain, (device, *_lasting(providers))) + _SUFFIX)
+    found = _kept(place, plain, open_)
+    if found is not None:
+        return found
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with staging_folder(folder) as staging:
+            written = staging / "graph.onnx"
+            session = open_(model, dataclasses.replace(plain, written_to=os.fspath(written)))
+            written.replace(place)
+    except (OSError, OutputError) as error:  # no room, no permission: the cache is a help, not a need
+        _logger.warning("the optimized graph cannot be kept in %s: %s", folder, error)
+        return open_(model, plain)
+    _bound(folder, keep=place)
+    return session
+
+
+def _left_out(model: bytes | str | os.PathLike[str], settings: ort.SessionSettings) -> str:
+    """Return why an optimized graph is not kept, or an empty string."""
+    if not settings.optimize:
+        return "it is not optimized"
+    if not isinstance(model, bytes) and not pathlib.Path(model).is_file():
+        return "there is no such file"  # which ONNX Runtime will say
+    size = len(model) if isinstance(model, bytes) else pathlib.Path(model).stat().st_size
+    if size > _LARGEST:
+        return f"the model has {size >> 20} MB, more than {_LARGEST >> 20}"
+    if settings.external_folder is not None or _has_external_data(model):
+        return "its weights lie in files of their own"
+    return ""
+
+
+def _has_external_data(model: bytes | str | os.PathLike[str]) -> bool:
+    """Whether a model may name files of weights: a message with their key may be something else, and is left out."""
+    if isinstance(model, bytes):
+        return _LOCATION in model
+    with open(model, "rb") as file:  # noqa: PTH123  # any kind of path
+        if not os.fstat(file.fileno()).st_size:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(_LOCATION) >= 0
+
+
+def _digest(model: bytes | str | os.PathLike[str], settings: ort.SessionSettings, where: Sequence[object]) -> str:
+    digest = hashlib.blake2b(digest_size=20)
+    lasting = dataclasses.replace(settings, provider_options=())  # these are in `where`
+    digest.update(repr((_versions(), dataclasses.astuple(lasting), where)).encode())
+    if isinstance(model, bytes):
+        digest.update(model)
+    else:
+        with contextlib.suppress(OSError), open(model, "rb") as file:  # noqa: PTH123  # any kind of path
+            return hashlib.file_digest(file, lambda: digest).hexdigest()
+    return digest.hexdigest()
+
+
+def _lasting(providers: Sequence[object]) -> list[object]:
+    """Return providers without what differs from process to process and does not change the graph: addresses."""
+    found: list[object] = []
+    for provider in providers:
+        if isinstance(provider, tuple):
+            name, options = provider
+            found.append((name, sorted((k, v) for k, v in options.items() if k != "user_compute_stream")))
+        else:
+            found.append(provider)
+    return found
+
+
+@functools.cache
+def _versions() -> tuple[str, ...]:
+    built = getattr(onnxruntime, "cuda_version", "")
+    # On a CPU the graph is laid out for its vector units.
+    return (__version__, onnxruntime.__version__, str(built), platform.machine(), platform.processor(), _flags())
+
+
+def _flags() -> str:
+    """Return the vector units of the processor, as Linux lists them."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def _kept(place: pathlib.Path, settings: ort.SessionSettings, open_: Open) -> onnxruntime.InferenceSession | None:
+    """Open a session of an entry; None without one. A damaged entry is removed."""
+    if not place.is_file():
+        return None
+    try:
+        session = open_(os.fspath(place), dataclasses.replace(settings, optimize=False))
+    except ort.ORT_ERRORS as error:
+        if not place.is_file():  # another process has just removed it
+            return None
+        _logger.warning("the optimized graph in %s is not used, and removed: %s", place, ort.error_text(error))
+        with contextlib.suppress(OSError):
+            place.unlink()
+        return None
+    with contextlib.suppress(OSError):  # read-only for this user
+        os.utime(place)
+    _logger.info("the optimized graph comes from %s", place)
+    return session
+
+
+def _bound(folder: pathlib.Path, keep: pathlib.Path) -> None:
+    """Remove the entries that were not used for the longest time, until the folder is small enough."""
+    entries: list[tuple[float, int, pathlib.Path]] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        for entry in found:
+            with contextlib.suppress(OSError):  # another process has just removed it
+                if entry.name.endswith(_SUFFIX) and entry.is_file(follow_symlinks=False):
+                    state = entry.stat()
+                    entries.append((state.st_mtime, state.st_size, pathlib.Path(entry.path)))
+    room = _megabytes() << 20
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
+        if total <= room:
+            return
+        if path != keep or size > room:
+            with contextlib.suppress(OSError):  # in use on Windows
+                path.unlink()
+            total -= size
+
+
+def _megabytes() -> int:
+    given = os.environ.get(SIZE_VARIABLE, "")
+    if given.isdigit():
+        return int(given)
+    if given:
+        _logger.warning("%s=%s is no number of megabytes: %d is used", SIZE_VARIABLE, given, _DEFAULT_MEGABYTES)
+    return _DEFAULT_MEGABYTES
