@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 from collections.abc import Iterator
 
 import pytest
 
 from tests.counted import Counted
+
+os.environ["AMP_TRANSPILER_CACHE"] = "off"  # tests leave nothing in the user's folder; those of the cache choose one
 
 SUMMARY = "summary"  # a user property of a test under this name is printed at the end of the run
 

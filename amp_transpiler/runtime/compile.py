@@ -65,6 +65,8 @@ __all__ = [
     "worth_on",
 ]
 
+# Bytes of a step, which has no weights: optimizing a larger one takes longer than to keep and to find its graph.
+_WORTH_KEEPING = 1 << 17
 RANDOM_SEED = "@random_seed@"  # persistable int64 scalars: Dropout's masks depend on both
 RANDOM_STEP = "@random_step@"
 
@@ -216,6 +218,7 @@ def open_ready(
         if has_low_values(wrapped):
             model, fuse = emulate(wrapped).model, False
     right = not vector_products(model, unknown=True)
+    message = to_proto(model).SerializeToString()
     settings = SessionSettings(
         optimize=optimize,
         fuse=fuse,
@@ -223,9 +226,10 @@ def open_ready(
         lean=lean,
         provider_options=tuple(place.options_for("step").items()),
         shared_memory=place.queues_steps(),
+        cached=len(message) >= _WORTH_KEEPING,
     )
     with gemm_option(tiling_accum, place):
-        session = place.open_session(to_proto(model).SerializeToString(), settings)
+        session = place.open_session(message, settings)
     return CompiledStep(
         session, feeds, state, assembled.updates, assembled.fetches, IndexChecks(), stacks=assembled.stacks
     )

@@ -193,7 +193,7 @@ def _bound(folder: pathlib.Path, keep: pathlib.Path) -> None:
                 if entry.name.endswith(_SUFFIX) and entry.is_file(follow_symlinks=False):
                     state = entry.stat()
                     entries.append((state.st_mtime, state.st_size, pathlib.Path(entry.path)))
-    room = _megabytes() << 20
+    room = _room()
     total = sum(size for _, size, _ in entries)
     for _, size, path in sorted(entries):
         if total <= room:
@@ -204,10 +204,11 @@ def _bound(folder: pathlib.Path, keep: pathlib.Path) -> None:
             total -= size
 
 
-def _megabytes() -> int:
+def _room() -> int:
+    """Return the bytes that the folder may take."""
     given = os.environ.get(SIZE_VARIABLE, "")
     if given.isdigit():
-        return int(given)
+        return int(given) << 20
     if given:
         _logger.warning("%s=%s is no number of megabytes: %d is used", SIZE_VARIABLE, given, _DEFAULT_MEGABYTES)
-    return _DEFAULT_MEGABYTES
+    return _DEFAULT_MEGABYTES << 20

@@ -149,6 +149,7 @@ class Session:
             InputError: an input is missing, unknown, or of another type or rank; or a fetched output does not exist.
             ORT_ERRORS: ONNX Runtime failed while running.
         """
+        self._open()
         names = self._fetched(fetch)
         if not names:
             return []  # ONNX Runtime takes an empty list to mean all outputs
@@ -177,6 +178,7 @@ class Session:
         Raises:
             InputError: as `run`.
         """
+        self._open()
         values = check_feeds(feeds, self.inputs)
         names = [info.name for info in self.outputs]
         if self._graph is not None and (repeated := self._graph.bind(values)) is not None:
@@ -284,9 +286,12 @@ class Session:
 def _without_graph(
     program: AnyProgram, place: Place, tiling_accum: TilingAccum, wish: Wish
 ) -> onnxruntime.InferenceSession:
-    wish = dataclasses.replace(wish, cuda_graph=False, obstacle="a second session")
+    wish, form = dataclasses.replace(wish, cuda_graph=False, obstacle="a second session"), openable(program, place)
     with gemm_option(tiling_accum, place):
-        return open_form(openable(program, place), place, wish).session
+        session = open_form(form, place, wish).session
+    if form.folder is not None:
+        weakref.finalize(session, shutil.rmtree, form.folder, ignore_errors=True)
+    return session
 
 
 def _infos(arguments: Sequence[Any], *, required: bool) -> tuple[ValueInfo, ...]:
