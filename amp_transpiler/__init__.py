@@ -63,7 +63,13 @@ if TYPE_CHECKING:
     from amp_transpiler.passes.emulate import emulate as emulate
     from amp_transpiler.pipeline import transpile as transpile
     from amp_transpiler.report import DecisionRow as DecisionRow, OutputComparison as OutputComparison, Report as Report
-    from amp_transpiler.runtime.benchmark import measure_peak as measure_peak
+    from amp_transpiler.runtime.benchmark import (
+        BenchmarkResult as BenchmarkResult,
+        Profile as Profile,
+        benchmark as benchmark,
+        measure_peak as measure_peak,
+        profile as profile,
+    )
     from amp_transpiler.runtime.flags import get_flags as get_flags, set_flags as set_flags
     from amp_transpiler.runtime.liveness import kept_bytes as kept_bytes, live_bytes as live_bytes
     from amp_transpiler.runtime.places import CPUPlace as CPUPlace, CUDAPlace as CUDAPlace

@@ -360,7 +360,9 @@ OPTIONS = (
         name="benchmark",
         group="check",
         flags=("--benchmark",),
-        text="Measure time and peak memory of both models, on the GPU or without one on the CPU.",
+        text="Measure both models in turns, on the GPU or without one on the CPU: latency (median, p90, p99), "
+        "throughput, peak memory, time per operator, nodes on the CPU and copies. A result that is slower than fp32 is "
+        "said in red.",
     ),
     Option(
         name="explain",

@@ -43,6 +43,8 @@ _GAP = 2  # spaces between columns
 _SHORTEST_NAME = 8
 _LONG_NAME = 20  # of an output
 MAX_NOTES = 6
+MAX_OPERATORS = 6  # of a benchmark
+MAX_NAMES = 6  # of nodes
 MAX_REASONS: dict[Precision, int] = {"low": 3, "high": 5, "untouched": 2}
 _COLOURS: dict[Precision, str] = {"low": "green", "high": "yellow", "untouched": "dim"}
 _TONES: dict[Tone, str] = {"good": "green", "warn": "yellow", "bad": "red"}
@@ -246,25 +248,49 @@ class _Outputs:
         return table
 
 
-def _speed(result: BenchmarkResult) -> str:
-    return "-" if result.speedup is None else f"{result.speedup:.2f}x as fast"
-
-
 def benchmark_table(result: BenchmarkResult, dtype: str) -> RenderableType:
-    """Return latency and peak memory of the fp32 and the low program, side by side, for `rich` to print.
+    """Return latency, throughput and peak memory of the fp32 and the low program, for `rich` to print.
 
     Args:
         result: the measurements.
         dtype: the low format, for the heading.
     """
+    reference, low = result.reference, result.low
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column(f"on {result.place}", no_wrap=True)
     for header in ("fp32", dtype, "ratio"):
         table.add_column(header, justify="right", no_wrap=True)
-    latency = (f"{result.reference_ms:.3g} ms", f"{result.low_ms:.3g} ms", _speed(result))
-    table.add_row(f"latency, median of {result.runs}", *latency)
+    table.add_row(
+        f"latency, median of {result.runs}", f"{reference.p50_ms:.3g} ms", f"{low.p50_ms:.3g} ms", _speed(result)
+    )
+    for name in ("p90", "p99"):
+        values = [f"{getattr(row, f'{name}_ms'):.3g} ms" for row in (reference, low)]
+        table.add_row(f"latency, {name}", *values, "")
+    unit = "runs" if reference.samples is None else "samples"
+    table.add_row(f"throughput, {unit} a second", f"{reference.throughput:.4g}", f"{low.throughput:.4g}", "")
     before, after = result.reference_peak, result.low_peak
     ratio = f"{after / before:.0%}" if before and after is not None and not result.emulated else "-"
     table.add_row(f"peak memory ({result.memory})", human_bytes(before), human_bytes(after), ratio)
-    notes = [Text(printable(note), style="dim") for note in result.notes]
-    return Padding(Group(table, *notes), (1, 0, 0, 2), expand=False)
+    for row in low.operators[:MAX_OPERATORS]:
+        same = sum(other.milliseconds for other in reference.operators if other.operator == row.operator)
+        where = "" if row.provider in result.place else f", {row.provider}"
+        name = printable(f"  {row.nodes}x {row.operator}{where} ({row.share:.0%})")
+        table.add_row(name, f"{same:.3g} ms" if same else "-", f"{row.milliseconds:.3g} ms", "")
+    lines = [Text(printable(note), style="dim") for note in result.notes]
+    for title, names in (("run on the CPU", low.cpu_nodes), ("copies", low.copies)):
+        if names:
+            lines.insert(0, Text(f"{title}: {printable(_some_names(names))}", style="yellow"))
+    if result.slower_than_fp32:
+        lines.insert(0, Text(f"slower than fp32 on {result.place}", style="bold red"))
+    return Padding(Group(table, *lines), (1, 0, 0, 2), expand=False)
+
+
+def _speed(result: BenchmarkResult) -> Text:
+    if result.speedup is None:
+        return Text("-")
+    return Text(f"{result.speedup:.2f}x as fast", style="bold red" if result.slower_than_fp32 else "")
+
+
+def _some_names(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Latency and peak memory of a program and its low-precision version, side by side."""
+"""Latency, throughput, memory and time per operator of a model, alone or of a float32 one and a low one in turns."""
 
 from __future__ import annotations
 
@@ -8,58 +8,150 @@ import logging
 import os
 import pathlib
 import signal
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from amp_transpiler.errors import InputError
 from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.saving import save
 from amp_transpiler.graph.staging import temporary_folder
+from amp_transpiler.runtime.node_times import NodeTimes, OperatorTime, node_times
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.runtime.places import Place, default_place, place_named
 from amp_transpiler.runtime.session import AnyProgram, Session
 
-__all__ = ["BenchmarkResult", "benchmark", "measure_peak", "measure_peak_here"]
+__all__ = ["BenchmarkResult", "Profile", "benchmark", "measure_peak", "measure_peak_here", "profile"]
 
 _logger = logging.getLogger(__name__)
 
 CPU_TIMES = "on a CPU low precision buys size; its time says nothing about a GPU"
 EMULATED_TIMES = "emulated, since ONNX Runtime does not run it on the CPU: its time says nothing about a GPU"
+OPEN_SESSION = "of a session that is open only latencies are measured: profile the model for memory and operators"
+HOST_TIMES = "time per operator is the host's, which starts kernels and does not wait for them"
+
+_PRINTED = 8  # operators
+_FEWEST = 5  # turns, however long they take
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class BenchmarkResult:
-    """The measurements of a benchmark.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The measurements of one model, as `print` shows them.
 
     Attributes:
-        place: where both programs ran.
-        runs: timed runs of each.
-        reference_ms: median latency of the float32 program in milliseconds, without copies from and to the host.
-        low_ms: the same for the low program.
-        memory: the kind of the peaks. `device`: growth of the device's memory in use, from before loading to after the
-            runs (ONNX Runtime's arena keeps all memory that it once took). `resident`: growth of the resident memory
-            of a separate process, from before loading to its peak.
-        reference_peak: peak bytes of the float32 program; None if they could not be measured.
-        low_peak: the same for the low program.
-        emulated: whether the low program ran emulated, so that its time and memory are those of the emulation.
+        place: where it ran.
+        runs: timed runs.
+        p50_ms, p90_ms, p99_ms: latencies in milliseconds that half, nine tenths and 99 of 100 runs do not exceed,
+            after warm-up, without copies from and to the host.
+        mean_ms: the mean latency.
+        samples: samples in a run: the first dimension, which all inputs share; None if they do not.
+        memory: the kind of `peak_bytes`. `device`: growth of the device's memory in use, from before loading to after
+            the runs (ONNX Runtime's arena keeps all memory that it once took). `resident`: growth of the resident
+            memory of a separate process, from before loading to its peak.
+        peak_bytes: peak of memory in a process of its own; None if it could not be measured.
+        operators: time per operator, the longest first, from a few runs of their own.
+        cpu_nodes: on a device, `OP NAME` of the nodes that ONNX Runtime runs on the CPU.
+        copies: on a device, the copies from and to the host that it put between nodes.
+        emulated: whether it ran emulated, so that its time and memory are those of the emulation.
         notes: limits of the measurements.
     """
 
     place: str
     runs: int
-    reference_ms: float
-    low_ms: float
-    memory: str
-    reference_peak: int | None
-    low_peak: int | None
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    mean_ms: float
+    samples: int | None = None
+    memory: str = "resident"
+    peak_bytes: int | None = None
+    operators: tuple[OperatorTime, ...] = ()
+    cpu_nodes: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
     emulated: bool = False
     notes: tuple[str, ...] = ()
+
+    @property
+    def throughput(self) -> float:
+        """Samples a second at the mean latency; runs a second if the number of samples is not known."""
+        return (self.samples or 1) * 1e3 / self.mean_ms if self.mean_ms else float("inf")
+
+    def __str__(self) -> str:
+        unit = "runs" if self.samples is None else "samples"
+        peak = "unknown" if self.peak_bytes is None else f"{self.peak_bytes / 1e6:.1f} MB"
+        lines = [
+            f"{self.p50_ms:.3f} ms on {self.place} (p90 {self.p90_ms:.3f}, p99 {self.p99_ms:.3f}, {self.runs} runs)",
+            f"{self.throughput:.1f} {unit} a second; peak memory {peak} ({self.memory})",
+        ]
+        lines += [
+            f"{row.milliseconds:9.3f} ms {row.share:5.0%}  {row.nodes}x {row.operator} ({row.provider})"
+            for row in self.operators[:_PRINTED]
+        ]
+        for title, names in (("on the CPU", self.cpu_nodes), ("copies", self.copies)):
+            if names:
+                lines.append(f"{title}: {', '.join(names)}")
+        return "\n".join([*lines, *self.notes])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BenchmarkResult:
+    """A float32 model and a low one, measured in turns.
+
+    Attributes:
+        reference: the float32 one.
+        low: the low one.
+        notes: limits of the measurements.
+    """
+
+    reference: Profile
+    low: Profile
+    notes: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Where both ran."""
+        return self.reference.place
+
+    @property
+    def runs(self) -> int:
+        """Timed runs of each."""
+        return self.reference.runs
+
+    @property
+    def reference_ms(self) -> float:
+        """The median latency of the float32 program in milliseconds, without copies from and to the host."""
+        return self.reference.p50_ms
+
+    @property
+    def low_ms(self) -> float:
+        """The same for the low program."""
+        return self.low.p50_ms
+
+    @property
+    def memory(self) -> str:
+        """The kind of the peaks: see `Profile`."""
+        return self.reference.memory
+
+    @property
+    def reference_peak(self) -> int | None:
+        """Peak bytes of the float32 program; None if they could not be measured."""
+        return self.reference.peak_bytes
+
+    @property
+    def low_peak(self) -> int | None:
+        """The same for the low program."""
+        return self.low.peak_bytes
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the low program ran emulated, so that its time and memory are those of the emulation."""
+        return self.low.emulated
 
     @property
     def speedup(self) -> float | None:
@@ -68,6 +160,52 @@ class BenchmarkResult:
             return None
         return self.reference_ms / self.low_ms if self.low_ms else float("inf")
 
+    @property
+    def slower_than_fp32(self) -> bool | None:
+        """Whether the low program took longer than the float32 one; None if it ran emulated."""
+        return None if self.speedup is None else self.speedup < 1.0
+
+
+def profile(
+    model: AnyProgram | Session,
+    feeds: Mapping[str, Any],
+    place: Place | None = None,
+    *,
+    runs: int = 50,
+    warmup: int = 5,
+    seconds: float = 10.0,
+) -> Profile:
+    """Measure a model: latency after warm-up, throughput, memory, time per operator, nodes on the CPU and copies.
+
+    On a CPU a low program runs as ONNX Runtime runs it (float16 mostly computed in float32), or emulated if it does
+    not; either way a GPU runs something else, and the notes say so. A training step has `profile_step`.
+
+    Args:
+        model: anything that `Session` takes; or a session, which is timed as it is, without memory and operators.
+        feeds: input name -> array.
+        place: where to run; None for the session's place, CUDA if a device answers, else the CPU.
+        runs: the most timed runs.
+        warmup: untimed runs before.
+        seconds: no further run begins after so long, but for the first five.
+
+    Returns:
+        The measurements, which `print` shows.
+
+    Raises:
+        InputError: the feeds do not fit, or the model is a training program.
+        EnvironmentProblem: the place cannot be used.
+        ORT_ERRORS: ONNX Runtime refuses the model, or crashes on it.
+    """
+    if isinstance(model, Session):
+        return _of_session(model, feeds, place, runs=runs, warmup=warmup, seconds=seconds)
+    _refuse_training(model)
+    place = default_place() if place is None else place
+    peak, emulated = _peak_and_way(model, feeds, place)
+    session = Session(model, place, emulate=emulated)
+    (times,) = _in_turns([session.bind(feeds)], runs=runs, warmup=warmup, seconds=seconds)
+    nodes = node_times(model, feeds, place, emulate=emulated)
+    return _profile(place, times, feeds, nodes, peak=peak, emulated=emulated, notes=_notes(model, place, emulated))
+
 
 def benchmark(
     reference: AnyProgram,
@@ -75,8 +213,9 @@ def benchmark(
     feeds: Mapping[str, Any],
     place: Place | None = None,
     *,
-    runs: int = 20,
-    warmup: int = 3,
+    runs: int = 50,
+    warmup: int = 5,
+    seconds: float = 20.0,
 ) -> BenchmarkResult:
     """Measure a float32 program against its low-precision version on the same inputs.
 
@@ -89,8 +228,9 @@ def benchmark(
         low: the low-precision program.
         feeds: input name -> array.
         place: where to run; None for CUDA if a device answers, else the CPU.
-        runs: timed runs of each program, at least 1.
+        runs: the most timed runs of each program.
         warmup: untimed runs of each before.
+        seconds: no further turn begins after so long, but for the first five.
 
     Raises:
         InputError: the feeds do not fit.
@@ -99,38 +239,95 @@ def benchmark(
     """
     place = default_place() if place is None else place
     before = _in_child(reference, feeds, place).checked()
-    after = _in_child(low, feeds, place, emulate=False)
-    if after.failure is not None and place.emulates_low:
-        emulated, after = True, _in_child(low, feeds, place)
-    else:
-        emulated = False
-    after.checked()
-    run_reference = Session(reference, place).bind(feeds)
-    run_low = Session(low, place, emulate=emulated).bind(feeds)
-    times_reference, times_low = _alternate(run_reference, run_low, runs=max(1, runs), warmup=warmup)
+    peak, emulated = _peak_and_way(low, feeds, place)
+    sessions = [Session(reference, place), Session(low, place, emulate=emulated)]
+    times = _in_turns([session.bind(feeds) for session in sessions], runs=runs, warmup=warmup, seconds=seconds)
+    notes = _notes(low, place, emulated)
     return BenchmarkResult(
-        place=str(place),
-        runs=max(1, runs),
-        reference_ms=statistics.median(times_reference) * 1e3,
-        low_ms=statistics.median(times_low) * 1e3,
-        memory=place.memory_kind,
-        reference_peak=before.peak,
-        low_peak=after.peak,
-        emulated=emulated,
-        notes=(EMULATED_TIMES,) if emulated else (CPU_TIMES,) if place.emulates_low else (),
+        _profile(place, times[0], feeds, node_times(reference, feeds, place), peak=before.peak),
+        _profile(place, times[1], feeds, node_times(low, feeds, place, emulate=emulated), peak=peak, emulated=emulated),
+        notes,
     )
 
 
-def _alternate(
-    first: Callable[[], None], second: Callable[[], None], *, runs: int, warmup: int
-) -> tuple[list[float], list[float]]:
-    """Time two functions in turn; return the seconds of every call of each."""
+def _of_session(
+    session: Session, feeds: Mapping[str, Any], place: Place | None, *, runs: int, warmup: int, seconds: float
+) -> Profile:
+    if place is not None and place != session.place:
+        raise InputError(f"profile: the session runs on {session.place}, not on {place}: leave the place out")
+    (times,) = _in_turns([session.bind(feeds)], runs=runs, warmup=warmup, seconds=seconds)
+    limits = [EMULATED_TIMES] if session.emulated else [CPU_TIMES] if session.place.emulates_low else []
+    nodes = NodeTimes(cpu_nodes=session.cpu_nodes)
+    notes = (*limits, OPEN_SESSION)
+    return _profile(session.place, times, feeds, nodes, peak=None, emulated=session.emulated, notes=notes)
+
+
+def _refuse_training(model: AnyProgram) -> None:
+    if not isinstance(model, (str, os.PathLike)) and load(model).is_training:
+        raise InputError("profile: this is a training program; amp.profile_step measures a training step")
+
+
+def _peak_and_way(program: AnyProgram, feeds: Mapping[str, Any], place: Place) -> tuple[int | None, bool]:
+    """Return the peak of memory, and whether the program must run emulated."""
+    found = _in_child(program, feeds, place, emulate=False)
+    if found.failure is None or not place.emulates_low or not has_low_values(load(program)):
+        return found.checked().peak, False
+    return _in_child(program, feeds, place).checked().peak, True
+
+
+def _notes(program: AnyProgram, place: Place, emulated: bool) -> tuple[str, ...]:
+    if not place.emulates_low:
+        return (HOST_TIMES,)
+    if emulated:
+        return (EMULATED_TIMES,)
+    return (CPU_TIMES,) if has_low_values(load(program)) else ()
+
+
+def _profile(
+    place: Place,
+    times: Sequence[float],
+    feeds: Mapping[str, Any],
+    nodes: NodeTimes,
+    *,
+    peak: int | None,
+    emulated: bool = False,
+    notes: tuple[str, ...] = (),
+) -> Profile:
+    milliseconds = np.asarray(times) * 1e3
+    p50, p90, p99 = (float(value) for value in np.percentile(milliseconds, (50, 90, 99)))
+    return Profile(
+        place=str(place),
+        runs=len(times),
+        p50_ms=p50,
+        p90_ms=p90,
+        p99_ms=p99,
+        mean_ms=float(milliseconds.mean()),
+        samples=_samples(feeds),
+        memory=place.memory_kind,
+        peak_bytes=peak,
+        operators=nodes.operators,
+        cpu_nodes=nodes.cpu_nodes,
+        copies=nodes.copies,
+        emulated=emulated,
+        notes=notes,
+    )
+
+
+def _samples(feeds: Mapping[str, Any]) -> int | None:
+    """Return the first dimension, if all inputs that have one share it."""
+    first = {np.shape(value)[0] for value in feeds.values() if np.ndim(value)}
+    return first.pop() if len(first) == 1 else None
+
+
+def _in_turns(functions: Sequence[Callable[[], None]], *, runs: int, warmup: int, seconds: float) -> list[list[float]]:
+    """Time functions in turn; return the seconds of every call of each."""
     for _ in range(warmup):
-        first()
-        second()
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(runs):
-        for function, found in zip((first, second), times, strict=True):
+        for function in functions:
+            function()
+    times: list[list[float]] = [[] for _ in functions]
+    end = time.perf_counter() + seconds
+    while len(times[0]) < max(1, runs) and (len(times[0]) < _FEWEST or time.perf_counter() < end):
+        for function, found in zip(functions, times, strict=True):
             start = time.perf_counter()
             function()
             found.append(time.perf_counter() - start)

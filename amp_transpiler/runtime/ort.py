@@ -75,6 +75,7 @@ class SessionSettings:
         shared_memory: whether the session takes its memory from the allocator that the sessions of a place share.
         cached: whether the optimized graph may be taken from the cache, and kept there (see `graph_cache`).
         written_to: the file that ONNX Runtime writes the optimized graph to.
+        profiled_to: the beginning of the name of a file that the times of all nodes are written to.
     """
 
     optimize: bool = True
@@ -88,6 +89,7 @@ class SessionSettings:
     shared_memory: bool = False
     cached: bool = False
     written_to: str = ""
+    profiled_to: str = ""
 
     def options(self) -> onnxruntime.SessionOptions:
         """Return the settings in ONNX Runtime's form."""
@@ -110,6 +112,8 @@ class SessionSettings:
             options.add_session_config_entry("session.use_env_allocators", "1")
         if self.written_to:
             options.optimized_model_filepath = self.written_to
+        if self.profiled_to:
+            options.enable_profiling, options.profile_file_prefix = True, self.profiled_to
         return options
 
     def disabled_optimizers(self) -> list[str]:

@@ -21,7 +21,8 @@ from amp_transpiler.report.table import (
     summary,
 )
 from amp_transpiler.report.wording import human_number, percent, reasons, remarks
-from amp_transpiler.runtime.benchmark import CPU_TIMES, BenchmarkResult
+from amp_transpiler.runtime.benchmark import CPU_TIMES, BenchmarkResult, Profile
+from amp_transpiler.runtime.node_times import OperatorTime
 
 HOSTILE = "<script>alert('x')</script>&\x1b[31m\n[bold]"
 
@@ -391,21 +392,57 @@ def test_html_groups_operators_beyond_what_a_picture_holds():
     assert "37 other operators" in page([(make_report(decisions=rows), None)])
 
 
+def benchmark_result(of_reference, of_low):
+    """Return a float32 model of 2 ms and a low one of 1 ms, with changes of each."""
+    common = {"place": "CPU", "runs": 20, "samples": 4, "memory": "resident"}
+    products = OperatorTime("MatMul", "CPU", 3, 0.9, 0.9)
+    reference = {"p50_ms": 2.0, "p90_ms": 3.0, "p99_ms": 4.0, "mean_ms": 2.0, "peak_bytes": 400_000_000}
+    low = {"p50_ms": 1.0, "p90_ms": 2.0, "p99_ms": 3.0, "mean_ms": 1.0, "peak_bytes": 200_000_000}
+    low["operators"] = (OperatorTime("MatMul", "CPU", 3, 0.6, 0.75), OperatorTime("Cast", "CPU", 2, 0.2, 0.25))
+    if "samples" in of_low:
+        low["mean_ms"] = 2.0
+    return BenchmarkResult(
+        Profile(**{**common, **reference, "operators": (products,), **of_reference}),
+        Profile(**{**common, **low, **of_low}),
+        notes=(CPU_TIMES,),
+    )
+
+
+def test_slower_than_fp32_is_red_and_a_field():
+    file = io.StringIO()
+    console = Console(file=file, width=80, force_terminal=True, color_system="standard")
+    slower = benchmark_result({}, {"p50_ms": 2.5})
+    console.print(benchmark_table(slower, "float16"))
+    assert "\x1b[1;31mslower than fp32 on CPU" in file.getvalue()
+    assert json.loads(dump({"benchmark": slower}))["benchmark"]["slower_than_fp32"] is True
+    assert benchmark_result({}, {}).slower_than_fp32 is False
+    assert benchmark_result({}, {"p50_ms": 2.5, "emulated": True}).slower_than_fp32 is None, "the emulation is no model"
+
+
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("of_reference", "of_low", "expected"),
     [
-        ({}, "latency, median of 20 2 ms 1 ms 2.00x as fast"),
-        ({}, "peak memory (resident) 400.0 MB 200.0 MB 50%"),
-        ({"reference_peak": None}, "peak memory (resident) - 200.0 MB -"),
-        ({}, CPU_TIMES),
-        ({"emulated": True}, "latency, median of 20 2 ms 1 ms -"),
-        ({"emulated": True}, "peak memory (resident) 400.0 MB 200.0 MB -"),
+        ({}, {}, "latency, median of 20 2 ms 1 ms 2.00x as fast"),
+        ({}, {}, "latency, p90 3 ms 2 ms"),
+        ({}, {}, "latency, p99 4 ms 3 ms"),
+        ({}, {}, "throughput, samples a second 2000 4000"),
+        ({}, {"samples": None}, "throughput, samples a second 2000 500"),
+        ({}, {}, "peak memory (resident) 400.0 MB 200.0 MB 50%"),
+        ({"peak_bytes": None}, {}, "peak memory (resident) - 200.0 MB -"),
+        ({}, {}, "3x MatMul (75%) 0.9 ms 0.6 ms"),
+        ({}, {}, "2x Cast (25%) - 0.2 ms"),
+        ({}, {}, CPU_TIMES),
+        ({}, {"p50_ms": 2.5}, "0.80x as fast"),
+        ({}, {"p50_ms": 2.5}, "slower than fp32 on CPU"),
+        ({}, {"cpu_nodes": ("Resize r",)}, "run on the CPU: Resize r"),
+        ({}, {"copies": tuple(f"c{i} (to the host)" for i in range(8))}, "c5 (to the host) and 2 more"),
+        ({}, {"emulated": True}, "latency, median of 20 2 ms 1 ms -"),
+        ({}, {"emulated": True}, "peak memory (resident) 400.0 MB 200.0 MB -"),
     ],
 )
-def test_benchmark_table(changes, expected):
-    result = BenchmarkResult("CPU", 20, 2.0, 1.0, "resident", 400_000_000, 200_000_000, notes=(CPU_TIMES,))
+def test_benchmark_table(of_reference, of_low, expected):
     file = io.StringIO()
-    Console(file=file, width=80).print(benchmark_table(dataclasses.replace(result, **changes), "float16"))
+    Console(file=file, width=80).print(benchmark_table(benchmark_result(of_reference, of_low), "float16"))
     assert expected in " ".join(file.getvalue().split())
     assert max(map(len, file.getvalue().splitlines())) <= 80
 

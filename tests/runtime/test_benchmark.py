@@ -6,6 +6,9 @@ import onnx
 import onnx.parser
 import pytest
 
+import amp_transpiler as amp
+import amp_transpiler.paddle.nn.functional as F
+from amp_transpiler import static
 from amp_transpiler.runtime import benchmark as benchmark_module
 from amp_transpiler.runtime.benchmark import CPU_TIMES, EMULATED_TIMES, _Measured as Measured, benchmark
 from amp_transpiler.runtime.ort import ORT_ERRORS
@@ -19,11 +22,13 @@ def model(body, opset=18):
     return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}]> {body}')
 
 
-def test_the_two_programs_take_turns():
+@pytest.mark.parametrize(("runs", "seconds", "expected"), [(3, 60.0, 3), (100, 0.0, 5), (0, 0.0, 1)])
+def test_the_two_programs_take_turns(runs, seconds, expected):
     calls = []
-    times = benchmark_module._alternate(lambda: calls.append("a"), lambda: calls.append("b"), runs=3, warmup=1)
-    assert "".join(calls) == "abababab"
-    assert [len(t) for t in times] == [3, 3]
+    functions = [lambda: calls.append("a"), lambda: calls.append("b")]
+    times = benchmark_module._in_turns(functions, runs=runs, warmup=1, seconds=seconds)
+    assert "".join(calls) == "ab" * (1 + expected), "five turns at least, where so many are asked for"
+    assert [len(t) for t in times] == [expected, expected]
 
 
 def test_a_benchmark_on_the_cpu_says_what_low_precision_buys(monkeypatch):
@@ -39,6 +44,7 @@ def test_a_benchmark_on_the_cpu_says_what_low_precision_buys(monkeypatch):
     assert (result.place, result.runs, result.memory) == ("CPU", 3, "resident")
     assert (result.reference_peak, result.low_peak) == (200, 100)
     assert result.reference_ms > 0.0
+    assert [row.operator for row in result.reference.operators if "MatMul" in row.operator]
     assert result.speedup == result.reference_ms / result.low_ms
     assert result.notes == (CPU_TIMES,)
 
@@ -94,3 +100,53 @@ def test_a_process_that_fails_is_a_warning(caplog):
     proto = model("g (float[N] x) => (float[N] y) { y = Identity(x) }")
     assert benchmark_module.measure_peak(proto, {"z": np.ones(1, np.float32)}, CPUPlace()) is None
     assert "unknown input 'z'" in caplog.text
+
+
+def profiled(monkeypatch, program, feeds, **options):
+    monkeypatch.setattr(benchmark_module, "_in_child", lambda *_args, **_options: Measured(100))
+    return benchmark_module.profile(program, feeds, CPUPlace(), runs=6, warmup=1, **options)
+
+
+def test_a_profile_has_latencies_throughput_memory_and_operators(monkeypatch):
+    found = profiled(monkeypatch, doubling_matmul(np.float32), {"x": np.ones((3, 64), np.float32)})
+    assert (found.place, found.runs, found.samples, found.peak_bytes) == ("CPU", 6, 3, 100)
+    assert 0 < found.p50_ms <= found.p90_ms <= found.p99_ms
+    assert found.throughput == 3e3 / found.mean_ms
+    (row,) = [row for row in found.operators if "MatMul" in row.operator]
+    assert (row.provider, row.nodes) == ("CPU", 1)
+    assert 0 < sum(row.share for row in found.operators) <= 1.0 + 1e-9
+    assert (found.cpu_nodes, found.copies, found.notes) == ((), (), ())
+    assert "a second" in str(found)
+
+
+def test_a_low_program_on_the_cpu_is_not_what_a_gpu_runs(monkeypatch):
+    feeds = {"x": np.ones((1, 64), np.float32)}
+    assert profiled(monkeypatch, doubling_matmul(np.float16), feeds).notes == (CPU_TIMES,)
+
+
+def test_a_session_is_timed_as_it_is():
+    session = amp.Session(doubling_matmul(np.float32), CPUPlace())
+    found = amp.profile(session, {"x": np.ones((1, 64), np.float32)}, runs=2)
+    assert (found.runs, found.peak_bytes, found.operators) == (2, None, ())
+    assert "profile the model" in str(found)
+    with pytest.raises(amp.InputError, match="runs on CPU"):
+        amp.profile(session, {}, amp.CUDAPlace(0))
+
+
+def test_a_training_program_has_another_profile():
+    main = static.Program()
+    with static.program_guard(main, static.Program()):
+        loss = F.mse_loss(static.nn.fc(static.data("x", [2, 4]), 4), static.data("t", [2, 4]))
+        amp.optimizer.SGD(0.1).minimize(loss)
+    with pytest.raises(amp.InputError, match="profile_step"):
+        amp.profile(main, {})
+
+
+SAMPLES = {"one": ({"a": 4, "b": 4}, 4), "two": ({"a": 4, "b": 3}, None), "scalars": ({"a": 4, "c": None}, 4)}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_number_of_samples_is_what_inputs_share(name):
+    sizes, expected = SAMPLES[name]
+    feeds = {key: np.zeros(() if size is None else (size, 2)) for key, size in sizes.items()}
+    assert benchmark_module._samples(feeds) == expected
