@@ -20,6 +20,7 @@ from amp_transpiler.graph.walk import is_used
 
 __all__ = ["Driver", "differentiate"]
 
+_FEW = 4  # gradients of 16 bits that are added as they are: the paths into an attention and around it
 _PRODUCTS = {("", "MatMul"), ("", "Gemm"), ("com.microsoft", "FusedMatMul")}
 # View operators between a weight and its MatMul, or a MatMul and its bias Add.
 _VIEWS = {"Cast", "Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
@@ -186,13 +187,18 @@ class Driver:
             return parts[0]
         scattered = [part for part in parts if _scatter_into_zeros(part) is not None]
         dense = [part for part in parts if part not in scattered] or [scattered.pop(0)]
-        # In float32: a float16 sum of many contributions loses the small ones.
-        result = self.builder.high(dense[0])
-        for part in dense[1:]:
-            result = self.builder.add(result, self.builder.high(part))
+        # In float32: a float16 sum of many contributions loses the small ones. A sum of two is rounded once anyway.
+        if len(dense) > _FEW:
+            dense = [self.builder.high(part) for part in dense]
+        result = self._total(dense)
         for part in scattered:
-            result = self._scatter_again(part, result)
+            result = self._scatter_again(part, self.builder.high(result))
         return self.builder.cast(result, parts[0].dtype)
+
+    def _total(self, parts: Sequence[ir.Value]) -> ir.Value:
+        if len(parts) < 3:
+            return parts[0] if len(parts) == 1 else self.builder.add(*parts)
+        return self.builder.op("Sum", parts)
 
     def _scatter_again(self, part: ir.Value, total: ir.Value) -> ir.Value:
         """Add what `part` scatters among zeros to `total` instead: a table's gradient is as large as the table."""

@@ -271,6 +271,13 @@ class Expr:
         """Return the mean over `axes`, None for all."""
         return self.reduce("ReduceMean", axes, keepdims=keepdims)
 
+    def dot(self, other: Expr) -> Expr:
+        """Return the sum of the products along the last axis, with size 1 there, in this element type.
+
+        It is a matrix product of rows with columns: it sums float16 and bfloat16 in float32 too, and needs no casts.
+        """
+        return (self.unsqueeze(-2) @ other.unsqueeze(-1)).squeeze(-1)
+
     def sum_to(self, like: Expr, *, low: bool = False) -> Expr:
         """Undo a broadcast of `like`: sum over the axes that were repeated; `low` keeps this element type."""
         return self._expr(self.builder.sum_to(self.value, like.value, low=low))

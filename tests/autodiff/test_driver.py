@@ -143,13 +143,17 @@ def test_two_rules_for_one_operator_are_an_error():
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-def test_contributions_of_a_low_value_are_summed_in_float32(kind):
-    text = graph(f"{kind}[3] x", "a = Identity(x) b = Identity(x) y = Add(a, b)", outputs=f"{kind}[3] y")
+@pytest.mark.parametrize(("number", "operator", "summed"), [(2, "Add", "low"), (4, "Sum", "low"), (5, "Sum", "float")])
+def test_many_contributions_of_a_low_value_are_summed_in_float32_and_few_as_they_are(kind, number, operator, summed):
+    copies = [f"a{index}" for index in range(number)]
+    body = " ".join(f"{copy} = Identity(x)" for copy in copies) + f" y = Sum({', '.join(copies)})"
+    text = graph(f"{kind}[3] x", body, outputs=f"{kind}[3] y")
     made, _ = gradient_model(onnx.parser.parse_model(text))
     types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(made).graph.value_info}
     low = onnx.TensorProto.DataType.Value(kind.upper())
-    sums = [node for node in made.graph.node if node.op_type == "Add" and node.name.startswith("grad/")]
-    assert [types[node.output[0]] for node in sums] == [onnx.TensorProto.FLOAT]
+    types |= {value.name: value.type.tensor_type.elem_type for value in made.graph.output}
+    sums = [node for node in made.graph.node if node.op_type == operator and node.name.startswith("grad/")]
+    assert [types[node.output[0]] for node in sums] == [low if summed == "low" else onnx.TensorProto.FLOAT]
     assert made.graph.output[-1].type.tensor_type.elem_type == low
 
 

@@ -10,6 +10,7 @@ from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
 
 _CONTRIB = "com.microsoft"
+_HARD_SIGMOID_OF_BFLOAT16 = 22  # the opset from which HardSigmoid takes bfloat16
 # Defaults of ONNX's Selu: float32 numbers, written out.
 _SELU_ALPHA = 1.67326319217681884765625
 _SELU_GAMMA = 1.05070102214813232421875
@@ -128,9 +129,16 @@ def _shaped(g: Expr, x: Expr) -> Expr:
 
 def _erf_gelu(g: Expr, x: Expr) -> Expr:
     """`g (P(x) + x p(x))`, with P the standard normal distribution and p its density (arXiv:1606.08415)."""
-    below = (1 + (x * math.sqrt(0.5)).erf()) * 0.5
-    density = (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
-    return g * (below + x * density)
+    a = x * math.sqrt(0.5)
+    x_density = a / (a * a).exp() * (1 / math.sqrt(math.pi))
+    return g * (_half_of_one_plus(a.erf()) + x_density)
+
+
+def _half_of_one_plus(x: Expr) -> Expr:
+    """`(1 + x) / 2` of numbers from -1 to 1: one operator where there is one for the element type."""
+    if x.dtype == ir.DataType.BFLOAT16 and x.builder.opset < _HARD_SIGMOID_OF_BFLOAT16:
+        return (1 + x) * 0.5
+    return x.op("HardSigmoid", alpha=0.5, beta=0.5)
 
 
 def _tanh_gelu(g: Expr, x: Expr) -> Expr:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+import onnx_ir as ir
 
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
@@ -20,14 +21,16 @@ class _Samples:
 
     Attributes:
         labels: the class of each sample, class 0 for ignored ones; the axis of the classes has size 1.
-        counted: whether each sample counts, in the shape of `labels`; None if all do.
+        ignored: whether each sample is ignored, in the shape of `labels`; None if none is.
+        left_out: whether its weight is 0, in the same shape; None if none's is.
         weight: weight of each sample, 0 for ignored ones, in the shape of `labels`.
         factor: the gradient by a sample's unweighted loss is `weight * factor`; broadcasts to `weight`.
         mean: whether the loss is the weighted mean over the samples.
     """
 
     labels: Expr
-    counted: Expr | None
+    ignored: Expr | None
+    left_out: Expr | None
     weight: Expr
     factor: Expr
     mean: bool
@@ -36,7 +39,7 @@ class _Samples:
         """Return whether a class is the label of a sample that counts: bool, in the shape of the scores."""
         by_class = [-1, *[1] * (scores.rank - 2)]
         # There are fewer labels than hits, by the number of classes: so ignored ones are replaced before comparing.
-        known = self.labels if self.counted is None else self.counted.where(self.labels, _NO_CLASS)
+        known = self.labels if self.ignored is None else self.ignored.where(_NO_CLASS, self.labels)
         return known.equals(_class_numbers(scores).reshape(by_class).cast(known.dtype))
 
 
@@ -52,30 +55,34 @@ def softmax_cross_entropy_loss(
 ) -> Gradients:
     """`factor weight (softmax - hit)`; for the second output, the log probabilities, `g - softmax sum(g)`."""
     g, of_log = gs[0], gs[1] if len(gs) > 1 else None
-    scores = scores.wide()
-    shares = scores.op("Softmax", axis=1)
+    likely = scores.wide().op("LogSoftmax", axis=1)  # the forward pass needs it too, and then it is computed once
+    shares = likely.exp()
     parts: list[Expr] = []
     samples = None
     if g is not None:
         samples = _samples(g, scores, labels, weights, reduction, ignore_index)
-        scaled = _less_one_at(shares, samples.labels) * (samples.weight * samples.factor)
-        if weights is None and ignore_index is None:
-            parts.append(scaled)
-        else:  # a Where, not a product with 0: an ignored sample may have scores that are not finite
-            parts.append(samples.weight.equals(0).where(0, scaled))
+        dtype = scores.dtype if of_log is None else shares.dtype
+        parts.append(_scaled_difference(shares, likely, samples, dtype))
     if of_log is not None:
         of_log = of_log.wide()
         parts.append(of_log - shares * of_log.sum([1]))
     total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
     if samples is None:
         return total
-    return total, None, lambda: _to_class_weights(samples, scores.op("LogSoftmax", axis=1))
+    return total, None, lambda: _to_class_weights(samples, likely)
 
 
-def _less_one_at(shares: Expr, labels: Expr) -> Expr:
-    """Return `shares` less 1 at the labels. Only there: a tensor of ones and zeros would be as large as the scores."""
-    missed = shares.op("GatherElements", labels, axis=1) - 1
-    return shares.op("ScatterElements", labels, missed, axis=1)
+def _scaled_difference(shares: Expr, likely: Expr, samples: _Samples, dtype: ir.DataType | None) -> Expr:
+    """Return `factor weight (softmax - hit)`, rounded once.
+
+    The hits are written over the rest: a tensor of ones and zeros would be as large as the scores.
+    """
+    slope = samples.weight * samples.factor
+    hits = (likely.op("GatherElements", samples.labels, axis=1).exp() - 1) * slope
+    scaled = (shares * slope).cast(dtype).op("ScatterElements", samples.labels, hits.cast(dtype), axis=1)
+    if samples.left_out is None:
+        return scaled
+    return samples.left_out.where(0, scaled)  # no product with 0: a score there may not be finite
 
 
 @gradient("NegativeLogLikelihoodLoss")
@@ -103,29 +110,37 @@ def _samples(
 ) -> _Samples:
     """Find the labels among the classes, and the weight of each sample in the loss."""
     labels = labels.unsqueeze(1)
-    counted = None if ignore_index is None else ~labels.equals(ignore_index)
-    known = labels if counted is None else counted.where(labels, 0)
-    dtype = scores.wide().dtype
+    ignored = None if ignore_index is None else labels.equals(ignore_index)
+    known = labels if ignored is None else ignored.where(0, labels)
+    weight = _weight_of(known, ignored, weights, scores.wide().dtype)
+    left_out = ignored if weights is None else weight.equals(0)
+    factor = _factor(g.wide(), weight, reduction, counts=weights is None)
+    return _Samples(known, ignored, left_out, weight, factor, reduction == "mean")
+
+
+def _weight_of(known: Expr, ignored: Expr | None, weights: Expr | None, dtype: ir.DataType | None) -> Expr:
+    """Return the weight of each sample, 0 for ignored ones."""
     if weights is not None:
         weight = weights.cast(dtype).op("Gather", known)
-        weight = weight if counted is None else counted.where(weight, 0)
-    elif counted is not None:
-        weight = counted.cast(dtype)
-    else:
-        weight = labels.equals(labels).cast(dtype)  # ones
-    return _Samples(known, counted, weight, _factor(g.wide(), weight, reduction), reduction == "mean")
+        return weight if ignored is None else ignored.where(0, weight)
+    if ignored is None:
+        return known.equals(known).cast(dtype)  # ones
+    return ignored.where(known.constant(0.0, dtype), known.constant(1.0, dtype))
 
 
-def _factor(g: Expr, weight: Expr, reduction: str) -> Expr:
+def _factor(g: Expr, weight: Expr, reduction: str, *, counts: bool) -> Expr:
     if reduction == "none":
         return g.unsqueeze(1)
-    return g if reduction == "sum" else g / _total(weight)
+    return g if reduction == "sum" else g / _total(weight, counts=counts)
 
 
-def _total(weight: Expr) -> Expr:
-    """The sum of the weights, or 1 if no sample counts: then every gradient is 0 and not 0 / 0."""
+def _total(weight: Expr, *, counts: bool) -> Expr:
+    """The sum of the weights, or 1 if no sample counts: then every gradient is 0 and not 0 / 0.
+
+    With `counts` every weight is 0 or 1.
+    """
     total = weight.sum(keepdims=False)
-    return total.equals(0).where(1, total)
+    return total.maximum(1) if counts else total.equals(0).where(1, total)
 
 
 def _to_class_weights(samples: _Samples, log_prob: Expr) -> Expr:
@@ -133,7 +148,7 @@ def _to_class_weights(samples: _Samples, log_prob: Expr) -> Expr:
     hit = samples.hit(log_prob)
     losses = -(hit.where(log_prob, 0).sum([1]))
     if samples.mean:
-        losses -= (losses * samples.weight).sum(keepdims=False) / _total(samples.weight)
+        losses -= (losses * samples.weight).sum(keepdims=False) / _total(samples.weight, counts=False)
     slopes = hit.where(losses * samples.factor, 0)
     return slopes.sum([axis for axis in range(log_prob.rank) if axis != 1], keepdims=False)
 

@@ -136,34 +136,6 @@ def _trains(node: NodeGradient) -> bool:
     return len([value for value in node.source.outputs if value.name]) > 1
 
 
-@gradient("LayerNormalization")
-def layer_normalization(
-    gs: Sequence[Expr | None],
-    x: Expr,
-    scale: Expr,
-    _bias: Expr | None = None,
-    *,
-    node: NodeGradient,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-) -> Gradients:
-    """From the mean and inverse deviation that the forward pass saves, if it saves them in float32."""
-    if any(grad is not None for grad in gs[1:]):
-        raise NotDifferentiable(
-            "its Mean and InvStdDev have no gradient, and one of them is used; compute it by ReduceMean"
-        )
-    x = x.wide()
-    axes = range(axis % x.rank, x.rank)
-    if node.attribute("stash_type", 1) == 1:
-        mean, inverse = node.output(1), node.output(2)
-        mean, inverse = mean.cast(x.dtype), inverse.cast(x.dtype)
-        xhat = (x - mean) * inverse
-    else:
-        xhat, inverse = _standardize(x, axes, epsilon)
-    g = _incoming(node.g, x)
-    return lambda: _through(g * scale.cast(x.dtype), xhat, inverse, axes), lambda: g * xhat, g
-
-
 @gradient("RMSNormalization")
 def rms_normalization(g: Expr, x: Expr, scale: Expr, *, axis: int = -1, epsilon: float = 1e-5) -> Gradients:
     """`r (gs - xhat mean(gs xhat))`, with `r` 1 over the root of the mean square and `gs = g scale`."""

@@ -1,4 +1,4 @@
-"""Gradients of Softmax and LogSoftmax, with sums and products in float32."""
+"""Gradients of Softmax and LogSoftmax. Sums are in float32."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from amp_transpiler.autodiff.registry import gradient
 
 @gradient("Softmax")
 def softmax(g: Expr, x: Expr, *, y: Expr, node: NodeGradient) -> Expr:
+    """`y (g - sum(g y))`, the difference first: its terms are close where `y` is near 1."""
+    axes = _axes(x, node)
+    if axes in ([-1], [x.rank - 1]):
+        return y * (g - g.dot(y))
     y, g = y.wide(), g.wide()
-    return y * (g - (g * y).sum(_axes(x, node)))  # the difference first: its terms are close where y is near 1
+    return y * (g - (g * y).sum(axes))
 
 
 @gradient("LogSoftmax")

@@ -26,7 +26,8 @@ class LowerLoss(Pass[PassResult]):
 
     1. The log probability of each label is picked where it is, by GatherElements.
     2. Samples that are ignored count as class 0 and have the weight 0.
-    3. All is computed in float32 for 16-bit scores; results have their declared types.
+    3. The gradient, if it is there, reads the same log probabilities.
+    4. All is computed in float32 for 16-bit scores; results have their declared types.
 
     The values of the model must be typed. Before opset 13 nothing is done.
     """
@@ -57,6 +58,7 @@ def _lower(node: ir.Node, builder: GraphBuilder) -> None:
     likely = builder.high(scores)
     if node.op_type == "SoftmaxCrossEntropyLoss":
         likely = builder.op("LogSoftmax", [likely], {"axis": 1})
+        _share(scores, likely)
     weights = node.inputs[2] if len(node.inputs) > 2 else None
     results = [_loss(node, builder, likely, labels, weights), likely]
     for old, new in zip(node.outputs, results, strict=False):
@@ -64,23 +66,37 @@ def _lower(node: ir.Node, builder: GraphBuilder) -> None:
             take_over(old, builder.cast(new, old.dtype or scores.dtype), builder.names)
 
 
+def _share(scores: ir.Value, likely: ir.Value) -> None:
+    """Let `likely` stand for the log probabilities that others compute from the same scores, in float32 too."""
+    wide = [use.node.outputs[0] for use in scores.uses() if use.node.op_type == "Cast"]
+    for value in (scores, *wide):
+        for node in [use.node for use in value.uses() if use.node.op_type == "LogSoftmax" and is_standard(use.node)]:
+            result, axis = node.outputs[0], node.attributes.get("axis")
+            equal = axis is not None and axis.as_int() == 1 and value.dtype == likely.dtype
+            if equal and result is not likely and not result.is_graph_output():
+                result.replace_all_uses_with(likely)
+                assert node.graph is not None
+                node.graph.remove(node, safe=True)
+
+
 def _loss(
     node: ir.Node, builder: GraphBuilder, likely: ir.Value, labels: ir.Value, weights: ir.Value | None
 ) -> ir.Value:
     labels = builder.unsqueeze(labels, [1])
-    ignored = node.attributes.get("ignore_index")
-    counted = None
-    if ignored is not None:
-        counted = builder.op("Not", [builder.compare("Equal", labels, ignored.as_int())])
-        labels = builder.where(counted, labels, 0)
+    ignore_index = node.attributes.get("ignore_index")
+    ignored = None
+    if ignore_index is not None:
+        ignored = builder.compare("Equal", labels, ignore_index.as_int())
+        labels = builder.where(ignored, 0, labels)
     losses = builder.neg(builder.op("GatherElements", [likely, labels], {"axis": 1}))
     weight = None
     if weights is not None:
         weight = builder.op("Gather", [builder.cast(weights, likely.dtype), labels])
         losses = builder.mul(losses, weight)
-    if counted is not None:
-        losses = builder.where(counted, losses, 0.0)  # no product: an ignored sample may have no finite score
-        weight = builder.cast(counted, likely.dtype) if weight is None else builder.where(counted, weight, 0.0)
+    if ignored is not None:
+        losses = builder.where(ignored, 0.0, losses)  # no product: an ignored sample may have no finite score
+        one = builder.constant(1.0, likely.dtype) if weight is None else weight
+        weight = builder.where(ignored, 0.0, one)
     attribute = node.attributes.get("reduction")
     reduction = "mean" if attribute is None else attribute.as_string()
     if reduction == "none":

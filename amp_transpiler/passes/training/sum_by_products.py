@@ -1,0 +1,120 @@
+"""Sums of 16-bit rows as matrix products, which sum in float32 and need no casts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.dtypes import LOW_DTYPES
+from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.walk import is_used
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.manager import Pass, PassResult
+
+__all__ = ["SumByProducts"]
+
+_FLOAT = ir.DataType.FLOAT
+
+
+class SumByProducts(Pass[PassResult]):
+    """Writes 16-bit sums over leading axes as products with a row of ones; counts them.
+
+    The gradient of a bias, a scale or a table of positions is such a sum: a cast to float32, a ReduceSum and a cast
+    back, ten bytes an element and three kernels. A matrix product sums in float32 too: two bytes and one kernel.
+
+    1. The value that is cast to float32 for the sum is 16-bit, and the sum is cast to the same format alone.
+    2. The axes are the first ones. What is left of the value is one row, whatever its axes.
+
+    Shapes must be inferred. Only the main graph is edited.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        names, count = NameAllocator(model), 0
+        for node in list(model.graph):
+            if node.graph is not None and _sums_first_axes(node):
+                count += _rewrite(model, node, names)
+        return PassResult(model, modified=bool(count), count=count)
+
+
+def _sums_first_axes(node: ir.Node) -> bool:
+    if node.op_type != "ReduceSum" or not is_standard(node) or len(node.inputs) < 2:
+        return False
+    summed, axes = node.inputs[0], node.inputs[1]
+    tensor = None if axes is None else constant_of(axes)
+    if tensor is None or tensor.size == 0 or summed is None or not is_static(summed):
+        return False
+    rank = len(shape_of(summed))
+    found = sorted(int(axis) % rank for axis in tensor.numpy())
+    return found == list(range(len(found))) and len(found) < rank
+
+
+def _rewrite(model: ir.Model, node: ir.Node, names: NameAllocator) -> bool:
+    """Replace the casts of the sum by a product, if the value was low; return whether it was."""
+    wide, result = node.inputs[0], node.outputs[0]
+    assert wide is not None
+    source = _before_cast(wide)
+    if source is None or not is_static(result):
+        return False
+    casts = _casts_of(result)
+    if not casts or any(cast.outputs[0].dtype != source.dtype for cast in casts):
+        return False
+    axes = constant_of(node.inputs[1])  # type: ignore[arg-type]  # there is one, by _sums_first_axes
+    assert axes is not None
+    rows = math.prod(shape_of(wide)[: axes.size])
+    last = casts[0]
+    builder = GraphBuilder(model, before=last, names=names, metadata=last.metadata_props, prefix=f"{node.name}/")
+    ones = builder.constant(np.ones((1, rows)), source.dtype)
+    flat = source if len(shape_of(wide)) == axes.size + 1 == 2 else builder.reshape(source, [rows, -1])
+    total = builder.matmul(ones, flat)
+    for cast in casts:
+        value = cast.outputs[0]
+        value.replace_all_uses_with(builder.reshape(total, shape_of(value)))
+    _remove_unused([*casts, *_makers(casts[0], node), node, wide.producer()])
+    return True
+
+
+def _before_cast(value: ir.Value) -> ir.Value | None:
+    """Return the 16-bit value that `value` is a float32 cast of, None if it is no such cast."""
+    node = value.producer()
+    if node is None or node.op_type != "Cast" or not is_standard(node) or value.dtype != _FLOAT:
+        return None
+    source = node.inputs[0]
+    return source if source is not None and source.dtype in LOW_DTYPES else None
+
+
+def _casts_of(result: ir.Value) -> list[ir.Node]:
+    """Return the casts that read a sum, behind views of it too; none if anything else does."""
+    casts: list[ir.Node] = []
+    if result.is_graph_output():
+        return casts
+    for use in result.uses():
+        node, value = use.node, use.node.outputs[0]
+        if not is_standard(node) or value.is_graph_output():
+            return []
+        if node.op_type == "Cast":
+            casts.append(node)
+        elif node.op_type in ("Squeeze", "Reshape") and use.idx == 0 and (behind := _casts_of(value)):
+            casts.extend(behind)
+        else:
+            return []
+    return casts
+
+
+def _makers(cast: ir.Node, start: ir.Node) -> list[ir.Node]:
+    """Return the views between a sum and a cast, the last one first."""
+    found: list[ir.Node] = []
+    node = cast.inputs[0].producer() if cast.inputs[0] is not None else None
+    while node is not None and node is not start:
+        found.append(node)
+        node = node.inputs[0].producer() if node.inputs[0] is not None else None
+    return found
+
+
+def _remove_unused(nodes: list[ir.Node | None]) -> None:
+    for node in nodes:
+        if node is not None and node.graph is not None and not any(is_used(value) for value in node.outputs):
+            node.graph.remove(node, safe=True)
