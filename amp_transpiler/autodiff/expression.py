@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, is_static, rank_of, shape_of
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.dtypes import LOW_DTYPES
 
 __all__ = ["Expr", "Number", "concat"]
 
@@ -274,8 +275,11 @@ class Expr:
     def dot(self, other: Expr) -> Expr:
         """Return the sum of the products along the last axis, with size 1 there, in this element type.
 
-        It is a matrix product of rows with columns: it sums float16 and bfloat16 in float32 too, and needs no casts.
+        Of float16 and bfloat16 it is a matrix product of rows with columns, which sums in float32 and needs no casts.
+        In float32 it is none: to policies that make all matrix products low, a sum should stay a sum.
         """
+        if self.dtype not in LOW_DTYPES:
+            return (self * other).sum([-1])
         return (self.unsqueeze(-2) @ other.unsqueeze(-1)).squeeze(-1)
 
     def sum_to(self, like: Expr, *, low: bool = False) -> Expr:

@@ -29,6 +29,8 @@ from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.training import (
     CPU_WORTH,
     CUDA_WORTH,
+    CastTogether,
+    FuseProducts,
     GroupUpdates,
     Legalize,
     LowerBatchNorm,
@@ -38,6 +40,7 @@ from amp_transpiler.passes.training import (
     PlaceCasts,
     Recompute,
     SplitRows,
+    SumByProducts,
     Worth,
 )
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
@@ -271,10 +274,13 @@ def _is_trained(model: ir.Model) -> bool:
 
 
 def split_large(model: ir.Model) -> None:
-    """Infer the shapes of a training step with low values, and split what then turns out to be large."""
-    if _is_trained(model) and has_low_values(Program(model)):
-        infer_shapes(model)
-        PassManager([SplitRows()])(model)
+    """Infer the shapes of a training step; use them to fuse products, and to split what turns out to be large."""
+    if not _is_trained(model):
+        return
+    infer_shapes(model)
+    if has_low_values(Program(model)):
+        PassManager([SumByProducts(), CastTogether(), SplitRows()])(model)
+    PassManager([FuseProducts()])(model)
 
 
 def _scalar_input(model: ir.Model, name: str) -> ir.Value:

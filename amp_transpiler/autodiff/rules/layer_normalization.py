@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
+from amp_transpiler.graph.dtypes import LOW_DTYPES
 
 _LEAST_VARIANCE = 2.5e-10  # the inverse root of it is the largest that float16 holds
 
@@ -36,8 +37,9 @@ def layer_normalization(
     product = g * xhat
 
     def to_x() -> Expr:
-        mean, slope = _means(g, product, scale, axes)
-        return (g * scale - mean - xhat * slope) * inverse
+        scaled = g * scale
+        mean, slope = _means(g, product, scaled, xhat, scale, axes)
+        return (scaled - mean - xhat * slope) * inverse
 
     return to_x, product, g
 
@@ -55,11 +57,13 @@ def _standardized(x: Expr, scale: Expr, axis: int, epsilon: float) -> tuple[Expr
     return xhat.with_shape_of(x), inverse.cast(x.dtype)
 
 
-def _means(g: Expr, product: Expr, scale: Expr, axes: Sequence[int]) -> tuple[Expr, Expr]:
-    """Return the means over `axes` of `g` and of `product`, weighted by the scale."""
+def _means(g: Expr, product: Expr, scaled: Expr, xhat: Expr, scale: Expr, axes: Sequence[int]) -> tuple[Expr, Expr]:
+    """Return the means over `axes` of `g s` and of `g s xhat`.
+
+    Of 16-bit values they are products with the scale, which sum in float32 and need no casts.
+    """
     size = g.size(-1)
-    if len(axes) == 1 and size is not None and scale.size(-1) == size:
+    if g.dtype in LOW_DTYPES and len(axes) == 1 and size is not None and scale.size(-1) == size:
         share = scale.reshape([size, 1]) * (1 / size)
         return g @ share, product @ share
-    mean, slope = ((value * scale).mean(axes).cast(g.dtype) for value in (g, product))
-    return mean, slope
+    return scaled.mean(axes).cast(g.dtype), (scaled * xhat).mean(axes).cast(g.dtype)

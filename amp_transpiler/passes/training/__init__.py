@@ -1,5 +1,7 @@
 """Passes over training programs: operators that ONNX Runtime cannot train with, masters, and loss scaling."""
 
+from amp_transpiler.passes.training.cast_together import CastTogether
+from amp_transpiler.passes.training.fuse_products import FuseProducts
 from amp_transpiler.passes.training.group_plan import CPU_WORTH, CUDA_WORTH, Worth
 from amp_transpiler.passes.training.group_updates import Grouped, GroupUpdates, group_members
 from amp_transpiler.passes.training.insert_masters import InsertMasters, Mastered
@@ -12,11 +14,14 @@ from amp_transpiler.passes.training.place_casts import VIEWS, PlaceCasts
 from amp_transpiler.passes.training.recompute import Recompute
 from amp_transpiler.passes.training.scale_loss import Scaled, ScaleLoss
 from amp_transpiler.passes.training.split_rows import SplitRows
+from amp_transpiler.passes.training.sum_by_products import SumByProducts
 
 __all__ = [
     "CPU_WORTH",
     "CUDA_WORTH",
     "VIEWS",
+    "CastTogether",
+    "FuseProducts",
     "GroupUpdates",
     "Grouped",
     "InsertMasters",
@@ -31,6 +36,7 @@ __all__ = [
     "ScaleLoss",
     "Scaled",
     "SplitRows",
+    "SumByProducts",
     "Worth",
     "group_members",
 ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.roles import role_of
@@ -18,6 +20,7 @@ __all__ = ["VIEWS", "PlaceCasts"]
 VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators that only change the shape: ONNX Runtime lets their result share the input's memory."""
 
+_LARGE = 1 << 24  # elements: 32 MB in 16 bits
 _MOVES = VIEWS | {"Transpose"}
 _FLOAT = ir.DataType.FLOAT
 
@@ -31,7 +34,8 @@ class PlaceCasts(Pass[PassResult]):
     2. What the forward pass casts from 16 bits to float32 and the backward pass reads again is cast again there: the
        16-bit value is kept, of half the size.
     3. What the forward pass casts to 16 bits and the backward pass reads again is cast again there if the float32
-       value is there anyway, such as a parameter or a result that the backward pass reads in float32 too.
+       value is there anyway: a result that the backward pass reads in float32 too, or a large parameter, such as a
+       table of words. Other parameters are cast once a step.
 
     Only the main graph is edited. A program without a backward pass, or without casts, is not.
     """
@@ -136,7 +140,7 @@ class _Placing:
             return False
         first = min(self._index[use.node] for use in later)
         held = self._held(source)
-        if value.dtype != _FLOAT and self._last.get(held, -1) < first:
+        if value.dtype != _FLOAT and (self._last.get(held, -1) < first or _is_moderate(held)):
             return False
         again = self._copy(cast, self._nodes[first])
         for use in later:
@@ -159,6 +163,11 @@ class _Placing:
         )
         reader.prepend(node)
         return result
+
+
+def _is_moderate(value: ir.Value) -> bool:
+    """Whether a value is an input that two casts would cost more than its low copy, kept in between."""
+    return value.is_graph_input() and is_static(value) and math.prod(shape_of(value)) < _LARGE
 
 
 def _reads(node: ir.Node) -> Iterator[ir.Value]:

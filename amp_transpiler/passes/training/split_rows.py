@@ -19,6 +19,7 @@ from amp_transpiler.passes.manager import Pass, PassResult
 __all__ = ["SplitRows"]
 
 _LARGE = 1 << 24  # elements: 64 MB in float32. Below that, launching twice as many kernels costs more than it is worth
+_SMALL = 64  # times
 _FLOAT = ir.DataType.FLOAT
 _ELEMENTWISE = frozenset({"Abs", "Add", "Cast", "Div", "Equal", "Exp", "Mul", "Neg", "Not", "Sqrt", "Sub", "Where"})
 _ALONG_AXIS = {"GatherElements": 0, "LogSoftmax": -1, "ScatterElements": 0, "Softmax": -1}  # with the default axis
@@ -54,10 +55,12 @@ class SplitRows(Pass[PassResult]):
             if node in done or not _is_start(node, self._large):
                 continue
             island = _Island.grow(model, node)
-            if island is not None and island.is_worth_it(self._large):
+            if island.is_worth_it(self._large):
                 done.update(island.nodes)
                 island.split(GraphBuilder(model, names=names, before=island.nodes[-1]))
                 count += 1
+        if count:  # what reads a result may stand before the last node of an island
+            model.graph.sort()
         return PassResult(model, modified=bool(count), count=count)
 
 
@@ -85,6 +88,7 @@ class _Island:
 
     def __init__(self, model: ir.Model, start: ir.Node, rows: int) -> None:
         self._opset = model.graph.opset_imports.get("", 0)
+        self._most = math.prod(shape_of(start.outputs[0]))
         self.rows = rows
         self.nodes = [start]
         self._values = {start.outputs[0]}
@@ -92,8 +96,8 @@ class _Island:
         self.outputs: list[ir.Value] = []
 
     @classmethod
-    def grow(cls, model: ir.Model, start: ir.Node) -> _Island | None:
-        """Return the largest island that begins with `start`; None if a value in it is read too early."""
+    def grow(cls, model: ir.Model, start: ir.Node) -> _Island:
+        """Return the largest island that begins with `start`."""
         sizes = _sizes(start.outputs[0])
         assert sizes is not None
         island = cls(model, start, sizes[0])
@@ -103,11 +107,15 @@ class _Island:
         for node in following:
             if any(value in island._values or value in island._sums for value in _reads(node)):
                 island._take(node)
-        return island if island._finish() else None
+        island._find_outputs()
+        return island
 
     def _take(self, node: ir.Node) -> None:
-        """Add a node if it computes by rows, or sums them."""
+        """Add a node if it computes by rows, or sums them, and has to do with large values."""
         if len(node.outputs) != 1 or not is_standard(node) or any(value in self._sums for value in node.inputs):
+            return
+        own = [value for value in node.inputs if value in self._values]
+        if all(map(self._is_small, (*own, *node.outputs))):
             return
         if self._sums_rows(node):
             self._sums.add(node.outputs[0])
@@ -116,6 +124,11 @@ class _Island:
         else:
             return
         self.nodes.append(node)
+
+    def _is_small(self, value: ir.Value | None) -> bool:
+        """Whether a value is so small beside the first one that it is joined again rather than computed by halves."""
+        sizes = _sizes(value)
+        return sizes is not None and math.prod(sizes) * _SMALL <= self._most
 
     def _sums_rows(self, node: ir.Node) -> bool:
         if node.op_type != "ReduceSum":
@@ -139,18 +152,12 @@ class _Island:
             return False
         return all(_sizes(value) is not None for value in node.inputs)
 
-    def _finish(self) -> bool:
-        """Find the outputs; return whether all their readers come after the island."""
+    def _find_outputs(self) -> None:
         inside = set(self.nodes)
         for node in self.nodes:
             value = node.outputs[0]
             if value.is_graph_output() or any(use.node not in inside for use in value.uses()):
                 self.outputs.append(value)
-        assert self.nodes[0].graph is not None
-        order = {node: index for index, node in enumerate(self.nodes[0].graph)}
-        last = order[self.nodes[-1]]
-        readers = [use.node for value in self.outputs for use in value.uses() if use.node not in inside]
-        return all(reader in order and order[reader] > last for reader in readers)
 
     def is_worth_it(self, large: int) -> bool:
         """Whether it picks by labels, has float32 results of float32 ones, and no large one is needed as a whole."""

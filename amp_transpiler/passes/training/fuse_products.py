@@ -1,0 +1,178 @@
+"""Transposes and factors of matrix products, as attributes of ONNX Runtime's FusedMatMul."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.dtypes import LOW_DTYPES
+from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.walk import is_used
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.manager import Pass, PassResult
+
+__all__ = ["FuseProducts"]
+
+_DOMAIN = "com.microsoft"
+_DTYPES = LOW_DTYPES | {ir.DataType.FLOAT}
+
+
+class FuseProducts(Pass[PassResult]):
+    """Writes MatMuls of transposed or scaled matrices as FusedMatMul, without the Transpose and Mul; counts them.
+
+    The gradient of a product is two such products. ONNX Runtime fuses them too, but not where it has joined the
+    Transpose with another one first: then both the matrix and its transpose are computed.
+
+    1. A Transpose before the product that exchanges the last two axes becomes a flag.
+    2. A Mul by one constant number before the product or after it becomes the factor, which is applied in float32.
+    3. A product with a bias is left alone if nothing is transposed on its left: ONNX Runtime makes one Gemm of both.
+
+    The values of the model must be typed, with known ranks. Only the main graph is edited.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        names, count = NameAllocator(model), 0
+        for node in list(model.graph):
+            if node.graph is not None and node.op_type == "MatMul" and is_standard(node):
+                count += _Product.fuse(model, node, names)
+        return PassResult(model, modified=bool(count), count=count)
+
+
+@dataclasses.dataclass
+class _Factor:
+    """One side of a product.
+
+    Attributes:
+        value: what is multiplied.
+        turned: whether its last two axes are exchanged first.
+        scale: the number that it is multiplied with first.
+    """
+
+    value: ir.Value
+    turned: bool = False
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, value: ir.Value) -> _Factor:
+        """Look through one Mul by a number and one Transpose, in either order."""
+        found = cls(value)
+        for _ in range(2):
+            node = found.value.producer()
+            if node is None or not is_standard(node):
+                break
+            if node.op_type == "Transpose" and not found.turned and _exchanges_last_two(node):
+                assert node.inputs[0] is not None
+                found = dataclasses.replace(found, value=node.inputs[0], turned=True)
+            elif node.op_type == "Mul" and found.scale == 1.0 and (scaled := _scaled(node)) is not None:
+                found = dataclasses.replace(found, value=scaled[0], scale=scaled[1])
+            else:
+                break
+        return found
+
+
+def _exchanges_last_two(node: ir.Node) -> bool:
+    shape, perm = node.outputs[0].shape, node.attributes.get("perm")
+    if shape is None or len(shape) < 2:
+        return False
+    rank = len(shape)
+    found = list(perm.as_ints()) if perm is not None else list(reversed(range(rank)))
+    return found == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _scaled(node: ir.Node) -> tuple[ir.Value, float] | None:
+    """Return what a Mul multiplies with one constant number, and the number; None if it does not."""
+    for value, other in (node.inputs, tuple(reversed(node.inputs))):
+        tensor = None if other is None else constant_of(other)
+        if tensor is None or tensor.size != 1 or value is None or value.shape is None:
+            continue
+        if len(tensor.shape) <= len(value.shape):
+            return value, float(tensor.numpy().reshape(()))
+    return None
+
+
+class _Product:
+    @staticmethod
+    def fuse(model: ir.Model, node: ir.Node, names: NameAllocator) -> bool:
+        """Replace a MatMul, if there is something to fuse; return whether there was."""
+        left, right = node.inputs
+        if left is None or right is None or left.dtype not in _DTYPES or not (_is_matrix(left) and _is_matrix(right)):
+            return False
+        a, b = _Factor.of(left), _Factor.of(right)
+        result, alpha = node.outputs[0], a.scale * b.scale
+        after = _scale_after(result)
+        if after is not None:
+            alpha *= after[1]
+            result = after[0].outputs[0]
+        if (
+            not (a.turned or b.turned or alpha != 1.0)
+            or result.is_graph_output()
+            or (not a.turned and _gets_a_bias(result))
+        ):
+            return False
+        last = node if after is None else after[0]
+        attributes = {"transA": int(a.turned), "transB": int(b.turned), "alpha": alpha}
+        fused = ir.Value(name=names.fresh(f"{result.name}__fused"), type=result.type, shape=result.shape)
+        last.prepend(_fused_node([a.value, b.value], attributes, fused, names.fresh(f"{node.name}__fused"), last))
+        model.graph.opset_imports.setdefault(_DOMAIN, 1)
+        result.replace_all_uses_with(fused)
+        _remove_unused([last, node, *_sources(left), *_sources(right)])
+        return True
+
+
+def _fused_node(
+    inputs: list[ir.Value], attributes: dict[str, float], output: ir.Value, name: str, like: ir.Node
+) -> ir.Node:
+    return ir.Node(
+        _DOMAIN,
+        "FusedMatMul",
+        inputs,
+        list(ir.convenience.convert_attributes(attributes)),
+        outputs=[output],
+        name=name,
+        metadata_props=dict(like.metadata_props),
+    )
+
+
+def _is_matrix(value: ir.Value) -> bool:
+    return value.shape is not None and len(value.shape) > 1
+
+
+def _scale_after(result: ir.Value) -> tuple[ir.Node, float] | None:
+    """Return the Mul by one number that alone reads a product, and the number."""
+    uses = list(result.uses())
+    if len(uses) != 1 or result.is_graph_output():
+        return None
+    node = uses[0].node
+    if node.op_type != "Mul" or not is_standard(node) or node.outputs[0].is_graph_output():
+        return None
+    scaled = _scaled(node)
+    return None if scaled is None or scaled[0] is not result else (node, scaled[1])
+
+
+def _gets_a_bias(result: ir.Value) -> bool:
+    """Whether a vector is added to a product, and nothing else reads it."""
+    uses = list(result.uses())
+    if len(uses) != 1 or uses[0].node.op_type != "Add":
+        return False
+    other = uses[0].node.inputs[1 - uses[0].idx]
+    return other is not None and other.shape is not None and len(other.shape) == 1
+
+
+def _sources(value: ir.Value) -> list[ir.Node]:
+    """Return the nodes that `_Factor.of` may have looked through, the last one first."""
+    found: list[ir.Node] = []
+    for _ in range(2):
+        node = value.producer()
+        if node is None or node.op_type not in ("Transpose", "Mul") or node.inputs[0] is None:
+            break
+        found.append(node)
+        value = next(each for each in node.inputs if each is not None and constant_of(each) is None)
+    return found
+
+
+def _remove_unused(nodes: list[ir.Node]) -> None:
+    for node in nodes:
+        if node.graph is not None and not any(is_used(value) for value in node.outputs):
+            node.graph.remove(node, safe=True)

@@ -1,0 +1,165 @@
+"""Products of a training step: sums written as products, transposes and factors inside them, casts done together."""
+
+import numpy as np
+import pytest
+
+from amp_transpiler.passes.emulate import emulate
+from amp_transpiler.passes.manager import run_pass
+from amp_transpiler.passes.training import CastTogether, FuseProducts, SumByProducts
+from tests.passes.training_step import outline, step
+from tests.support import array
+
+F32, F16 = "to = 1", "to = 10"
+
+# name: (graph, outline afterwards, None where nothing changes)
+SUMS = {
+    "a bias": (
+        f"""(float16[6,4] x) => (float16[4] y) <int64[1] axes = {{0}}>
+        {{ w = Cast <{F32}> (x) s = ReduceSum <keepdims = 0> (w, axes) y0 = Cast <{F16}> (s) y = Exp (y0) }}""",
+        "MatMul Reshape Exp",
+    ),
+    "behind a squeeze": (
+        f"""(float16[6,4] x) => (float16[4] y) <int64[1] axes = {{0}}>
+        {{ w = Cast <{F32}> (x) k = ReduceSum (w, axes) s = Squeeze (k, axes)
+           y0 = Cast <{F16}> (s) y = Exp (y0) }}""",
+        "MatMul Reshape Exp",
+    ),
+    "a table of positions": (
+        f"""(float16[3,2,4] x) => (float16[2,4] y) <int64[1] axes = {{0}}>
+        {{ w = Cast <{F32}> (x) s = ReduceSum <keepdims = 0> (w, axes) y0 = Cast <{F16}> (s) y = Exp (y0) }}""",
+        "Reshape MatMul Reshape Exp",
+    ),
+    "several leading axes": (
+        f"""(float16[3,2,4] x) => (float16[1,1,4] y) <int64[2] axes = {{0, 1}}>
+        {{ w = Cast <{F32}> (x) s = ReduceSum (w, axes) y0 = Cast <{F16}> (s) y = Exp (y0) }}""",
+        "Reshape MatMul Reshape Exp",
+    ),
+    "the last axis": (
+        f"""(float16[6,4] x) => (float16[6] y) <int64[1] axes = {{1}}>
+        {{ w = Cast <{F32}> (x) s = ReduceSum <keepdims = 0> (w, axes) y0 = Cast <{F16}> (s) y = Exp (y0) }}""",
+        None,
+    ),
+    "a sum that is needed in float32": (
+        f"""(float16[6,4] x) => (float16[4] y, float[4] z) <int64[1] axes = {{0}}> {{ w = Cast <{F32}> (x)
+        s = ReduceSum <keepdims = 0> (w, axes) y0 = Cast <{F16}> (s) y = Exp (y0) z = Exp (s) }}""",
+        None,
+    ),
+    "a float32 value": (
+        f"""(float[6,4] x) => (float16[4] y) <int64[1] axes = {{0}}>
+        {{ s = ReduceSum <keepdims = 0> (x, axes) y0 = Cast <{F16}> (s) y = Exp (y0) }}""",
+        None,
+    ),
+}
+
+PRODUCTS = {
+    "both transposed": (
+        (
+            "(float[4,3] a, float[5,4] b) => (float[3,5] y) { c = Transpose (a) d = Transpose (b) y0 = MatMul (c, d) "
+            "y = Identity (y0) }"
+        ),
+        "FusedMatMul Identity",
+    ),
+    "stacks": (
+        (
+            "(float[2,4,3] a, float[2,5,3] b) => (float[2,4,5] y) "
+            "{ d = Transpose <perm = [0, 2, 1]> (b) y0 = MatMul (a, d) y = Identity (y0) }"
+        ),
+        "FusedMatMul Identity",
+    ),
+    "factors before and after": (
+        (
+            "(float[3,4] a, float[4,5] b) => (float[3,5] y) <float half = {0.5}, float third = {0.25}> "
+            "{ c = Mul (a, half) y0 = MatMul (c, b) y1 = Mul (third, y0) y = Identity (y1) }"
+        ),
+        "FusedMatMul Identity",
+    ),
+    "a transpose that others read too": (
+        (
+            "(float[3,4] a, float[5,4] b) => (float[3,5] y, float[4,5] z) "
+            "{ d = Transpose (b) y0 = MatMul (a, d) y = Identity (y0) z = Exp (d) }"
+        ),
+        "Transpose FusedMatMul Identity Exp",
+    ),
+    "another permutation": (
+        (
+            "(float[2,4,3] a, float[3,2,5] b) => (float[2,4,5] y) "
+            "{ d = Transpose <perm = [1, 0, 2]> (b) y0 = MatMul (a, d) y = Identity (y0) }"
+        ),
+        None,
+    ),
+    "a product with a bias": (
+        (
+            "(float[3,4] a, float[5,4] b, float[5] c) => (float[3,5] y) "
+            "{ d = Transpose (b) y0 = MatMul (a, d) y = Add (y0, c) }"
+        ),
+        None,
+    ),
+    "a factor for each column": (
+        (
+            "(float[3,4] a, float[4,5] b) => (float[3,5] y) <float[1,4] each = {1, 2, 3, 4}> "
+            "{ c = Mul (a, each) y0 = MatMul (c, b) y = Identity (y0) }"
+        ),
+        None,
+    ),
+    "vectors": (
+        "(float[4] a, float[5,4] b) => (float[5] y) { d = Transpose (b) y0 = MatMul (a, d) y = Identity (y0) }",
+        None,
+    ),
+}
+
+
+@pytest.fixture
+def emulated(run):
+    """Run a model as a float32 program that rounds."""
+    return lambda model, feeds: run(emulate(model.clone()).model, feeds)
+
+
+def changed(pass_, text, run, left, tolerance):
+    """Run the pass: the outputs stay close; return whether the outline is the expected one."""
+    model = step(text, "y")
+    before, feeds = outline(model), {x.name: array(*x.shape).astype(x.dtype.numpy()) for x in model.graph.inputs}
+    old = run(model, feeds)
+    result = run_pass(pass_, model)
+    assert result.modified == (left is not None)
+    after = outline(model).replace("| ", "")
+    assert after == (before.replace("| ", "") if left is None else left)
+    for one, other in zip(old, run(model, feeds), strict=True):
+        np.testing.assert_allclose(one.astype(np.float32), other.astype(np.float32), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("case", SUMS.values(), ids=SUMS)
+def test_a_low_sum_over_rows_is_a_product(case, emulated):
+    text, left = case
+    changed(SumByProducts(), text, emulated, left, 2**-10)
+
+
+@pytest.mark.parametrize("case", PRODUCTS.values(), ids=PRODUCTS)
+def test_transposes_and_factors_go_into_products(case, run):
+    text, left = case
+    changed(FuseProducts(), text, run, left, 1e-6)
+
+
+def test_small_parameters_of_one_shape_are_cast_together(run):
+    names = [f"w{index}" for index in range(5)]
+    inputs = ", ".join(f"float[4] {name}" for name in names)
+    casts = " ".join(f"l{name} = Cast <{F16}> ({name})" for name in names)
+    model = step(
+        f"({inputs}, float[3] v) => (float16[4] y, float16[3] z) {{ {casts} lv = Cast <{F16}> (v) "
+        f"y = Sum ({', '.join('l' + name for name in names)}) z = Exp (lv) }}",
+        "y",
+    )
+    feeds = {x.name: array(*x.shape).astype(np.float32) + index for index, x in enumerate(model.graph.inputs)}
+    old = run(model, feeds)
+    assert run_pass(CastTogether(), model).count == 4
+    assert outline(model) == "Concat FLOAT16 Split FLOAT16 | Sum Exp"
+    for one, other in zip(old, run(model, feeds), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_three_parameters_are_cast_each_by_itself(run):
+    model = step(
+        f"(float[4] a, float[4] b, float[4] c) => (float16[4] y) {{ d = Cast <{F16}> (a) "
+        f"e = Cast <{F16}> (b) f = Cast <{F16}> (c) y = Sum (d, e, f) }}",
+        "y",
+    )
+    assert not run_pass(CastTogether(), model).modified
