@@ -31,6 +31,7 @@ from amp_transpiler.passes.training import (
     CUDA_WORTH,
     CastTogether,
     FuseProducts,
+    FuseSkipNorms,
     GroupUpdates,
     Legalize,
     LowerBatchNorm,
@@ -220,6 +221,8 @@ def open_ready(
         wrapped = Program(model)
         if has_low_values(wrapped):
             model, fuse = emulate(wrapped).model, False
+    if lean and fuse:  # not where it is emulated: a fused operator would round less often
+        PassManager([FuseSkipNorms()])(model)
     right = not vector_products(model, unknown=True)
     message = to_proto(model).SerializeToString()
     settings = SessionSettings(

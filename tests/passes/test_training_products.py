@@ -1,11 +1,11 @@
-"""Products of a training step: sums written as products, transposes and factors inside them, casts done together."""
+"""What a training step's products take in: sums, transposes, factors; and small casts and normalizations of sums."""
 
 import numpy as np
 import pytest
 
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.manager import run_pass
-from amp_transpiler.passes.training import CastTogether, FuseProducts, SumByProducts
+from amp_transpiler.passes.training import CastTogether, FuseProducts, FuseSkipNorms, SumByProducts
 from tests.passes.training_step import outline, step
 from tests.support import array
 
@@ -114,6 +114,40 @@ def emulated(run):
     return lambda model, feeds: run(emulate(model.clone()).model, feeds)
 
 
+NORMS = {
+    "a sum that others read too": (
+        """(float[6,4] a, float[6,4] b, float[4] s, float[4] t) => (float[6,4] y, float[6,4] z)
+        { c = Add (a, b) y0 = LayerNormalization (c, s, t) y = Exp (y0) z = Exp (c) }""",
+        "SkipLayerNormalization Exp Exp",
+    ),
+    "with a bias": (
+        """(float[2,3,4] a, float[2,3,4] b, float[4] s, float[4] v) => (float[2,3,4] y)
+        { d = Add (v, b) c = Add (a, d) y0 = LayerNormalization <axis = 2, epsilon = 0.1> (c, s) y = Exp (y0) }""",
+        "SkipLayerNormalization Exp",
+    ),
+    "a biased term that others read too": (
+        """(float[6,4] a, float[6,4] b, float[4] s, float[4] v) => (float[6,4] y, float[6,4] z)
+        { d = Add (b, v) c = Add (a, d) y0 = LayerNormalization (c, s) y = Exp (y0) z = Exp (d) }""",
+        "Add SkipLayerNormalization Exp Exp",
+    ),
+    "a vector alone": (
+        """(float[6,4] a, float[4] v, float[4] s) => (float[6,4] y)
+        { c = Add (a, v) y0 = LayerNormalization (c, s) y = Exp (y0) }""",
+        None,
+    ),
+    "the mean is read": (
+        """(float[6,4] a, float[6,4] b, float[4] s, float[4] t) => (float[6,4] y, float[6,1] z)
+        { c = Add (a, b) y0, m = LayerNormalization (c, s, t) y = Exp (y0) z = Exp (m) }""",
+        None,
+    ),
+    "over two axes": (
+        """(float[6,4] a, float[6,4] b, float[6,4] s) => (float[6,4] y)
+        { c = Add (a, b) y0 = LayerNormalization <axis = 0> (c, s) y = Exp (y0) }""",
+        None,
+    ),
+}
+
+
 def changed(pass_, text, run, left, tolerance):
     """Run the pass: the outputs stay close; return whether the outline is the expected one."""
     model = step(text, "y")
@@ -137,6 +171,12 @@ def test_a_low_sum_over_rows_is_a_product(case, emulated):
 def test_transposes_and_factors_go_into_products(case, run):
     text, left = case
     changed(FuseProducts(), text, run, left, 1e-6)
+
+
+@pytest.mark.parametrize("case", NORMS.values(), ids=NORMS)
+def test_a_sum_goes_into_the_normalization_behind_it(case, run):
+    text, left = case
+    changed(FuseSkipNorms(), text, run, left, 1e-5)
 
 
 def test_small_parameters_of_one_shape_are_cast_together(run):

@@ -2,6 +2,7 @@
 
 from amp_transpiler.passes.training.cast_together import CastTogether
 from amp_transpiler.passes.training.fuse_products import FuseProducts
+from amp_transpiler.passes.training.fuse_skip_norms import FuseSkipNorms
 from amp_transpiler.passes.training.group_plan import CPU_WORTH, CUDA_WORTH, Worth
 from amp_transpiler.passes.training.group_updates import Grouped, GroupUpdates, group_members
 from amp_transpiler.passes.training.insert_masters import InsertMasters, Mastered
@@ -22,6 +23,7 @@ __all__ = [
     "VIEWS",
     "CastTogether",
     "FuseProducts",
+    "FuseSkipNorms",
     "GroupUpdates",
     "Grouped",
     "InsertMasters",
