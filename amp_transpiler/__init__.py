@@ -16,6 +16,7 @@ from amp_transpiler.version import __version__ as __version__
 # Modules of Paddle's namespace that have a short path too: `import amp_transpiler.nn.functional`.
 _ALIASES = {
     "debugging": "paddle.static.amp.debugging",
+    "distributed": "paddle.distributed",
     "nn": "paddle.nn",
     "optimizer": "paddle.optimizer",
     "paddle.amp.debugging": "paddle.static.amp.debugging",
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from amp_transpiler.errors import (
         AmpError as AmpError,
         CheckFailed as CheckFailed,
+        DistributedError as DistributedError,
         EnvironmentProblem as EnvironmentProblem,
         InputError as InputError,
         ModelError as ModelError,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from amp_transpiler.graph.saving import save as save
     from amp_transpiler.paddle import (
         ParamAttr as ParamAttr,
+        distributed as distributed,
         enable_static as enable_static,
         nn as nn,
         optimizer as optimizer,

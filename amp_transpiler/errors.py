@@ -8,6 +8,7 @@
     │   ├── OptionError              an unknown level, dtype, operator, pattern that matches nothing, ...
     │   └── OutputError              the output cannot be written where it was asked for
     ├── EnvironmentProblem           the installation is broken (two ONNX Runtime wheels, CUDA libraries missing)
+    ├── DistributedError             another process of a distributed run is lost, or runs something else
     ├── NotFiniteError (FloatingPointError)  a run made infinity or NaN, and was told to stop there
     ├── VerificationError            a rewritten program is not well typed: a bug here; nothing is written
     └── CheckFailed                  the result failed its check or its tolerance: exit status 1; carries the report
@@ -20,6 +21,7 @@ from typing import Any
 __all__ = [
     "AmpError",
     "CheckFailed",
+    "DistributedError",
     "EnvironmentProblem",
     "InputError",
     "ModelError",
@@ -89,6 +91,10 @@ class OutputError(InputError):
 
 class EnvironmentProblem(AmpError):
     """The installation is broken; the message names the package to install or remove."""
+
+
+class DistributedError(AmpError):
+    """Another process of a distributed run died, hangs, failed or runs something else; the message names it."""
 
 
 class NotFiniteError(AmpError, FloatingPointError):

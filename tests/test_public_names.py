@@ -32,6 +32,7 @@ NAMES = {
     "CPUPlace",
     "CUDAPlace",
     "CheckFailed",
+    "DistributedError",
     "DecisionRow",
     "EnvironmentProblem",
     "InputError",

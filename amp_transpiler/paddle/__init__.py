@@ -8,6 +8,7 @@ from amp_transpiler.lazy import lazy_names
 if TYPE_CHECKING:
     from amp_transpiler.paddle import (
         amp as amp,
+        distributed as distributed,
         nn as nn,
         optimizer as optimizer,
         regularizer as regularizer,

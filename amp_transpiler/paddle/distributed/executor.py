@@ -1,0 +1,99 @@
+"""`DataParallelExecutor`: an `Executor` whose training steps are shared by several processes."""
+
+from __future__ import annotations
+
+import os
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.program import Program
+from amp_transpiler.paddle.distributed.environment import current_world
+from amp_transpiler.paddle.static.executor import Executor
+from amp_transpiler.paddle.static.io import load, save
+from amp_transpiler.runtime.distributed.executor import DataParallelOptions, DataParallelSteps
+from amp_transpiler.runtime.gemm_options import TilingAccum
+from amp_transpiler.runtime.places import Place
+from amp_transpiler.runtime.scope import Scope, global_scope
+
+__all__ = ["DataParallelExecutor"]
+
+
+class DataParallelExecutor(Executor):
+    """Runs training steps together with the other processes, and other programs alone.
+
+    Every process builds the same program and runs the same steps; each feeds its own share of the batch, of equal size.
+    The gradients of all are averaged, so all make the same update. What is fetched is of this process's share, except
+    for gradients and what the optimizer computes.
+
+    At its first step a program is compared with those of the other ranks, and all take the values of rank 0. The masks
+    of Dropout differ between ranks.
+
+    Args:
+        place: that of `init_parallel_env`, or None for it.
+        accumulate_steps: how many micro-batches the share of a process is split into, to need less memory: the first
+            dimension of every input that is open there must be a multiple. A run is still one step.
+        sync_batch_norm: give BatchNormalization the statistics of the batch of all processes; else each has its own.
+            The step is then cut at each of them, so that it takes longer.
+        shard_optimizer: let each process keep and update only its part of the optimizer's state. The result is the
+            same; it saves memory, and `save` collects the parts.
+        bucket_bytes: smaller gradients are joined up to this size before they are added up.
+        emulate: see `Executor`.
+        tiling_accum: see `Executor`.
+        recompute: see `Executor`.
+
+    Raises:
+        EnvironmentProblem: `init_parallel_env` was not called.
+        OptionError: an argument is out of its range, or the place is another one.
+    """
+
+    def __init__(
+        self,
+        place: Place | None = None,
+        *,
+        accumulate_steps: int = 1,
+        sync_batch_norm: bool = False,
+        shard_optimizer: bool = False,
+        bucket_bytes: int = 25 * 2**20,
+        emulate: bool = True,
+        tiling_accum: TilingAccum = "fp32",
+        recompute: bool = False,
+    ) -> None:
+        world = current_world()
+        if place is not None and place != world.place:
+            raise OptionError(
+                f"DataParallelExecutor: the place is {place}, and init_parallel_env had {world.place}: give it there"
+            )
+        options = DataParallelOptions(
+            accumulate_steps=accumulate_steps,
+            sync_batch_norm=sync_batch_norm,
+            shard_optimizer=shard_optimizer,
+            bucket_bytes=bucket_bytes,
+        )
+        super().__init__(world.place, emulate=emulate, tiling_accum=tiling_accum, recompute=recompute)
+        self._together = DataParallelSteps(
+            world, options, emulate=emulate, tiling_accum=tiling_accum, recompute=recompute
+        )
+        self._steps = self._together
+
+    def save(self, program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
+        """Write a checkpoint, as `static.save` does. Every rank calls it; rank 0 writes, with the parts of all.
+
+        Any number of processes can read it, one alone too.
+
+        Raises:
+            InputError: rank 0 cannot write it, or lacks a value; on every rank.
+            DistributedError: a rank is lost.
+        """
+        scope = global_scope() if scope is None else scope
+        whole = self._together.whole(program, scope)
+        self._together.by_first(lambda: save(program, path, whole))
+
+    def load(self, program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
+        """Read a checkpoint of any number of processes, as `static.load` does. Every rank calls it; rank 0 reads.
+
+        Raises:
+            InputError: the file does not fit; on every rank.
+            DistributedError: a rank is lost.
+        """
+        scope = global_scope() if scope is None else scope
+        self._together.by_first(lambda: load(program, path, scope))
+        self._together.spread(program, scope)

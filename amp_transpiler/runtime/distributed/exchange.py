@@ -1,0 +1,131 @@
+"""Values of ONNX Runtime exchanged between ranks in place: PyTorch reads and writes their memory through DLPack."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import onnx_ir as ir
+import onnxruntime
+
+from amp_transpiler.runtime.distributed.torch_module import torch_with_distributed
+from amp_transpiler.runtime.distributed.world import World
+
+__all__ = ["Copied", "Exchange", "as_tensor", "as_value"]
+
+_bindings = onnxruntime.capi.onnxruntime_pybind11_state
+_SPINS = 2000  # looks at a device's queue before each further one waits
+_WAIT = 2e-4  # seconds
+
+
+def as_tensor(value: onnxruntime.OrtValue) -> Any:
+    """Return a PyTorch tensor in the memory of a value; of bool, it is uint8."""
+    capsule = value._ortvalue.to_dlpack()  # noqa: SLF001  # the public wrapper has no way to it on every version
+    return torch_with_distributed().utils.dlpack.from_dlpack(capsule)
+
+
+def as_value(tensor: Any, dtype: ir.DataType | None = None) -> onnxruntime.OrtValue:
+    """Return a value in the memory of a PyTorch tensor."""
+    capsule = torch_with_distributed().utils.dlpack.to_dlpack(tensor)
+    return onnxruntime.OrtValue(_bindings.OrtValue.from_dlpack(capsule, dtype == ir.DataType.BOOL))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Copied:
+    """A value that `rank` has.
+
+    Attributes:
+        rank: whose value it is.
+        dtype: its element type.
+        shape: its shape.
+        value: the value itself on that rank, None on the others.
+    """
+
+    rank: int
+    dtype: ir.DataType
+    shape: tuple[int, ...]
+    value: onnxruntime.OrtValue | None
+
+
+class Exchange:
+    """Sums and copies of values over all ranks of a world. Every rank must ask for the same, in the same order."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._torch = torch_with_distributed()
+        self._on_device = not world.place.in_main_memory
+
+    def start_sum(self, value: onnxruntime.OrtValue) -> Callable[[], None]:
+        """Begin to add up a value over all ranks, in its own memory; call the result before it is read."""
+        return self._start(self._torch.distributed.all_reduce, as_tensor(value))
+
+    def copies(self, items: Iterable[Copied]) -> list[onnxruntime.OrtValue]:
+        """Return values that one rank each has: that rank's own as it is, the others' in new memory."""
+        self._synchronize()
+        found, pending = [], []
+        for item in items:
+            if item.value is not None:
+                tensor = as_tensor(item.value).to(self._device())
+                found.append(item.value)
+            else:
+                tensor = self._torch.empty(list(item.shape), dtype=self._kind(item.dtype), device=self._device())
+                found.append(as_value(tensor, item.dtype))
+            pending.append(self._start(self._torch.distributed.broadcast, tensor, src=item.rank))
+        for finish in pending:
+            finish()
+        return found
+
+    def _kind(self, dtype: ir.DataType) -> Any:
+        """Return PyTorch's name of an element type; DLPack has bool as uint8."""
+        name = {"FLOAT": "float32", "DOUBLE": "float64", "BOOL": "uint8"}.get(dtype.name, dtype.name.lower())
+        return getattr(self._torch, name)
+
+    def add_into(self, total: onnxruntime.OrtValue, value: onnxruntime.OrtValue) -> None:
+        """Add a value to another one, in the memory of that."""
+        self._synchronize()
+        as_tensor(total).add_(as_tensor(value))
+        self._synchronize()
+
+    def mean(self, number: float) -> float:
+        """Return the mean of a number over all ranks."""
+        tensor = self._torch.tensor([number], dtype=self._torch.float64, device=self._device())
+        self._start(self._torch.distributed.all_reduce, tensor)()
+        return float(tensor.item()) / self._world.size
+
+    def _device(self) -> str:
+        return f"cuda:{self._torch.cuda.current_device()}" if self._on_device else "cpu"
+
+    def _synchronize(self) -> None:
+        """Wait for everything on the device: ONNX Runtime and PyTorch queue their work on different streams."""
+        if self._on_device:
+            self._torch.cuda.synchronize()
+
+    def _start(self, operation: Callable[..., Any], tensor: Any, **options: Any) -> Callable[[], None]:
+        self._synchronize()
+        try:
+            work = operation(tensor, async_op=True, **options)
+        except RuntimeError as error:
+            raise self._world.lost(error) from error
+
+        def finish() -> None:
+            try:
+                if self._on_device:
+                    self._watch(work)
+                work.wait()
+            except RuntimeError as error:
+                raise self._world.lost(error) from error
+            self._synchronize()
+
+        return finish
+
+    def _watch(self, work: Any) -> None:
+        """Wait until a device has done its part: NCCL itself waits on the device, and ends the process at its limit."""
+        ends, looks = time.monotonic() + 0.9 * self._world.timeout, 0
+        while not work.is_completed():
+            looks += 1
+            if looks > _SPINS:
+                time.sleep(_WAIT)
+                if time.monotonic() > ends:
+                    raise self._world.lost(None)

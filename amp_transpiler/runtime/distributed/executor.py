@@ -1,0 +1,463 @@
+"""Running steps on several ranks: each computes gradients of its share of a batch, and all make the same update."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+
+from amp_transpiler.errors import DistributedError, InputError, OptionError
+from amp_transpiler.graph.assemble import Assembled, assemble
+from amp_transpiler.graph.batch_statistics import has_batch_statistics
+from amp_transpiler.graph.cut_step import Cut, StepPart, cut_step, loss_scales
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.proto import to_proto
+from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.shard_updates import Share, restricted, share_updates
+from amp_transpiler.runtime.compile import RANDOM_SEED, RANDOM_STEP, CompiledStep, open_ready, ready_to_open
+from amp_transpiler.runtime.distributed.exchange import Copied, Exchange
+from amp_transpiler.runtime.distributed.micro_batches import joined, split_feeds
+from amp_transpiler.runtime.distributed.world import World
+from amp_transpiler.runtime.executor import NotFinite, StepExecutor
+from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
+from amp_transpiler.runtime.flags import flag
+from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
+from amp_transpiler.runtime.places import to_host
+from amp_transpiler.runtime.scope import Scope
+from amp_transpiler.runtime.values import to_ort
+from amp_transpiler.version import __version__
+
+__all__ = ["DataParallelOptions", "DataParallelSteps"]
+
+logger = logging.getLogger(__name__)
+
+_RANK_STRIDE = 0x9E3779B97F4A7C15  # an odd number: ranks never share a seed
+
+Values = dict[str, onnxruntime.OrtValue]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallelOptions:
+    """How ranks share a step.
+
+    Attributes:
+        accumulate_steps: how many micro-batches a rank's share of the batch is split into.
+        sync_batch_norm: whether BatchNormalization has the statistics of the batch of all ranks.
+        shard_optimizer: whether each rank keeps and updates only a part of the optimizer's state.
+        bucket_bytes: gradients are joined up to this size before they are added up.
+
+    Raises:
+        OptionError: one is out of its range.
+    """
+
+    accumulate_steps: int = 1
+    sync_batch_norm: bool = False
+    shard_optimizer: bool = False
+    bucket_bytes: int = 25 * 2**20
+
+    def __post_init__(self) -> None:
+        for name, least in (("accumulate_steps", 1), ("bucket_bytes", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise OptionError(f"{name} must be a whole number from {least} on, got {value!r}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a step, with its session."""
+
+    cut: StepPart
+    step: CompiledStep
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Plan:
+    """A compiled step.
+
+    Attributes:
+        early: the parts that make gradients.
+        taken: what the optimizer reads of them.
+        late: the optimizer; None if this rank updates nothing.
+        checks: the labels and ids to check in each run.
+        shares: the states that one rank each updates.
+    """
+
+    early: tuple[_Part, ...]
+    taken: frozenset[str]
+    late: CompiledStep | None
+    checks: IndexChecks
+    shares: tuple[Share, ...]
+
+    @property
+    def feeds(self) -> tuple[ValueInfo, ...]:
+        """The inputs that the caller feeds."""
+        return tuple(dict.fromkeys(info for part in self.early for info in part.step.feeds))
+
+    @property
+    def gradients(self) -> frozenset[str]:
+        """The sums that the optimizer reads; other sums are statistics of a batch."""
+        return frozenset(name for part in self.early for name in part.cut.summed if name in self.taken)
+
+
+class DataParallelSteps(StepExecutor):
+    """Runs training steps together with the other ranks; other programs alone.
+
+    Args:
+        world: the ranks.
+        options: how they share a step.
+        settings: the arguments of `StepExecutor`.
+    """
+
+    def __init__(self, world: World, options: DataParallelOptions, **settings: Any) -> None:
+        super().__init__(world.place, **settings)
+        self.world, self.options, self.exchange = world, options, Exchange(world)
+        self._plans: dict[tuple[Any, ...], _Plan | None] = {}
+        self._layouts: set[str] = set()
+        self._known: dict[tuple[int, int], tuple[Program, Scope]] = {}  # whose values are the same on all ranks
+        self._shares: dict[int, tuple[Share, ...]] = {}  # of the programs in `_programs`
+        self._seeds: dict[int, tuple[onnxruntime.OrtValue, onnxruntime.OrtValue]] = {}
+
+    def run(
+        self,
+        program: Program,
+        fetch: Sequence[str],
+        arrays: Mapping[str, np.ndarray],
+        scope: Scope,
+        not_finite: NotFinite = "allow",
+    ) -> list[onnxruntime.OrtValue]:
+        """Run a program once. An error leaves this rank's scope as it was, and the other ranks are told of it.
+
+        Raises:
+            DistributedError: another rank is lost, or runs another program.
+            OptionError: `not_finite` is not "allow" for a training step.
+        """
+        try:
+            if not _is_training_step(program):
+                return super().run(program, fetch, arrays, scope, not_finite)
+            _refuse_checks(not_finite)
+            return self._run_together(program, fetch, arrays, scope)
+        except DistributedError:
+            raise
+        except Exception as error:
+            self.world.fail(error)
+            raise
+
+    def close(self) -> None:
+        """Close every session."""
+        super().close()
+        self._plans.clear()
+        self._known.clear()
+        self._shares.clear()
+        self._seeds.clear()
+
+    # ---- a step ----
+
+    def _run_together(
+        self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray], scope: Scope
+    ) -> list[onnxruntime.OrtValue]:
+        shares = split_feeds(program, arrays, self.options.accumulate_steps)
+        plan = self._plan(program, fetch, shares[0])
+        if plan is None:
+            return super().run(program, fetch, arrays, scope)
+        if (id(program), id(scope)) not in self._known:
+            self.spread(program, scope)
+            self._say(program, arrays)
+        self._drop(plan, scope)
+        self._shares[id(program)] = plan.shares
+        fetched, carried, sums = self._gradients(plan, shares, scope)
+        found = self._update(plan, sums, scope)
+        for name, value in carried.items():
+            scope.hold(name, value)
+        self.world.step += 1
+        results = {name: joined(program, name, values) for name, values in fetched.items()}
+        results |= {name: found[output] for name, output in ({} if plan.late is None else plan.late.fetches).items()}
+        results |= {name: sums[output] for name, output in self._summed_fetches(plan).items()}
+        return [results[name] for name in fetch]
+
+    def _gradients(
+        self, plan: _Plan, shares: Sequence[Mapping[str, np.ndarray]], scope: Scope
+    ) -> tuple[dict[str, list[onnxruntime.OrtValue]], Values, Values]:
+        """Run the parts before the optimizer on every micro-batch.
+
+        Returns:
+            What is fetched, one value a micro-batch; values that replace persistable ones; and what the optimizer
+            reads, added up over micro-batches and ranks.
+        """
+        fetched: dict[str, list[onnxruntime.OrtValue]] = {}
+        carried: Values = {}
+        totals: Values = {}
+        pending: list[Callable[[], None]] = []
+        wanted = {info.name for info in plan.feeds}
+        for index, arrays in enumerate(shares):
+            feeds = check_feeds({name: array for name, array in arrays.items() if name in wanted}, plan.feeds)
+            plan.checks.check_feeds(feeds)
+            made: Values = {}
+            for part in plan.early:
+                state = {n: carried.get(n, value) for n, value in self._state(part.step, scope).items()}
+                taken = {name: made[name] for name in part.cut.takes}
+                own = {info.name: feeds[info.name] for info in part.step.feeds}
+                outputs = self._run(part.step, own, {**state, **taken})
+                _check_computed(plan.checks, outputs)
+                carried |= {name: outputs[output] for name, output in part.step.updates.items()}
+                for name, output in part.step.fetches.items():
+                    fetched.setdefault(name, []).append(outputs[output])
+                made |= {name: outputs[name] for name in part.cut.gives}
+                self._sum(part, made, totals, plan.gradients, pending if index == len(shares) - 1 else None)
+        for finish in pending:
+            finish()
+        return fetched, carried, totals
+
+    def _sum(
+        self,
+        part: _Part,
+        made: Values,
+        totals: Values,
+        gradients: frozenset[str],
+        pending: list[Callable[[], None]] | None,
+    ) -> None:
+        """Add statistics up over the ranks now; gradients over micro-batches, and after the last over the ranks."""
+        for finish in [self.exchange.start_sum(made[name]) for name in part.cut.summed if name not in gradients]:
+            finish()
+        for name in part.cut.summed:
+            if name not in gradients:
+                continue
+            if name in totals:
+                self.exchange.add_into(totals[name], made[name])
+            else:
+                totals[name] = made[name]
+            if pending is not None:
+                pending.append(self.exchange.start_sum(totals[name]))
+
+    def _summed_fetches(self, plan: _Plan) -> dict[str, str]:
+        return {n: output for part in plan.early for n, output in part.step.fetches.items() if output in plan.gradients}
+
+    def _update(self, plan: _Plan, sums: Values, scope: Scope) -> Values:
+        """Run the optimizer, replace this rank's states, and take over what the others have updated."""
+        found: Values = {}
+        if plan.late is not None:
+            inputs = {one.name for one in plan.late.session.get_inputs()}
+            taken = {name: value for name, value in sums.items() if name in inputs}
+            found = self._run(plan.late, {}, {**self._state(plan.late, scope), **taken})
+            for name, output in plan.late.updates.items():
+                scope.hold(name, found[output])
+        spread = [share for share in plan.shares if share.spread]
+        for share, value in zip(spread, self.exchange.copies(self._copied(spread, scope)), strict=True):
+            scope.hold(share.name, value)
+        return found
+
+    def _copied(self, shares: Sequence[Share], scope: Scope) -> list[Copied]:
+        rank = self.world.rank
+        return [
+            Copied(one.owner, one.dtype, one.shape, scope.held(one.name) if one.owner == rank else None)
+            for one in shares
+        ]
+
+    def _drop(self, plan: _Plan, scope: Scope) -> None:
+        """Drop what only other ranks need from the scope."""
+        for share in plan.shares:
+            if share.owner != self.world.rank and not share.spread and share.name in scope:
+                del scope[share.name]
+
+    def _state(self, step: CompiledStep, scope: Scope) -> Values:
+        found = super()._state(step, scope)
+        if RANDOM_SEED in found and self.world.rank:
+            found[RANDOM_SEED] = self._own_seed(found[RANDOM_SEED])
+        return found
+
+    def _own_seed(self, seed: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
+        """Return the seed of this rank's Dropout masks; rank 0 has the program's, which checkpoints hold."""
+        known = self._seeds.get(id(seed))
+        if known is None or known[0] is not seed:
+            own = (int(to_host(seed)) + self.world.rank * _RANK_STRIDE) % 2**63
+            known = self._seeds[id(seed)] = seed, self.place.hold(to_ort(np.array(own, np.int64)))
+        return known[1]
+
+    # ---- the same on all ranks ----
+
+    def spread(self, program: Program, scope: Scope) -> None:
+        """Give every rank the values that rank 0 has for a program.
+
+        Raises:
+            DistributedError: the ranks have different programs, or one is lost.
+            InputError: rank 0 has no value for one of them.
+        """
+        self._compare("program", fingerprint(program, self.options), f"{program!r}")
+        missing = [name for name in program.persistables if name not in scope]
+        told = self.world.from_first(", ".join(missing[:5]) if self.world.rank == 0 else None)
+        if told:
+            raise InputError(f"rank 0 has no value for {told}: run the startup program first, or load a checkpoint")
+        own = [] if self.world.rank else [_described(scope.held(name)) for name in program.persistables]
+        lines = self.world.from_first("\n".join(own) if self.world.rank == 0 else None).split("\n")
+        items = []
+        for name, text in zip(program.persistables, lines, strict=True):
+            dtype, shape = _typed(text)
+            value = self.place.hold(scope.held(name)) if self.world.rank == 0 else None
+            items.append(Copied(0, dtype, shape, value))
+        for name, value in zip(program.persistables, self.exchange.copies(items), strict=True):
+            scope.hold(name, value)
+        self._known[id(program), id(scope)] = program, scope
+
+    def by_first(self, act: Callable[[], None]) -> None:
+        """Let rank 0 do something, and raise its error on every rank.
+
+        Raises:
+            InputError: the error, if it was one of these.
+        """
+        told = None
+        if self.world.rank == 0:
+            try:
+                act()
+                told = ""
+            except InputError as error:
+                told = str(error)
+        told = self.world.from_first(told)
+        if told:
+            raise InputError(told if self.world.rank == 0 else f"rank 0: {told}")
+
+    def whole(self, program: Program, scope: Scope) -> Scope:
+        """Return a scope with all values of a program; only rank 0 needs it."""
+        shares = [one for one in self._shares.get(id(program), ()) if not one.spread]
+        found = Scope()
+        for name in program.persistables:
+            if name in scope and self.world.rank == 0:
+                found.hold(name, scope.held(name))
+        for share in shares:
+            [value] = self.exchange.copies(self._copied([share], scope))
+            if self.world.rank == 0:
+                found.hold(share.name, to_ort(to_host(value)))
+        return found
+
+    def _compare(self, what: str, mine: str, shown: str) -> None:
+        """Raise DistributedError if a text is not the same on all ranks."""
+        texts = self.world.gather(mine)
+        other = [str(rank) for rank, text in enumerate(texts) if text != texts[0]]
+        if other:
+            raise DistributedError(
+                f"rank {self.world.rank}: the {what} of rank {', '.join(other)} is not that of rank 0 ({shown} here, "
+                f"{mine}; all: {', '.join(texts)}). Every rank must build the same program, with the same options and "
+                "versions of this package; only the data that they feed may differ"
+            )
+
+    def _say(self, program: Program, arrays: Mapping[str, np.ndarray]) -> None:
+        world, steps = self.world, self.options.accumulate_steps
+        sizes = {array.shape[0] for name, array in arrays.items() if array.ndim}
+        share = max(sizes, default=0)
+        logger.info(
+            "rank %d of %d (%s, %s): global batch %d = %d ranks x %d samples, in %d accumulation step%s",
+            *(world.rank, world.size, world.backend, world.place, share * world.size, world.size, share, steps),
+            "" if steps == 1 else "s",
+        )
+        if has_batch_statistics(program.model) and world.size > 1:
+            own = "its own; sync_batch_norm=True gives all ranks those of the global batch"
+            how = "the global batch" if self.options.sync_batch_norm else own
+            logger.info("BatchNormalization: each rank uses statistics of %s", how)
+
+    # ---- compiling ----
+
+    def _plan(self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray]) -> _Plan | None:
+        shapes = {name: array.shape for name, array in arrays.items()}
+        checked = flag("FLAGS_check_index_range")
+        key = (id(program), program.version, tuple(fetch), tuple(sorted(shapes.items())), checked)
+        if key not in self._plans:
+            for old in [k for k in self._plans if k[0] == id(program) and k[1] != program.version]:
+                del self._plans[old]
+            self._programs.setdefault(id(program), program)
+            self._plans[key] = self._planned(program, fetch, shapes, checked=checked)
+        return self._plans[key]
+
+    def _planned(
+        self, program: Program, fetch: Sequence[str], shapes: Mapping[str, Sequence[int]], *, checked: bool
+    ) -> _Plan | None:
+        assembled = assemble(program, fetch)
+        checks = find_index_checks(assembled) if checked else IndexChecks()
+        states = [name for name, one in program.persistables.items() if one.kind == "state"]
+        cut = self._cut(assembled, states)
+        ready = ready_to_open(assembled, shapes, recompute=self._recompute)
+        parts = cut_step(ready, cut)
+        if not parts:
+            return None
+        layout = _digest("\n".join(_layout(part) for part in parts))
+        if layout not in self._layouts:
+            self._compare("exchange of values", layout, f"{program!r}, fetching {list(fetch)}")
+            self._layouts.add(layout)
+        shares: tuple[Share, ...] = ()
+        last: Assembled | None = parts[-1].assembled
+        if self.options.shard_optimizer and self.world.size > 1:
+            parameters = [name for name, one in program.persistables.items() if one.kind == "parameter"]
+            shares = share_updates(parts, parameters, self.world.size)
+            last = self._own_share(parts[-1].assembled, shares)
+        early = tuple(_Part(part, self._open(part.assembled)) for part in parts[:-1])
+        late = None if last is None else self._open(last)
+        return _Plan(early, frozenset(parts[-1].takes), late, checks, shares)
+
+    def _open(self, assembled: Assembled) -> CompiledStep:
+        return open_ready(assembled, self.place, emulated=self._emulate, tiling_accum=self._tiling_accum)
+
+    def _own_share(self, last: Assembled, shares: Sequence[Share]) -> Assembled | None:
+        others = {share.name: share for share in shares if share.owner != self.world.rank}
+        for name, share in others.items():
+            if name in last.fetches:
+                raise InputError(
+                    f"'{name}' is updated on rank {share.owner} (shard_optimizer), so it cannot be fetched here: "
+                    "read it from the scope after the step if it is a parameter, or from a checkpoint (exe.save)"
+                )
+        return restricted(last, others)
+
+    def _cut(self, assembled: Assembled, states: Sequence[str]) -> Cut:
+        ranks, steps = self.world.size, self.options.accumulate_steps
+        return Cut(
+            gradient_factor=1.0 / (ranks * steps),
+            statistics_factor=1.0 / ranks if self.options.sync_batch_norm and ranks > 1 else None,
+            scales=loss_scales(assembled, states),
+            local=(RANDOM_SEED,),
+            counters=(RANDOM_STEP,),
+            bucket_bytes=self.options.bucket_bytes,
+        )
+
+
+def fingerprint(program: Program, options: DataParallelOptions) -> str:
+    """Return a short text that is equal for equal programs, options and versions."""
+    model = to_proto(assemble(program, []).model)
+    text = f"{__version__} {onnxruntime.__version__} {options}".encode()
+    return hashlib.sha256(text + model.SerializeToString(deterministic=True)).hexdigest()[:16]
+
+
+def _refuse_checks(not_finite: NotFinite) -> None:
+    if not_finite != "allow":
+        raise OptionError(
+            f"not_finite={not_finite!r} would stop or skip a step on one rank alone: leave it out (and "
+            "FLAGS_check_nan_inf unset) here; a loss scaler skips a step on all ranks alike"
+        )
+
+
+def _check_computed(checks: IndexChecks, outputs: Mapping[str, onnxruntime.OrtValue]) -> None:
+    computed = tuple(use for use in checks.computed if use.value in outputs)
+    IndexChecks(computed=computed).check_computed(lambda name: to_host(outputs[name]))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _layout(part: StepPart) -> str:
+    outputs = {str(value.name): value for value in part.assembled.model.graph.outputs}
+    return ", ".join(f"{name} {outputs[name].dtype} {outputs[name].shape}" for name in part.summed)
+
+
+def _described(value: onnxruntime.OrtValue) -> str:
+    return " ".join(map(str, (value.element_type(), *value.shape())))
+
+
+def _typed(text: str) -> tuple[ir.DataType, tuple[int, ...]]:
+    dtype, *shape = map(int, text.split())
+    return ir.DataType(dtype), tuple(shape)
+
+
+def _is_training_step(program: Program) -> bool:
+    return bool(program.updates) and any(role_of(node) == "backward" for node in program.model.graph)

@@ -1,0 +1,214 @@
+"""`World`: the ranks of a run, small messages between them through the meeting point, and who of them is alive."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import pathlib
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from amp_transpiler.errors import DistributedError
+from amp_transpiler.runtime.places import Place
+
+__all__ = ["Member", "World"]
+
+logger = logging.getLogger(__name__)
+
+_BEATS = 4  # a rank that was silent for so many intervals is lost
+_POLL = 0.02  # seconds between two looks for a message
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """A process of the run: where it is, to name it and to look after it."""
+
+    rank: int
+    host: str
+    process: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (process {self.process} on {self.host})"
+
+    def is_gone(self) -> bool:
+        """Whether the process has surely ended: only known of processes on this host."""
+        if self.host != socket.gethostname():
+            return False
+        try:
+            status = pathlib.Path(f"/proc/{self.process}/stat").read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return pathlib.Path("/proc/self/stat").exists()
+        except ProcessLookupError:  # it ended while it was read
+            return True
+        return status.rpartition(")")[2].split()[0] in ("Z", "X")  # ended, and its parent has not looked yet
+
+
+class World:
+    """The ranks of a run.
+
+    Every rank must call `gather` and `from_first` equally often, in the same order.
+
+    Args:
+        rank: this process's number.
+        size: how many processes there are.
+        place: where this process computes.
+        store: the meeting point, a store of `torch.distributed`.
+        timeout: seconds after which a rank that does not answer counts as lost.
+        backend: the name of what exchanges tensors, for the log.
+
+    Attributes:
+        members: the processes by rank.
+        step: the number of steps that this rank has taken; told to the others when one is missing.
+    """
+
+    def __init__(self, rank: int, size: int, place: Place, store: Any, timeout: float, backend: str) -> None:
+        self.rank, self.size, self.place, self.timeout, self.backend = rank, size, place, timeout, backend
+        self.step = 0
+        self._store = store
+        self._messages = 0
+        self._beats: dict[int, tuple[str, float]] = {}  # rank -> its last heartbeat, and when it was first seen
+        self._interval = max(0.05, min(1.0, timeout / 10))
+        self._ended = threading.Event()
+        self.members = {rank: Member(rank, socket.gethostname(), os.getpid())}
+        self._beating = threading.Thread(target=self._beat, args=(store.clone(),), name="heartbeat", daemon=True)
+        self._beating.start()
+        mine = self.members[rank]
+        for other, text in enumerate(self.gather(f"{mine.process} {mine.host}")):
+            process, _, host = text.partition(" ")
+            self.members[other] = Member(other, host, int(process))
+
+    def __repr__(self) -> str:
+        return f"World(rank {self.rank} of {self.size}, {self.backend}, {self.place})"
+
+    def close(self) -> None:
+        """Stop telling the others that this rank is alive."""
+        self._ended.set()
+        self._beating.join()
+
+    # ---- messages ----
+
+    def gather(self, text: str) -> list[str]:
+        """Return the texts of all ranks, by rank; every rank calls it.
+
+        Raises:
+            DistributedError: a rank is lost, or did not answer in time.
+        """
+        number = self._next(text)
+        return [self._received(number, rank) for rank in range(self.size)]
+
+    def from_first(self, text: str | None) -> str:
+        """Return what rank 0 says; every rank calls it, the others with None.
+
+        Raises:
+            DistributedError: rank 0 is lost. It may take as long as it wants.
+        """
+        number = self._next("" if text is None else text)
+        return self._received(number, 0, patient=True)
+
+    def _next(self, text: str) -> int:
+        self._messages += 1
+        try:
+            self._store.set(f"message/{self._messages}/{self.rank}", text)
+        except RuntimeError as error:
+            raise self.lost(error) from error
+        return self._messages
+
+    def _received(self, number: int, rank: int, *, patient: bool = False) -> str:
+        key, began, looked = f"message/{number}/{rank}", time.monotonic(), time.monotonic()
+        try:
+            while not self._store.check([key]):
+                now = time.monotonic()
+                if now - looked > self._interval:
+                    looked = now
+                    if missing := self._missing():
+                        raise DistributedError(self._told(missing))
+                if not patient and now - began > self.timeout:
+                    raise self.lost(None)
+                time.sleep(_POLL)
+            return str(self._store.get(key), "utf-8")
+        except RuntimeError as error:
+            raise self.lost(error) from error
+
+    # ---- life and death ----
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the other ranks why this one stops."""
+        try:
+            self._store.set(f"failed/{self.rank}", f"{type(error).__name__}: {error}")
+        except RuntimeError:
+            logger.debug("rank %d could not tell the others", self.rank, exc_info=True)  # its own error is raised
+
+    def lost(self, error: BaseException | None) -> DistributedError:
+        """Return an error that names the ranks because of which an exchange failed; it takes a few heartbeats.
+
+        Args:
+            error: the error of the exchange; None if it took too long.
+        """
+        ends = time.monotonic() + (_BEATS + 1) * self._interval
+        steps: Mapping[int, str] = {}
+        while True:
+            missing = self._missing()
+            if missing or time.monotonic() > ends:
+                break
+            time.sleep(self._interval / 4)
+        if not missing:
+            steps = self._steps()
+            late = {rank: f"is at step {step}" for rank, step in steps.items() if step != str(self.step)}
+            missing = {rank: f"{why}, this one at {self.step}" for rank, why in late.items()}
+        return DistributedError(self._told(missing, error))
+
+    def _told(self, missing: Mapping[int, str], error: BaseException | None = None) -> str:
+        named = "; ".join(f"{self.members.get(rank, f'rank {rank}')} {why}" for rank, why in missing.items())
+        cause = "" if error is None else f" ({' '.join(str(error).split())[:160]})"
+        if not named:
+            named = f"no answer within {self.timeout:g} s, though all ranks are alive: one may take fewer steps{cause}"
+        return (
+            f"rank {self.rank} cannot go on: {named}. Nothing of this step was kept. Look at the log of that rank, "
+            "then start all ranks again with torchrun, from the last checkpoint"
+        )
+
+    def _missing(self) -> dict[int, str]:
+        """Return the ranks that are lost, and how."""
+        others = [member for rank, member in self.members.items() if rank != self.rank]
+        try:
+            failed = {m.rank: self._text(f"failed/{m.rank}") for m in others}
+        except RuntimeError:
+            gone = {m.rank: "has ended" for m in others if m.is_gone()}
+            return gone or {0: "or the torchrun agent that holds the meeting point does not answer"}
+        found = {rank: f"has failed: {why}" for rank, why in failed.items() if why}
+        found |= {m.rank: "has ended" for m in others if m.rank not in found and m.is_gone()}
+        return found | {rank: why for rank, why in self._silent().items() if rank not in found}
+
+    def _silent(self) -> dict[int, str]:
+        now, found = time.monotonic(), {}
+        for rank in self.members:
+            beat = self._text(f"alive/{rank}")
+            seen, since = self._beats.setdefault(rank, (beat, now))
+            if beat != seen:
+                self._beats[rank] = beat, now
+            elif rank != self.rank and now - since > _BEATS * self._interval:
+                found[rank] = f"was not heard of for {now - since:.0f} s"
+        return found
+
+    def _steps(self) -> dict[int, str]:
+        try:
+            texts = {rank: self._text(f"alive/{rank}") for rank in self.members if rank != self.rank}
+        except RuntimeError:
+            return {}
+        return {rank: text.rpartition(" ")[2] for rank, text in texts.items() if text}
+
+    def _text(self, key: str) -> str:
+        return str(self._store.get(key), "utf-8") if self._store.check([key]) else ""
+
+    def _beat(self, store: Any) -> None:
+        count = 0
+        while not self._ended.wait(self._interval):
+            count += 1
+            try:
+                store.set(f"alive/{self.rank}", f"{count} {self.step}")
+            except RuntimeError:  # the meeting point is gone: the next exchange says so
+                return

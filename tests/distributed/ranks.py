@@ -1,0 +1,49 @@
+"""Processes of a distributed run, as torchrun starts them: started here, and ended here whatever happens."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def environment(rank, world, port):
+    found = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
+    found |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    found |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    return found | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])}
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def run_ranks(world, *command, timeout=300):
+    """Run a Python command on every rank; return (exit status, what it printed) of each."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [pathlib.Path(folder, str(rank)) for rank in range(world)]
+        started = [start(rank, world, port, log, command) for rank, log in enumerate(logs)]
+        try:
+            for process in started:
+                process.wait(timeout)
+        finally:
+            for process in started:
+                process.kill()
+            found = [(process.wait(), log.read_text()) for process, log in zip(started, logs, strict=True)]
+    return found
+
+
+def start(rank, world, port, log, command):
+    with log.open("w") as stream:
+        return subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            env=environment(rank, world, port),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        )
