@@ -7,10 +7,13 @@
     python scripts/train.py --epochs 3 --checkpoint digits.safetensors
     python scripts/train.py --epochs 6 --checkpoint digits.safetensors --resume
     python scripts/train.py --onnx model.onnx             # images [batch, 1, 8, 8] or [batch, 64] -> ten logits
+    torchrun --nproc-per-node 2 scripts/train.py --accumulate-steps 2 --shard-optimizer
 
 It prints loss, loss scale, skipped steps and throughput. A checkpoint is written after every epoch, whole or not at
-all; a resumed run continues as if it had not stopped. Needs scikit-learn (the extra `examples`), and matplotlib (the
-extra `plot`) for --plot. On a CPU lower precision is emulated: the numbers are right, the speed is not a GPU's.
+all; a resumed run continues as if it had not stopped. Started by torchrun, all processes share each batch and train as
+one alone does (docs/distributed.md); a checkpoint fits any number of processes. Needs scikit-learn (the extra
+`examples`), matplotlib (the extra `plot`) for --plot, and PyTorch (the extra `distributed`) for several processes. On a
+CPU lower precision is emulated: the numbers are right, the speed is not a GPU's.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
+import os
 import pathlib
 import statistics
 import sys
@@ -30,7 +34,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import amp_transpiler as amp
-from amp_transpiler import optimizer as optimizers, static
+from amp_transpiler import distributed, optimizer as optimizers, static
 from amp_transpiler.errors import AmpError, EnvironmentProblem, InputError, OptionError
 from amp_transpiler.graph.program import Persistable
 from amp_transpiler.paddle.framework.persistables import create_persistable
@@ -171,6 +175,18 @@ def minimize(network: Network, options: argparse.Namespace) -> Any:
 
 
 # ---- training ----
+def executor(options: argparse.Namespace, place: Place) -> static.Executor:
+    """Return what runs the steps: with the other processes if torchrun has started several, else alone."""
+    if not distributed.is_launched():
+        return static.Executor(place)
+    return distributed.DataParallelExecutor(
+        place,
+        accumulate_steps=options.accumulate_steps,
+        sync_batch_norm=options.sync_batch_norm,
+        shard_optimizer=options.shard_optimizer,
+    )
+
+
 class Run:
     """A training run: the programs, the executor, and the log."""
 
@@ -179,16 +195,22 @@ class Run:
         self.data = digits()
         if self.data.steps(options.batch_size) == 0:
             raise OptionError(f"--batch-size {options.batch_size}: there are {len(self.data.train[0])} images")
+        self._ranks = distributed.get_world_size()
+        if options.batch_size % (self._ranks * options.accumulate_steps):
+            raise OptionError(
+                f"--batch-size {options.batch_size}: {self._ranks} processes share each batch equally, in "
+                f"{options.accumulate_steps} accumulation steps: give a multiple"
+            )
         self.network = build(options.model, options.onnx, options.seed)
         self._test = self.network.main.clone(for_test=True)
         self._optimizer = minimize(self.network, options)
-        self._exe = static.Executor(place)
+        self._exe = executor(options, place)
         self._exe.run(self.network.startup)
         if options.level != "fp32":
             self._optimizer.amp_init(place, test_program=self._test)
         self._scope = static.global_scope()
         if options.resume:
-            static.load(self.network.main, options.checkpoint)
+            self._together.load(self.network.main, options.checkpoint)
         steps, skipped = (int(number) for number in self._scope[PROGRESS])
         self.log = TrainingLog(self._optimizer, start=steps, skipped=skipped)
         self.taken = steps
@@ -220,16 +242,24 @@ class Run:
         (logits,) = self._exe.run(self._test, feed, [self.network.logits.name])
         return float(np.mean(np.asarray(logits, np.float32).argmax(-1) == self.data.test[1][:, 0]))
 
+    @property
+    def _together(self) -> Any:
+        """What reads and writes checkpoints: the executor of several processes, or `static`."""
+        return self._exe if isinstance(self._exe, distributed.DataParallelExecutor) else static
+
     def _step(self, batch: Arrays) -> None:
-        loss, *rest = self._exe.run(
-            self.network.main, self.network.feed(batch), [self.network.loss, *self.log.fetch_list]
-        )
-        self.taken = self.log.record(np.asarray(loss, np.float32), rest, samples=len(batch[0])).step
+        images, labels = (np.split(part, self._ranks)[distributed.get_rank()] for part in batch)
+        fetched = [self.network.loss, *self.log.fetch_list]
+        loss, *rest = self._exe.run(self.network.main, self.network.feed((images, labels)), fetched)
+        value = float(np.asarray(loss, np.float32).reshape(()))
+        if self._ranks > 1:
+            value = distributed.mean(value)
+        self.taken = self.log.record(value, rest, samples=len(batch[0])).step
 
     def _checkpoint(self) -> None:
         self._scope[PROGRESS] = np.array([self.taken, self.log.skipped], np.int64)
         if self._options.checkpoint is not None:
-            static.save(self.network.main, self._options.checkpoint)
+            self._together.save(self.network.main, self._options.checkpoint)
 
     def _say(self, step: TrainingStep) -> None:
         every = self._options.log_every
@@ -274,10 +304,19 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--log-every", type=int, default=20, metavar="STEPS", help="0 for no lines; default: 20")
     parser.add_argument("--checkpoint", type=pathlib.Path, metavar="FILE", help="write the state here every epoch")
     parser.add_argument("--resume", action="store_true", help="continue from --checkpoint")
+    parser.add_argument("--accumulate-steps", type=positive, default=1, metavar="N", help="micro-batches of a step")
+    parser.add_argument("--sync-batch-norm", action="store_true", help="batch statistics of all processes together")
+    parser.add_argument("--shard-optimizer", action="store_true", help="each process keeps a part of its state")
     parser.add_argument("--plot", type=pathlib.Path, metavar="PNG", help="draw the loss curve of this run")
     options = parser.parse_args(argv)
     if options.resume and options.checkpoint is None:
         parser.error("--resume needs --checkpoint FILE to continue from")
+    shared = [options.accumulate_steps > 1, options.sync_batch_norm, options.shard_optimizer]
+    if any(shared) and not distributed.is_launched():
+        parser.error(
+            "--accumulate-steps, --sync-batch-norm and --shard-optimizer are for processes that torchrun starts: "
+            "torchrun --nproc-per-node N scripts/train.py ..."
+        )
     return options
 
 
@@ -288,15 +327,32 @@ def positive(text: str) -> int:
     return number
 
 
+def chosen_place(name: str | None) -> Place:
+    """Return where this process computes, after it has joined the others if torchrun has started several."""
+    if distributed.is_launched():
+        own = {None: None, "cpu": amp.CPUPlace(), "cuda": CUDAPlace(int(os.environ.get("LOCAL_RANK", "0")))}[name]
+        return distributed.init_parallel_env(own).place
+    wanted = {None: None, "cpu": amp.CPUPlace(), "cuda": CUDAPlace(0)}[name]
+    return default_place() if wanted is None else wanted
+
+
 def train(options: argparse.Namespace, console: Console) -> None:
     if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise EnvironmentProblem(f"--plot {options.plot} needs matplotlib: pip install 'amp-transpiler[plot]'")
-    wanted = {None: None, "cpu": amp.CPUPlace(), "cuda": CUDAPlace(0)}[options.place]
-    place = default_place() if wanted is None else wanted
+    place = chosen_place(options.place)
     run = Run(options, place, console)
     precision = options.level if options.level in ("fp32", "O0") else f"{options.level} {options.dtype}"
     console.print(f"{options.onnx or options.model}, {precision}, {options.optimizer}, on {place}", highlight=False)
+    if distributed.is_launched():
+        ranks, steps = distributed.get_world_size(), options.accumulate_steps
+        each = options.batch_size // ranks
+        console.print(
+            f"{ranks} ranks: global batch {options.batch_size} = {ranks} x {each}, accumulation steps: {steps}",
+            highlight=False,
+        )
     run.train()
+    if distributed.get_rank():  # the first one tells
+        return
     console.print(
         f"after {run.taken} steps, {run.log.skipped} of them skipped: {run.accuracy():.2%} of the digits held back",
         highlight=False,
@@ -309,7 +365,7 @@ def train(options: argparse.Namespace, console: Console) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(argv)
     try:
-        train(options, Console())
+        train(options, Console(quiet=os.environ.get("RANK", "0") != "0"))
     except AmpError as error:
         print(f"train: {error}", file=sys.stderr)
         return 2

@@ -363,12 +363,13 @@ class _Cutter:
         names = {str(value.name) for value in model.graph.inputs} - {str(value.name) for value in taken}
         outputs = {value.name for value in model.graph.outputs}
         whole = self._whole
-        return Assembled(
-            model,
-            tuple(name for name in whole.feeds if name in names),
-            tuple(name for name in whole.state if name in names),
-            {name: output for name, output in whole.updates.items() if output in outputs},
-            {name: output for name, output in self._fetches.items() if output in outputs},
+        return dataclasses.replace(
+            whole,
+            model=model,
+            feeds=tuple(name for name in whole.feeds if name in names),
+            state=tuple(name for name in whole.state if name in names),
+            updates={name: output for name, output in whole.updates.items() if output in outputs},
+            fetches={name: output for name, output in self._fetches.items() if output in outputs},
         )
 
 

@@ -39,7 +39,7 @@ def share_updates(parts: Sequence[StepPart], parameters: Collection[str], ranks:
     """Share out the updates of a step that was cut, so that ranks have about equally many numbers.
 
     States that are updated from each other, such as a parameter, its master and its moments, stay together. All ranks
-    update single numbers, such as loss scales and counters, which are not listed.
+    update single numbers, such as loss scales and counters, and stacks of single numbers; these are not listed.
 
     Args:
         parts: the step; its last part is the optimizer.
@@ -49,7 +49,8 @@ def share_updates(parts: Sequence[StepPart], parameters: Collection[str], ranks:
     last = parts[-1].assembled
     outputs = {str(value.name): value for value in last.model.graph.outputs}
     made = {name: outputs[output] for name, output in last.updates.items()}
-    large = {name: value for name, value in made.items() if is_static(value) and _size(value) > 1}
+    numbers = {stack.name for stack in last.stacks if stack.size == 1}
+    large = {name: v for name, v in made.items() if is_static(v) and _size(v) > 1 and name not in numbers}
     reads = {name: _states_behind(value) for name, value in made.items()}
     read = {name for part in parts[:-1] for name in part.assembled.state}
     read |= {name for other, names in reads.items() if other not in large for name in names}

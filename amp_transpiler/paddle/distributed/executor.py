@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Program
@@ -39,6 +40,7 @@ class DataParallelExecutor(Executor):
         emulate: see `Executor`.
         tiling_accum: see `Executor`.
         recompute: see `Executor`.
+        max_sessions: how many steps are kept compiled; see `Executor`.
 
     Raises:
         EnvironmentProblem: `init_parallel_env` was not called.
@@ -56,6 +58,7 @@ class DataParallelExecutor(Executor):
         emulate: bool = True,
         tiling_accum: TilingAccum = "fp32",
         recompute: bool = False,
+        max_sessions: int = 8,
     ) -> None:
         world = current_world()
         if place is not None and place != world.place:
@@ -68,10 +71,14 @@ class DataParallelExecutor(Executor):
             shard_optimizer=shard_optimizer,
             bucket_bytes=bucket_bytes,
         )
-        super().__init__(world.place, emulate=emulate, tiling_accum=tiling_accum, recompute=recompute)
-        self._together = DataParallelSteps(
-            world, options, emulate=emulate, tiling_accum=tiling_accum, recompute=recompute
-        )
+        settings: dict[str, Any] = {
+            "emulate": emulate,
+            "tiling_accum": tiling_accum,
+            "recompute": recompute,
+            "max_sessions": max_sessions,
+        }
+        super().__init__(world.place, **settings)
+        self._together = DataParallelSteps(world, options, **settings)
         self._steps = self._together
 
     def save(self, program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:

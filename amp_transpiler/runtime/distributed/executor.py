@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shard_updates import Share, restricted, share_updates
-from amp_transpiler.runtime.compile import RANDOM_SEED, RANDOM_STEP, CompiledStep, open_ready, ready_to_open
+from amp_transpiler.graph.stack import Stack
+from amp_transpiler.runtime.compile import RANDOM_SEED, RANDOM_STEP, CompiledStep, open_ready, ready_to_open, worth_on
 from amp_transpiler.runtime.distributed.exchange import Copied, Exchange
 from amp_transpiler.runtime.distributed.micro_batches import joined, split_feeds
 from amp_transpiler.runtime.distributed.world import World
@@ -29,6 +31,7 @@ from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
 from amp_transpiler.runtime.places import to_host
+from amp_transpiler.runtime.run_errors import RUN_ERRORS
 from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.values import to_ort
 from amp_transpiler.version import __version__
@@ -86,6 +89,7 @@ class _Plan:
         late: the optimizer; None if this rank updates nothing.
         checks: the labels and ids to check in each run.
         shares: the states that one rank each updates.
+        stacks: values that are rows of a matrix, by its name.
     """
 
     early: tuple[_Part, ...]
@@ -93,6 +97,7 @@ class _Plan:
     late: CompiledStep | None
     checks: IndexChecks
     shares: tuple[Share, ...]
+    stacks: Mapping[str, Stack]
 
     @property
     def feeds(self) -> tuple[ValueInfo, ...]:
@@ -117,10 +122,10 @@ class DataParallelSteps(StepExecutor):
     def __init__(self, world: World, options: DataParallelOptions, **settings: Any) -> None:
         super().__init__(world.place, **settings)
         self.world, self.options, self.exchange = world, options, Exchange(world)
-        self._plans: dict[tuple[Any, ...], _Plan | None] = {}
+        self._plans: OrderedDict[tuple[Any, ...], _Plan | None] = OrderedDict()  # the last used is the last
         self._layouts: set[str] = set()
         self._known: dict[tuple[int, int], tuple[Program, Scope]] = {}  # whose values are the same on all ranks
-        self._shares: dict[int, tuple[Share, ...]] = {}  # of the programs in `_programs`
+        self._latest: dict[int, _Plan] = {}  # the plan of each program's last step
         self._seeds: dict[int, tuple[onnxruntime.OrtValue, onnxruntime.OrtValue]] = {}
 
     def run(
@@ -153,7 +158,7 @@ class DataParallelSteps(StepExecutor):
         super().close()
         self._plans.clear()
         self._known.clear()
-        self._shares.clear()
+        self._latest.clear()
         self._seeds.clear()
 
     # ---- a step ----
@@ -169,11 +174,14 @@ class DataParallelSteps(StepExecutor):
             self.spread(program, scope)
             self._say(program, arrays)
         self._drop(plan, scope)
-        self._shares[id(program)] = plan.shares
-        fetched, carried, sums = self._gradients(plan, shares, scope)
+        self._latest[id(program)] = plan
+        try:
+            fetched, carried, sums = self._gradients(plan, shares, scope)
+        except RUN_ERRORS as error:
+            raise self._explained(error, program, fetch, shares[0], scope) or error from error
         found = self._update(plan, sums, scope)
         for name, value in carried.items():
-            scope.hold(name, value)
+            _hold(plan, scope, name, value)
         self.world.step += 1
         results = {name: joined(program, name, values) for name, values in fetched.items()}
         results |= {name: found[output] for name, output in ({} if plan.late is None else plan.late.fetches).items()}
@@ -245,24 +253,27 @@ class DataParallelSteps(StepExecutor):
             taken = {name: value for name, value in sums.items() if name in inputs}
             found = self._run(plan.late, {}, {**self._state(plan.late, scope), **taken})
             for name, output in plan.late.updates.items():
-                scope.hold(name, found[output])
+                _hold(plan, scope, name, found[output])
         spread = [share for share in plan.shares if share.spread]
-        for share, value in zip(spread, self.exchange.copies(self._copied(spread, scope)), strict=True):
-            scope.hold(share.name, value)
+        for share, value in zip(spread, self.exchange.copies(self._copied(plan, spread, scope)), strict=True):
+            _hold(plan, scope, share.name, value)
         return found
 
-    def _copied(self, shares: Sequence[Share], scope: Scope) -> list[Copied]:
+    def _copied(self, plan: _Plan, shares: Sequence[Share], scope: Scope) -> list[Copied]:
         rank = self.world.rank
         return [
-            Copied(one.owner, one.dtype, one.shape, scope.held(one.name) if one.owner == rank else None)
+            Copied(one.owner, one.dtype, one.shape, _held(plan, scope, one.name) if one.owner == rank else None)
             for one in shares
         ]
 
     def _drop(self, plan: _Plan, scope: Scope) -> None:
         """Drop what only other ranks need from the scope."""
         for share in plan.shares:
-            if share.owner != self.world.rank and not share.spread and share.name in scope:
-                del scope[share.name]
+            if share.owner != self.world.rank and not share.spread:
+                stack = plan.stacks.get(share.name)
+                for name in (share.name,) if stack is None else stack.members:
+                    if name in scope:
+                        del scope[name]
 
     def _state(self, step: CompiledStep, scope: Scope) -> Values:
         found = super()._state(step, scope)
@@ -322,15 +333,16 @@ class DataParallelSteps(StepExecutor):
 
     def whole(self, program: Program, scope: Scope) -> Scope:
         """Return a scope with all values of a program; only rank 0 needs it."""
-        shares = [one for one in self._shares.get(id(program), ()) if not one.spread]
         found = Scope()
         for name in program.persistables:
             if name in scope and self.world.rank == 0:
                 found.hold(name, scope.held(name))
-        for share in shares:
-            [value] = self.exchange.copies(self._copied([share], scope))
-            if self.world.rank == 0:
-                found.hold(share.name, to_ort(to_host(value)))
+        plan = self._latest.get(id(program))
+        for share in () if plan is None else plan.shares:
+            if plan is not None and not share.spread:
+                [value] = self.exchange.copies(self._copied(plan, [share], scope))
+                if self.world.rank == 0:
+                    _hold(plan, found, share.name, value)
         return found
 
     def _compare(self, what: str, mine: str, shown: str) -> None:
@@ -369,6 +381,9 @@ class DataParallelSteps(StepExecutor):
                 del self._plans[old]
             self._programs.setdefault(id(program), program)
             self._plans[key] = self._planned(program, fetch, shapes, checked=checked)
+            if len(self._plans) > self._max_sessions:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(key)
         return self._plans[key]
 
     def _planned(
@@ -378,7 +393,7 @@ class DataParallelSteps(StepExecutor):
         checks = find_index_checks(assembled) if checked else IndexChecks()
         states = [name for name, one in program.persistables.items() if one.kind == "state"]
         cut = self._cut(assembled, states)
-        ready = ready_to_open(assembled, shapes, recompute=self._recompute)
+        ready = ready_to_open(assembled, shapes, worth=worth_on(self.place), recompute=self._recompute)
         parts = cut_step(ready, cut)
         if not parts:
             return None
@@ -394,7 +409,8 @@ class DataParallelSteps(StepExecutor):
             last = self._own_share(parts[-1].assembled, shares)
         early = tuple(_Part(part, self._open(part.assembled)) for part in parts[:-1])
         late = None if last is None else self._open(last)
-        return _Plan(early, frozenset(parts[-1].takes), late, checks, shares)
+        stacks = {stack.name: stack for stack in ready.stacks}
+        return _Plan(early, frozenset(parts[-1].takes), late, checks, shares, stacks)
 
     def _open(self, assembled: Assembled) -> CompiledStep:
         return open_ready(assembled, self.place, emulated=self._emulate, tiling_accum=self._tiling_accum)
@@ -419,6 +435,19 @@ class DataParallelSteps(StepExecutor):
             counters=(RANDOM_STEP,),
             bucket_bytes=self.options.bucket_bytes,
         )
+
+
+def _held(plan: _Plan, scope: Scope, name: str) -> onnxruntime.OrtValue:
+    stack = plan.stacks.get(name)
+    return scope.held(name) if stack is None else scope.pack(stack)
+
+
+def _hold(plan: _Plan, scope: Scope, name: str, value: onnxruntime.OrtValue) -> None:
+    stack = plan.stacks.get(name)
+    if stack is None:
+        scope.hold(name, value)
+    else:
+        scope.hold_stack(stack, value)
 
 
 def fingerprint(program: Program, options: DataParallelOptions) -> str:
