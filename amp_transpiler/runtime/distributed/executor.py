@@ -393,7 +393,13 @@ class DataParallelSteps(StepExecutor):
         checks = find_index_checks(assembled) if checked else IndexChecks()
         states = [name for name, one in program.persistables.items() if one.kind == "state"]
         cut = self._cut(assembled, states)
-        ready = ready_to_open(assembled, shapes, worth=worth_on(self.place), recompute=self._recompute)
+        ready = ready_to_open(
+            assembled,
+            shapes,
+            worth=worth_on(self.place),
+            recompute=self._recompute,
+            by_rows=cut.statistics_factor is None,  # by rows, the statistics are no means over the batch
+        )
         parts = cut_step(ready, cut)
         if not parts:
             return None
