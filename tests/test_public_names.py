@@ -51,6 +51,7 @@ NAMES = {
     "cast_model_to_fp16",
     "cast_parameters_to_fp16",
     "debugging",
+    "distributed",
     "decorate",
     "disable_amp",
     "emulate",

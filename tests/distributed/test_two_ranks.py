@@ -17,7 +17,8 @@ torch = pytest.importorskip("torch", reason="the ranks exchange values through t
 pytestmark = pytest.mark.slow
 
 CPU = CPUPlace()
-TOLERANCES = {"O1": 2e-3, "O2": 2e-3, "bfloat16": 2e-2}
+# Alone, BatchNormalization works by rows, with more in float16; tests/graph/test_cut_step.py compares the same form.
+TOLERANCES = {"O1": 2e-3, "O2": 2e-3, "bfloat16": 2e-2, "synchronous O2": 5e-2}
 
 
 @pytest.fixture(scope="module")

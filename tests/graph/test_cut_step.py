@@ -115,7 +115,7 @@ def test_gradients_without_a_loss_scale_are_averaged():
     compare(states[0], alone(net, feeds), tolerance=2e-2)
 
 
-@pytest.mark.parametrize(("level", "tolerance"), [("fp32", 2e-6), ("O2", 2e-3)])
+@pytest.mark.parametrize(("level", "tolerance"), [("fp32", 2e-6), ("O2", 1e-3)])
 def test_batch_statistics_are_exchanged_when_asked_for(level, tolerance):
     scaling = {} if level == "fp32" else {"init_loss_scaling": 2.0**12}  # the usual 2**16 overflows in one process only
     net = networks.convnet(level=level, **scaling).start(static.Executor(CPU))
@@ -124,12 +124,15 @@ def test_batch_statistics_are_exchanged_when_asked_for(level, tolerance):
     assert len(own) == 2
     whole = cut(net, 2, sync=True)
     apart, together = train(own, net, feeds, 2), train(whole, net, feeds, 2)
+    one = train(cut(net, 1, sync=True), net, feeds, 1)[0]
     expected = alone(net, feeds)
     running = [name for name in expected if name.startswith("batch_norm") and not net.main.var(name).trainable]
     assert running
     assert any(not np.array_equal(apart[0][name], apart[1][name]) for name in running)
     compare(together[0], together[1], tolerance=0)
-    compare(together[0], expected, tolerance=tolerance)
+    compare(together[0], one, tolerance=tolerance)
+    if level == "fp32":  # at O2, one process normalises by rows, with more in float16
+        compare(together[0], expected, tolerance=tolerance)
 
 
 def test_an_inference_program_has_no_parts():
