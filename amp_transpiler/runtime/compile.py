@@ -50,6 +50,7 @@ from amp_transpiler.runtime.gemm_options import TilingAccum, gemm_option
 from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
+from amp_transpiler.runtime.step_graphs import StepGraph, open_capturing
 from amp_transpiler.targets import CUDA
 
 __all__ = [
@@ -101,6 +102,7 @@ class CompiledStep:
         checks: the labels and ids to check in each run.
         not_finite: the output that says whether an update, a loss or a fetched value is not finite; empty without one.
         stacks: persistable values that are rows of a matrix, whose name is in `state` and `updates` in place of theirs.
+        graph: what runs the session as CUDA graphs; None if it is run as it is.
     """
 
     session: onnxruntime.InferenceSession
@@ -111,6 +113,7 @@ class CompiledStep:
     checks: IndexChecks
     not_finite: str = ""
     stacks: tuple[Stack, ...] = ()
+    graph: StepGraph | None = None
 
 
 def compile_step(  # noqa: PLR0913  # each keyword is a property of the step of its own
@@ -124,6 +127,7 @@ def compile_step(  # noqa: PLR0913  # each keyword is a property of the step of 
     watch: Watch | None = None,
     updates: bool = True,
     recompute: bool = False,
+    cuda_graph: bool = False,
 ) -> CompiledStep:
     """Open a session of one step.
 
@@ -137,6 +141,7 @@ def compile_step(  # noqa: PLR0913  # each keyword is a property of the step of 
         watch: what the step is to check; nothing unless given.
         updates: whether the step computes what replaces persistable values.
         recompute: whether the backward pass computes cheap activations again; see `Executor`.
+        cuda_graph: whether it is run as CUDA graphs if possible; see `Executor`.
 
     Raises:
         InputError: a fetched name does not exist, or inputs that share a dimension are fed different sizes.
@@ -147,7 +152,7 @@ def compile_step(  # noqa: PLR0913  # each keyword is a property of the step of 
     checks = find_index_checks(assembled) if watch.indices else IndexChecks()
     not_finite = add_finite_check(assembled, program.outputs) if watch.finite else ""
     ready = ready_to_open(assembled, shapes, worth=worth_on(place), recompute=recompute)
-    step = open_ready(ready, place, emulated=emulated, tiling_accum=tiling_accum)
+    step = open_ready(ready, place, emulated=emulated, tiling_accum=tiling_accum, cuda_graph=cuda_graph)
     return dataclasses.replace(step, checks=checks, not_finite=not_finite)
 
 
@@ -206,6 +211,7 @@ def open_ready(
     emulated: bool,
     tiling_accum: TilingAccum,
     optimize: bool = True,
+    cuda_graph: bool = False,
 ) -> CompiledStep:
     """Open a session of a model that `ready_to_open` made, or of a part of one."""
     infos = {info.name: info for info in model_inputs(assembled.model)}
@@ -235,9 +241,11 @@ def open_ready(
         cached=len(message) >= _WORTH_KEEPING,
     )
     with gemm_option(tiling_accum, place):
-        session = place.open_session(message, settings)
+        captured = open_capturing(message, model, settings, place) if cuda_graph and feeds else None
+        session = captured or place.open_session(message, settings)
+    graph = StepGraph(captured, place, assembled.updates) if captured else None
     return CompiledStep(
-        session, feeds, state, assembled.updates, assembled.fetches, IndexChecks(), stacks=assembled.stacks
+        session, feeds, state, assembled.updates, assembled.fetches, IndexChecks(), stacks=assembled.stacks, graph=graph
     )
 
 

@@ -20,11 +20,11 @@ from amp_transpiler.runtime import cuda_runtime, ort
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.values import to_ort
 
-__all__ = ["Graph", "obstacle"]
+__all__ = ["NOT_CAPTURED", "Graph", "obstacle"]
 
 _logger = logging.getLogger(__name__)
 
-_NOT_CAPTURED = "-1"  # ONNX Runtime's word for a run that is neither captured nor repeated
+NOT_CAPTURED = "-1"  # ONNX Runtime's word for a run that is neither captured nor repeated
 
 # Operators that a graph cannot repeat, and why. Names of standard operators and of ONNX Runtime's own.
 _SIZES = "the size of its result depends on computed numbers"
@@ -144,7 +144,7 @@ class Graph:
         self._place.wait()
         names = [output.name for output in self._session.get_outputs()]
         options = onnxruntime.RunOptions()
-        options.add_run_config_entry("gpu_graph_id", _NOT_CAPTURED)
+        options.add_run_config_entry("gpu_graph_id", NOT_CAPTURED)
         first = self._bound()
         for name in names:
             self._place.bind_output(first, name)

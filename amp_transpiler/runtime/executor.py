@@ -47,6 +47,7 @@ class StepExecutor:
         emulate: on the CPU, compute float16 and bfloat16 values in float32 and round them.
         tiling_accum, recompute: see `amp_transpiler.paddle.static.Executor`.
         max_sessions: how many sessions are kept; the one that was not used for the longest time is closed.
+        cuda_graph: see `amp_transpiler.paddle.static.Executor`.
 
     Raises:
         OptionError: `tiling_accum` is neither "fp32" nor "low", or `max_sessions` is less than 1.
@@ -61,6 +62,7 @@ class StepExecutor:
         tiling_accum: TilingAccum,
         recompute: bool = False,
         max_sessions: int = 8,
+        cuda_graph: bool = False,
     ) -> None:
         check_tiling_accum(tiling_accum, place)
         if max_sessions < 1:
@@ -70,6 +72,7 @@ class StepExecutor:
         self._tiling_accum: TilingAccum = tiling_accum
         self._recompute = recompute
         self._max_sessions = max_sessions
+        self._cuda_graph = cuda_graph
         self._runs = Runs(place)
         self._steps: OrderedDict[tuple[Any, ...], CompiledStep] = OrderedDict()  # the last used is the last
         self._programs: dict[int, Program] = {}  # keeps each program alive, since its id is part of the key
@@ -124,7 +127,8 @@ class StepExecutor:
             )
         else:
             self._warn_of_skipped(program, fetch, arrays, scope)
-        return [outputs[step.fetches[name]] for name in fetch]
+        fetched = [outputs[step.fetches[name]] for name in fetch]
+        return fetched if step.graph is None else [step.graph.copy(value) for value in fetched]
 
     def close(self) -> None:
         """Close every session, and give back the memory that they took. What lies in scopes stays."""
@@ -156,7 +160,7 @@ class StepExecutor:
             if id(program) not in self._programs:
                 self._warn_without_float16(program, shapes)
             known = self._programs.setdefault(id(program), program)
-            found = self._compile(known, fetch, shapes, watch=watch)
+            found = self._compile(known, fetch, shapes, watch=watch, cuda_graph=self._cuda_graph)
             self._steps[key] = found
             if len(self._steps) > self._max_sessions:
                 self._forget(next(iter(self._steps)))
@@ -274,7 +278,7 @@ class StepExecutor:
     def _run(
         self, step: CompiledStep, feeds: Mapping[str, np.ndarray], state: Mapping[str, onnxruntime.OrtValue]
     ) -> dict[str, onnxruntime.OrtValue]:
-        return self._runs.run(step.session, feeds, state)
+        return step.graph.run(feeds, state) if step.graph else self._runs.run(step.session, feeds, state)
 
 
 def _shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:

@@ -115,6 +115,14 @@ class Place(abc.ABC):
         """Whether sessions of steps share one allocator and one stream here, so that the host need not wait."""
         return False
 
+    def copied(self, value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
+        """Return a copy of a tensor in this device's memory, made when the steps that are queued are done."""
+        return self.hold(to_ort(np.array(to_host(value))))
+
+    def copy_into(self, target: onnxruntime.OrtValue, value: onnxruntime.OrtValue) -> None:
+        """Overwrite a tensor in this device's memory, when the steps that are queued are done."""
+        raise NotImplementedError(f"{self} has no queue of steps")
+
     def wait(self) -> None:  # noqa: B027  # where runs return when they are done there is nothing to wait for
         """Wait until the steps that are queued here are done."""
 
@@ -227,6 +235,17 @@ class CUDAPlace(Place):
     def queues_steps(self) -> bool:
         """Whether sessions can share an allocator, which they do unless they bring one of their own."""
         return self.problem() is None and shared_memory.sharing(self.device_id)
+
+    def copied(self, value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
+        """Return a copy of a tensor in this device's memory, queued behind the steps."""
+        made = self.empty(value.shape(), ir.DataType(value.element_type()))
+        self.copy_into(made, value)
+        return made
+
+    def copy_into(self, target: onnxruntime.OrtValue, value: onnxruntime.OrtValue) -> None:
+        """Queue a copy within this device's memory behind the steps."""
+        size = value.tensor_size_in_bytes()
+        cuda_runtime.copy_within(target.data_ptr(), value.data_ptr(), size, self._stream())
 
     def wait(self) -> None:
         """Wait until the steps that are queued on this device are done."""

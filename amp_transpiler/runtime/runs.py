@@ -39,6 +39,7 @@ class Runs:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._uploads: Uploads | None = None
+        self._turn = 0  # the slot of the next feeds
         self._ends: weakref.WeakKeyDictionary[onnxruntime.InferenceSession, _Ends] = weakref.WeakKeyDictionary()
         self._options: onnxruntime.RunOptions | None = None
 
@@ -62,7 +63,8 @@ class Runs:
             self._place.bind_output(binding, name)
         session.run_with_iobinding(binding, self._options)
         if self._uploads is not None:
-            self._uploads.queued()
+            self._uploads.queued(self._turn)
+            self._turn = 1 - self._turn
         return dict(zip(ends.outputs, map(detached, binding.get_outputs()), strict=True))
 
     def close(self) -> None:
@@ -79,11 +81,12 @@ class Runs:
         queued = {}
         for name, array in feeds.items():
             if self._uploads is not None and name in ends.on_device and array.dtype.kind != "O":
-                queued[name] = np.ascontiguousarray(array).reshape(array.shape)
+                queued[name] = np.asarray(array, order="C")
             else:
                 binding.bind_ortvalue_input(name, to_ort(array))
         if self._uploads is not None:
-            self._uploads.bind(binding, queued)
+            self._uploads.copy(queued, self._turn)
+            self._uploads.bind(binding, queued, self._turn)
 
 
 def _ends(session: onnxruntime.InferenceSession) -> _Ends:

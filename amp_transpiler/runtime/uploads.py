@@ -36,7 +36,7 @@ class _Slot:
 
 
 class Uploads:
-    """Copies feeds to a device, and binds them.
+    """Copies feeds to a device, and binds them: those of one step in one slot, of the next in the other.
 
     Args:
         device_id: the CUDA device.
@@ -45,26 +45,29 @@ class Uploads:
     def __init__(self, device_id: int) -> None:
         self._device_id = device_id
         self._compute, self._upload = stream_of(device_id, "compute"), stream_of(device_id, "upload")
-        self._slots = [_Slot(), _Slot()]
+        self._slots = (_Slot(), _Slot())
 
-    def bind(self, binding: onnxruntime.IOBinding, arrays: Mapping[str, np.ndarray]) -> None:
-        """Queue copies of contiguous arrays of numbers to the device, and bind them as inputs of a run."""
-        slot = self._slots[0]
-        slot.copied.synchronize()  # main memory may be written again
-        self._upload.wait_for(slot.read)  # and the device's
+    def copy(self, arrays: Mapping[str, np.ndarray], slot: int) -> None:
+        """Queue copies of contiguous arrays of numbers to the buffers of a slot, 0 or 1."""
+        chosen = self._slots[slot]
+        chosen.copied.synchronize()  # main memory may be written again
+        self._upload.wait_for(chosen.read)  # and the device's
         for name, array in arrays.items():
-            buffer = self._room(slot, name, array.nbytes)
+            buffer = self._room(chosen, name, array.nbytes)
             ctypes.memmove(buffer.pinned.address, array.ctypes.data, array.nbytes)
             copy_to_device(buffer.device.data_ptr(), buffer.pinned.address, array.nbytes, self._upload)
-            kind = ir.DataType.from_numpy(array.dtype).value
-            binding.bind_input(name, "cuda", self._device_id, kind, array.shape, buffer.device.data_ptr())
-        slot.copied.record(self._upload)
-        self._compute.wait_for(slot.copied)
+        chosen.copied.record(self._upload)
+        self._compute.wait_for(chosen.copied)
 
-    def queued(self) -> None:
-        """Tell that the run, which reads what was bound, is queued."""
-        self._slots[0].read.record(self._compute)
-        self._slots.reverse()
+    def bind(self, binding: onnxruntime.IOBinding, arrays: Mapping[str, np.ndarray], slot: int) -> None:
+        """Bind the copies of arrays in a slot as inputs of a run."""
+        for name, array in arrays.items():
+            kind, address = ir.DataType.from_numpy(array.dtype).value, self._slots[slot].buffers[name].device.data_ptr()
+            binding.bind_input(name, "cuda", self._device_id, kind, array.shape, address)
+
+    def queued(self, slot: int) -> None:
+        """Tell that a run, which reads what is in a slot, is queued."""
+        self._slots[slot].read.record(self._compute)
 
     def _room(self, slot: _Slot, name: str, size: int) -> _Buffer:
         found = slot.buffers.get(name)

@@ -117,11 +117,26 @@ def steps():
     return told
 
 
+def graphs():
+    """Count a step that is captured, for each of the two sets of buffers; and say why another one is not."""
+    main, startup, loss, *_ = network()
+    scope, executor, fed = static.Scope(), static.Executor(PLACE, cuda_graph=True), feed(4)
+    executor.run(startup, scope=scope)
+    told = []
+    for step in range(6):
+        fed["x"][...] = step
+        with launches.counting() as counts:
+            [value] = executor.run(main, fed, [loss], scope, return_numpy=False)
+        told.append([counts["launches"], counts["api"].get("cudaGraphLaunch", 0), counts["syncs"]])
+    return {"steps": told, "HtoD": counts["memcpy"]["HtoD"]["bytes"], "device": value.device_name()}
+
+
 def main():
     told = {"read_back": {name: read_back(dtype) for name, dtype in DTYPES.items()}}
     told |= {"bfloat16": bfloat16(), "cpu_after_cuda": on_the_cpu(), **steps()}
     gc.collect()
     static.Executor(PLACE).close()
+    told["graphs"] = graphs()
     told["before"] = launches.reserved()
     told["largest"], told["held"], told["closed"] = shapes([100])
     told["hundred"], *_ = shapes(np.random.default_rng(0).permutation(np.arange(1, 101)))

@@ -67,6 +67,18 @@ def test_feeds_are_copied_beside_the_step_before(told):
     assert told["queued"]["api"]["cudaStreamWaitEvent"] == 2
 
 
+def test_a_step_becomes_two_graphs_that_take_turns(told):
+    steps = told["graphs"]["steps"]
+    plain = steps[0][0]
+    assert plain > 10
+    assert [graphs for _, graphs, _ in steps] == [0, 0, 1, 1, 1, 1]
+    assert [count for count, _, _ in steps] == [plain, plain, steps[2][0], steps[2][0], 0, 0]
+    assert steps[2][0] > 0  # the captures
+    assert steps[5][2] == 1  # the wait for the feeds of the step before the last
+    assert told["graphs"]["HtoD"] == told["fed_bytes"]
+    assert told["graphs"]["device"] == "cuda"
+
+
 def test_sessions_that_bring_an_allocator_share_none_and_wait(tmp_path):
     source = textwrap.dedent("""
         import json

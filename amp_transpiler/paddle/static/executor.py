@@ -38,6 +38,10 @@ class Executor:
             the results stay the same, to the bit.
         max_sessions: how many sessions are kept. For one more, that which was not used for the longest time is closed,
             and is compiled again when it is needed: give at least as many as there are shapes that take turns.
+        cuda_graph: on CUDA, whether a step is captured as CUDA graphs after its second run, one for each of the two
+            sets of buffers that state lies in, and then repeated as one launch. The log warns of a step where that is
+            not possible, and why: nodes on the CPU, operators that wait for the host or have it upload tables. It pays
+            where the host is slower than the device, and takes memory that no other session can use.
 
     On CUDA a run returns when its work is queued: feeds are copied while the step before runs, and the host waits only
     for what is read. All executors of a process queue work on a device in one stream, and share its memory.
@@ -57,10 +61,16 @@ class Executor:
         tiling_accum: TilingAccum = "fp32",
         recompute: bool = False,
         max_sessions: int = 8,
+        cuda_graph: bool = False,
     ) -> None:
         self.place: Place = default_place() if place is None else place
         self._steps = StepExecutor(
-            self.place, emulate=emulate, tiling_accum=tiling_accum, recompute=recompute, max_sessions=max_sessions
+            self.place,
+            emulate=emulate,
+            tiling_accum=tiling_accum,
+            recompute=recompute,
+            max_sessions=max_sessions,
+            cuda_graph=cuda_graph,
         )
 
     def __enter__(self) -> Self:
