@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import amp_transpiler as amp
 from amp_transpiler import static
 from amp_transpiler.paddle import tensor
 from amp_transpiler.paddle.nn import functional
@@ -43,7 +44,7 @@ def training_step(network: Network, level: str = "fp32", dtype: str = "float16",
 
     Args:
         network: the network.
-        level: "fp32", or Paddle's "O1" or "O2".
+        level: "fp32"; Paddle's "O1" or "O2"; or "torch", PyTorch's autocast and scaler.
         dtype: the low format.
         seed: of the initial values.
     """
@@ -52,7 +53,9 @@ def training_step(network: Network, level: str = "fp32", dtype: str = "float16",
     with static.program_guard(main, startup):
         loss = _LOSSES[network.kind](network)
         optimizer: Any = _optimizer(network, low_parameters=level == "O2")
-        if level != "fp32":
+        if level == "torch":
+            optimizer = amp.decorate(optimizer, policy="torch", scaler="torch", dtype=dtype)
+        elif level != "fp32":
             optimizer = static.amp.decorate(optimizer, level=level, dtype=dtype)
         optimizer.minimize(loss, startup)
     return Step(main, startup, loss, optimizer)

@@ -115,7 +115,7 @@ def test_tables_have_a_row_for_each_step_and_rows_have_names_of_their_own():
 @pytest.mark.parametrize("name", ["raf", "rocm", "resnet18", "transformer"])
 @pytest.mark.parametrize("level", ["fp32", "O1", "O2"])
 def test_predicted_launches_and_copies_are_those_counted(counted, name, level):
-    found = counted.program(STEP, name, level, "float16", "small", exact_memory=True)
+    found = counted.program(STEP, name, level, "float16", exact_memory=True)
     assert found["predicted_launches"] == found["launches"]
     assert found["copied"] == found["memcpy"].get("DtoD", {"bytes": 0})["bytes"]
 

@@ -1,0 +1,117 @@
+"""Parts "training" (ours), "torch_training" and "compiled_training" (PyTorch's, fused optimizer, gradient scaler)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+import amp_transpiler as amp
+from amp_transpiler import static
+from amp_transpiler.runtime.places import place_named, to_host
+from gpu.inference import predictions
+from gpu.records import Record, Task, attempt, timed
+from programs.ours import training_step
+from programs.sessions import Sessions
+from programs.sizes import NETWORKS, Network, feeds_of, small
+
+__all__ = ["TRAINED", "compiled_training", "torch_training", "training"]
+
+# Network -> level and format of each program; "torch" and "raf" are the experiments as in their documents.
+_LEVELS = (("fp32", "float32"), ("O1", "float16"), ("O2", "float16"), ("O2", "bfloat16"))
+TRAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "rocm": (("fp32", "float32"), ("torch", "float16"), ("O2", "float16")),
+    "raf": (("fp32", "float32"), ("raf", "float16"), ("O2", "float16")),
+    "transformer": _LEVELS,
+    "resnet50": _LEVELS,
+}
+
+
+def _network(task: Task, name: str) -> Network:
+    return small(NETWORKS[name]) if task.tiny else NETWORKS[name]
+
+
+def training(task: Task) -> None:
+    """Time the steps of one program; the task's name is that of the network, its level and its format."""
+    name, level, dtype = task.name.split(".")
+    attempt(task, level, dtype, lambda: _ours(task, _network(task, name), level, dtype))
+
+
+def _ours(task: Task, network: Network, level: str, dtype: str) -> Record:
+    place = place_named(task.place)
+    step = training_step(network, "fp32" if level == "raf" else level, dtype)
+    program = amp.autocast(step.main, dtype=dtype) if level == "raf" else step.main
+    feeds, before = feeds_of(network), place.memory_in_use()
+    sessions = Sessions(task.folder / f"graphs.{task.name}")
+    sessions.folder.mkdir()
+    executor = static.Executor(place)
+    executor.run(step.startup)
+    losses: list[Any] = []
+
+    def run() -> None:
+        losses[:] = executor.run(program, feeds, [step.loss.name], return_numpy=False)
+
+    run()
+    sessions.used.clear()
+    found = timed(run, tiny=task.tiny, wait=lambda: to_host(losses[0]))
+    after = place.peak_memory()
+    found["memory"] = None if before is None or after is None else max(0, after - before)
+    found["loss"] = float(np.asarray(to_host(losses[0])).reshape(()))
+    return {**found, **predictions(task, sessions)}
+
+
+# ---- PyTorch ----
+def torch_training(task: Task) -> None:
+    """Time PyTorch's eager step, in float32 and under autocast with a scaler."""
+    for dtype in ("float32", "float16"):
+        attempt(task, "torch eager", dtype, lambda dtype=dtype: _torch(task, dtype, compile_it=False))  # type: ignore[misc]
+
+
+def compiled_training(task: Task) -> None:
+    """Time the step with `torch.compile` under autocast."""
+    attempt(task, "torch.compile", "float16", lambda: _torch(task, "float16", compile_it=True))
+
+
+def _torch(task: Task, dtype: str, *, compile_it: bool) -> Record:
+    import torch
+
+    network, place = _network(task, task.name), place_named(task.place)
+    before = place.memory_in_use()
+    step, loss_now = _torch_step(network, task.place, dtype, compile_it=compile_it)
+    wait = torch.cuda.synchronize if task.place == "cuda" else lambda: None
+    found = timed(step, tiny=task.tiny, wait=wait)
+    after = place.memory_in_use()
+    memory = None if before is None or after is None else after - before
+    return {**found, "memory": memory, "loss": loss_now()}
+
+
+def _torch_step(
+    network: Network, device: str, dtype: str, *, compile_it: bool
+) -> tuple[Callable[[], None], Callable[[], float]]:
+    import torch
+
+    from programs.in_torch import loss_of, model_of, optimizer_of
+
+    torch.manual_seed(1)
+    model = model_of(network).to(device)
+    feeds = [torch.from_numpy(array).to(device) for array in feeds_of(network).values()]
+    optimizer = optimizer_of(network, list(model.parameters()), fused=True)
+    scaler = torch.amp.GradScaler(device, enabled=dtype == "float16" and device == "cuda")
+    call = torch.compile(model) if compile_it else model
+    losses: list[Any] = []
+
+    def step() -> None:
+        autocast: Any = contextlib.nullcontext()
+        if dtype != "float32":
+            autocast = torch.autocast(device, dtype=getattr(torch, dtype))
+        optimizer.zero_grad()
+        with autocast:
+            loss = loss_of(call, feeds)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses[:] = [loss.detach()]
+
+    return step, lambda: float(losses[0])

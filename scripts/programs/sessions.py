@@ -1,0 +1,90 @@
+"""The graphs that ONNX Runtime makes of the models that a process opens, and what they cost."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import onnxruntime
+
+from amp_transpiler.precision.cost import DEVICES, predict, traffic
+
+__all__ = ["Sessions", "describe"]
+
+
+class Sessions:
+    """The sessions that a process opens from now on, each with the graph that ONNX Runtime made of it, in a file.
+
+    Attributes:
+        folder: where the files are written.
+        used: the files of the sessions that ran since this set was cleared.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self.used: set[pathlib.Path] = set()
+        self._opened = 0
+        make = onnxruntime.InferenceSession.__init__
+        sessions = self
+
+        def init(session: Any, model: Any, sess_options: Any = None, *rest: Any, **options: Any) -> None:
+            sess_options = sess_options or onnxruntime.SessionOptions()
+            session.written_to = sessions._next(sess_options)
+            make(session, model, sess_options, *rest, **options)
+
+        onnxruntime.InferenceSession.__init__ = init
+        for name in ("run", "run_with_iobinding", "run_async"):
+            setattr(onnxruntime.InferenceSession, name, self._watched(getattr(onnxruntime.InferenceSession, name)))
+
+    def _next(self, options: Any) -> pathlib.Path | None:
+        if options.optimized_model_filepath:  # somebody else wants it
+            return None
+        path = self.folder / f"{self._opened}.onnx"
+        self._opened += 1
+        options.optimized_model_filepath = str(path)
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", f"{path.stem}.bin")
+        return path
+
+    def _watched(self, run: Any) -> Any:
+        @functools.wraps(run)
+        def watched(session: Any, *arguments: Any, **options: Any) -> Any:
+            if session.written_to is not None:
+                self.used.add(session.written_to)
+            return run(session, *arguments, **options)
+
+        return watched
+
+    def graphs(self) -> Iterator[ir.Model]:
+        """Yield the graphs of the sessions in `used`."""
+        for path in sorted(self.used):
+            yield ir.load(path)
+
+
+def describe(graphs: Sequence[ir.Model]) -> dict[str, Any]:
+    """Return bytes, launches by operator, and predicted milliseconds of a run of these graphs."""
+    costs = [cost for graph in graphs for cost in traffic(graph)]
+    by_operator: collections.Counter[str] = collections.Counter()
+    for cost in costs:
+        by_operator[cost.node.op_type] += cost.launches
+    casts = [cost for cost in costs if cost.node.op_type == "Cast"]
+    predicted = {
+        name: {
+            "ms": sum(predict(graph, device).milliseconds for graph in graphs),
+            "graph_ms": sum(predict(graph, device, cuda_graph=True).milliseconds for graph in graphs),
+        }
+        for name, device in DEVICES.items()
+    }
+    return {
+        "nodes": len(costs),
+        "casts": len(casts),
+        "bytes": sum(cost.bytes for cost in costs),
+        "cast_bytes": sum(cost.bytes for cost in casts),
+        "copied": sum(cost.copied for cost in costs),
+        "predicted_launches": sum(cost.launches for cost in costs),
+        "by_operator": dict(by_operator.most_common()),
+        "predicted": predicted,
+    }
