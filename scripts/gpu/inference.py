@@ -49,23 +49,24 @@ def _measured(task: Task, variant: Variant, feeds: dict[str, np.ndarray], place:
         for info, value in zip(session.outputs, session.run(feeds), strict=True)
     }
     found: Record = {"cpu_nodes": len(session.cpu_nodes), **timed(session.bind(feeds), tiny=task.tiny)}
+    found["cuda_graph"] = session.cuda_graph
     after = place.memory_in_use()
     found["memory"] = None if before is None or after is None else after - before
     found["error"] = worst(_arrays(task.folder / f"{task.name}.fp32.float32.npz"), results)
     emulated = task.folder / f"{task.name}.{variant.file}.npz"
     if emulated.exists() and variant.level != "fp32":
         found["error_from_emulation"] = worst(_arrays(emulated), results)
-    return {**found, **predictions(task, sessions)}
+    return {**found, **predictions(task, sessions, cuda_graph=session.cuda_graph)}
 
 
-def predictions(task: Task, sessions: Sessions) -> Record:
-    """Return launches, bytes and the predicted time of the graphs that ran; their files are deleted."""
-    described = describe(list(sessions.graphs()))
+def predictions(task: Task, sessions: Sessions, *, cuda_graph: bool = False) -> Record:
+    """Return launches, bytes and the predicted time of the last graph that ran; the graphs' files are deleted."""
+    described = describe(list(sessions.graphs())[-1:])
     for file in sessions.folder.iterdir():
         file.unlink()
     predicted = described["predicted"].get(task.device, {})
     kept = {key: described[key] for key in ("predicted_launches", "bytes", "casts")}
-    return {**kept, "predicted_ms": predicted.get("ms"), "predicted_graph_ms": predicted.get("graph_ms")}
+    return {**kept, "predicted_ms": predicted.get("graph_ms" if cuda_graph else "ms")}
 
 
 def worst(reference: dict[str, Any], result: dict[str, Any]) -> float:

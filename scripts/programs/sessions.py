@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import os
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,12 +22,13 @@ class Sessions:
 
     Attributes:
         folder: where the files are written.
-        used: the files of the sessions that ran since this set was cleared.
+        used: the files of the sessions that ran since this was cleared, in the order of their first runs.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
+        os.environ["AMP_TRANSPILER_CACHE"] = "0"  # what is taken from the cache was optimized before
         self.folder = folder
-        self.used: set[pathlib.Path] = set()
+        self.used: dict[pathlib.Path, None] = {}
         self._opened = 0
         make = onnxruntime.InferenceSession.__init__
         sessions = self
@@ -53,14 +55,14 @@ class Sessions:
         @functools.wraps(run)
         def watched(session: Any, *arguments: Any, **options: Any) -> Any:
             if session.written_to is not None:
-                self.used.add(session.written_to)
+                self.used[session.written_to] = None
             return run(session, *arguments, **options)
 
         return watched
 
     def graphs(self) -> Iterator[ir.Model]:
         """Yield the graphs of the sessions in `used`."""
-        for path in sorted(self.used):
+        for path in self.used:
             yield ir.load(path)
 
 

@@ -24,6 +24,8 @@ __all__ = [
     "ONLY_SHAPES",
     "READS_WHAT_IT_WRITES",
     "SCATTERS",
+    "SCRATCH",
+    "adds_bias",
     "copied_bytes",
     "in_place",
 ]
@@ -110,9 +112,9 @@ def _gemm(node: ir.Node, sizes: Sizes) -> int:
     return 1 + (_has(node, 2) and _shape(node, 2, sizes) != sizes.shape(node.outputs[0]))
 
 
-def _biased(node: ir.Node, _: Sizes) -> int:
-    """Convolve, then add the bias."""
-    return 1 + _has(node, 2)
+def adds_bias(node: ir.Node) -> bool:
+    """Return whether a convolution adds its bias in a launch of its own unless ONNX Runtime fuses the two."""
+    return node.op_type == "Conv" and _has(node, 2)
 
 
 def _reduce_mean(node: ir.Node, sizes: Sizes) -> int:
@@ -127,7 +129,7 @@ def _reduce_mean(node: ir.Node, sizes: Sizes) -> int:
 def _axes(node: ir.Node, rank: int) -> set[int]:
     constant = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
     listed = node.attributes.get_ints("axes", ()) if constant is None else constant.numpy().tolist()
-    return {axis % rank for axis in listed} if listed else set(range(rank))
+    return {axis % rank for axis in listed} if listed and rank else set(range(rank))
 
 
 def _variadic(node: ir.Node, sizes: Sizes) -> int:
@@ -170,7 +172,7 @@ def _has(node: ir.Node, index: int) -> bool:
 LAUNCHES: Mapping[str, Number] = MappingProxyType(
     {
         "Gemm": _gemm,
-        **dict.fromkeys(("Conv", "ConvTranspose"), _biased),
+        "ConvTranspose": lambda node, _: 1 + _has(node, 2),
         "ReduceMean": _reduce_mean,
         **dict.fromkeys(("Sum", "Max", "Min", "Mean"), _variadic),
         **dict.fromkeys(("Slice", "Transpose"), _moved),
@@ -215,19 +217,24 @@ def copied_bytes(node: ir.Node, sizes: Sizes) -> int:
 
 
 def in_place(node: ir.Node) -> bool:
-    """Return whether the first input of a node can be overwritten: a result that nothing else reads."""
+    """Return whether a node may overwrite its first input: a result in memory of its own that nothing else reads."""
     first = node.inputs[0]
-    return first is not None and first.producer() is not None and len(first.uses()) == 1 and not first.is_graph_output()
+    producer = None if first is None else first.producer()
+    if first is None or producer is None or producer.op_type in ALIASES:
+        return False
+    return len(first.uses()) == 1 and not first.is_graph_output()
 
 
 def _keeps_order(node: ir.Node, shape: tuple[int, ...]) -> bool:
     """Whether a transposition moves nothing but dimensions of size 1."""
     order = node.attributes.get_ints("perm") or range(len(shape) - 1, -1, -1)
     moved = [axis for axis in order if axis < len(shape) and shape[axis] != 1]
-    return moved == sorted(moved)
+    return bool(shape) and moved == sorted(moved)
 
 
 def _is_one_piece(source: tuple[int, ...], taken: tuple[int, ...]) -> bool:
     """Whether a slice is one stretch of memory: all before the sliced dimension is 1, all behind it whole."""
+    if not source:
+        return False
     cut = [index for index, (whole, part) in enumerate(zip(source, taken, strict=False)) if whole != part]
     return len(source) == len(taken) and len(cut) <= 1 and math.prod(taken[: cut[0] if cut else 0]) == 1

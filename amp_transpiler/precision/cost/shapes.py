@@ -82,9 +82,12 @@ def sizes_of(model: ir.Model, dims: Mapping[str, int] | None = None) -> Sizes:
     for graph in proto_graphs(proto.graph):
         for info in (*graph.input, *graph.output, *graph.value_info):
             _fix(info, given, open_size=UNNAMED if info in proto.graph.input else None)
+    known = [info for info in proto.graph.value_info if _sizes(info) is not None]
     del proto.graph.value_info[:]
+    proto.graph.value_info.extend(known)  # operators that ONNX does not know may be between
     for info in proto.graph.output:
-        info.type.tensor_type.ClearField("shape")
+        if _sizes(info) is None:
+            info.type.tensor_type.ClearField("shape")
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
@@ -93,11 +96,17 @@ def sizes_of(model: ir.Model, dims: Mapping[str, int] | None = None) -> Sizes:
     found = {}
     for graph in proto_graphs(inferred.graph):
         for info in (*graph.input, *graph.value_info, *graph.output):
-            shape = info.type.tensor_type.shape.dim if info.type.tensor_type.HasField("shape") else None
-            if shape is not None and all(dim.HasField("dim_value") for dim in shape):
-                dtype = ir.DataType(info.type.tensor_type.elem_type)
-                found[info.name] = _Tensor(dtype, tuple(dim.dim_value for dim in shape))
+            shape = _sizes(info)
+            if shape is not None:
+                found[info.name] = _Tensor(ir.DataType(info.type.tensor_type.elem_type), shape)
     return Sizes(found, given)
+
+
+def _sizes(info: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        return None
+    return tuple(dim.dim_value for dim in tensor.shape.dim)
 
 
 def _is_known(value: ir.Value) -> bool:

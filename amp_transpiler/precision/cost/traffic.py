@@ -18,6 +18,7 @@ from amp_transpiler.precision.cost.operators import (
     READS_WHAT_IT_WRITES,
     SCATTERS,
     SCRATCH,
+    adds_bias,
     copied_bytes,
     in_place,
 )
@@ -57,7 +58,9 @@ class NodeCost:
         return self.read + self.written
 
 
-def traffic(model: ir.Model, dims: Mapping[str, int] | None = None, *, tf32: bool = True) -> list[NodeCost]:
+def traffic(
+    model: ir.Model, dims: Mapping[str, int] | None = None, *, tf32: bool = True, fuse_conv_bias: bool = True
+) -> list[NodeCost]:
     """Return the cost of every node, bodies' nodes included, in the model's order.
 
     A body counts as if it ran once, and both branches of an `If` do. Reshape and its like are free, and so is what
@@ -67,6 +70,8 @@ def traffic(model: ir.Model, dims: Mapping[str, int] | None = None, *, tf32: boo
         model: a model as ONNX Runtime runs it: what it would fuse is counted as it stands.
         dims: name of an open dimension of the inputs -> its size. Others count as 1.
         tf32: whether the device multiplies float32 in TF32, as ONNX Runtime does unless told otherwise.
+        fuse_conv_bias: whether a convolution adds its bias itself: the CUDA provider's option of this name, which
+            this package sets.
     """
     sizes = sizes_of(model, dims)
     on_host: set[ir.Value] = set()
@@ -76,7 +81,9 @@ def traffic(model: ir.Model, dims: Mapping[str, int] | None = None, *, tf32: boo
             on_host.update(node.outputs)
             costs.append(NodeCost(node, 0, 0, 0, 0, 0, "float32"))
         else:
-            costs.append(_cost(node, sizes, "tf32" if tf32 else "float32"))
+            cost = _cost(node, sizes, "tf32" if tf32 else "float32")
+            alone = adds_bias(node) and not fuse_conv_bias
+            costs.append(dataclasses.replace(cost, launches=2) if alone else cost)
     return costs
 
 
