@@ -14,9 +14,10 @@ from amp_transpiler.graph.program import Persistable
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.passes.training.loss_scaling import (
     ScalingRule,
-    check_finite_and_unscale,
+    check_finite,
     is_count,
     is_positive,
+    unscale,
     update_loss_scaling,
     zero_if,
 )
@@ -30,13 +31,14 @@ PAPER = ScalingRule(incr_every_n_steps=1000, decr_every_n_nan_or_inf=2, incr_rat
 
 
 def check(arrays, scale):
-    """Run check_finite_and_unscale over arrays; returns what it makes of them, and the flag."""
+    """Run the check over arrays, and unscale them; returns what it makes of them, and the flag."""
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
         fed = {f"g{i}": a for i, a in enumerate(arrays)}
         grads = [static.data(name, list(a.shape), a.dtype.name).value for name, a in fed.items()]
         builder = main.builder()
-        unscaled, found = check_finite_and_unscale(builder, grads, builder.constant(np.float32(scale)))
+        found, inverse = check_finite(builder, grads, builder.constant(np.float32(scale)))
+        unscaled = [unscale(builder, grad, inverse) for grad in grads]
     *results, flag = static.Executor(nets.CPU).run(main, feed=fed, fetch_list=[v.name for v in (*unscaled, found)])
     return results, bool(flag)
 
@@ -54,7 +56,7 @@ class Rule:
             builder = self.main.builder()
             new = update_loss_scaling(builder, flag, *(v.value for v in held), rule)
             self.main.updates |= {v.name: str(n.name) for v, n in zip(held, new, strict=True)}
-            self.zeroed = [str(v.name) for v in zero_if(builder, flag, grads)]
+            self.zeroed = [str(zero_if(builder, flag, grad).name) for grad in grads]
         self.grads = {name: np.array([[1, -2], [3, 4]], NUMPY[dtype]) for name in ("g0", "g1")}
         self.executor = static.Executor(nets.CPU)
         self.executor.run(startup, scope=self.scope)
@@ -123,11 +125,11 @@ def test_the_counter_starts_anew_where_the_scale_cannot_grow():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_row_44_finite_gradients_are_divided(dtype):
-    """Row 44: x / scale, in the type it had, flag 0."""
+    """Row 44: x / scale, flag 0. Other than Paddle's, the result is float32 and stays so."""
     x = np.linspace(-4, 4, 12).reshape(3, 4).astype(NUMPY[dtype])
     (result,), flag = check([x], 128.0)
-    assert result.dtype == x.dtype
-    np.testing.assert_array_equal(result, (x.astype(np.float32) / 128).astype(x.dtype))
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(result, x.astype(np.float32) / 128)
     assert not flag
 
 
@@ -141,13 +143,17 @@ def test_row_44_and_45_one_bad_element_raises_the_flag(dtype, poison, place):
     assert check(grads, 128.0)[1]
 
 
-def test_the_check_looks_at_what_is_left_after_narrowing():
-    """Section 1.2: 60000 is finite in float16; divided by 0.5 in float32 it is 120000, which narrows to infinity."""
-    grads = [np.array([60000], np.float16), np.array([1], np.float32)]
-    (low, high), flag = check(grads, 0.5)
-    assert flag
-    assert np.isinf(low).all()
-    np.testing.assert_array_equal(high, [2])
+def test_the_check_looks_at_what_the_optimizer_reads():
+    """60000 / 0.5 is infinite in float16, where Paddle writes it, but not in float32."""
+    (low, high), flag = check([np.array([60000], np.float16), np.array([1], np.float32)], 0.5)
+    assert not flag
+    np.testing.assert_array_equal((low, high), [[120000], [2]])
+
+
+def test_a_scale_of_zero_is_no_good_step():
+    """Its inverse is infinite, whatever the gradients are."""
+    assert check([np.zeros(2, np.float16)], 0.0)[1]
+    assert check([np.zeros(2, np.float32)], 0.0)[1]
 
 
 def test_large_float32_gradients_are_not_taken_for_overflow():
@@ -164,7 +170,7 @@ def test_the_check_is_one_sum_over_all(count, sums):
     main = static.Program()
     with static.program_guard(main, static.Program()):
         grads = [static.data(f"g{i}", [2], "float32").value for i in range(count)]
-        check_finite_and_unscale(main.builder(), grads, main.builder().constant(np.float32(2)))
+        check_finite(main.builder(), grads, main.builder().constant(np.float32(2)))
     assert len(nets.nodes(main, "Sum")) == sums
     assert len(nets.nodes(main, "IsNaN")) == 1
 
@@ -334,12 +340,12 @@ def test_a_gradient_too_small_for_float16_is_learnt_from_when_it_is_scaled(name)
     np.testing.assert_allclose(moved[2.0**12], rate * tiny * 2 / net.outputs, rtol=1e-2)
 
 
-def test_unscaled_gradients_are_narrowed_to_the_type_they_had():
-    """Section 1.2: without master_grad a float16 gradient is float16 again once it is unscaled."""
+def test_unscaled_gradients_stay_in_float32():
+    """Section 1.2: Paddle makes a float16 gradient float16 again once it is unscaled, where 2**-26 is lost."""
     net = training(optimizer.SGD(2.0**10, multi_precision=True), init_loss_scaling=2.0**12)
     before = net.state()[net.master]
     net.run(GOOD, factor=2.0**-26)
-    np.testing.assert_array_equal(net.state()[net.master], before)
+    assert (net.state()[net.master] != before).all()
 
 
 def test_row_40_bfloat16_is_not_scaled():

@@ -42,12 +42,12 @@ class AdaptiveOptimizer(Optimizer):
         first, second = update.accumulator("moment1"), update.accumulator("moment2")
         power1 = update.accumulator("beta1_pow_acc", self.beta1, ())
         power2 = update.accumulator("beta2_pow_acc", self.beta2, ())
-        gradient = update.gradient
-        new_first = update.replace(first, "Add", first * self.beta1, gradient * (1.0 - self.beta1))
+        beta1, beta2, gradient = update.factor(self.beta1), update.factor(self.beta2), update.gradient
+        new_first = update.replace(first, "Add", first * beta1, gradient * (1.0 - self.beta1))
         square = gradient * gradient
-        new_second = update.replace(second, "Add", second * self.beta2, square * (1.0 - self.beta2))
-        update.replace(power1, "Mul", power1, self.beta1)
-        update.replace(power2, "Mul", power2, self.beta2)
+        new_second = update.replace(second, "Add", second * beta2, square * (1.0 - self.beta2))
+        update.replace(power1, "Mul", power1, beta1)
+        update.replace(power2, "Mul", power2, beta2)
         return Moments(new_first, new_second, 1.0 - power1, 1.0 - power2)
 
 
@@ -58,7 +58,7 @@ class AdamRule(AdaptiveOptimizer):
         moments = self._moments(update)
         root = moments.bias_correction2.sqrt()
         rate = update.rate * root / moments.bias_correction1
-        change = rate * (moments.first / (moments.second.sqrt() + root * self.epsilon))
+        change = rate * (moments.first / (moments.second.sqrt() + update.epsilon(root * self.epsilon)))
         update.replace_weight("Sub", self._decayed(update), change)
 
     def _decayed(self, update: ParameterUpdate) -> Expr:

@@ -6,7 +6,7 @@ import abc
 import itertools
 import logging
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -25,6 +25,7 @@ from amp_transpiler.paddle.optimizer.lr import LRScheduler
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate, UpdateStep
 from amp_transpiler.paddle.regularizer import L2Decay, WeightDecayRegularizer
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.passes.training.loss_scaling import unscale, zero_if
 from amp_transpiler.runtime.scope import Scope, global_scope
 
 __all__ = ["Clip", "Decay", "Optimizer", "Pairs", "Parameters", "Rate"]
@@ -68,6 +69,9 @@ class Optimizer(abc.ABC):
         skips_on_overflow: whether a step without finite gradients is skipped.
         always_skips: skip such a step whatever `skips_on_overflow` is. Set along with `found_inf` for the scalers of
             PyTorch and MXNet.
+        inverse_scale: a float32 scalar of the program that gradients are multiplied by, where the loss is scaled; set
+            along with `found_inf`, too. An optimizer that does not skip then sees zeros in a step without finite
+            gradients.
         master_weights: parameter name -> name of its float32 master.
         startup_program: the startup program that state was, or will be, added to; None for the default one.
 
@@ -102,6 +106,7 @@ class Optimizer(abc.ABC):
         self.parameters = _checked(label, self.parameters)
         self.found_inf: ir.Value | None = None
         self.always_skips = False
+        self.inverse_scale: ir.Value | None = None
         self.master_weights: dict[str, str] = {}
         self.startup_program: Program | None = None
         self._rates: weakref.WeakKeyDictionary[Program, str] = weakref.WeakKeyDictionary()
@@ -161,13 +166,12 @@ class Optimizer(abc.ABC):
         before = len(program.model.graph)
         skips = self.skips_on_overflow or self.always_skips
         step = UpdateStep(program, startup, self.found_inf if skips else None)
-        rate = self._emit_rate(step)
-        gradients = self._clipped(step.builder, pairs)
-        rates: dict[float, ir.Value] = {}
-        for (parameter, _), gradient in zip(pairs, gradients, strict=True):
+        rate = step.unless_skipped(Expr(self._emit_rate(step), step.builder), 0.0)
+        rates: dict[float, Expr] = {}
+        for parameter, gradient in self._ready_gradients(step.builder, pairs):
             factor = self._rate_factor(parameter)
             if factor not in rates:
-                rates[factor] = rate if factor == 1.0 else step.builder.mul(rate, factor)
+                rates[factor] = rate if factor == 1.0 else rate * factor
             self._update(self._parameter_update(step, parameter, gradient, rates[factor]))
         return [str(node.name) for node in itertools.islice(program.model.graph, before, None)]
 
@@ -283,20 +287,31 @@ class Optimizer(abc.ABC):
         counter = _generated("@lr_step@", step.program)
         taken = step.state(counter, schedule.initial_step, dtype=ir.DataType.INT64)
         rate = schedule.emit(step.builder, taken)
-        step.replace(taken, "Add", [Expr(taken, step.builder), 1])
+        step.replace(taken, "Add", [Expr(taken, step.builder), 1], kept=True)
         return step.builder.op("Identity", [rate], name=step.builder.names.fresh(name))
 
-    def _clipped(self, builder: GraphBuilder, pairs: Pairs) -> list[ir.Value]:
-        gradients = [builder.high(gradient.value) for _, gradient in pairs]
+    def _ready_gradients(self, builder: GraphBuilder, pairs: Pairs) -> Iterator[tuple[Variable, ir.Value]]:
+        """Yield parameters and their float32 gradients, unscaled and clipped: each just before it is used."""
         if self.grad_clip is None:
-            return gradients
+            for parameter, given in pairs:
+                yield parameter, self._unscaled(builder, given.value)
+            return
+        gradients = [self._unscaled(builder, given.value) for _, given in pairs]
         chosen = [i for i, (parameter, _) in enumerate(pairs) if parameter.info is None or parameter.info.need_clip]
         for index, clipped in zip(chosen, self.grad_clip.clip(builder, [gradients[i] for i in chosen]), strict=True):
             gradients[index] = clipped
-        return gradients
+        for (parameter, _), gradient in zip(pairs, gradients, strict=True):
+            yield parameter, gradient
+
+    def _unscaled(self, builder: GraphBuilder, gradient: ir.Value) -> ir.Value:
+        if self.inverse_scale is None:
+            return builder.high(gradient)
+        unscaled = unscale(builder, gradient, self.inverse_scale)
+        skips = self.skips_on_overflow or self.always_skips
+        return unscaled if skips or self.found_inf is None else zero_if(builder, self.found_inf, unscaled)
 
     def _parameter_update(
-        self, step: UpdateStep, parameter: Variable, gradient: ir.Value, rate: ir.Value
+        self, step: UpdateStep, parameter: Variable, gradient: ir.Value, rate: Expr
     ) -> ParameterUpdate:
         weight, key = step.builder.high(parameter.value), parameter.name
         if parameter.value.dtype in LOW_DTYPES and self.multi_precision:
@@ -307,8 +322,8 @@ class Optimizer(abc.ABC):
         regularizer = own if own is not None else self.regularization
         if regularizer is not None:
             gradient = regularizer.add_to(step.builder, gradient, weight)
-        values = (Expr(value, step.builder) for value in (weight, gradient, rate))
-        return ParameterUpdate(step, parameter, key, *values)
+        used = step.unless_skipped(Expr(gradient, step.builder), 0.0)
+        return ParameterUpdate(step, parameter, key, Expr(weight, step.builder), used, rate)
 
 
 def _check_numbers(label: str, optimizer: Optimizer) -> None:

@@ -45,7 +45,7 @@ class Lamb(AdaptiveOptimizer):
         decay = 0.0 if excluded is not None and excluded(update.parameter) else float(self.lamb_weight_decay)
         moments = self._moments(update)
         weight, rate = update.weight, update.rate
-        divisor = (moments.second / moments.bias_correction2).sqrt() + self.epsilon
+        divisor = (moments.second / moments.bias_correction2).sqrt() + update.epsilon(self.epsilon)
         direction = moments.first / moments.bias_correction1 / divisor
         if decay:
             direction = direction + weight * decay

@@ -43,7 +43,7 @@ class Momentum(Optimizer):
 
     def _update(self, update: ParameterUpdate) -> None:
         velocity = update.accumulator("velocity")
-        direction = update.replace(velocity, "Add", velocity * self.momentum, update.gradient)
+        direction = update.replace(velocity, "Add", velocity * update.factor(self.momentum), update.gradient)
         if self.use_nesterov:
             direction = update.gradient + direction * self.momentum
         update.replace_weight("Sub", update.weight, update.rate * direction)

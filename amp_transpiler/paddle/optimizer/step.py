@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import overload
 
 import onnx_ir as ir
 
@@ -20,6 +21,9 @@ __all__ = ["ParameterUpdate", "UpdateStep"]
 class UpdateStep:
     """The update of all parameters in one training step.
 
+    A step that is skipped changes nothing, by its scalars alone, which costs next to nothing: the gradient and the rate
+    are 0, factors on accumulators (`unless_skipped`) are 1, and what keeps a divisor away from 0 is 1.
+
     Args:
         program: the training program.
         startup: the program that computes initial values.
@@ -30,6 +34,7 @@ class UpdateStep:
         self.program = program
         self.startup = startup
         self._skip = None if skip is None else self.builder.reshape(skip, []) if skip.shape != ir.Shape([]) else skip
+        self._scalars: dict[tuple[Number | ir.Value, float], Expr] = {}
 
     @property
     def builder(self) -> GraphBuilder:
@@ -47,13 +52,37 @@ class UpdateStep:
         """Append an operator; numbers among its inputs get the element type of `like`."""
         return self.builder.op(op_type, self._values(inputs, like))
 
-    def replace(self, old: ir.Value, op_type: str, inputs: Sequence[Number]) -> ir.Value:
-        """Append an operator whose result replaces the persistable value `old` after the run, unless it is skipped.
+    @overload
+    def unless_skipped(self, value: Expr, otherwise: float) -> Expr: ...
+
+    @overload
+    def unless_skipped(self, value: Number, otherwise: float) -> Number: ...
+
+    def unless_skipped(self, value: Number, otherwise: float) -> Number:
+        """Return `value`, or in a step that is skipped `otherwise`: a scalar, or a tensor if `value` is one."""
+        if self._skip is None:
+            return value
+        key = (value.value if isinstance(value, Expr) else value), otherwise
+        if key not in self._scalars:
+            builder = self.builder
+            normal = value.value if isinstance(value, Expr) else builder.constant(value, ir.DataType.FLOAT)
+            self._scalars[key] = Expr(builder.where(self._skip, otherwise, normal), builder)
+        return self._scalars[key]
+
+    def replace(self, old: ir.Value, op_type: str, inputs: Sequence[Number], *, kept: bool = False) -> ir.Value:
+        """Append an operator whose result replaces the persistable value `old` after the run.
+
+        With `kept`, the old value stays in a step that is skipped, whatever the result is.
 
         Returns:
-            The value that replaces it.
+            The result.
         """
-        return self._replace(old, op_type, self._values(inputs, old))
+        values = self._values(inputs, old)
+        if not kept or self._skip is None:
+            return self._replace(old, op_type, values)
+        new = self.builder.op(op_type, values)
+        self._replace(old, "Where", [self._skip, old, new])
+        return new
 
     def _values(self, inputs: Sequence[Number], like: ir.Value) -> list[ir.Value]:
         builder = self.builder
@@ -68,12 +97,8 @@ class UpdateStep:
     ) -> ir.Value:
         builder, name = self.builder, str(old.name)
         label = builder.names.fresh(f"{name}__new")
-        if self._skip is None:
-            new = builder.op(op_type, inputs, attributes, name=label)
-        else:
-            new = builder.op("Where", [self._skip, old, builder.op(op_type, inputs, attributes)], name=label)
         self.program.updates[name] = label
-        return new
+        return builder.op(op_type, inputs, attributes, name=label)
 
     def master_weight(self, parameter: Variable) -> ir.Value:
         """Return a new float32 copy of a low parameter, `PARAMETER_fp32_master_0`, with the unrounded initial value.
@@ -102,8 +127,8 @@ class ParameterUpdate:
         parameter: the parameter as the forward pass reads it.
         key: accumulators are named after this: the master weight if there is one, else the parameter.
         weight: the parameter's value in float32: the master weight, or the parameter itself.
-        gradient: its gradient in float32, clipped and regularised.
-        rate: its learning rate, a float32 scalar.
+        gradient: its gradient in float32, clipped and regularised; zeros in a step that is skipped.
+        rate: its learning rate, a float32 scalar; 0 in a step that is skipped.
     """
 
     step: UpdateStep
@@ -125,13 +150,23 @@ class ParameterUpdate:
         value = self.step.state(name, initial, self.parameter.shape if shape is None else shape)
         return Expr(value, self.step.builder)
 
-    def replace(self, accumulator: Expr, op_type: str, *inputs: Number) -> Expr:
-        """Append an operator whose result replaces an accumulator after the run, unless the step is skipped.
+    def factor(self, value: float) -> Number:
+        """Return a factor on an accumulator, which is 1 in a step that is skipped."""
+        return self.step.unless_skipped(value, 1.0)
+
+    def epsilon(self, value: Number) -> Number:
+        """Return what keeps a divisor away from 0, which is 1 in a step that is skipped."""
+        return self.step.unless_skipped(value, 1.0)
+
+    def replace(self, accumulator: Expr, op_type: str, *inputs: Number, kept: bool = False) -> Expr:
+        """Append an operator whose result replaces an accumulator after the run.
+
+        A step that is skipped must change nothing: `factor` and a gradient of zeros do so; or the old value is `kept`.
 
         Returns:
-            The value that replaces it.
+            The result.
         """
-        return Expr(self.step.replace(accumulator.value, op_type, inputs), self.step.builder)
+        return Expr(self.step.replace(accumulator.value, op_type, inputs, kept=kept), self.step.builder)
 
     def replace_weight(self, op_type: str, *inputs: Number) -> None:
         """Append an operator whose float32 result replaces the parameter, and its master weight if it has one."""

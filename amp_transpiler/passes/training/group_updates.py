@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import heapq
-import itertools
 import logging
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -77,8 +75,11 @@ class GroupUpdates(Pass[Grouped]):
             return unchanged
         nodes = optimizer_nodes(model.graph)
         groups = plan_groups(find_chains(nodes, self._updates), self._worth)
-        order = _order(nodes, groups) if groups else None
+        if not groups:
+            return unchanged
+        order = _order(nodes, groups)
         if order is None:
+            logger.debug("GroupUpdates: chains of a group depend on each other, so none are grouped")
             return unchanged
         writing = _Writing(model, groups, self._updates, self._fetched)
         writing.write(order)
@@ -103,38 +104,47 @@ _Unit = tuple[int, int]  # a group and a place in its chains
 
 
 def _order(nodes: Sequence[ir.Node], groups: Sequence[Group]) -> list[_Unit | ir.Node] | None:
-    """Return the optimizer's nodes, with units for those that are grouped, so that each follows what it reads.
+    """Return the optimizer's nodes, with units for those that are grouped: each just before the first that reads it.
 
-    None if there is no such order: then a chain needs another one of its group.
+    So little is kept at a time. None if a unit depends on itself: a chain needs another one of its group.
     """
     unit_of: dict[ir.Node, _Unit | ir.Node] = {node: node for node in nodes}
     for number, group in enumerate(groups):
         for chain in group.chains:
             unit_of.update((node, (number, place)) for place, node in enumerate(chain.nodes))
-    last = {unit_of[node]: index for index, node in enumerate(nodes)}
-    readers: dict[_Unit | ir.Node, set[_Unit | ir.Node]] = {unit: set() for unit in last}
+    needs: dict[_Unit | ir.Node, dict[_Unit | ir.Node, None]] = {}
     for node in nodes:
+        needed = needs.setdefault(unit_of[node], {})
         for value in node.inputs:
             maker = None if value is None else value.producer()
             if maker is not None and maker in unit_of:
-                readers[unit_of[maker]].add(unit_of[node])
-    waits = dict.fromkeys(last, 0)
-    for unit in itertools.chain.from_iterable(readers.values()):
-        waits[unit] += 1
-    ready = [(last[unit], unit) for unit, count in waits.items() if not count]
-    heapq.heapify(ready)  # the places differ, so that units are never compared
-    found = []
-    while ready:
-        _, unit = heapq.heappop(ready)
-        found.append(unit)
-        for reader in readers[unit]:
-            waits[reader] -= 1
-            if not waits[reader]:
-                heapq.heappush(ready, (last[reader], reader))
-    if len(found) < len(last):
-        logger.debug("GroupUpdates: chains of a group depend on each other, so none are grouped")
-        return None
-    return found
+                needed[unit_of[maker]] = None
+    return _sorted(needs)
+
+
+def _sorted(needs: Mapping[_Unit | ir.Node, Iterable[_Unit | ir.Node]]) -> list[_Unit | ir.Node] | None:
+    """Return units in an order in which each follows what it needs; None if there is none."""
+    found: list[_Unit | ir.Node] = []
+    entered: set[_Unit | ir.Node] = set()
+    done: set[_Unit | ir.Node] = set()
+    needed = {other for others in needs.values() for other in others}
+    for last in (unit for unit in needs if unit not in needed):
+        stack = [last]
+        while stack:
+            unit = stack[-1]
+            if unit in done:
+                stack.pop()
+                continue
+            missing = [other for other in needs[unit] if other not in done]
+            if not missing:
+                done.add(stack.pop())
+                found.append(unit)
+            elif unit in entered:
+                return None
+            else:
+                entered.add(unit)
+                stack += reversed(missing)
+    return found if len(found) == len(needs) else None
 
 
 class _Writing:

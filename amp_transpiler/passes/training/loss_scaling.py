@@ -1,6 +1,6 @@
 """Loss scaling as operators: unscaling with a check for infinity and NaN, and the update of the scale.
 
-The operators are Paddle's `check_finite_and_unscale` and `update_loss_scaling`; a `ScalingRule` can
+The operators stand for Paddle's `check_finite_and_unscale` and `update_loss_scaling`; a `ScalingRule` can
 also make the update that of PyTorch's GradScaler or of MXNet's LossScaler. There is no `If`, so that CUDA can capture
 the step as one graph.
 """
@@ -18,10 +18,11 @@ from amp_transpiler.graph.builder import GraphBuilder
 __all__ = [
     "LARGEST_COUNT",
     "ScalingRule",
-    "check_finite_and_unscale",
+    "check_finite",
     "found_not_finite",
     "is_count",
     "is_positive",
+    "unscale",
     "update_loss_scaling",
     "zero_if",
 ]
@@ -71,10 +72,8 @@ def is_count(value: object, least: int) -> bool:
     return bool(least <= value <= LARGEST_COUNT)
 
 
-def check_finite_and_unscale(
-    builder: GraphBuilder, grads: Sequence[ir.Value], scale: ir.Value
-) -> tuple[list[ir.Value], ir.Value]:
-    """Divide gradients by the loss scale, in float32, and check that all are finite.
+def check_finite(builder: GraphBuilder, grads: Sequence[ir.Value], scale: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Check that gradients are finite as they are, with the loss scale in them.
 
     Args:
         builder: appends to the program.
@@ -82,36 +81,46 @@ def check_finite_and_unscale(
         scale: the loss scale, a float32 scalar.
 
     Returns:
-        The gradients, each cast back to its type, and a bool scalar: whether any element is infinite or NaN after
-        that cast.
+        A bool scalar: whether any element is infinite or NaN, or the scale has no inverse; and the inverse.
     """
-    if not grads:
-        return [], builder.constant(False)
     inverse = builder.div(1.0, scale)
-    unscaled, bad = [], []
-    for grad in grads:
-        unscaled.append(builder.cast(builder.mul(builder.high(grad), inverse), grad.dtype))
-        bad.append(_finite_is_zero(builder, unscaled[-1]))
-    return unscaled, _is_bad(builder, bad)
+    if not grads:
+        return builder.constant(False), inverse
+    zero_or_nan = _total(builder, [_zero_if_finite(builder, grad) for grad in grads])
+    return builder.op("IsNaN", [builder.mul(zero_or_nan, inverse)]), inverse
+
+
+def unscale(builder: GraphBuilder, grad: ir.Value, inverse: ir.Value) -> ir.Value:
+    """Return a gradient times the inverse of the loss scale, in float32.
+
+    It is not rounded to its 16 bits again, where Paddle loses what is small.
+    """
+    return builder.mul(builder.high(grad), inverse)
 
 
 def found_not_finite(builder: GraphBuilder, values: Sequence[ir.Value]) -> ir.Value:
     """Return a bool scalar: whether any element of the values, one at least, is infinite or NaN."""
-    return _is_bad(builder, [_finite_is_zero(builder, value) for value in values])
+    return builder.op("IsNaN", [_total(builder, [_zero_if_finite(builder, value) for value in values])])
 
 
-def _finite_is_zero(builder: GraphBuilder, value: ir.Value) -> ir.Value:
+def _zero_if_finite(builder: GraphBuilder, value: ir.Value) -> ir.Value:
     """Return 0 if all elements are finite, else NaN; a sum of zeros cannot overflow, a sum of gradients can."""
-    return builder.sum(builder.sub(value, value), keepdims=False)
+    return builder.reduce("ReduceSum", builder.mul(value, 0.0), None, keepdims=False, low=True)
 
 
-def _is_bad(builder: GraphBuilder, bad: Sequence[ir.Value]) -> ir.Value:
-    return builder.op("IsNaN", [builder.op("Sum", list(bad)) if len(bad) > 1 else bad[0]])
+def _total(builder: GraphBuilder, values: Sequence[ir.Value]) -> ir.Value:
+    """Return the sum of scalars of any float type, in float32; those of one type are added up before they are cast."""
+    alike: dict[ir.DataType | None, list[ir.Value]] = {}
+    for value in values:
+        alike.setdefault(value.dtype, []).append(value)
+    sums = [builder.op("Sum", same) if len(same) > 1 else same[0] for same in alike.values()]
+    wide = [builder.high(value) for value in sums]
+    return builder.op("Sum", wide) if len(wide) > 1 else wide[0]
 
 
-def zero_if(builder: GraphBuilder, found_inf: ir.Value, grads: Sequence[ir.Value]) -> list[ir.Value]:
-    """Return the gradients, or zeros in their place if `found_inf` is true."""
-    return [builder.where(found_inf, 0.0, grad) for grad in grads]
+def zero_if(builder: GraphBuilder, found_inf: ir.Value, grad: ir.Value) -> ir.Value:
+    """Return the gradient, or zeros in its place if `found_inf` is true."""
+    return builder.where(found_inf, 0.0, grad)
 
 
 def update_loss_scaling(

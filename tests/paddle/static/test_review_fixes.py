@@ -37,7 +37,7 @@ def plain_loss():
 def test_an_optimizer_can_be_used_plainly_after_it_was_decorated(made, scaler):
     one = made()
     nets.one_layer(one, scaler=scaler, master_weight=False)
-    assert (one.found_inf, one.always_skips) == (None, False)
+    assert (one.found_inf, one.always_skips, one.inverse_scale) == (None, False, None)
     main, startup, loss = plain_loss()
     with static.program_guard(main, startup):
         one.minimize(loss, startup)
@@ -57,7 +57,7 @@ def test_an_optimizer_is_its_own_again_after_an_error():
         wrapped.apply_gradients(pairs)
         with pytest.raises(InputError, match="updated by this program already"):
             wrapped.apply_gradients(pairs)
-    assert (one.found_inf, one.always_skips) == (None, False)
+    assert (one.found_inf, one.always_skips, one.inverse_scale) == (None, False, None)
 
 
 @pytest.mark.parametrize("scaler", SCALERS)

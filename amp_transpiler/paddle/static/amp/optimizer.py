@@ -21,9 +21,8 @@ from amp_transpiler.paddle.static.amp.scaler_state import ScalerState
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.passes.training.loss_scaling import (
     ScalingRule,
-    check_finite_and_unscale,
+    check_finite,
     update_loss_scaling,
-    zero_if,
 )
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.scope import Scope, global_scope
@@ -265,26 +264,25 @@ class OptimizerWithMixedPrecision:
         grads = [grad.value for _, grad in params_grads]
         if self.options.mode.is_pure and self.options.master_grad:
             grads = [builder.high(grad) for grad in grads]
+        inverse = None
         if self._scales:
             scale = builder.reshape(self.get_loss_scaling().value, [])
-            grads, found_inf = check_finite_and_unscale(builder, grads, scale)
-            if not self.options.rule.skips_all:
-                grads = zero_if(builder, found_inf, grads)
+            self.found_inf, inverse = check_finite(builder, grads, scale)
             if self.options.dynamic:
-                self._update_scale(found_inf)
-            self.found_inf = found_inf
+                self._update_scale(self.found_inf)
         pairs = [(p, Variable(self._program, str(g.name))) for p, g in zip(params, grads, strict=True)]
-        return self._apply_guarded(pairs)
+        return self._apply_guarded(pairs, inverse)
 
-    def _apply_guarded(self, pairs: Pairs) -> list[str]:
+    def _apply_guarded(self, pairs: Pairs, inverse_scale: ir.Value | None) -> list[str]:
         """Let the wrapped optimizer skip bad steps of this program only: its own settings are restored."""
         wrapped = self._optimizer
-        before = wrapped.found_inf, wrapped.always_skips
-        wrapped.found_inf, wrapped.always_skips = self.found_inf, self.options.rule.skips_all
+        before = wrapped.found_inf, wrapped.always_skips, wrapped.inverse_scale
+        skips_all = self.options.rule.skips_all
+        wrapped.found_inf, wrapped.always_skips, wrapped.inverse_scale = self.found_inf, skips_all, inverse_scale
         try:
             return wrapped.apply_gradients(pairs)
         finally:
-            wrapped.found_inf, wrapped.always_skips = before
+            wrapped.found_inf, wrapped.always_skips, wrapped.inverse_scale = before
 
     def apply_optimize(self, loss: Variable, startup_program: Program | None, params_grads: Pairs) -> list[str]:  # noqa: ARG002  # Paddle's
         """Call `apply_gradients`."""
