@@ -260,6 +260,11 @@ def _gemm(sizes: Sizes, node: ir.Node) -> Shapes:
     return [(a[1] if turned_a else a[0], b[0] if turned_b else b[1])]
 
 
+def _attention(sizes: Sizes, node: ir.Node) -> Shapes:
+    query, value = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[2])
+    return [None if query is None or value is None or len(query) != 4 else (*query[:3], value[-1])]
+
+
 def _conv(sizes: Sizes, node: ir.Node) -> Shapes:
     data, kernel = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[1])
     if data is None or kernel is None:
@@ -460,6 +465,7 @@ _SHAPES: Mapping[str, Callable[[Sizes, ir.Node], Shapes]] = {
     ),
     "MatMul": _matmul,
     "Gemm": _gemm,
+    "Attention": _attention,
     "Conv": _conv,
     "Transpose": _transpose,
     "Reshape": _reshape,

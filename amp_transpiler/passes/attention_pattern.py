@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -13,11 +13,12 @@ from amp_transpiler.graph.regions import region_of
 from amp_transpiler.graph.sizes import Dim, Sizes
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["Found", "Mask", "Projection", "find_attention", "projection"]
+__all__ = ["Found", "Mask", "Projection", "find_attentions", "projection"]
 
 _HEADS_FIRST = (0, 2, 1, 3)
 _KEYS_TURNED = (0, 2, 3, 1)
 _LAST_TWO = (0, 1, 3, 2)
+_AS_INFINITE = -3e38
 _MASKED = -1e3  # a constant at or below takes the place of a score that does not count
 
 
@@ -51,6 +52,7 @@ class Found:
         scale: the factor of the products of queries and keys.
         masks: what is added to them.
         guarded: rows without any score that counts give 0 instead of NaN.
+        causal: a query meets the keys up to its own place alone.
         result: the Transpose whose output is [batch, queries, heads, size of a value].
         queries: the size of the query's axis 1.
         keys: the size of the key's axis 1.
@@ -64,6 +66,7 @@ class Found:
     scale: float
     masks: tuple[Mask, ...]
     guarded: bool
+    causal: bool
     result: ir.Node
     queries: Dim
     keys: Dim
@@ -87,7 +90,18 @@ class Projection:
     stop: int
 
 
-def find_attention(softmax: ir.Node, sizes: Sizes) -> Found | None:
+def find_attentions(graph: ir.Graph) -> tuple[list[Found], Sizes]:
+    """Return the attentions of a graph in float32, and its sizes."""
+    kinds = {"Softmax": _around_softmax, "Attention": _of_operator}
+    nodes = [node for node in graph if node.op_type in kinds and is_standard(node)]
+    nodes = [node for node in nodes if node.outputs[0].dtype == ir.DataType.FLOAT]
+    if not nodes:
+        return [], Sizes(ir.Graph([], [], nodes=[]))
+    sizes = Sizes(graph)
+    return [found for node in nodes if (found := kinds[node.op_type](node, sizes)) is not None], sizes
+
+
+def _around_softmax(softmax: ir.Node, sizes: Sizes) -> Found | None:
     """Return the attention around a Softmax; None if it is none, or of a form that is not known."""
     scores, graph = softmax.inputs[0], softmax.graph
     if scores is None or graph is None or not _is_last_axis(softmax, sizes):
@@ -102,26 +116,70 @@ def find_attention(softmax: ir.Node, sizes: Sizes) -> Found | None:
     product, masks, scale = _scores(scores)
     if result is None or product is None:
         return None
-    query, query_scale = _split_heads(product.inputs[0], sizes)
-    key, key_scale = _split_keys(product.inputs[1], sizes)
-    value, value_scale = _split_heads(mix.inputs[1], sizes)
+    nodes = (softmax, mix, result, product)
+    if any(node.graph is not graph or region_of(node) != region_of(softmax) for node in nodes):
+        return None
+    operands = (
+        _split_heads(product.inputs[0], sizes),
+        _split_keys(product.inputs[1], sizes),
+        _split_heads(mix.inputs[1], sizes),
+    )
+    return _found(operands, scale, masks, result, guarded=guarded)
+
+
+def _of_operator(node: ir.Node, sizes: Sizes) -> Found | None:
+    """Return the attention that ONNX's own operator computes in four dimensions, without a cache."""
+    attributes = node.attributes
+    if any(value is not None for value in node.inputs[4:]) or len([v for v in node.outputs if v.uses()]) != 1:
+        return None
+    if attributes.get_float("softcap", 0.0) or "q_num_heads" in attributes:
+        return None
+    result = _turned_result(node.outputs[0], sizes)
+    operands = tuple(_split_heads(value, sizes) for value in node.inputs[:3])
+    query, key, _ = (heads for heads, _ in operands)
+    causal = bool(attributes.get_int("is_causal", 0))
+    if result is None or query is None or key is None or (causal and query.rows != key.rows):
+        return None
+    if result.graph is not node.graph or region_of(result) != region_of(node):
+        return None
+    mask = node.inputs[3] if len(node.inputs) > 3 else None
+    masks = () if mask is None else (_read_mask(mask),)
+    scale = attributes.get_float("scale", query.size**-0.5)
+    return _found(operands, scale, masks, result, guarded=True, causal=causal)
+
+
+def _read_mask(mask: ir.Value) -> Mask:
+    """Read the mask of ONNX's operator, for which the lowest number is minus infinity."""
+    if mask.dtype == ir.DataType.BOOL:
+        return Mask(mask, allowed=True, filler=-np.inf)
+    found = _as_truths(mask)
+    return dataclasses.replace(found, filler=-np.inf) if found.filler <= _AS_INFINITE else found
+
+
+def _found(
+    operands: Sequence[tuple[_Heads | None, float]],
+    scale: float,
+    masks: tuple[Mask, ...],
+    result: ir.Node,
+    *,
+    guarded: bool = False,
+    causal: bool = False,
+) -> Found | None:
+    (query, query_scale), (key, key_scale), (value, value_scale) = operands
     if query is None or key is None or value is None or value_scale != 1.0:
         return None
     if (query.heads, query.size) != (key.heads, key.size) or value.heads != query.heads or value.rows != key.rows:
         return None
-    nodes = (softmax, mix, result, product)
-    if any(node.graph is not graph or region_of(node) != region_of(softmax) for node in nodes):
-        return None
-    scale *= query_scale * key_scale
     return Found(
         query=query.whole,
         key=key.whole,
         value=value.whole,
         heads=query.heads,
         width=query.heads * query.size,
-        scale=scale,
+        scale=scale * query_scale * key_scale,
         masks=masks,
         guarded=guarded,
+        causal=causal,
         result=result,
         queries=query.rows,
         keys=key.rows,

@@ -13,7 +13,7 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.passes.attention_pattern import Found, Mask, Projection, find_attention, projection
+from amp_transpiler.passes.attention_pattern import Found, Mask, Projection, find_attentions, projection
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 
@@ -44,16 +44,16 @@ class FuseAttention(Pass[PassResult]):
 
     def call(self, model: ir.Model) -> PassResult:
         graph = model.graph
-        softmaxes = [node for node in graph if node.op_type == "Softmax" and is_standard(node)]
-        softmaxes = [node for node in softmaxes if node.outputs[0].dtype == ir.DataType.FLOAT]
-        if not softmaxes or opset_of(model, "") < _FIRST_OPSET:
+        if opset_of(model, "") < _FIRST_OPSET:
             return PassResult(model, modified=False)
-        sizes = Sizes(graph)
+        attentions, sizes = find_attentions(graph)
+        if not attentions:
+            return PassResult(model, modified=False)
         writer = _Writer(model, sizes)
-        fused = sum(writer.write(found) for node in softmaxes if (found := find_attention(node, sizes)) is not None)
+        fused = sum(writer.write(found) for found in attentions)
         if fused:
             graph.opset_imports.setdefault(_DOMAIN, 1)
-        logger.info("%d of %d softmaxes are attention that was fused", fused, len(softmaxes))
+        logger.info("%d of %d attentions fused", fused, len(attentions))
         return PassResult(model, modified=bool(fused), count=fused)
 
 
@@ -121,6 +121,8 @@ class _Writer:
         parts = [projection(value, self._sizes) for value in values]
         made = [part for part in parts if part is not None]
         attributes: dict[str, object] = {"num_heads": found.heads, "scale": found.scale}
+        if found.causal:
+            attributes["unidirectional"] = 1
         if len(made) == 3 and len({part.source for part in made}) == 1:
             weight, offset = self._side_by_side(made)
             widths = [part.stop - part.start for part in made]

@@ -21,12 +21,11 @@ from amp_transpiler.graph.model_family import Attention, Family, ModelFamily, fa
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import region_of
 from amp_transpiler.graph.saving import save
-from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard, operator_name
-from amp_transpiler.passes.attention_pattern import Found, find_attention
+from amp_transpiler.passes.attention_pattern import find_attentions
 from amp_transpiler.passes.fuse_attention import FuseAttention
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.precision.limits import Limits
@@ -95,7 +94,7 @@ class Optimized:
 
 def model_family(program: Program) -> ModelFamily | None:
     """Return the family of a transformer in plain form; None if no attention is found."""
-    found = _attentions(program)
+    found, _ = find_attentions(program.model.graph)
     rows = [
         Attention(one.query, one.key, tuple(mask.value for mask in one.masks), one.heads, one.width) for one in found
     ]
@@ -104,9 +103,9 @@ def model_family(program: Program) -> ModelFamily | None:
 
 def attentions_to_fuse(program: Program, policy: Policy) -> int:
     """Return how many attentions of a prepared program would become one operator each."""
-    if policy.copies or _refusal(policy) or not (found := len(_attentions(program))):
+    if policy.copies or _refusal(policy) or not (found := find_attentions(program.model.graph)[0]):
         return 0
-    return 0 if _reason_against(program) else found
+    return 0 if _reason_against(program) else len(found)
 
 
 def check_optimizable(policy: Policy) -> None:
@@ -131,15 +130,6 @@ def _refusal(policy: Policy) -> str:
             "drop one of the two"
         )
     return ""
-
-
-def _attentions(program: Program) -> list[Found]:
-    graph = program.model.graph
-    softmaxes = [node for node in graph if node.op_type == "Softmax" and is_standard(node)]
-    if not softmaxes:
-        return []
-    sizes = Sizes(graph)
-    return [found for node in softmaxes if (found := find_attention(node, sizes)) is not None]
 
 
 def _reason_against(program: Program) -> str:

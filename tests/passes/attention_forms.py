@@ -140,6 +140,16 @@ FORMS = {
     ),
 }
 
+ONE = f"{heads('q')} {heads('k')} {heads('v')} o4 = Attention<{{}}>(q, k, v{{}})"
+ONE = f"{ONE} ot = Transpose<perm=[0,2,1,3]>(o4) o = Reshape(ot, whole)"
+
+# The same of ONNX's own operator, since opset 23.
+NEWER = {
+    "one operator, truths": (f"{CAUSAL} {SEPARATE} {ONE.format('scale=0.5', ', c')} {OUT}", "Attention"),
+    "one operator, a summand": (f"{CAUSAL} {SEPARATE} {ONE.format('is_causal=0', ', mask')} {OUT}", "Attention"),
+    "one operator, causal": (f"{SEPARATE} {ONE.format('is_causal=1', '')} {OUT}", "Attention"),
+}
+
 # What looks like attention and is not, or not one that the operators compute.
 OTHERS = {
     "softmax over queries": (
@@ -155,6 +165,10 @@ OTHERS = {
         f"{ALLOWED} {SEPARATE} {heads('q')} {heads('k', '0,2,3,1')} {heads('v', shape='unlike')} {SCORES} {MIX} {OUT}",
         {"unlike": UNLIKE_HEADS},
     ),
+    "an operator that caps scores": (
+        f"{SEPARATE} {ONE.format('softcap=2.0', '')} {OUT}",
+        {"opset": 23},
+    ),
     "a factor behind the mask": (
         f"{ALLOWED} {SEPARATE} {TURNED} {SCORES.replace(' s = Add', ' s2 = Add')} s = Mul(s2, half) {MIX} {OUT}",
         {},
@@ -162,7 +176,7 @@ OTHERS = {
 }
 
 
-def model(body, **weights):
+def model(body, opset=18, **weights):
     """Return the model of a body, with the constants that it reads."""
     known = {**WEIGHTS, "three": np.array([3]), "fourth": np.array([4]), "truth": np.array(True), **weights}
     known["ones4"] = np.array([1, 1, 1, 1])
@@ -170,7 +184,7 @@ def model(body, **weights):
         name: value for name, value in known.items() if any(sign + name + end in body for sign in "( " for end in ",)")
     }
     header = "(float[b,l,8] x, float[b,l] m) => (float[b,l,8] y)" if "flat)" not in body or "x2" in body else ""
-    return parse(f"{header or '(float[b,l,8] x, float[b,l] m) => (float[t,8] y)'} {{ {body} }}", **read)
+    return parse(f"{header or '(float[b,l,8] x, float[b,l] m) => (float[t,8] y)'} {{ {body} }}", opset=opset, **read)
 
 
 def feeds(batch=2, length=5):

@@ -8,7 +8,7 @@ import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
 from amp_transpiler.passes.fuse_attention import FuseAttention
 from amp_transpiler.passes.manager import run_pass
-from tests.passes.attention_forms import FORMS, OTHERS, feeds, model
+from tests.passes.attention_forms import FORMS, NEWER, OTHERS, feeds, model
 from tests.support import parse, run
 
 
@@ -24,10 +24,10 @@ def distance(a, b):
 
 
 @pytest.mark.parametrize("case", ["padding", "a text of padding alone", "other sizes"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, *NEWER])
 def test_attention_is_one_operator_that_computes_the_same(form, case):
-    body, operator = FORMS[form]
-    proto = model(body)
+    body, operator = {**FORMS, **NEWER}[form]
+    proto = model(body, opset=23 if form in NEWER else 18)
     program, result, operators = fused(proto)
     assert (result.count, operators) == (1, [operator])
     given = feeds(3, 4) if case == "other sizes" else feeds()
