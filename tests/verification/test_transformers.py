@@ -1,6 +1,7 @@
 """ONNX Runtime's transformers optimizer before a conversion: what it makes, and what happens if it fails."""
 
 import contextlib
+import re
 
 import numpy as np
 import onnx
@@ -15,28 +16,48 @@ from tests.support import array, parse, run, run_emulated
 OPTIMIZED = {"com.microsoft::Attention": 1, "com.microsoft::BiasGelu": 1, "com.microsoft::SkipLayerNormalization": 2}
 
 
-def encoder():
-    """Return a layer of an encoder of text, as torch's exporter writes it."""
-    body = (
-        f"e = Gather(words, ids) x = LayerNormalization(e, scale, shift) {ALLOWED} {SEPARATE} {TURNED} {SCORES} {MIX}"
-        " d0 = MatMul(o, wo) d = Add(d0, bo) r = Add(d, x) n = LayerNormalization(r, scale, shift)"
-        " f0 = MatMul(n, up) f = Add(f0, up_bias) g0 = Div(f, root2) g1 = Erf(g0) g2 = Add(g1, unit) g3 = Mul(f, g2)"
-        " g = Mul(g3, half) h0 = MatMul(g, down) h = Add(h0, bo) r2 = Add(h, n)"
-        " y = LayerNormalization(r2, scale, shift)"
-    )
+LAYER = (
+    f"{SEPARATE} {TURNED} {SCORES} {MIX} d0 = MatMul(o, wo) d = Add(d0, bo) r = Add(d, x)"
+    " n = LayerNormalization(r, scale, shift) f0 = MatMul(n, up) f = Add(f0, up_bias) g0 = Div(f, root2) g1 = Erf(g0)"
+    " g2 = Add(g1, unit) g3 = Mul(f, g2) g = Mul(g3, half) h0 = MatMul(g, down) h = Add(h0, bo) r2 = Add(h, n)"
+    " y = LayerNormalization(r2, scale, shift)"
+)
+OF_ALL_LAYERS = "w[qkvo]|b[qkvo]|heads|whole|zero|lowest|two|half|scale|shift|up|up_bias|down|root2|unit|mask"
+
+
+def numbered(text, layer):
+    """Return a layer whose values have names of their own; what goes in and out is called as its neighbours call it."""
+
+    def renamed(match):
+        name = match[0]
+        if name == "x":
+            return f"y_{layer - 1}" if layer else "x"
+        return name if re.fullmatch(OF_ALL_LAYERS, name) else f"{name}_{layer}"
+
+    return re.sub(r"(?<![<=\[,\w])[a-z]\w*(?=[,) ])(?! *\()(?!=)", renamed, text)
+
+
+def encoder(width=8, layers=1, mask=ALLOWED):
+    """Return an encoder of text, as torch's exporter writes it."""
+    body = f"e = Gather(words, ids) x = LayerNormalization(e, scale, shift) {mask}"
+    body += "".join(f" {numbered(LAYER, layer)}" for layer in range(layers))
+    square = {f"w{name}": array(width, width, seed=i, scale=width**-0.5) for i, name in enumerate("qkvo")}
+    added = {f"b{name}": array(width, seed=i + 9, scale=0.2) for i, name in enumerate("qkvo")}
     own = {
-        "words": array(30, 8),
-        "scale": array(8, seed=1, low=0.5),
-        "shift": array(8, seed=2, scale=0.1),
-        "up": array(8, 32, scale=0.4),
-        "up_bias": array(32, scale=0.1),
-        "down": array(32, 8, scale=0.2),
+        "words": array(30, width),
+        "scale": array(width, seed=1, low=0.5),
+        "shift": array(width, seed=2, scale=0.1),
+        "up": array(width, 4 * width, scale=0.4),
+        "up_bias": array(4 * width, scale=0.1),
+        "down": array(4 * width, width, scale=0.2),
+        "heads": np.array([0, 0, 2, width // 2]),
+        "whole": np.array([0, 0, width]),
         "root2": np.float32(2**0.5),
         "unit": np.float32(1),
     }
-    names = {"ones", "wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo", "heads", "whole", "zero", "lowest", "two", "half"}
-    weights = {name: WEIGHTS[name] for name in sorted(names)}
-    return parse(f"(int64[b,l] ids, float[b,l] m) => (float[b,l,8] y) {{ {body} }}", **weights, **own)
+    shared = {name: WEIGHTS[name] for name in ("ones", "zero", "lowest", "two", "half")}
+    header = f"(int64[b,l] ids, float[b,l] m) => (float[b,l,{width}] y_{layers - 1})"
+    return parse(f"{header} {{ {body} }}", **square, **added, **own, **shared)
 
 
 def feeds():
@@ -60,7 +81,7 @@ def test_an_encoder_is_optimized_then_converted(reports, dtype):
     assert report.verdict_word == "verified"
     decided = {row.op: row.precision for row in report.decisions}
     assert decided["com.microsoft::Attention"] == decided["com.microsoft::BiasGelu"] == "low"
-    expected, found = run(encoder(), feeds())["y"], run_emulated(report.program, feeds())["y"]
+    expected, found = run(encoder(), feeds())["y_0"], run_emulated(report.program, feeds())["y_0"]
     assert np.linalg.norm(expected - found) <= (0.005 if dtype == "float16" else 0.04) * np.linalg.norm(expected)
 
 
@@ -118,7 +139,7 @@ def rename_input(source, destination):
 FAILURES = {
     "it fails": (fail, "optimizer failed: IndexError: list index out of range"),
     "it writes nothing": (lambda *_: None, "optimizer failed"),
-    "it computes something else": (change_weights, "computes another 'y'"),
+    "it computes something else": (change_weights, "computes another 'y_0'"),
     "it renames an input": (rename_input, "changed the inputs"),
 }
 
@@ -176,3 +197,16 @@ def test_marks_count_for_the_optimized_nodes():
 def test_a_model_with_a_form_of_its_own_is_left_to_our_pass():
     report = amp.transpile(model(FORMS["scaled dot product"][0]), optimize=True)
     assert report.fused == {"com.microsoft::Attention": 1}
+
+
+@pytest.mark.slow
+def test_a_layer_takes_ten_launches_at_most(counted, tmp_path):
+    taken = {}
+    for layers in (1, 3):
+        for optimize in (False, True):
+            path = tmp_path / f"{layers}{optimize}.onnx"
+            amp.transpile(encoder(64, layers), path, optimize=optimize, verify=False)
+            taken[layers, optimize] = counted.model(path, "--dim", "b=2", "--dim", "l=16")["launches"]
+    plain, fused = ((taken[3, optimize] - taken[1, optimize]) / 2 for optimize in (False, True))
+    assert fused <= 10
+    assert fused < plain / 2
