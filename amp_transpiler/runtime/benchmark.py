@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -204,7 +204,8 @@ def profile(
     session = Session(model, place, emulate=emulated)
     (times,) = _in_turns([session.bind(feeds)], runs=runs, warmup=warmup, seconds=seconds)
     nodes = node_times(model, feeds, place, emulate=emulated)
-    return _profile(place, times, feeds, nodes, peak=peak, emulated=emulated, notes=_notes(model, place, emulated))
+    notes = (*_notes(model, place, emulated), *_of_device([session]))
+    return _profile(place, times, feeds, nodes, peak=peak, emulated=emulated, notes=notes)
 
 
 def benchmark(
@@ -242,7 +243,7 @@ def benchmark(
     peak, emulated = _peak_and_way(low, feeds, place)
     sessions = [Session(reference, place), Session(low, place, emulate=emulated)]
     times = _in_turns([session.bind(feeds) for session in sessions], runs=runs, warmup=warmup, seconds=seconds)
-    notes = _notes(low, place, emulated)
+    notes = (*_notes(low, place, emulated), *_of_device(sessions))
     return BenchmarkResult(
         _profile(place, times[0], feeds, node_times(reference, feeds, place), peak=before.peak),
         _profile(place, times[1], feeds, node_times(low, feeds, place, emulate=emulated), peak=peak, emulated=emulated),
@@ -258,7 +259,7 @@ def _of_session(
     (times,) = _in_turns([session.bind(feeds)], runs=runs, warmup=warmup, seconds=seconds)
     limits = [EMULATED_TIMES] if session.emulated else [CPU_TIMES] if session.place.emulates_low else []
     nodes = NodeTimes(cpu_nodes=session.cpu_nodes)
-    notes = (*limits, OPEN_SESSION)
+    notes = (*limits, *_of_device([session]), OPEN_SESSION)
     return _profile(session.place, times, feeds, nodes, peak=None, emulated=session.emulated, notes=notes)
 
 
@@ -281,6 +282,16 @@ def _notes(program: AnyProgram, place: Place, emulated: bool) -> tuple[str, ...]
     if emulated:
         return (EMULATED_TIMES,)
     return (CPU_TIMES,) if has_low_values(load(program)) else ()
+
+
+def _of_device(sessions: Sequence[Session]) -> Iterator[str]:
+    """Say what a time on a device rests on."""
+    if sessions[0].tf32:
+        yield "float32 products and convolutions may take TF32"
+    graphs = [session.cuda_graph for session in sessions]
+    if any(graphs):
+        yield "each run is one CUDA graph" if all(graphs) else "one of the two runs as a CUDA graph"
+    yield from dict.fromkeys(f"no CUDA graph: {session.no_cuda_graph}" for session in sessions if session.no_cuda_graph)
 
 
 def _profile(

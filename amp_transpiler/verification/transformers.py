@@ -153,7 +153,7 @@ def optimized(program: Program) -> Optimized:
         raise NotOptimized(reason)
     family = model_family(program)
     if family is None:
-        raise NotOptimized("no attention was found in it, so it is no transformer that the optimizer knows")
+        raise NotOptimized("no float32 attention was found in it, so it is no transformer that the optimizer knows")
     if fault := next(faults(program.model), None):
         raise NotOptimized(f"the model is invalid as it is: {fault}")
     fused = program.clone()
