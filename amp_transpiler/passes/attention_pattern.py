@@ -13,7 +13,7 @@ from amp_transpiler.graph.regions import region_of
 from amp_transpiler.graph.sizes import Dim, Sizes
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["Found", "Mask", "Projection", "find_attentions", "projection"]
+__all__ = ["Found", "Loose", "Mask", "Projection", "find_attentions", "find_loosely", "projection"]
 
 _HEADS_FIRST = (0, 2, 1, 3)
 _KEYS_TURNED = (0, 2, 3, 1)
@@ -99,6 +99,44 @@ def find_attentions(graph: ir.Graph) -> tuple[list[Found], Sizes]:
         return [], Sizes(ir.Graph([], [], nodes=[]))
     sizes = Sizes(graph)
     return [found for node in nodes if (found := kinds[node.op_type](node, sizes)) is not None], sizes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loose:
+    """A softmax between two products in four dimensions, whatever is done to its operands before.
+
+    Attributes:
+        query: of shape [batch, heads, queries, size].
+        key: of shape [batch, heads, size, keys].
+        masks: what is added to their products.
+        heads: how many.
+        width: of all heads together.
+    """
+
+    query: ir.Value
+    key: ir.Value
+    masks: tuple[Mask, ...]
+    heads: int
+    width: int
+
+
+def find_loosely(graph: ir.Graph) -> list[Loose]:
+    """Return what is attention, but perhaps not of a form that can be fused, such as with rotated queries and keys."""
+    softmaxes = [node for node in graph if node.op_type == "Softmax" and is_standard(node)]
+    sizes = Sizes(graph) if softmaxes else None
+    found = []
+    for softmax in softmaxes:
+        scores = softmax.inputs[0]
+        product, masks, _ = _scores(scores) if scores is not None else (None, (), 1.0)
+        if product is None or sizes is None or not any(_is(use.node, "MatMul") for use in softmax.outputs[0].uses()):
+            continue
+        query, key = product.inputs
+        shape = sizes.shape(query)
+        if query is not None and key is not None and shape is not None and len(shape) == 4:
+            heads, size = shape[1], shape[3]
+            if isinstance(heads, int) and isinstance(size, int):
+                found.append(Loose(query, key, masks, heads, heads * size))
+    return found
 
 
 def _around_softmax(softmax: ir.Node, sizes: Sizes) -> Found | None:

@@ -25,7 +25,7 @@ from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard, operator_name
-from amp_transpiler.passes.attention_pattern import find_attentions
+from amp_transpiler.passes.attention_pattern import find_attentions, find_loosely
 from amp_transpiler.passes.fuse_attention import FuseAttention
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.precision.limits import Limits
@@ -94,11 +94,12 @@ class Optimized:
 
 def model_family(program: Program) -> ModelFamily | None:
     """Return the family of a transformer in plain form; None if no attention is found."""
-    found, _ = find_attentions(program.model.graph)
+    graph = program.model.graph
+    found = find_attentions(graph)[0] or find_loosely(graph)
     rows = [
         Attention(one.query, one.key, tuple(mask.value for mask in one.masks), one.heads, one.width) for one in found
     ]
-    return family_of(program.model.graph, rows)
+    return family_of(graph, rows)
 
 
 def attentions_to_fuse(program: Program, policy: Policy) -> int:
@@ -153,7 +154,7 @@ def optimized(program: Program) -> Optimized:
         raise NotOptimized(reason)
     family = model_family(program)
     if family is None:
-        raise NotOptimized("no float32 attention was found in it, so it is no transformer that the optimizer knows")
+        raise NotOptimized("no attention was found in it, so it is no transformer that the optimizer knows")
     if fault := next(faults(program.model), None):
         raise NotOptimized(f"the model is invalid as it is: {fault}")
     fused = program.clone()

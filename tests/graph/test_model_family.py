@@ -55,6 +55,13 @@ CASES = {
     ),
 }
 
+ROTATED = "cq = Cos(q) sq = Sin(q) m1 = Mul(q, cq) m2 = Mul(q, sq) qr = Add(m1, m2)"
+CASES["llama"] = text(
+    f"x = Gather(words, ids) {ALLOWED} {SEPARATE} {TURNED} {ROTATED} {SCORES.replace('MatMul(q, k)', 'MatMul(qr, k)')}"
+    f" {MIX} {OUT}",
+    "int64[b,l] ids, float[b,l] m",
+)
+
 
 @pytest.mark.parametrize("family", CASES)
 def test_the_family(family):

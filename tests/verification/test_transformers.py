@@ -164,7 +164,7 @@ def guarded():
 
 
 REASONS = {
-    "no float32 attention was found": lambda: parse("(float[2] x) => (float[2] y) { y = Exp(x) }"),
+    "no attention was found": lambda: parse("(float[2] x) => (float[2] y) { y = Exp(x) }"),
     "it has regions": guarded,
 }
 
