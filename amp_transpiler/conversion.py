@@ -44,6 +44,7 @@ from amp_transpiler.passes.release_initializers import ReleaseInitializers, list
 from amp_transpiler.passes.release_named import ReleaseNamed
 from amp_transpiler.passes.rewrite_equivalents import has_equivalent
 from amp_transpiler.passes.set_ir_version import SetIrVersion
+from amp_transpiler.passes.skip_expand_checks import SkipExpandChecks
 from amp_transpiler.passes.skip_identities import SkipIdentities
 from amp_transpiler.passes.spell_norms import SpellNorms
 from amp_transpiler.passes.training.split_gemm_updates import SplitGemmUpdates
@@ -238,7 +239,7 @@ def _source_passes(program: Program, listed: Collection[str] = ()) -> list[Pass[
         ReleaseInitializers(keep=listed),
         UnifyConstants(),
         SkipIdentities(keep=program.has_variables),
-        *(() if program.has_variables else (FoldKnownSizes(),)),
+        *(() if program.has_variables else (FoldKnownSizes(), SkipExpandChecks())),
         NameNodes(),
     ]
 
