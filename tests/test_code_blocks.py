@@ -59,6 +59,10 @@ TEXTS = {
         "docs/architecture.md",
         "build     paddle/static, paddle/nn",
     ): "a list of files, looked for in test_architecture.py",
+    ("docs/distributed.md", "pip install"): "commands for several processes: tests/distributed/test_documentation.py",
+    ("docs/distributed.md", "import numpy"): "a script for several processes: tests/distributed/test_documentation.py",
+    ("docs/distributed.md", "rank 0 of 2 (gloo, CPU)"): "a line of the log: tests/distributed/test_two_ranks.py",
+    ("docs/distributed.md", "rank 0 cannot go on"): "a message: tests/distributed/test_lost_ranks.py",
     ("amp_transpiler/targets/data/README.md", '{"releases": {"1.20"'): "a file's form, compared below",
 }
 

@@ -61,6 +61,18 @@ def perceptron(optimizer="adamw", level="fp32", dropout=0.0, **decorated):
         return minimized(main, startup, loss, optimizer, level, **decorated)
 
 
+def equal_layers(optimizer="adamw", level="fp32", dropout=0.0, **decorated):
+    """Four layers of equal shape, which are updated together."""
+    with building() as (main, startup):
+        h = static.data("x", [None, 6])
+        label = static.data("label", [None, 1], "int64")
+        for _ in range(4):
+            h = F.tanh(static.nn.fc(h, 6))
+        h = F.dropout(h, dropout) if dropout else h
+        loss = F.cross_entropy(static.nn.fc(h, 3), label)
+        return minimized(main, startup, loss, optimizer, level, **decorated)
+
+
 def convnet(optimizer="momentum", level="fp32", **decorated):
     """Two convolutions with BatchNormalization behind."""
     with building() as (main, startup):

@@ -23,15 +23,22 @@ def free_port():
         return one.getsockname()[1]
 
 
-def run_ranks(world, *command, timeout=300):
-    """Run a Python command on every rank; return (exit status, what it printed) of each."""
+def run_ranks(world, *command, timeout=300, wait_for=None):
+    """Run a Python command on every rank; return (exit status, what it printed) of each.
+
+    Args:
+        world: how many ranks there are.
+        command: the script and its arguments.
+        timeout: seconds for all.
+        wait_for: the ranks that end by themselves; the others are killed then. All unless given.
+    """
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         logs = [pathlib.Path(folder, str(rank)) for rank in range(world)]
         started = [start(rank, world, port, log, command) for rank, log in enumerate(logs)]
         try:
-            for process in started:
-                process.wait(timeout)
+            for rank in range(world) if wait_for is None else wait_for:
+                started[rank].wait(timeout)
         finally:
             for process in started:
                 process.kill()

@@ -71,7 +71,7 @@ def test_two_halves_follow_the_whole(ranks, folder, name):
 
 
 def test_a_sharded_optimizer_computes_the_same(ranks, folder):
-    for plain, sharded in (("fp32", "sharded"), ("O2", "sharded O2")):
+    for plain, sharded in (("fp32", "sharded"), ("O2", "sharded O2"), ("grouped", "grouped sharded")):
         expected = ranks[0][plain]["state"]
         compare(static.load_program_state(folder / f"{sharded}.safetensors"), expected, 0)
         states = [rank[sharded]["state"] for rank in ranks]
@@ -140,7 +140,7 @@ def test_a_resumed_run_is_bit_identical(ranks, folder):
 
 
 def test_one_process_reads_a_checkpoint_of_several(ranks, folder):
-    net = networks.perceptron(level="O2", dropout=0.2, **worker.SCALED)
+    net = networks.equal_layers(level="O2", dropout=0.2, **worker.SCALED)
     exe = static.Executor(CPU)
     net.start(exe)
     static.load(net.main, folder / "resumed_True", net.scope)

@@ -28,6 +28,8 @@ RUNS = {
     "synchronous": (networks.convnet, {}, {"sync_batch_norm": True}),
     "synchronous O2": (networks.convnet, {"level": "O2", **SCALED}, {"sync_batch_norm": True}),
     "apart": (networks.convnet, {}, {}),
+    "grouped": (networks.equal_layers, {}, {}),
+    "grouped sharded": (networks.equal_layers, {}, {"shard_optimizer": True}),
     "sharded": (networks.perceptron, {}, {"shard_optimizer": True}),
     "sharded O2": (networks.perceptron, {"level": "O2", **SCALED}, {"shard_optimizer": True}),
 }
@@ -103,7 +105,7 @@ def resumed(name, folder):
     network = {"level": "O2", **SCALED, "dropout": 0.2}
     result = {}
     for sharded in (False, True):
-        net, exe = start(networks.perceptron, network, {"shard_optimizer": sharded})
+        net, exe = start(networks.equal_layers, network, {"shard_optimizer": sharded})
         feeds = list(networks.batches(net, 4))
         path = folder / f"resumed_{sharded}"
         for feed in feeds[:2]:
@@ -112,7 +114,7 @@ def resumed(name, folder):
         for feed in feeds[2:]:
             step(net, exe, feed)
         exe.save(net.main, folder / f"straight_{sharded}", net.scope)
-        again, exe = start(networks.perceptron, network, {"shard_optimizer": sharded}, seed=7)
+        again, exe = start(networks.equal_layers, network, {"shard_optimizer": sharded}, seed=7)
         exe.load(again.main, path, again.scope)
         for feed in feeds[2:]:
             step(again, exe, feed)

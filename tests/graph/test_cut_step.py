@@ -13,6 +13,7 @@ from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.cut_step import Cut, cut_step, loss_scales
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.passes.emulate import emulate
+from amp_transpiler.passes.training import CUDA_WORTH
 from amp_transpiler.runtime.compile import ready_to_open
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.values import run_session
@@ -21,17 +22,16 @@ from tests.distributed import networks
 CPU = CPUPlace()
 
 
-def cut(net, world, fetch=(), *, sync=False, bucket_bytes=0, micro=1, batch=networks.BATCH):
+def cut(net, world, fetch=(), *, sync=False, bucket_bytes=0, worth=None):
     assembled = assemble(net.main, list(fetch))
     states = [name for name, one in net.main.persistables.items() if one.kind == "state"]
     scales = loss_scales(assembled, states)
-    feed = networks.share(next(networks.batches(net, 1, batch)), 0, world)
-    ready = ready_to_open(assembled, {name: array.shape for name, array in feed.items()}, by_rows=not sync)
-    factor = 1 / (world * micro)
+    feed = networks.share(next(networks.batches(net, 1)), 0, world)
+    ready = ready_to_open(assembled, {name: array.shape for name, array in feed.items()}, worth=worth, by_rows=not sync)
     return cut_step(
         ready,
         Cut(
-            gradient_factor=factor,
+            gradient_factor=1 / world,
             statistics_factor=1 / world if sync else None,
             scales=scales,
             bucket_bytes=bucket_bytes,
@@ -47,9 +47,13 @@ def opened(part):
 def train(parts, net, feeds, world):
     """Run steps on simulated ranks; each has the states of its own."""
     sessions = [opened(part) for part in parts]
+    stacks = parts[0].assembled.stacks
     states = [net.state() for _ in range(world)]
     for feed in feeds:
-        known = [{**states[rank], **networks.share(feed, rank, world)} for rank in range(world)]
+        known = [
+            {**states[rank], **stacked(states[rank], stacks), **networks.share(feed, rank, world)}
+            for rank in range(world)
+        ]
         after = [dict(state) for state in states]
         for part, session in zip(parts, sessions, strict=True):
             names = [output.name for output in session.get_outputs()]
@@ -62,8 +66,20 @@ def train(parts, net, feeds, world):
                 total = sum(np.asarray(known[rank][name], np.float32) for rank in range(world))
                 for rank in range(world):
                     known[rank][name] = total.astype(known[rank][name].dtype)
-        states = after
+        states = [unstacked(state, stacks) for state in after]
     return states
+
+
+def stacked(state, stacks):
+    return {stack.name: np.stack([state[name].reshape(-1) for name in stack.members]) for stack in stacks}
+
+
+def unstacked(state, stacks):
+    found = {name: array for name, array in state.items() if name not in {stack.name for stack in stacks}}
+    for stack in stacks:
+        if stack.name in state:
+            found |= {n: row.reshape(stack.shape) for n, row in zip(stack.members, state[stack.name], strict=True)}
+    return found
 
 
 def alone(net, feeds):
@@ -90,6 +106,22 @@ def test_two_halves_are_the_whole(optimizer, bucket_bytes):
     states = train(parts, net, feeds, 2)
     compare(states[0], states[1], tolerance=0)
     compare(states[0], alone(net, feeds))
+
+
+@pytest.mark.parametrize(("optimizer", "level"), [("adamw", "fp32"), ("adamw", "O2"), ("lamb", "O2")])
+def test_groups_of_gradients_are_exchanged_in_one_piece(optimizer, level):
+    """As on CUDA, where the updates of equal parameters are computed together."""
+    scaling = {} if level == "fp32" else {"init_loss_scaling": 2.0**12}
+    net = networks.equal_layers(optimizer, level, **scaling).start(static.Executor(CPU))
+    feeds = list(networks.batches(net, 3))
+    grouped = cut(net, 2, worth=CUDA_WORTH)
+    assert grouped[0].assembled.stacks
+    assert len(grouped[0].summed) < len(cut(net, 2)[0].summed)
+    copied = [v.name for n in grouped[1].assembled.model.graph if n.op_type == "Concat" for v in n.inputs]
+    assert not set(copied) & set(grouped[1].takes)  # fp32 parameters are joined there, gradients are not again
+    states = train(grouped, net, feeds, 2)
+    compare(states[0], states[1], tolerance=0)
+    compare(states[0], alone(net, feeds), tolerance=1e-6 if level == "fp32" else 2e-3)
 
 
 @pytest.mark.parametrize("scaler", ["paddle", "torch", "mxnet"])

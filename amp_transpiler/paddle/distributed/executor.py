@@ -36,7 +36,7 @@ class DataParallelExecutor(Executor):
             The step is then cut at each of them, so that it takes longer.
         shard_optimizer: let each process keep and update only its part of the optimizer's state. The result is the
             same; it saves memory, and `save` collects the parts.
-        bucket_bytes: smaller gradients are joined up to this size before they are added up.
+        bucket_bytes: smaller gradients are joined up to this size before they are added up; larger ones are not copied.
         emulate: see `Executor`.
         tiling_accum: see `Executor`.
         recompute: see `Executor`.
@@ -54,7 +54,7 @@ class DataParallelExecutor(Executor):
         accumulate_steps: int = 1,
         sync_batch_norm: bool = False,
         shard_optimizer: bool = False,
-        bucket_bytes: int = 25 * 2**20,
+        bucket_bytes: int = 4 * 2**20,
         emulate: bool = True,
         tiling_accum: TilingAccum = "fp32",
         recompute: bool = False,

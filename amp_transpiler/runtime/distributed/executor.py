@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import logging
 from collections import OrderedDict
@@ -53,7 +54,7 @@ class DataParallelOptions:
         accumulate_steps: how many micro-batches a rank's share of the batch is split into.
         sync_batch_norm: whether BatchNormalization has the statistics of the batch of all ranks.
         shard_optimizer: whether each rank keeps and updates only a part of the optimizer's state.
-        bucket_bytes: gradients are joined up to this size before they are added up.
+        bucket_bytes: smaller gradients are joined up to this size before they are added up; larger ones are not copied.
 
     Raises:
         OptionError: one is out of its range.
@@ -62,7 +63,7 @@ class DataParallelOptions:
     accumulate_steps: int = 1
     sync_batch_norm: bool = False
     shard_optimizer: bool = False
-    bucket_bytes: int = 25 * 2**20
+    bucket_bytes: int = 4 * 2**20
 
     def __post_init__(self) -> None:
         for name, least in (("accumulate_steps", 1), ("bucket_bytes", 0)):
@@ -246,24 +247,25 @@ class DataParallelSteps(StepExecutor):
         return {n: output for part in plan.early for n, output in part.step.fetches.items() if output in plan.gradients}
 
     def _update(self, plan: _Plan, sums: Values, scope: Scope) -> Values:
-        """Run the optimizer, replace this rank's states, and take over what the others have updated."""
+        """Run the optimizer, take over what the other ranks have updated, and then replace the states."""
         found: Values = {}
+        own: Values = {}
         if plan.late is not None:
             inputs = {one.name for one in plan.late.session.get_inputs()}
             taken = {name: value for name, value in sums.items() if name in inputs}
             found = self._run(plan.late, {}, {**self._state(plan.late, scope), **taken})
-            for name, output in plan.late.updates.items():
-                _hold(plan, scope, name, found[output])
+            own = {name: found[output] for name, output in plan.late.updates.items()}
         spread = [share for share in plan.shares if share.spread]
-        for share, value in zip(spread, self.exchange.copies(self._copied(plan, spread, scope)), strict=True):
-            _hold(plan, scope, share.name, value)
+        copies = self.exchange.copies(self._copied(spread, own.__getitem__))
+        own |= {share.name: value for share, value in zip(spread, copies, strict=True)}
+        for name, value in own.items():
+            _hold(plan, scope, name, value)
         return found
 
-    def _copied(self, plan: _Plan, shares: Sequence[Share], scope: Scope) -> list[Copied]:
+    def _copied(self, shares: Sequence[Share], read: Callable[[str], onnxruntime.OrtValue]) -> list[Copied]:
         rank = self.world.rank
         return [
-            Copied(one.owner, one.dtype, one.shape, _held(plan, scope, one.name) if one.owner == rank else None)
-            for one in shares
+            Copied(one.owner, one.dtype, one.shape, read(one.name) if one.owner == rank else None) for one in shares
         ]
 
     def _drop(self, plan: _Plan, scope: Scope) -> None:
@@ -338,11 +340,12 @@ class DataParallelSteps(StepExecutor):
             if name in scope and self.world.rank == 0:
                 found.hold(name, scope.held(name))
         plan = self._latest.get(id(program))
-        for share in () if plan is None else plan.shares:
-            if plan is not None and not share.spread:
-                [value] = self.exchange.copies(self._copied(plan, [share], scope))
-                if self.world.rank == 0:
-                    _hold(plan, found, share.name, value)
+        if plan is None:
+            return found
+        for share in (share for share in plan.shares if not share.spread):
+            [value] = self.exchange.copies(self._copied([share], functools.partial(_held, plan, scope)))
+            if self.world.rank == 0:
+                _hold(plan, found, share.name, value)
         return found
 
     def _compare(self, what: str, mine: str, shown: str) -> None:

@@ -1,0 +1,80 @@
+"""Messages between ranks, and who is lost: two ranks in this process, with a store of torch between them."""
+
+import datetime as dt
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from amp_transpiler.errors import DistributedError
+from amp_transpiler.runtime.distributed.world import Member, World
+from amp_transpiler.runtime.places import CPUPlace
+
+torch = pytest.importorskip("torch", reason="the ranks meet at a store of torch: install the extra [distributed]")
+distributed = pytest.importorskip("torch.distributed")
+
+
+@pytest.fixture
+def worlds():
+    limit = dt.timedelta(seconds=20)
+    store = distributed.TCPStore("127.0.0.1", 0, 2, is_master=True, timeout=limit, wait_for_workers=False)
+    made = together(lambda rank: World(rank, 2, CPUPlace(), store.clone(), 0.6, "gloo"))
+    yield made
+    for world in made:
+        world.close()
+
+
+def together(act):
+    """Let both ranks do something at the same time; return the results or raise the first error."""
+    found = [None, None]
+
+    def run(rank):
+        try:
+            found[rank] = act(rank)
+        except DistributedError as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_texts_are_gathered_and_handed_out(worlds):
+    assert together(lambda rank: worlds[rank].gather(f"from {rank}")) == [["from 0", "from 1"]] * 2
+    assert together(lambda rank: worlds[rank].from_first("hello" if rank == 0 else None)) == ["hello"] * 2
+    assert worlds[0].members[1].process == os.getpid()
+
+
+def test_a_rank_that_falls_silent_is_named(worlds):
+    worlds[1].close()
+    with pytest.raises(
+        DistributedError, match=r"rank 0 cannot go on: rank 1 \(process .*was not heard of for"
+    ) as error:
+        worlds[0].gather("")
+    assert "start all ranks again with torchrun, from the last checkpoint" in str(error.value)
+
+
+def test_the_error_of_another_rank_is_told(worlds):
+    worlds[1].fail(ValueError("a bad feed"))
+    with pytest.raises(DistributedError, match=r"rank 1 .* has failed: ValueError: a bad feed"):
+        worlds[0].from_first(None) if worlds[0].rank else worlds[0].gather("")
+
+
+def test_a_rank_that_takes_fewer_steps_is_named(worlds):
+    worlds[0].step = 7
+    with pytest.raises(DistributedError, match=r"rank 1 .* is at step 0, this one at 7"):
+        worlds[0].gather("")
+
+
+def test_an_ended_process_is_gone_and_this_one_is_not():
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        ended = Member(1, os.uname().nodename, child.pid)
+        child.wait()
+    assert ended.is_gone()
+    assert not Member(0, os.uname().nodename, os.getpid()).is_gone()
+    assert not Member(2, "another-host", ended.process).is_gone()
