@@ -27,6 +27,7 @@ from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.manager import PassManager, run_pass
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.training import (
+    CancelTransposes,
     CPU_WORTH,
     CUDA_WORTH,
     CastTogether,
@@ -255,7 +256,7 @@ def lower(assembled: Assembled, *, by_rows: bool = True) -> Assembled:
     This is done for every place, so that a CPU shows the numerics of a GPU.
     """
     model, state = assembled.model, assembled.state
-    PassManager([NameNodes(), LowerBatchNorm(by_rows=by_rows), LowerLoss()], typed=False)(model)
+    PassManager([NameNodes(), LowerBatchNorm(by_rows=by_rows), CancelTransposes(), LowerLoss()], typed=False)(model)
     if any(is_standard(node) and node.op_type == "Dropout" and len(node.inputs) > 2 for node in all_nodes(model)):
         seed, step = (_scalar_input(model, name) for name in (RANDOM_SEED, RANDOM_STEP))
         LowerDropout(seed, step)(model)

@@ -6,14 +6,17 @@ arXiv:1603.07285.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.autodiff.context import NodeGradient
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
 from amp_transpiler.autodiff.windows import Window, sizes_of, window_of
+from amp_transpiler.graph.dtypes import LOW_DTYPES
 
 _BACKWARDS = -(2**63) + 1  # as the end of a Slice with step -1: the first element is taken too
 
@@ -66,7 +69,14 @@ def _transposed_window(
 
 
 def _bias_gradient(g: Expr) -> Expr:
-    return g.sum([axis for axis in range(g.rank) if axis != 1], keepdims=False)
+    if g.dtype not in LOW_DTYPES or not math.prod(sizes_of(g)):
+        return g.sum([axis for axis in range(g.rank) if axis != 1], keepdims=False)
+    # A product with ones reads 16 bits an element, sums in float32 and rounds once a sample, as torch does once a batch.
+    channels, *spatial = sizes_of(g, 1)
+    count = math.prod(spatial)
+    sums = g.reshape([-1, channels, count]) @ g.constant(np.ones((count, 1)), g.dtype)
+    sums = sums if g.size(0) == 1 else sums.wide().sum([0], keepdims=False)
+    return sums.reshape([channels])
 
 
 def _data_gradient(g: Expr, x: Expr, w: Expr, outputs: Sequence[int], window: Window, group: int) -> Expr:
@@ -133,15 +143,20 @@ def _groups_in_front(x: Expr, group: int) -> Expr:
 
 
 def _pointwise_weight_gradient(x: Expr, g: Expr, window: Window) -> Expr:
-    """The product of `g` as [M, N*L] and X as [N*L, C]: a 1x1 convolution is a matrix product."""
+    """The product of `g` as [M, N*L] and X as [C, N*L], transposed: a 1x1 convolution is a matrix product."""
     axes = _spatial(window.rank)
     (c, *inputs), (m, *outputs) = sizes_of(x, 1), sizes_of(g, 1)
     if any(stride != 1 for stride in window.strides):
         x = x.slice([0] * window.rank, inputs, axes, window.strides)
         x = _crop(x, outputs)
-    rows = g.transpose([1, 0, *axes]).reshape([m, -1])
-    columns = x.transpose([0, *axes, 1]).reshape([-1, c])
-    return (rows @ columns).reshape([m, c, *([1] * window.rank)])
+    return (_by_channel(g) @ _by_channel(x).T).reshape([m, c, *([1] * window.rank)])
+
+
+def _by_channel(x: Expr) -> Expr:
+    """X [N, C, ...] as [C, N*L]; with one sample that is a view."""
+    channels, *spatial = sizes_of(x, 1)
+    x = x if x.size(0) == 1 else x.transpose([1, 0, *_spatial(len(spatial))])
+    return x.reshape([channels, -1])
 
 
 def _crop(x: Expr, sizes: Sequence[int]) -> Expr:

@@ -5,6 +5,7 @@ from amp_transpiler.passes.training.fuse_products import FuseProducts
 from amp_transpiler.passes.training.fuse_skip_norms import FuseSkipNorms
 from amp_transpiler.passes.training.group_plan import CPU_WORTH, CUDA_WORTH, Worth
 from amp_transpiler.passes.training.group_updates import Grouped, GroupUpdates, group_members
+from amp_transpiler.passes.training.cancel_transposes import CancelTransposes
 from amp_transpiler.passes.training.insert_masters import InsertMasters, Mastered
 from amp_transpiler.passes.training.legalize import Legalize
 from amp_transpiler.passes.training.lower_batch_norm import LowerBatchNorm
@@ -26,6 +27,7 @@ __all__ = [
     "FuseSkipNorms",
     "GroupUpdates",
     "Grouped",
+    "CancelTransposes",
     "InsertMasters",
     "Legalize",
     "LowerBatchNorm",
