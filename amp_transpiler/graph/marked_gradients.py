@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import onnx_ir as ir
@@ -53,12 +53,12 @@ class MarkedGradient:
         return next(node for node in self.nodes if value in node.inputs)
 
 
-def marked_gradients(graph: ir.Graph, wanted: Callable[[ir.Node], bool] = lambda _: True) -> list[MarkedGradient]:
+def marked_gradients(graph: ir.Graph) -> list[MarkedGradient]:
     """List the marked gradients of a graph that are whole: only their results are read elsewhere."""
     found: dict[str, list[ir.Node]] = {}
     for node in graph:
         token = node.metadata_props.get(GRADIENT_KEY)
-        if token is not None and wanted(node):
+        if token is not None:
             found.setdefault(token, []).append(node)
     return [whole for nodes in found.values() if (whole := _whole(nodes)) is not None]
 

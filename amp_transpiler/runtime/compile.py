@@ -27,10 +27,11 @@ from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.manager import PassManager, run_pass
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.training import (
-    CancelTransposes,
     CPU_WORTH,
     CUDA_WORTH,
+    CancelTransposes,
     CastTogether,
+    Formulation,
     FuseProducts,
     FuseSkipNorms,
     GroupUpdates,
@@ -40,9 +41,11 @@ from amp_transpiler.passes.training import (
     LowerLoss,
     MergeEqual,
     PlaceCasts,
+    PlainForCpu,
     Recompute,
     SplitRows,
     SumByProducts,
+    WeightGradients,
     Worth,
 )
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
@@ -129,6 +132,7 @@ def compile_step(  # noqa: PLR0913  # each keyword is a property of the step of 
     updates: bool = True,
     recompute: bool = False,
     cuda_graph: bool = False,
+    weight_gradients: Formulation = "auto",
 ) -> CompiledStep:
     """Open a session of one step.
 
@@ -143,6 +147,7 @@ def compile_step(  # noqa: PLR0913  # each keyword is a property of the step of 
         updates: whether the step computes what replaces persistable values.
         recompute: whether the backward pass computes cheap activations again; see `Executor`.
         cuda_graph: whether it is run as CUDA graphs if possible; see `Executor`.
+        weight_gradients: the formulation of convolutions' weight gradients; see `Executor`.
 
     Raises:
         InputError: a fetched name does not exist, or inputs that share a dimension are fed different sizes.
@@ -152,7 +157,11 @@ def compile_step(  # noqa: PLR0913  # each keyword is a property of the step of 
     watch = watch or Watch()
     checks = find_index_checks(assembled) if watch.indices else IndexChecks()
     not_finite = add_finite_check(assembled, program.outputs) if watch.finite else ""
-    ready = ready_to_open(assembled, shapes, worth=worth_on(place), recompute=recompute)
+    if weight_gradients == "auto" and not place.emulates_low:
+        weight_gradients = "convolution"
+    ready = ready_to_open(
+        assembled, shapes, worth=worth_on(place), recompute=recompute, weight_gradients=weight_gradients
+    )
     step = open_ready(ready, place, emulated=emulated, tiling_accum=tiling_accum, cuda_graph=cuda_graph)
     return dataclasses.replace(step, checks=checks, not_finite=not_finite)
 
@@ -181,16 +190,18 @@ def ready_to_open(
     worth: Worth | None = None,
     recompute: bool = False,
     by_rows: bool = True,
+    weight_gradients: Formulation = "convolution",
 ) -> Assembled:
     """Give an assembled model, which is changed, the shapes that are fed, and lower it; see `compile_step`.
 
     With `worth`, the updates of equal parameters are computed together where that pays. Without `by_rows` batch
-    statistics are computed as means, which processes that share a batch can average.
+    statistics are computed as means, which processes that share a batch can average. `weight_gradients` is the
+    formulation of convolutions' weight gradients; see `passes.training.WeightGradients`.
     """
     specialise(assembled.model, shapes)
     if by_rows and any(node.op_type == "BatchNormalization" for node in assembled.model.graph):
         infer_shapes(assembled.model)
-    assembled = lower(assembled, by_rows=by_rows)
+    assembled = lower(assembled, by_rows=by_rows, weight_gradients=weight_gradients)
     if worth is not None:
         assembled = group_updates(assembled, worth)
     split_large(assembled.model)
@@ -228,6 +239,8 @@ def open_ready(
         wrapped = Program(model)
         if has_low_values(wrapped):
             model, fuse = emulate(wrapped).model, False
+    if place.emulates_low:
+        PassManager([PlainForCpu()])(model)
     if lean and fuse:  # not where it is emulated: a fused operator would round less often
         PassManager([FuseSkipNorms()])(model)
     right = not vector_products(model, unknown=True)
@@ -250,13 +263,14 @@ def open_ready(
     )
 
 
-def lower(assembled: Assembled, *, by_rows: bool = True) -> Assembled:
+def lower(assembled: Assembled, *, by_rows: bool = True, weight_gradients: Formulation = "convolution") -> Assembled:
     """Replace nodes that ONNX Runtime's CUDA provider refuses: training forms, and low operators without a kernel.
 
     This is done for every place, so that a CPU shows the numerics of a GPU.
     """
     model, state = assembled.model, assembled.state
-    PassManager([NameNodes(), LowerBatchNorm(by_rows=by_rows), CancelTransposes(), LowerLoss()], typed=False)(model)
+    layers = [LowerBatchNorm(by_rows=by_rows), WeightGradients(weight_gradients), CancelTransposes(), LowerLoss()]
+    PassManager([NameNodes(), *layers], typed=False)(model)
     if any(is_standard(node) and node.op_type == "Dropout" and len(node.inputs) > 2 for node in all_nodes(model)):
         seed, step = (_scalar_input(model, name) for name in (RANDOM_SEED, RANDOM_STEP))
         LowerDropout(seed, step)(model)

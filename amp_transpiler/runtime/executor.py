@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import onnx_ir as ir
@@ -18,6 +18,7 @@ from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.stack import Stack
+from amp_transpiler.passes.training import Formulation
 from amp_transpiler.runtime.compile import CompiledStep, Watch, compile_step, open_step, specialise
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.finite import add_probes, describe
@@ -45,12 +46,13 @@ class StepExecutor:
     Args:
         place: where to run.
         emulate: on the CPU, compute float16 and bfloat16 values in float32 and round them.
-        tiling_accum, recompute: see `amp_transpiler.paddle.static.Executor`.
+        tiling_accum, recompute, weight_gradients: see `amp_transpiler.paddle.static.Executor`.
         max_sessions: how many sessions are kept; the one that was not used for the longest time is closed.
         cuda_graph: see `amp_transpiler.paddle.static.Executor`.
 
     Raises:
-        OptionError: `tiling_accum` is neither "fp32" nor "low", or `max_sessions` is less than 1.
+        OptionError: `tiling_accum` is neither "fp32" nor "low", `max_sessions` is less than 1, or `weight_gradients` is
+            no formulation.
         EnvironmentProblem: `tiling_accum` is "low" on the CPU.
     """
 
@@ -63,14 +65,18 @@ class StepExecutor:
         recompute: bool = False,
         max_sessions: int = 8,
         cuda_graph: bool = False,
+        weight_gradients: Formulation = "auto",
     ) -> None:
         check_tiling_accum(tiling_accum, place)
+        if weight_gradients not in get_args(Formulation):
+            raise OptionError(f"weight_gradients must be one of {get_args(Formulation)}, got {weight_gradients!r}")
         if max_sessions < 1:
             raise OptionError(f"max_sessions must be 1 or more, got {max_sessions}")
         self.place = place
         self._emulate = emulate
         self._tiling_accum: TilingAccum = tiling_accum
         self._recompute = recompute
+        self._weight_gradients: Formulation = weight_gradients
         self._max_sessions = max_sessions
         self._cuda_graph = cuda_graph
         self._runs = Runs(place)
@@ -179,6 +185,7 @@ class StepExecutor:
             emulated=self._emulate,
             tiling_accum=self._tiling_accum,
             recompute=self._recompute,
+            weight_gradients=self._weight_gradients,
             **options,
         )
 

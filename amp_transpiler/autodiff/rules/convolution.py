@@ -17,6 +17,7 @@ from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
 from amp_transpiler.autodiff.windows import Window, sizes_of, window_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
+from amp_transpiler.graph.marked_gradients import marks, result
 
 _BACKWARDS = -(2**63) + 1  # as the end of a Slice with step -1: the first element is taken too
 
@@ -71,7 +72,7 @@ def _transposed_window(
 def _bias_gradient(g: Expr) -> Expr:
     if g.dtype not in LOW_DTYPES or not math.prod(sizes_of(g)):
         return g.sum([axis for axis in range(g.rank) if axis != 1], keepdims=False)
-    # A product with ones reads 16 bits an element, sums in float32 and rounds once a sample, as torch does once a batch.
+    # A product with ones reads 16 bits an element, sums in float32 and rounds once a sample; torch: once a batch.
     channels, *spatial = sizes_of(g, 1)
     count = math.prod(spatial)
     sums = g.reshape([-1, channels, count]) @ g.constant(np.ones((count, 1)), g.dtype)
@@ -126,9 +127,12 @@ def _weight_gradient(x: Expr, g: Expr, window: Window, group: int) -> Expr:
         return _pointwise_weight_gradient(x, g, window)
     swap = [1, 0, *_spatial(window.rank)]
     exchanged = Window(sizes_of(g), window.dilations, window.strides, window.begin, window.end)
-    made = _groups_in_front(x, group).op("Conv", g.transpose(swap), **exchanged.attributes(group))
-    # Strides leave elements of x that no window reaches: with them the "output" is larger than the kernel.
-    return _crop(made, window.kernel).transpose(swap)
+    with marks(x.builder, x.builder.names.fresh("weight_gradient")):  # passes/training/weight_gradients.py finds it
+        made = _groups_in_front(x, group).op("Conv", g.transpose(swap), **exchanged.attributes(group))
+        # Strides leave elements of x that no window reaches: with them the "output" is larger than the kernel.
+        made = _crop(made, window.kernel).transpose(swap)
+    result(made.value, 1)
+    return made
 
 
 def _groups_in_front(x: Expr, group: int) -> Expr:

@@ -11,6 +11,7 @@ import numpy as np
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.framework.programs import default_main_program
+from amp_transpiler.passes.training import Formulation
 from amp_transpiler.runtime.executor import NotFinite, StepExecutor
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.gemm_options import TilingAccum
@@ -42,6 +43,9 @@ class Executor:
             sets of buffers that state lies in, and then repeated as one launch. The log warns of a step where that is
             not possible, and why: nodes on the CPU, operators that wait for the host or have it upload tables. It pays
             where the host is slower than the device, and takes memory that no other session can use.
+        weight_gradients: how weight gradients of convolutions are computed: "convolution" (of the input with the
+            gradient of the result), "taps" (a matrix product for each tap of the kernel), "columns" (one for all taps),
+            or "auto": the first on CUDA, one of the others by its sizes on a CPU, in float32.
 
     On CUDA a run returns when its work is queued: feeds are copied while the step before runs, and the host waits only
     for what is read. All executors of a process queue work on a device in one stream, and share its memory.
@@ -49,7 +53,8 @@ class Executor:
     As a context manager it is closed in the end.
 
     Raises:
-        OptionError: `tiling_accum` is neither "fp32" nor "low", or `max_sessions` is less than 1.
+        OptionError: `tiling_accum` is neither "fp32" nor "low", `max_sessions` is less than 1, or `weight_gradients` is
+            none of the four.
         EnvironmentProblem: `tiling_accum` is "low" on the CPU.
     """
 
@@ -62,6 +67,7 @@ class Executor:
         recompute: bool = False,
         max_sessions: int = 8,
         cuda_graph: bool = False,
+        weight_gradients: Formulation = "auto",
     ) -> None:
         self.place: Place = default_place() if place is None else place
         self._steps = StepExecutor(
@@ -71,6 +77,7 @@ class Executor:
             recompute=recompute,
             max_sessions=max_sessions,
             cuda_graph=cuda_graph,
+            weight_gradients=weight_gradients,
         )
 
     def __enter__(self) -> Self:

@@ -1,11 +1,11 @@
 """Passes over training programs: operators that ONNX Runtime cannot train with, masters, and loss scaling."""
 
+from amp_transpiler.passes.training.cancel_transposes import CancelTransposes
 from amp_transpiler.passes.training.cast_together import CastTogether
 from amp_transpiler.passes.training.fuse_products import FuseProducts
 from amp_transpiler.passes.training.fuse_skip_norms import FuseSkipNorms
 from amp_transpiler.passes.training.group_plan import CPU_WORTH, CUDA_WORTH, Worth
 from amp_transpiler.passes.training.group_updates import Grouped, GroupUpdates, group_members
-from amp_transpiler.passes.training.cancel_transposes import CancelTransposes
 from amp_transpiler.passes.training.insert_masters import InsertMasters, Mastered
 from amp_transpiler.passes.training.legalize import Legalize
 from amp_transpiler.passes.training.lower_batch_norm import LowerBatchNorm
@@ -13,21 +13,24 @@ from amp_transpiler.passes.training.lower_dropout import LowerDropout
 from amp_transpiler.passes.training.lower_loss import LowerLoss
 from amp_transpiler.passes.training.merge_equal import MergeEqual
 from amp_transpiler.passes.training.place_casts import VIEWS, PlaceCasts
+from amp_transpiler.passes.training.plain_for_cpu import PlainForCpu
 from amp_transpiler.passes.training.recompute import Recompute
 from amp_transpiler.passes.training.scale_loss import Scaled, ScaleLoss
 from amp_transpiler.passes.training.split_rows import SplitRows
 from amp_transpiler.passes.training.sum_by_products import SumByProducts
+from amp_transpiler.passes.training.weight_gradients import Formulation, WeightGradients
 
 __all__ = [
     "CPU_WORTH",
     "CUDA_WORTH",
     "VIEWS",
+    "CancelTransposes",
     "CastTogether",
+    "Formulation",
     "FuseProducts",
     "FuseSkipNorms",
     "GroupUpdates",
     "Grouped",
-    "CancelTransposes",
     "InsertMasters",
     "Legalize",
     "LowerBatchNorm",
@@ -36,11 +39,13 @@ __all__ = [
     "Mastered",
     "MergeEqual",
     "PlaceCasts",
+    "PlainForCpu",
     "Recompute",
     "ScaleLoss",
     "Scaled",
     "SplitRows",
     "SumByProducts",
+    "WeightGradients",
     "Worth",
     "group_members",
 ]
