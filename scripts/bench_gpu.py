@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Everything that needs a GPU, in one run of under eight minutes: times, memory, outputs, and the truths of kernels.
 
-    python scripts/bench_gpu.py --json gpu.json
+    PYTHONPATH=. python scripts/bench_gpu.py --json gpu.json
     python scripts/bench_gpu.py --only training truths      # some kinds of parts
     python scripts/bench_gpu.py --smoke                     # on the CPU, small: shows that the script works, no more
 
-It needs no network: models are built from configurations with random weights (torch, and transformers for BERT, GPT-2,
-ViT and ResNet-50; what is not installed is left out, by name).
+It needs no network: models are built from configurations with random weights, with torch, and transformers for BERT,
+GPT-2, ViT and ResNet-50; what is not installed is left out, by name.
 
 Truths: in which precision kernels accumulate (`gpu_truths.py`). Inference: float32, our levels auto and O2 in both
 formats, with and without --optimize, ONNX Runtime's float16 converter, PyTorch eager under autocast and torch.compile;

@@ -19,11 +19,12 @@ from programs.sizes import NETWORKS, Network, feeds_of, small
 
 __all__ = ["TRAINED", "compiled_training", "torch_training", "training"]
 
-# Network -> level and format of each program; "torch" and "raf" are the experiments as in their documents.
-_LEVELS = (("fp32", "float32"), ("O1", "float16"), ("O2", "float16"), ("O2", "bfloat16"))
+# Network -> level and format of each program; "torch" and "raf" are the experiments as in their documents. A plus sign
+# stands for a CUDA graph of the whole step.
+_LEVELS = (("fp32", "float32"), ("O1", "float16"), ("O2", "float16"), ("O2+", "float16"), ("O2", "bfloat16"))
 TRAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "rocm": (("fp32", "float32"), ("torch", "float16"), ("O2", "float16")),
-    "raf": (("fp32", "float32"), ("raf", "float16"), ("O2", "float16")),
+    "rocm": (("fp32", "float32"), ("torch", "float16"), ("O2", "float16"), ("O2+", "float16")),
+    "raf": (("fp32", "float32"), ("raf", "float16"), ("O2", "float16"), ("O2+", "float16")),
     "transformer": _LEVELS,
     "resnet50": _LEVELS,
 }
@@ -36,17 +37,19 @@ def _network(task: Task, name: str) -> Network:
 def training(task: Task) -> None:
     """Time the steps of one program; the task's name is that of the network, its level and its format."""
     name, level, dtype = task.name.split(".")
-    attempt(task, level, dtype, lambda: _ours(task, _network(task, name), level, dtype))
+    variant = f"{level[:-1]}, CUDA graph" if level.endswith("+") else level
+    attempt(task, variant, dtype, lambda: _ours(task, _network(task, name), level, dtype))
 
 
 def _ours(task: Task, network: Network, level: str, dtype: str) -> Record:
     place = place_named(task.place)
+    level, captured = level.rstrip("+"), level.endswith("+") and task.place == "cuda"
     step = training_step(network, "fp32" if level == "raf" else level, dtype)
     program = amp.autocast(step.main, dtype=dtype) if level == "raf" else step.main
     feeds, before = feeds_of(network), place.memory_in_use()
     sessions = Sessions(task.folder / f"graphs.{task.name}")
     sessions.folder.mkdir()
-    executor = static.Executor(place)
+    executor = static.Executor(place, cuda_graph=captured)
     executor.run(step.startup)
     losses: list[Any] = []
 
@@ -59,7 +62,7 @@ def _ours(task: Task, network: Network, level: str, dtype: str) -> Record:
     after = place.peak_memory()
     found["memory"] = None if before is None or after is None else max(0, after - before)
     found["loss"] = float(np.asarray(to_host(losses[0])).reshape(()))
-    return {**found, **predictions(task, sessions)}
+    return {**found, **predictions(task, sessions, cuda_graph=captured)}
 
 
 # ---- PyTorch ----

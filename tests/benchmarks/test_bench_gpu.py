@@ -44,7 +44,7 @@ def test_a_smoke_run_measures_inference_training_and_truths(tmp_path):
         assert row["error"] < 0.1
     assert rows["inference", "O2", "float16"]["error_from_emulation"] < 1e-6
     losses = [row["loss"] for row in found["records"] if "training" in row["kind"]]
-    assert len(losses) == 5
+    assert len(losses) == 6
     assert all(loss < 5 for loss in losses)  # below ln 50 times a little: they are of the same network
     assert sum(row["variant"] == "truth" for row in found["records"]) == 12
 
@@ -64,9 +64,10 @@ def test_it_starts_on_the_stand_ins(counted, tmp_path):
     assert counted.program(program) == 0
     found = json.loads((tmp_path / "out").read_text())
     rows = {row["variant"]: row for row in found["records"]}
-    assert {variant: "failed" in row for variant, row in rows.items()} == {"fp32": False, "torch": False, "O2": False}
+    assert {variant: "failed" in row for variant, row in rows.items()} == dict.fromkeys(rows, False)
     assert all(row["predicted_ms"] > 0 for row in rows.values())
-    assert found["model"]["training"]["programs"] == 3
+    assert set(rows) == {"fp32", "torch", "O2", "O2, CUDA graph"}
+    assert found["model"]["training"]["programs"] == 4
 
 
 def test_without_a_gpu_it_says_so_and_ends_with_2(monkeypatch, capsys):
