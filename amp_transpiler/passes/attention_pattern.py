@@ -17,6 +17,7 @@ __all__ = ["Found", "Loose", "Mask", "Projection", "find_attentions", "find_loos
 
 _HEADS_FIRST = (0, 2, 1, 3)
 _KEYS_TURNED = (0, 2, 3, 1)
+_THREE_FIRST = (2, 0, 3, 1, 4)
 _LAST_TWO = (0, 1, 3, 2)
 _AS_INFINITE = -3e38
 _MASKED = -1e3  # a constant at or below takes the place of a score that does not count
@@ -47,6 +48,7 @@ class Found:
         query: of shape [batch, queries, heads * size].
         key: of shape [batch, keys, heads * size].
         value: of shape [batch, keys, heads * size of a value].
+        packed: the three are one value, of shape [batch, queries, 3 * heads * size].
         heads: how many.
         width: of all heads of the query together.
         scale: the factor of the products of queries and keys.
@@ -61,6 +63,7 @@ class Found:
     query: ir.Value
     key: ir.Value
     value: ir.Value
+    packed: bool
     heads: int
     width: int
     scale: float
@@ -128,7 +131,8 @@ def find_loosely(graph: ir.Graph) -> list[Loose]:
     for softmax in softmaxes:
         scores = softmax.inputs[0]
         product, masks, _ = _scores(scores) if scores is not None else (None, (), 1.0)
-        if product is None or sizes is None or not any(_is(use.node, "MatMul") for use in softmax.outputs[0].uses()):
+        weights = _behind_nothing(softmax.outputs[0])
+        if product is None or sizes is None or not any(_is(use.node, "MatMul") for use in weights.uses()):
             continue
         query, key = product.inputs
         shape = sizes.shape(query)
@@ -144,7 +148,8 @@ def _around_softmax(softmax: ir.Node, sizes: Sizes) -> Found | None:
     scores, graph = softmax.inputs[0], softmax.graph
     if scores is None or graph is None or not _is_last_axis(softmax, sizes):
         return None
-    weights, guarded = _guarded(softmax.outputs[0])
+    weights, guarded = _guarded(_behind_nothing(softmax.outputs[0]))
+    weights = None if weights is None else _behind_nothing(weights)
     if weights is None or len(weights.uses()) != 1 or weights.is_graph_output():
         return None
     mix = next(iter(weights.uses())).node
@@ -208,10 +213,14 @@ def _found(
         return None
     if (query.heads, query.size) != (key.heads, key.size) or value.heads != query.heads or value.rows != key.rows:
         return None
+    packed = [one.part for one in (query, key, value)]
+    if packed != [None] * 3 and (packed != [0, 1, 2] or len({query.whole, key.whole, value.whole}) > 1):
+        return None
     return Found(
         query=query.whole,
         key=key.whole,
         value=value.whole,
+        packed=packed == [0, 1, 2],
         heads=query.heads,
         width=query.heads * query.size,
         scale=scale * query_scale * key_scale,
@@ -251,10 +260,30 @@ def _number(value: ir.Value | None) -> float | None:
     return float(array.reshape(())) if array is not None and array.size == 1 and array.dtype.kind == "f" else None
 
 
+def _changes_nothing(node: ir.Node) -> bool:
+    """Whether the output is the first input: an Identity, a cast to the same type, a sum with 0."""
+    if not is_standard(node) or node.inputs[0] is None:
+        return False
+    if node.op_type == "Add":
+        return _number(node.inputs[1]) == 0.0
+    same = node.inputs[0].dtype is not None and node.inputs[0].dtype == node.outputs[0].dtype
+    return node.op_type == "Identity" or (node.op_type == "Cast" and same)
+
+
+def _behind_nothing(value: ir.Value) -> ir.Value:
+    """Look at what a value becomes behind nodes that change nothing."""
+    while (reader := _only_reader(value)) is not None and _changes_nothing(reader):
+        value = reader.outputs[0]
+    return value
+
+
 def _without_scale(value: ir.Value | None) -> tuple[ir.Value | None, float]:
     """Look through products with one number; return what is scaled, and the factor."""
     factor = 1.0
     while value is not None and (node := value.producer()) is not None and is_standard(node):
+        if _changes_nothing(node):
+            value = node.inputs[0]
+            continue
         if node.op_type not in ("Mul", "Div"):
             break
         left, right = node.inputs
@@ -389,12 +418,16 @@ def _as_truths(value: ir.Value) -> Mask:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Heads:
-    """A value [batch, rows, heads * size] that is split into heads."""
+    """A value [batch, rows, heads * size] that is split into heads.
+
+    `part` is not None for one of three such values side by side: 0, 1 or 2.
+    """
 
     whole: ir.Value
     heads: int
     size: int
     rows: Dim
+    part: int | None = None
 
 
 def _split_heads(value: ir.Value | None, sizes: Sizes) -> tuple[_Heads | None, float]:
@@ -402,8 +435,48 @@ def _split_heads(value: ir.Value | None, sizes: Sizes) -> tuple[_Heads | None, f
     value, outer = _plain(value, sizes)
     turned = _producer(value, "Transpose")
     if turned is None or not _turns(turned, _HEADS_FIRST):
-        return None, 1.0
+        return _one_of_three(value, sizes), outer
     return _heads_of(turned.inputs[0], sizes, outer)
+
+
+def _one_of_three(value: ir.Value | None, sizes: Sizes) -> _Heads | None:
+    """Read one of the three parts of [3, batch, heads, rows, size]."""
+    packed, part = _picked(value, sizes)
+    turned = _producer(packed, "Transpose")
+    split = None if turned is None or not _turns(turned, _THREE_FIRST) else _producer(turned.inputs[0], "Reshape")
+    whole = None if split is None else split.inputs[0]
+    old, new = sizes.shape(whole), sizes.shape(None if split is None else split.outputs[0])
+    if whole is None or part is None or old is None or new is None or len(old) != 3 or len(new) != 5:
+        return None
+    three, heads, size = new[2:]
+    if three != 3 or not isinstance(heads, int) or not isinstance(size, int) or 3 * heads * size != old[2]:
+        return None
+    return _Heads(whole, heads, size, old[1], part) if new[0] == old[0] or new[1] == old[1] else None
+
+
+def _picked(value: ir.Value | None, sizes: Sizes) -> tuple[ir.Value | None, int | None]:
+    """Return what one element of the first axis is taken from, and its index."""
+    if (gather := _producer(value, "Gather")) is not None:
+        index = sizes.content(gather.inputs[1])
+        fits = gather.attributes.get_int("axis", 0) == 0 and index is not None and sizes.shape(gather.inputs[1]) == ()
+        return (gather.inputs[0], _index(index)) if fits else (None, None)
+    squeeze = _producer(value, "Squeeze")
+    if squeeze is None or sizes.content(squeeze.inputs[1] if len(squeeze.inputs) > 1 else None) != (0,):
+        return None, None
+    if (part := _producer(squeeze.inputs[0], "Slice")) is not None:
+        start, end, axes, *step = (sizes.content(bound) for bound in part.inputs[1:5])
+        first = _index(start)
+        fits = axes == (0,) and first is not None and end == (first + 1,) and step in ([], [(1,)])
+        return (part.inputs[0], first) if fits else (None, None)
+    split = _producer(squeeze.inputs[0], "Split")
+    if split is None or squeeze.inputs[0] is None or split.attributes.get_int("axis", 0) != 0:
+        return None, None
+    return (split.inputs[0], split.outputs.index(squeeze.inputs[0])) if len(split.outputs) == 3 else (None, None)
+
+
+def _index(content: tuple[Dim, ...] | None) -> int | None:
+    index = content[0] if content is not None and len(content) == 1 else None
+    return index if isinstance(index, int) and 0 <= index < 3 else None
 
 
 def _split_keys(value: ir.Value | None, sizes: Sizes) -> tuple[_Heads | None, float]:
@@ -455,6 +528,8 @@ def _heads_of(value: ir.Value | None, sizes: Sizes, factor: float) -> tuple[_Hea
 def projection(value: ir.Value, sizes: Sizes) -> Projection | None:
     """Return how a value is a product with constants, if it is one."""
     part = value.producer()
+    while part is not None and _changes_nothing(part) and part.inputs[0] is not None:
+        value, part = part.inputs[0], part.inputs[0].producer()
     if part is not None and is_standard(part) and part.op_type in ("Split", "Slice"):
         whole, start = _offset(part, value, sizes)
         made = None if whole is None else _product(whole, sizes)

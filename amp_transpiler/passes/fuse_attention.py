@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 
@@ -73,11 +74,12 @@ class _Writer:
         # With a finite filler a row in which no score counts becomes an average, in the source as here.
         guarded = found.guarded and any(not mask.allowed or np.isinf(mask.filler) for mask in masks)
         readers = self._readers(found)
-        if readers is None or (guarded and not self._rows_can_be_told(masks)):
+        parts = self._projections(found)
+        if readers is None or (guarded and not self._rows_can_be_told(masks)) or (found.packed and parts is None):
             return False
         builder = NodeBuilder(found.result, self._names)
         bias = self._bias(builder, masks, found) if masks else None
-        result = self._operator(builder, found, bias)
+        result = self._operator(builder, found, parts, bias)
         if guarded:
             zero = builder.constant(np.asarray(0.0, np.float32))
             rows = self._rows(builder, masks[0], found)
@@ -116,14 +118,29 @@ class _Writer:
 
     # ---- the operator ----
 
-    def _operator(self, builder: NodeBuilder, found: Found, bias: ir.Value | None) -> ir.Value:
+    def _projections(self, found: Found) -> list[Projection] | None:
+        """Return how queries, keys and values are products of one value with constants; None if they are not."""
         values = (found.query, found.key, found.value)
-        parts = [projection(value, self._sizes) for value in values]
-        made = [part for part in parts if part is not None]
+        parts = [part for value in values if (part := projection(value, self._sizes)) is not None]
+        if len(parts) < 3 or len({part.source for part in parts}) > 1:
+            return None
+        if not found.packed:
+            return parts
+        return [
+            dataclasses.replace(
+                part, start=part.start + index * found.width, stop=part.start + (index + 1) * found.width
+            )
+            for index, part in enumerate(parts)
+        ]
+
+    def _operator(
+        self, builder: NodeBuilder, found: Found, made: list[Projection] | None, bias: ir.Value | None
+    ) -> ir.Value:
+        values = (found.query, found.key, found.value)
         attributes: dict[str, object] = {"num_heads": found.heads, "scale": found.scale}
         if found.causal:
             attributes["unidirectional"] = 1
-        if len(made) == 3 and len({part.source for part in made}) == 1:
+        if made is not None:
             weight, offset = self._side_by_side(made)
             widths = [part.stop - part.start for part in made]
             if len(set(widths)) > 1:

@@ -25,10 +25,13 @@ from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard, operator_name
+from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.attention_pattern import find_attentions, find_loosely
 from amp_transpiler.passes.fuse_attention import FuseAttention
 from amp_transpiler.passes.manager import run_pass
+from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.precision.limits import Limits
+from amp_transpiler.precision.opset_choice import OpsetChoice
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.training import holds_gradients
 from amp_transpiler.runtime.ort import error_text
@@ -152,12 +155,15 @@ def optimized(program: Program) -> Optimized:
     """
     if reason := _reason_against(program):
         raise NotOptimized(reason)
-    family = model_family(program)
-    if family is None:
-        raise NotOptimized("no attention was found in it, so it is no transformer that the optimizer knows")
     if fault := next(faults(program.model), None):
         raise NotOptimized(f"the model is invalid as it is: {fault}")
     fused = program.clone()
+    if opset_of(program.model, "") < _FIRST_OPSET:
+        choice = OpsetChoice(_FIRST_OPSET, "for ONNX Runtime's transformers optimizer")
+        fused.notes += run_pass(RaiseOpset(lambda _: choice), fused.model).notes
+    family = model_family(fused)
+    if family is None:
+        raise NotOptimized("no attention was found in it, so it is no transformer that the optimizer knows")
     run_pass(FuseAttention(), fused.model)
     RemoveUnusedNodesPass()(fused.model)
     with temporary_folder() as folder:
@@ -170,7 +176,7 @@ def optimized(program: Program) -> Optimized:
             _hold_weights(found.model)
         except _FAILURES as error:
             raise NotOptimized(f"ONNX Runtime's transformers optimizer failed: {error_text(error, 160)}") from error
-    result = _checked(program, found)
+    result = _checked(fused, found)
     counts = (sum(1 for _ in all_nodes(program.model)), sum(1 for _ in all_nodes(result.model)))
     return Optimized(result, family, _made(program, result), counts)
 
@@ -239,4 +245,5 @@ def _made(source: Program, result: Program) -> dict[str, int]:
 
 
 _FAILURES: tuple[type[Exception], ...] = (*RUN_ERRORS, AmpError, MemoryError)
+_FIRST_OPSET = 17  # older ones mean other things by a Softmax, and have no LayerNormalization
 _MOST_ERROR = 1e-3  # of an output, in float32: fused operators round in other places, which is 1e-6 mostly

@@ -17,6 +17,7 @@ WEIGHTS = {
     "minus": np.float32(-np.inf),
     "lowest": np.float32(LOWEST),
     "zero": np.float32(0),
+    "five": np.array([0, 0, 3, 2, 4]),
     "half": np.float32(0.5),
     "two": np.float32(2),
     "root": np.float32(0.5**0.5),
@@ -77,6 +78,12 @@ SLICES = (
     "g0 = MatMul(x, packed) g = Add(packed_bias, g0) qa = Slice(g, first, eight, last)"
     " ka = Slice(g, eight, sixteen, last) va = Slice(g, sixteen, end, last)"
 )
+THREE = (
+    "g0 = MatMul(x, packed) g1 = Add(g0, packed_bias) g = Identity(g1) g5 = Reshape(g, five)"
+    " g6 = Transpose<perm=[2,0,3,1,4]>(g5)"
+)
+DROPPED = MIX.replace("(s) ", "(s) pc = Cast<to=1>(p) pi = Identity(pc) ").replace("(p, v)", "(pi, v)")
+KEYS_TURNED = "kt = Identity(kh) k = Transpose<perm=[0,1,3,2]>(kt)"
 UNLIKE_HEADS = np.array([0, 0, 1, 8])
 
 # name -> body, what it becomes, whether a row without any score that counts gives 0
@@ -116,6 +123,36 @@ FORMS = {
     ),
     "causal, one product in two dimensions": (f"{CAUSAL} {GEMM} {TURNED} {SCORES} {MIX} {OUT}", "Attention"),
     "slices of one product": (f"{ALLOWED} {SLICES} {TURNED} {SCORES} {MIX} {OUT}", "Attention"),
+    "three in five dimensions, gathered": (
+        (
+            f"{ALLOWED} {THREE} i1 = Cast<to=7>(step) i2 = Add(step, step) q = Gather<axis=0>(g6, no)"
+            f" kh = Gather<axis=0>(g6, i1) {KEYS_TURNED} v = Gather<axis=0>(g6, i2) {SCORES} {MIX} {OUT}"
+        ),
+        "Attention",
+    ),
+    "three in five dimensions, sliced": (
+        (
+            f"{ALLOWED} {THREE} q0 = Slice(g6, first, one, first) k0 = Slice(g6, one, third, first)"
+            " v0 = Slice(g6, third, three, first) q = Squeeze(q0, first) kh = Squeeze(k0, first)"
+            f" v = Squeeze(v0, first) {KEYS_TURNED} {SCORES} {MIX} {OUT}"
+        ),
+        "Attention",
+    ),
+    "three in five dimensions, split": (
+        (
+            f"{ALLOWED} {THREE} q0, k0, v0 = Split<axis=0, num_outputs=3>(g6) q = Squeeze(q0, first)"
+            f" kh = Squeeze(k0, first) v = Squeeze(v0, first) {KEYS_TURNED} {SCORES} {MIX} {OUT}"
+        ),
+        "Attention",
+    ),
+    "nodes that change nothing": (
+        (
+            f"{ALLOWED} {SEPARATE} {heads('q', to='qh')} q1 = Identity(qh) q = Add(q1, zero)"
+            f" {heads('k', '0,2,3,1')} {heads('v')} s0 = MatMul(q, k) s1 = Div(s0, two) s2 = Cast<to=1>(s1)"
+            f" s = Add(s2, mask) {DROPPED} {OUT}"
+        ),
+        "Attention",
+    ),
     "a bias beside the mask": (
         (
             f"{ALLOWED} {SEPARATE} {TURNED} s0 = MatMul(q, k) places = Unsqueeze(m, ones) bias = Mul(places, half)"
@@ -168,6 +205,13 @@ OTHERS = {
     "an operator that caps scores": (
         f"{SEPARATE} {ONE.format('softcap=2.0', '')} {OUT}",
         {"opset": 23},
+    ),
+    "three in another order": (
+        (
+            f"{ALLOWED} {THREE} k0, q0, v0 = Split<axis=0, num_outputs=3>(g6) q = Squeeze(q0, first)"
+            f" kh = Squeeze(k0, first) v = Squeeze(v0, first) {KEYS_TURNED} {SCORES} {MIX} {OUT}"
+        ),
+        {},
     ),
     "a factor behind the mask": (
         f"{ALLOWED} {SEPARATE} {TURNED} {SCORES.replace(' s = Add', ' s2 = Add')} s = Mul(s2, half) {MIX} {OUT}",
