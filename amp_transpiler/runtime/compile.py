@@ -11,6 +11,7 @@ import onnxruntime
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.assemble import Assembled, assemble
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
@@ -120,6 +121,7 @@ class CompiledStep:
     graph: StepGraph | None = None
 
 
+@collection_paused()
 def compile_step(  # noqa: PLR0913  # each keyword is a property of the step of its own
     program: Program,
     fetch: Sequence[str],
@@ -199,11 +201,11 @@ def ready_to_open(
     formulation of convolutions' weight gradients; see `passes.training.WeightGradients`.
     """
     specialise(assembled.model, shapes)
+    if worth is not None:  # first: the optimizer is most of the nodes, and less is left to do for the others
+        assembled = group_updates(assembled, worth)
     if by_rows and any(node.op_type == "BatchNormalization" for node in assembled.model.graph):
         infer_shapes(assembled.model)
     assembled = lower(assembled, by_rows=by_rows, weight_gradients=weight_gradients)
-    if worth is not None:
-        assembled = group_updates(assembled, worth)
     split_large(assembled.model)
     if recompute:
         compute_again(assembled.model)
@@ -246,8 +248,10 @@ def open_ready(
     right = not vector_products(model, unknown=True)
     message = to_proto(model).SerializeToString()
     settings = SessionSettings(
-        optimize=optimize,
-        fuse=fuse,
+        # A startup program runs once: folding its constants takes longer than to compute them.
+        optimize=optimize and bool(feeds or state),
+        # On a CPU the fusions of a training step save no time, and to look for them takes long.
+        fuse=fuse and not (lean and place.in_main_memory),
         fuse_transposes=right,
         lean=lean,
         provider_options=tuple(place.options_for("step").items()),
@@ -288,7 +292,7 @@ def worth_on(place: Place) -> Worth:
 
 
 def group_updates(assembled: Assembled, worth: Worth) -> Assembled:
-    """Compute the updates of equal parameters of a lowered step together; their states become rows of matrices."""
+    """Compute the updates of equal parameters of an assembled step together; their states become rows of matrices."""
     grouped = run_pass(GroupUpdates(assembled.updates, assembled.fetches.values(), worth), assembled.model)
     rows = {name for stack in grouped.stacks for name in stack.members}
     state = (*(name for name in assembled.state if name not in rows), *(stack.name for stack in grouped.stacks))

@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
+from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.utils import unique_name
 
@@ -32,7 +33,8 @@ def all_or_nothing(*programs: Program, owners: Iterable[object] = ()) -> Iterato
     undo += [unique_name.remember(), *map(_undo_attributes, owners)]
     token = _watched.set(outer | mine.keys())
     try:
-        yield
+        with collection_paused():
+            yield
     except BaseException:
         for step in undo:
             step()

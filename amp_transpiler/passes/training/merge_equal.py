@@ -10,7 +10,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.roles import role_of
-from amp_transpiler.graph.walk import bodies, is_used
+from amp_transpiler.graph.walk import bodies
 from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.passes.manager import Pass, PassResult
 
@@ -97,9 +97,16 @@ def _content(attribute: ir.Attr) -> str:
 
 
 def _remove_unused(nodes: list[ir.Node]) -> int:
-    count = 0
+    """Remove the nodes whose results nobody reads any more; return how many. The graph takes them out in one go."""
+    gone: list[ir.Node] = []
+    unread: set[ir.Node] = set()
     for node in reversed(nodes):
-        if node.graph is not None and not any(is_used(value) for value in node.outputs):
-            node.graph.remove(node, safe=True)
-            count += 1
-    return count
+        values = node.outputs
+        if not any(value.is_graph_output() or any(use.node not in unread for use in value.uses()) for value in values):
+            gone.append(node)
+            unread.add(node)
+    if gone:
+        graph = gone[0].graph
+        assert graph is not None
+        graph.remove(gone, safe=True)
+    return len(gone)
