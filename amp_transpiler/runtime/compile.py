@@ -226,8 +226,21 @@ def open_ready(
     tiling_accum: TilingAccum,
     optimize: bool = True,
     cuda_graph: bool = False,
+    is_part: bool = False,
+    threads: int | None = None,
 ) -> CompiledStep:
-    """Open a session of a model that `ready_to_open` made, or of a part of one."""
+    """Open a session of a model that `ready_to_open` made, or of a part of a training step.
+
+    Args:
+        assembled: the model.
+        place: where it runs.
+        emulated: see `compile_step`.
+        tiling_accum: see `compile_step`.
+        optimize: whether ONNX Runtime may rewrite the graph.
+        cuda_graph: whether the step is captured as a CUDA graph.
+        is_part: whether it is a part of a step, perhaps without a node of the backward pass.
+        threads: threads inside an operator; None leaves the choice to ONNX Runtime.
+    """
     infos = {info.name: info for info in model_inputs(assembled.model)}
     feeds = tuple(infos[name] for name in assembled.feeds)
     for info in feeds:
@@ -236,7 +249,7 @@ def open_ready(
     types = {str(value.name): value.dtype or ir.DataType.FLOAT for value in assembled.model.graph.inputs}
     state = {name: types[name] for name in assembled.state}
     model, fuse = assembled.model, True
-    lean = _is_trained(model)
+    lean = is_part or _is_trained(model)
     if emulated and place.emulates_low:
         wrapped = Program(model)
         if has_low_values(wrapped):
@@ -254,6 +267,7 @@ def open_ready(
         fuse=fuse and not (lean and place.in_main_memory),
         fuse_transposes=right,
         lean=lean,
+        threads=threads,
         provider_options=tuple(place.options_for("step").items()),
         shared_memory=place.queues_steps(),
         cached=len(message) >= _WORTH_KEEPING,

@@ -97,14 +97,14 @@ def compare(found, expected, names=None, tolerance=1e-6):
 
 
 @pytest.mark.parametrize("optimizer", networks.OPTIMIZERS)
-@pytest.mark.parametrize("bucket_bytes", [0, 200])
-def test_two_halves_are_the_whole(optimizer, bucket_bytes):
+@pytest.mark.parametrize(("bucket_bytes", "world"), [(0, 2), (200, 4)])
+def test_shares_are_the_whole(optimizer, bucket_bytes, world):
     net = networks.perceptron(optimizer).start(static.Executor(CPU))
     feeds = list(networks.batches(net, 3))
-    parts = cut(net, 2, bucket_bytes=bucket_bytes)
+    parts = cut(net, world, bucket_bytes=bucket_bytes)
     assert len(parts) == 2
-    states = train(parts, net, feeds, 2)
-    compare(states[0], states[1], tolerance=0)
+    states = train(parts, net, feeds, world)
+    compare(states[0], states[-1], tolerance=0)
     compare(states[0], alone(net, feeds))
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from amp_transpiler.errors import DistributedError, InputError, OptionError
+from amp_transpiler.errors import DistributedError, InputError, ModelError, OptionError
 from amp_transpiler.graph.assemble import Assembled, assemble
 from amp_transpiler.graph.batch_statistics import has_batch_statistics
 from amp_transpiler.graph.cut_step import Cut, StepPart, cut_step, loss_scales
@@ -403,6 +404,8 @@ class DataParallelSteps(StepExecutor):
             recompute=self._recompute,
             by_rows=cut.statistics_factor is None,  # by rows, the statistics are no means over the batch
         )
+        if cut.statistics_factor is not None and has_batch_statistics(program.model):
+            _check_statistics(program, ready)
         parts = cut_step(ready, cut)
         if not parts:
             return None
@@ -422,7 +425,14 @@ class DataParallelSteps(StepExecutor):
         return _Plan(early, frozenset(parts[-1].takes), late, checks, shares, stacks)
 
     def _open(self, assembled: Assembled) -> CompiledStep:
-        return open_ready(assembled, self.place, emulated=self._emulate, tiling_accum=self._tiling_accum)
+        return open_ready(
+            assembled,
+            self.place,
+            emulated=self._emulate,
+            tiling_accum=self._tiling_accum,
+            is_part=True,
+            threads=_threads() if self.place.in_main_memory else None,
+        )
 
     def _own_share(self, last: Assembled, shares: Sequence[Share]) -> Assembled | None:
         others = {share.name: share for share in shares if share.owner != self.world.rank}
@@ -464,6 +474,18 @@ def fingerprint(program: Program, options: DataParallelOptions) -> str:
     model = to_proto(assemble(program, []).model)
     text = f"{__version__} {onnxruntime.__version__} {options}".encode()
     return hashlib.sha256(text + model.SerializeToString(deterministic=True)).hexdigest()[:16]
+
+
+def _check_statistics(program: Program, ready: Assembled) -> None:
+    """Raise ModelError if a step that was made ready has no statistics to exchange any more."""
+    if not has_batch_statistics(ready.model):
+        raise ModelError(f"{program!r}: its batch statistics cannot be exchanged: leave sync_batch_norm out")
+
+
+def _threads() -> int:
+    """Return this process's share of the processor, so that the ranks of a host do not wait for each other."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def _refuse_checks(not_finite: NotFinite) -> None:

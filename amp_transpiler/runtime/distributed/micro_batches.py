@@ -52,10 +52,14 @@ def joined(program: Program, name: str, values: Sequence[onnxruntime.OrtValue]) 
     dtype = ir.DataType(values[0].element_type())
     tensors = [as_tensor(value) for value in values]
     if tensors[0].ndim and _is_open(program, name):
-        return as_value(torch.cat(tensors), dtype)
-    if not dtype.is_floating_point():
+        result = torch.cat(tensors)
+    elif dtype.is_floating_point():
+        result = torch.stack(tensors).to(torch.float64).mean(0).to(tensors[0].dtype)
+    else:
         return values[-1]
-    return as_value(torch.stack(tensors).to(torch.float64).mean(0).to(tensors[0].dtype), dtype)
+    if result.is_cuda:
+        torch.cuda.synchronize()  # whoever reads it does not wait for PyTorch's stream
+    return as_value(result, dtype)
 
 
 def _is_open(program: Program, name: str) -> bool:
