@@ -18,8 +18,8 @@ def gather(g: Expr, x: Expr, indices: Expr, *, axis: int = 0) -> Expr:
     """`g` added at the rows that were read. ScatterND writes rows, so the gathered axis goes to the front meanwhile."""
     rank, index_rank = x.rank, indices.rank
     axis = axis_of(axis, rank)
-    if (single := _single(g, x, indices, axis)) is not None:
-        return single
+    if (padded := _padded(g, x, indices, axis)) is not None:
+        return padded
     perm = [axis, *(i for i in range(rank) if i != axis)]
     g_perm = [*range(axis, axis + index_rank), *range(axis), *range(axis + index_rank, rank + index_rank - 1)]
     where = indices.cast(_INT64).unsqueeze(index_rank)
@@ -27,15 +27,23 @@ def gather(g: Expr, x: Expr, indices: Expr, *, axis: int = 0) -> Expr:
     return rows.transpose([int(i) for i in np.argsort(perm)])
 
 
-def _single(g: Expr, x: Expr, indices: Expr, axis: int) -> Expr | None:
-    """The gradient by padding, if one constant position of an axis of known size is read."""
-    position, size = indices.known, x.size(axis)
-    if position is None or position.size != 1 or size is None:
+def _padded(g: Expr, x: Expr, indices: Expr, axis: int) -> Expr | None:
+    """The gradient by padding, if the positions are constant: one after the other, or the same one again and again."""
+    positions, size = indices.known, x.size(axis)
+    if positions is None or positions.size == 0 or size is None:
         return None
-    at = int(position.reshape(-1)[0]) % size
-    g = g.unsqueeze(axis) if indices.rank == 0 else g.squeeze(*range(axis + 1, axis + indices.rank))
+    flat = positions.reshape(-1) % size
+    first, count = int(flat[0]), len(flat)
+    index_axes = range(axis, axis + indices.rank)
+    if (flat == first).all():
+        g = g.squeeze(*index_axes) if count == 1 else g.sum(index_axes, keepdims=False).cast(g.dtype)
+        g, count = g.unsqueeze(axis), 1
+    elif indices.rank == 1 and np.array_equal(flat, np.arange(first, first + count)):
+        pass
+    else:
+        return None
     before, after = [0] * x.rank, [0] * x.rank
-    before[axis], after[axis] = at, size - 1 - at
+    before[axis], after[axis] = first, size - count - first
     return surround(g, before, after)
 
 

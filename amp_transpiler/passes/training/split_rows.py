@@ -107,15 +107,13 @@ class _Island:
         for node in following:
             if any(value in island._values or value in island._sums for value in _reads(node)):
                 island._take(node)
+        island._leave_small_ends()
         island._find_outputs()
         return island
 
     def _take(self, node: ir.Node) -> None:
-        """Add a node if it computes by rows, or sums them, and has to do with large values."""
+        """Add a node if it computes by rows, or sums them."""
         if len(node.outputs) != 1 or not is_standard(node) or any(value in self._sums for value in node.inputs):
-            return
-        own = [value for value in node.inputs if value in self._values]
-        if all(map(self._is_small, (*own, *node.outputs))):
             return
         if self._sums_rows(node):
             self._sums.add(node.outputs[0])
@@ -151,6 +149,18 @@ class _Island:
         if node.op_type not in _ELEMENTWISE or (node.op_type == "Cast" and node.inputs[0] not in self._values):
             return False
         return all(_sizes(value) is not None for value in node.inputs)
+
+    def _leave_small_ends(self) -> None:
+        """Drop the nodes that compute small values of small ones, and that nothing else in the island needs."""
+        inside = set(self.nodes)
+        for node in reversed(self.nodes[1:]):
+            own = [value for value in node.inputs if value in self._values]
+            needed = any(use.node in inside for use in node.outputs[0].uses())
+            if not needed and all(map(self._is_small, (*own, *node.outputs))):
+                inside.remove(node)
+                self._values.discard(node.outputs[0])
+                self._sums.discard(node.outputs[0])
+        self.nodes = [node for node in self.nodes if node in inside]
 
     def _find_outputs(self) -> None:
         inside = set(self.nodes)
