@@ -55,8 +55,19 @@ def test_gather(axis, index, symbolic, element):
     assert_low_is_well_typed(text)
 
 
-@pytest.mark.parametrize(("axis", "index"), [(1, "int64 i = {-1}"), (1, "int64[1] i = {2}"), (2, "int64[1,1] i = {0}")])
-def test_gather_at_one_place_pads(axis, index):
+PADDED = [
+    (1, "int64 i = {-1}"),
+    (1, "int64[1] i = {2}"),
+    (2, "int64[1,1] i = {0}"),
+    (1, "int64[3] i = {1, 2, -1}"),
+    (1, "int64[4] i = {0, 1, 2, 3}"),
+    (1, "int64[2,3] i = {2, 2, 2, 2, 2, 2}"),
+    (2, "int32[3] i = {1, -1, 1}"),
+]
+
+
+@pytest.mark.parametrize(("axis", "index"), PADDED)
+def test_gather_of_constant_neighbours_or_of_one_place_pads(axis, index):
     text = graph("float[N,4,2] x", f"y = Gather<axis={axis}>(x, i)", constants=index)
     check_by_differences(text, {"x": some(3, 4, 2)})
     made, _ = gradient_model(onnx.parser.parse_model(text))
