@@ -48,6 +48,7 @@ from amp_transpiler.passes.training import (
     SumByProducts,
     WeightGradients,
     Worth,
+    WriteInPlace,
 )
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.finite import add_finite_check
@@ -324,7 +325,7 @@ def split_large(model: ir.Model) -> None:
     infer_shapes(model)
     if has_low_values(Program(model)):
         PassManager([SumByProducts(), CastTogether(), SplitRows()])(model)
-    PassManager([FuseProducts()])(model)
+    PassManager([FuseProducts(), WriteInPlace()])(model)
 
 
 def _scalar_input(model: ir.Model, name: str) -> ir.Value:

@@ -5,7 +5,7 @@ import pytest
 
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.manager import run_pass
-from amp_transpiler.passes.training import CastTogether, FuseProducts, FuseSkipNorms, SumByProducts
+from amp_transpiler.passes.training import CastTogether, FuseProducts, FuseSkipNorms, SumByProducts, WriteInPlace
 from tests.passes.training_step import outline, step
 from tests.support import array
 
@@ -177,6 +177,34 @@ def test_transposes_and_factors_go_into_products(case, run):
 def test_a_sum_goes_into_the_normalization_behind_it(case, run):
     text, left = case
     changed(FuseSkipNorms(), text, run, left, 1e-5)
+
+
+WRITES = {
+    "a row's label": ("x", "i", "", "Exp Concat Squeeze ScatterND Neg"),
+    "of 32 bits": ("x", "k", "", "Exp Cast Concat Squeeze ScatterND Neg"),
+    "data that others read too": ("x", "i", "z = Tanh (e)", None),
+    "two a row": ("x", "two", "", None),
+    "added": ("add", "i", "", None),
+}
+
+
+@pytest.mark.parametrize(("kind", "indices", "more", "left"), WRITES.values(), ids=WRITES)
+def test_one_element_a_row_is_written_in_place(kind, indices, more, left, run):
+    attributes = 'axis = 1, reduction = "add"' if kind == "add" else "axis = 1"
+    columns = 2 if indices == "two" else 1
+    outputs = "float[3,5] y, float[3,5] z" if more else "float[3,5] y"
+    model = step(
+        f"""(float[3,5] x, float[3,{columns}] u) => ({outputs})
+        <int64[3,1] i = {{0, 4, -2}}, int32[3,1] k = {{1, 0, 3}}, int64[3,2] two = {{0, 1, 2, 3, 4, 0}}>
+        {{ e = Exp (x) s = ScatterElements <{attributes}> (e, {indices}, u) y = Neg (s) {more} }}""",
+        "y",
+    )
+    feeds = {x.name: array(*x.shape) for x in model.graph.inputs}
+    old = run(model, feeds)
+    assert run_pass(WriteInPlace(), model).modified == (left is not None)
+    assert left is None or outline(model).replace("| ", "").replace("INT64", "Cast") == left
+    for one, other in zip(old, run(model, feeds), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_small_parameters_of_one_shape_are_cast_together(run):

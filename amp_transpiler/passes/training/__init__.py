@@ -19,6 +19,7 @@ from amp_transpiler.passes.training.scale_loss import Scaled, ScaleLoss
 from amp_transpiler.passes.training.split_rows import SplitRows
 from amp_transpiler.passes.training.sum_by_products import SumByProducts
 from amp_transpiler.passes.training.weight_gradients import Formulation, WeightGradients
+from amp_transpiler.passes.training.write_in_place import WriteInPlace
 
 __all__ = [
     "CPU_WORTH",
@@ -47,5 +48,6 @@ __all__ = [
     "SumByProducts",
     "WeightGradients",
     "Worth",
+    "WriteInPlace",
     "group_members",
 ]

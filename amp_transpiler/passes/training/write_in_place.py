@@ -1,0 +1,60 @@
+"""One element of each row written where the row is."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
+from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.manager import Pass, PassResult
+
+__all__ = ["WriteInPlace"]
+
+
+class WriteInPlace(Pass[PassResult]):
+    """Writes ScatterElements of one element a row as ScatterND; counts them.
+
+    ONNX Runtime's ScatterElements copies all of its data first, which are scores of all classes in the gradient of a
+    loss. Its ScatterND writes into data that nothing else reads.
+
+    1. The data are a matrix that a node computes and that this node alone reads; one element of each row is replaced.
+    2. The indices get the numbers of the rows.
+
+    Shapes must be inferred. Only the main graph is edited.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        found = [node for node in model.graph if _writes_one_a_row(node)]
+        names = NameAllocator(model)
+        for node in found:
+            _rewrite(model, node, names)
+        return PassResult(model, modified=bool(found), count=len(found))
+
+
+def _writes_one_a_row(node: ir.Node) -> bool:
+    if node.op_type != "ScatterElements" or not is_standard(node) or node.outputs[0].is_graph_output():
+        return False
+    data, indices = node.inputs[0], node.inputs[1]
+    axis, reduction = node.attributes.get("axis"), node.attributes.get("reduction")
+    if data is None or indices is None or axis is None or not (is_static(data) and is_static(indices)):
+        return False
+    sizes = shape_of(data)
+    replaces = reduction is None or reduction.as_string() == "none"
+    own = data.producer() is not None and len(data.uses()) == 1 and not data.is_graph_output()
+    one_a_row = len(sizes) == 2 and axis.as_int() in (1, -1) and shape_of(indices) == (sizes[0], 1)
+    return replaces and own and one_a_row
+
+
+def _rewrite(model: ir.Model, node: ir.Node, names: NameAllocator) -> None:
+    data, indices, updates = node.inputs
+    assert data is not None
+    assert indices is not None
+    assert updates is not None
+    builder = GraphBuilder(model, before=node, names=names, metadata=node.metadata_props, prefix=f"{node.name}/")
+    rows = builder.constant(np.arange(shape_of(data)[0], dtype=np.int64)[:, None])
+    where = builder.concat([rows, builder.cast(indices, ir.DataType.INT64)], 1)
+    result = builder.op("ScatterND", [data, where, builder.squeeze(updates, [1])])
+    node.outputs[0].replace_all_uses_with(result)
+    model.graph.remove(node, safe=True)
