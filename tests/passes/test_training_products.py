@@ -224,6 +224,28 @@ def test_small_parameters_of_one_shape_are_cast_together(run):
         np.testing.assert_array_equal(one, other)
 
 
+JOINED = {
+    "each cast is read once": ("", "Concat FLOAT | Neg"),
+    "one is read elsewhere": ("z = Tanh (c)", None),
+}
+
+
+@pytest.mark.parametrize(("more", "left"), JOINED.values(), ids=JOINED)
+def test_values_that_are_cast_to_be_joined_are_joined_first(more, left, run):
+    outputs = "float[5,4] y, float[2,4] z" if more else "float[5,4] y"
+    model = step(
+        f"""(float16[2,4] a, float16[3,4] b) => ({outputs}) {{ c = Cast <{F32}> (a)
+        d = Cast <{F32}> (b) j = Concat <axis = 0> (c, d) y = Neg (j) {more} }}""",
+        "y",
+    )
+    feeds = {x.name: array(*x.shape).astype(np.float16) for x in model.graph.inputs}
+    old = run(model, feeds)
+    assert run_pass(CastTogether(), model).modified == (left is not None)
+    assert left is None or outline(model) == left
+    for one, other in zip(old, run(model, feeds), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_three_parameters_are_cast_each_by_itself(run):
     model = step(
         f"(float[4] a, float[4] b, float[4] c) => (float16[4] y) {{ d = Cast <{F16}> (a) "

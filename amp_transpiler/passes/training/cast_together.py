@@ -1,4 +1,4 @@
-"""Casts of many small parameters done by one cast."""
+"""Casts of many values done by one cast."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
@@ -21,26 +22,70 @@ _MOST = 32  # tensors that one kernel of ONNX Runtime joins or splits without a 
 
 
 class CastTogether(Pass[PassResult]):
-    """Casts small float32 inputs of equal shape to 16 bits together; counts the casts that this removes.
+    """Casts values of a training step together; counts the casts that this removes.
 
-    Scales and biases that stay float32 are cast in every step: one kernel each, for a few hundred numbers. They are
-    joined, cast and split again instead, at most 32 at a time. Only the main graph of a training step is edited.
+    1. Scales and biases that stay float32 are cast to 16 bits in every step: one kernel each, for a few hundred
+       numbers. Those of equal shape are joined, cast and split again instead, at most 32 at a time.
+    2. Gradients that are each cast to float32 to be joined, for a group of updates, are joined first.
+
+    All values stay the same, to the bit. The values of the model must be typed. Only the main graph is edited.
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        groups: dict[tuple[object, ...], list[ir.Node]] = {}
-        for node in model.graph:
-            if _is_small_cast(node):
-                value = node.outputs[0]
-                groups.setdefault((value.dtype, shape_of(value)), []).append(node)
-        names, count = NameAllocator(model), 0
-        for casts in groups.values():
-            for start in range(0, len(casts), _MOST):
-                some = casts[start : start + _MOST]
-                if len(some) >= _LEAST:
-                    _join(model, some, names)
-                    count += len(some) - 1
+        names = NameAllocator(model)
+        count = _cast_small_ones(model, names)
+        for node in list(model.graph):
+            if node.op_type == "Concat" and is_standard(node):
+                count += _join_first(model, node, names)
+        if count:
+            RemoveUnusedNodesPass()(model)
         return PassResult(model, modified=bool(count), count=count)
+
+
+def _cast_small_ones(model: ir.Model, names: NameAllocator) -> int:
+    groups: dict[tuple[object, ...], list[ir.Node]] = {}
+    for node in model.graph:
+        if _is_small_cast(node):
+            value = node.outputs[0]
+            groups.setdefault((value.dtype, shape_of(value)), []).append(node)
+    count = 0
+    for casts in groups.values():
+        for start in range(0, len(casts), _MOST):
+            some = casts[start : start + _MOST]
+            if len(some) >= _LEAST:
+                _join(model, some, names)
+                count += len(some) - 1
+    return count
+
+
+def _join_first(model: ir.Model, node: ir.Node, names: NameAllocator) -> int:
+    """Cast a Concat instead of its inputs, if each is a float32 cast that nothing else reads; return casts removed."""
+    found = [_widened(value) for value in node.inputs]
+    sources = [source for source in found if source is not None]
+    result = node.outputs[0]
+    if len(sources) < 2 or len(sources) < len(found) or len({source.dtype for source in sources}) > 1:
+        return 0
+    if result.is_graph_output():
+        return 0
+    builder = GraphBuilder(model, before=node, names=names, metadata=node.metadata_props, prefix=f"{node.name}/")
+    axis = {"axis": node.attributes["axis"].as_int()}
+    result.replace_all_uses_with(builder.cast(builder.op("Concat", sources, axis), result.dtype))
+    model.graph.remove(node, safe=True)
+    return len(sources) - 1
+
+
+def _widened(value: ir.Value | None) -> ir.Value | None:
+    """Return the 16-bit value that is cast to float32 for one reader alone; None for other values."""
+    while value is not None and len(value.uses()) == 1 and not value.is_graph_output():
+        node = value.producer()
+        if node is None or not is_standard(node) or node.op_type not in ("Cast", "Identity"):
+            return None
+        source = node.inputs[0]
+        if node.op_type == "Cast":
+            low = source is not None and source.dtype in LOW_DTYPES and value.dtype == ir.DataType.FLOAT
+            return source if low else None
+        value = source
+    return None
 
 
 def _is_small_cast(node: ir.Node) -> bool:
