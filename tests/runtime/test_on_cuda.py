@@ -52,7 +52,7 @@ def test_a_hundred_shapes_take_less_than_twice_the_memory_of_the_largest(told):
 
 def test_closing_gives_all_memory_back(told):
     assert told["held"] > 0
-    assert told["closed"] == told["before"]
+    assert told["closed"] <= told["before"]
 
 
 def test_a_step_waits_for_no_other_until_something_is_read(told):
