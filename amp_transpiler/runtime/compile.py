@@ -50,6 +50,7 @@ from amp_transpiler.passes.training import (
     Worth,
     WriteInPlace,
 )
+from amp_transpiler.runtime.alive import Memory
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.finite import add_finite_check
 from amp_transpiler.runtime.gemm_options import TilingAccum, gemm_option
@@ -109,6 +110,7 @@ class CompiledStep:
         not_finite: the output that says whether an update, a loss or a fetched value is not finite; empty without one.
         stacks: persistable values that are rows of a matrix, whose name is in `state` and `updates` in place of theirs.
         graph: what runs the session as CUDA graphs; None if it is run as it is.
+        results: the bytes that results take at most in the memory that sessions share; 0 if it takes none there.
     """
 
     session: onnxruntime.InferenceSession
@@ -120,6 +122,7 @@ class CompiledStep:
     not_finite: str = ""
     stacks: tuple[Stack, ...] = ()
     graph: StepGraph | None = None
+    results: int = 0
 
 
 @collection_paused()
@@ -278,7 +281,15 @@ def open_ready(
         session = captured or place.open_session(message, settings)
     graph = StepGraph(captured, place, assembled.updates) if captured else None
     return CompiledStep(
-        session, feeds, state, assembled.updates, assembled.fetches, IndexChecks(), stacks=assembled.stacks, graph=graph
+        session,
+        feeds,
+        state,
+        assembled.updates,
+        assembled.fetches,
+        IndexChecks(),
+        stacks=assembled.stacks,
+        graph=graph,
+        results=_most_alive(model) if settings.shared_memory and graph is None and lean else 0,
     )
 
 
@@ -316,6 +327,16 @@ def group_updates(assembled: Assembled, worth: Worth) -> Assembled:
 
 def _is_trained(model: ir.Model) -> bool:
     return any(role_of(node) == "backward" for node in model.graph)
+
+
+def _most_alive(model: ir.Model) -> int:
+    """Return the most bytes that results take at a time, inputs not counted; 0 if a shape is not known."""
+    infer_shapes(model)
+    try:
+        before, *during = Memory(model.graph).alive()
+    except InputError:
+        return 0
+    return max(during, default=before) - before
 
 
 def split_large(model: ir.Model) -> None:

@@ -33,6 +33,8 @@ __all__ = ["NotFinite", "StepExecutor"]
 
 logger = logging.getLogger(__name__)
 
+_STEADY = 2  # sessions of an executor whose feeds have one shape: of the startup program and of the step
+
 NotFinite = Literal["allow", "skip", "stop"]
 """The fate of a step whose values are not finite: it counts, it changes nothing, or it is an error."""
 
@@ -170,8 +172,8 @@ class StepExecutor:
             self._steps[key] = found
             if len(self._steps) > self._max_sessions:
                 self._forget(next(iter(self._steps)))
-            if len(self._steps) > 1:
-                self.place.release_unused_memory()  # its sizes may fit none of the new session's
+            # Where shapes vary, values that stay would keep the pieces of older shapes from being given back.
+            self.place.make_room(found.results if len(self._steps) <= _STEADY else 0)
         return found
 
     def _compile(

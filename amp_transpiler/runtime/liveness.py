@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import onnx_ir as ir
-
-from amp_transpiler.errors import InputError
 from amp_transpiler.graph.assemble import assemble
-from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shape_inference import infer_shapes
-from amp_transpiler.graph.walk import bodies
-from amp_transpiler.passes.training import VIEWS
+from amp_transpiler.runtime.alive import Memory, bytes_of, reads
 from amp_transpiler.runtime.compile import compute_again, lower, split_large
 
 __all__ = ["kept_bytes", "live_bytes"]
@@ -37,7 +31,7 @@ def live_bytes(program: Program, fetch: Sequence[str] | None = None, *, recomput
         InputError: a fetched name does not exist, or a result has no known shape.
     """
     run = _Run(program, fetch, recompute=recompute)
-    return max(run.alive())
+    return max(run.memory.alive())
 
 
 def kept_bytes(program: Program, fetch: Sequence[str] | None = None, *, recompute: bool = False) -> int:
@@ -55,9 +49,10 @@ def kept_bytes(program: Program, fetch: Sequence[str] | None = None, *, recomput
         InputError: a fetched name does not exist, or a result has no known shape.
     """
     run = _Run(program, fetch, recompute=recompute)
-    computed = {value for node in run.nodes if role_of(node) == "forward" for value in node.outputs}
-    read = {run.memory(value) for node in run.nodes if role_of(node) == "backward" for value in _reads(node)}
-    return sum(map(_bytes_of, computed & read))
+    computed = {value for node in run.memory.nodes if role_of(node) == "forward" for value in node.outputs}
+    backward = [node for node in run.memory.nodes if role_of(node) == "backward"]
+    read = {run.memory.of(value) for node in backward for value in reads(node)}
+    return sum(map(bytes_of, computed & read))
 
 
 class _Run:
@@ -73,44 +68,4 @@ class _Run:
         infer_shapes(model)
         if recompute:
             compute_again(model)
-        self.graph = model.graph
-        self.nodes = list(model.graph)
-        self._sources: dict[ir.Value, ir.Value] = {}
-        for node in self.nodes:
-            if node.op_type in VIEWS and node.inputs[0] is not None:
-                self._sources[node.outputs[0]] = self.memory(node.inputs[0])
-
-    def memory(self, value: ir.Value) -> ir.Value:
-        """Return the value whose memory holds `value`: `value` itself, or the one it is a view of."""
-        return self._sources.get(value, value)
-
-    def alive(self) -> Iterator[int]:
-        """Yield the bytes alive before the first node and during each node."""
-        ends: dict[ir.Value, int] = {}
-        for index, node in enumerate(self.nodes):
-            ends |= {self.memory(value): index for value in _reads(node)}
-        ends |= {self.memory(value): len(self.nodes) for value in self.graph.outputs}
-        alive = sum(map(_bytes_of, self.graph.inputs))
-        yield alive
-        dying: dict[int, int] = {}
-        for index, node in enumerate(self.nodes):
-            for value in node.outputs:
-                if value in ends and value not in self._sources:
-                    alive += _bytes_of(value)
-                    dying[ends[value]] = dying.get(ends[value], 0) + _bytes_of(value)
-            yield alive
-            alive -= dying.pop(index, 0)
-
-
-def _reads(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values that a node and its bodies read."""
-    yield from (value for value in node.inputs if value is not None)
-    for _, body in bodies(node):
-        for inner in body:
-            yield from _reads(inner)
-
-
-def _bytes_of(value: ir.Value) -> int:
-    if value.dtype is None or not is_static(value):
-        raise InputError(f"'{value.name}' has no known size, {value.type} {value.shape}: give every input a full shape")
-    return math.prod(shape_of(value)) * value.dtype.bitwidth // 8
+        self.memory = Memory(model.graph)

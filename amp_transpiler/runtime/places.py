@@ -134,6 +134,9 @@ class Place(abc.ABC):
         """Return what copies feeds here while the last step runs; None if a session has to copy them itself."""
         return None
 
+    def make_room(self, size: int) -> None:  # noqa: B027  # a place whose sessions share nothing has nothing to do
+        """Have memory ready for a step whose results take `size` bytes at most, and give other unused memory back."""
+
     def release_unused_memory(self) -> None:  # noqa: B027  # a place whose sessions share nothing has nothing to do
         """Give memory back that closed sessions of steps took."""
 
@@ -259,6 +262,13 @@ class CUDAPlace(Place):
     def uploads(self) -> Uploads | None:
         """Return what copies feeds here while the last step runs, if steps are queued."""
         return Uploads(self.device_id) if self.queues_steps() else None
+
+    def make_room(self, size: int) -> None:
+        """Give unused memory back, whose pieces have other sizes, and take one piece for a step."""
+        if self.queues_steps():
+            shared_memory.release_unused(self.device_id)
+            if size:
+                shared_memory.reserve(self.device_id, size)
 
     def release_unused_memory(self) -> None:
         """Give the shared memory that no value lies in back to the device."""

@@ -17,14 +17,16 @@ import onnxruntime
 
 from amp_transpiler.runtime import cuda, ort
 
-__all__ = ["release_unused", "sharing"]
+__all__ = ["release_unused", "reserve", "sharing"]
 
 _logger = logging.getLogger(__name__)
 
 # Nothing of it runs on the device, so that it takes no memory there while the unused is given back.
 _NOTHING = '<ir_version: 8, opset_import: ["": 13]> nothing (float[1] x) => (int64[1] y) { y = Shape(x) }'
 
-_SAME_AS_REQUESTED = 1  # ONNX Runtime's number of kSameAsRequested
+# kSameAsRequested, by ONNX Runtime's number. A piece that is larger than a request by more than a megabyte is divided:
+# by default up to 128 MB of it would be wasted.
+_ARENA = {"arena_extend_strategy": 1, "max_dead_bytes_per_chunk": 1 << 20}
 _REFUSALS: tuple[type[Exception], ...] = (*ort.ORT_ERRORS, RuntimeError)
 _lock = threading.Lock()
 
@@ -42,7 +44,7 @@ def _registered(device_id: int) -> bool:
         return False
     kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
     place = onnxruntime.OrtMemoryInfo("Cuda", kind, device_id, onnxruntime.OrtMemType.DEFAULT)
-    arena = onnxruntime.OrtArenaCfg({"arena_extend_strategy": _SAME_AS_REQUESTED})
+    arena = onnxruntime.OrtArenaCfg(_ARENA)
     try:
         onnxruntime.create_and_register_allocator_v2(ort.CUDA_PROVIDER, place, {"device_id": str(device_id)}, arena)
     except _REFUSALS as error:
@@ -60,6 +62,18 @@ def release_unused(device_id: int) -> None:
     binding.bind_output("y", "cpu")
     binding.bind_ortvalue_input("x", _one())
     session.run_with_iobinding(binding, options)
+
+
+def reserve(device_id: int, size: int) -> None:
+    """Take memory for a step in one piece, which is then free. Memory must be shared there.
+
+    Taken as the step asks for it, it lies in as many pieces as there were requests, and a larger request fits in none
+    of those that smaller ones left: up to twice as much is taken.
+    """
+    try:
+        _nothing(device_id).create_ortvalue_from_shape_and_type([size], np.uint8, "cuda", device_id)
+    except _REFUSALS as error:  # the device is full: the step takes what there is
+        _logger.info("%d MB in one piece cannot be had on CUDA:%d: %s", size >> 20, device_id, ort.error_text(error))
 
 
 @functools.cache

@@ -1,0 +1,75 @@
+"""The bytes that are alive at each node of a graph, computed from shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.builder import is_static, shape_of
+from amp_transpiler.graph.walk import bodies
+from amp_transpiler.passes.training import VIEWS
+
+__all__ = ["Memory", "bytes_of", "reads"]
+
+
+class Memory:
+    """The memory of each value of a graph, whose nodes run in their order.
+
+    Args:
+        graph: a graph whose shapes are known.
+
+    Attributes:
+        graph: the graph.
+        nodes: its nodes.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self.nodes = list(graph)
+        self._sources: dict[ir.Value, ir.Value] = {}
+        for node in self.nodes:
+            if node.op_type in VIEWS and node.inputs[0] is not None:
+                self._sources[node.outputs[0]] = self.of(node.inputs[0])
+
+    def of(self, value: ir.Value) -> ir.Value:
+        """Return the value whose memory holds `value`: `value` itself, or the one it is a view of."""
+        return self._sources.get(value, value)
+
+    def alive(self) -> Iterator[int]:
+        """Yield the bytes alive before the first node and during each node."""
+        ends: dict[ir.Value, int] = {}
+        for index, node in enumerate(self.nodes):
+            ends |= {self.of(value): index for value in reads(node)}
+        ends |= {self.of(value): len(self.nodes) for value in self.graph.outputs}
+        alive = sum(map(bytes_of, self.graph.inputs))
+        yield alive
+        dying: dict[int, int] = {}
+        for index, node in enumerate(self.nodes):
+            for value in node.outputs:
+                if value in ends and value not in self._sources:
+                    alive += bytes_of(value)
+                    dying[ends[value]] = dying.get(ends[value], 0) + bytes_of(value)
+            yield alive
+            alive -= dying.pop(index, 0)
+
+
+def reads(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that a node and its bodies read."""
+    yield from (value for value in node.inputs if value is not None)
+    for _, body in bodies(node):
+        for inner in body:
+            yield from reads(inner)
+
+
+def bytes_of(value: ir.Value) -> int:
+    """Return the bytes of a value.
+
+    Raises:
+        InputError: its shape is not known.
+    """
+    if value.dtype is None or not is_static(value):
+        raise InputError(f"'{value.name}' has no known size, {value.type} {value.shape}: give every input a full shape")
+    return math.prod(shape_of(value)) * value.dtype.bitwidth // 8
