@@ -25,7 +25,7 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.guard_vectors import GuardVectors
-from amp_transpiler.passes.manager import PassManager, run_pass
+from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.training import (
     CPU_WORTH,
@@ -319,7 +319,7 @@ def worth_on(place: Place) -> Worth:
 
 def group_updates(assembled: Assembled, worth: Worth) -> Assembled:
     """Compute the updates of equal parameters of an assembled step together; their states become rows of matrices."""
-    grouped = run_pass(GroupUpdates(assembled.updates, assembled.fetches.values(), worth), assembled.model)
+    grouped = GroupUpdates(assembled.updates, assembled.fetches.values(), worth)(assembled.model)
     rows = {name for stack in grouped.stacks for name in stack.members}
     state = (*(name for name in assembled.state if name not in rows), *(stack.name for stack in grouped.stacks))
     return dataclasses.replace(assembled, state=state, updates=grouped.updates, stacks=grouped.stacks)

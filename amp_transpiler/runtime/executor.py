@@ -263,24 +263,14 @@ class StepExecutor:
         """Return values of the scope as one matrix, on the device."""
         if not scope.has_stack(stack):
             for name in stack.members:
-                self._converted(scope, name, stack.dtype)
+                _in_type(scope, name, stack.dtype)
         value = self.place.hold(scope.pack(stack))
         scope.hold_stack(stack, value)
         return value
 
     def _converted(self, scope: Scope, name: str, dtype: ir.DataType) -> onnxruntime.OrtValue:
         """Return a value of the scope in the program's element type, on the device."""
-        value = scope.held(name)
-        held = ir.DataType(value.element_type())
-        if held != dtype:
-            if held not in AMP_DTYPES or dtype not in AMP_DTYPES:
-                raise InputError(
-                    f"'{name}' is {held} in the scope, but the program wants {dtype}: load the right checkpoint"
-                )
-            logger.info("'%s' is %s in the scope and is converted to %s, as the program has it", name, held, dtype)
-            scope[name] = scope[name].astype(dtype.numpy())
-            value = scope.held(name)
-        value = self.place.hold(value)
+        value = self.place.hold(_in_type(scope, name, dtype))
         scope.hold(name, value)
         return value
 
@@ -288,6 +278,19 @@ class StepExecutor:
         self, step: CompiledStep, feeds: Mapping[str, np.ndarray], state: Mapping[str, onnxruntime.OrtValue]
     ) -> dict[str, onnxruntime.OrtValue]:
         return step.graph.run(feeds, state) if step.graph else self._runs.run(step.session, feeds, state)
+
+
+def _in_type(scope: Scope, name: str, dtype: ir.DataType) -> onnxruntime.OrtValue:
+    """Return a value of the scope, converted to the program's element type there."""
+    value = scope.held(name)
+    held = ir.DataType(value.element_type())
+    if held == dtype:
+        return value
+    if held not in AMP_DTYPES or dtype not in AMP_DTYPES:
+        raise InputError(f"'{name}' is {held} in the scope, but the program wants {dtype}: load the right checkpoint")
+    logger.info("'%s' is %s in the scope and is converted to %s, as the program has it", name, held, dtype)
+    scope[name] = scope[name].astype(dtype.numpy())
+    return scope.held(name)
 
 
 def _shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -91,14 +91,6 @@ class Scope(MutableMapping[str, np.ndarray]):
                 self._take_apart(name)
                 self._values[name] = _Row(stack, row)
         self._stacks[stack] = matrix
-
-    def by_storage(self, names: Iterable[str]) -> list[str]:
-        """Return names so that the rows of a stack follow each other: in this order, reading a device is fast."""
-        order: dict[Stack | str, list[str]] = {}
-        for name in names:
-            value = self._values.get(name)
-            order.setdefault(value.stack if isinstance(value, _Row) else name, []).append(name)
-        return [name for found in order.values() for name in found]
 
     def _read(self, value: _Row) -> np.ndarray:
         return row_of(value.stack, self._stacks[value.stack], value.row)

@@ -9,8 +9,9 @@ import numpy as np
 import onnxruntime
 
 from amp_transpiler.graph.stack import Stack
-from amp_transpiler.runtime.places import to_host
-from amp_transpiler.runtime.values import to_ort
+from amp_transpiler.runtime import cuda_runtime
+from amp_transpiler.runtime.places import CPUPlace
+from amp_transpiler.runtime.values import device_of, to_ort
 
 __all__ = ["Stack", "pack", "row_of"]
 
@@ -24,11 +25,15 @@ def pack(stack: Stack, rows: Iterable[np.ndarray]) -> onnxruntime.OrtValue:
 
 
 def row_of(stack: Stack, matrix: onnxruntime.OrtValue, row: int) -> np.ndarray:
-    """Return a copy of one value of a stack."""
-    if matrix.device_name() != "cpu":
-        found: np.ndarray = to_host(matrix)[row].reshape(stack.shape)
-        return found
-    dtype = stack.dtype.numpy()
-    size = stack.size * dtype.itemsize
-    data = bytearray(ctypes.string_at(matrix.data_ptr() + row * size, size)) if size else bytearray()
-    return np.frombuffer(data, dtype).reshape(stack.shape)
+    """Return a copy of one value of a stack, and copy nothing else from a device."""
+    array = np.empty(stack.shape, stack.dtype.numpy())
+    device, device_id = device_of(matrix)
+    source = matrix.data_ptr() + row * array.nbytes
+    if not array.size:
+        return array
+    if device == CPUPlace.device:
+        ctypes.memmove(array.ctypes.data, source, array.nbytes)
+    else:
+        cuda_runtime.wait_for_steps(device_id)
+        cuda_runtime.copy_to_host(array.ctypes.data, source, array.nbytes)
+    return array

@@ -60,4 +60,5 @@ class AdamW(AdamRule):
         decays = self.apply_decay_param_fun
         if not self.weight_decay or (decays is not None and not decays(update.parameter.name)):
             return update.weight
-        return update.weight * (1.0 - update.rate * self.weight_decay)
+        rate = update.rate
+        return update.weight * update.step.shared((rate.value, "decay"), lambda: 1.0 - rate * self.weight_decay)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import overload
 
 import onnx_ir as ir
@@ -34,7 +34,7 @@ class UpdateStep:
         self.program = program
         self.startup = startup
         self._skip = None if skip is None else self.builder.reshape(skip, []) if skip.shape != ir.Shape([]) else skip
-        self._scalars: dict[tuple[Number | ir.Value, float], Expr] = {}
+        self._shared: dict[Hashable, Expr] = {}
 
     @property
     def builder(self) -> GraphBuilder:
@@ -52,6 +52,12 @@ class UpdateStep:
         """Append an operator; numbers among its inputs get the element type of `like`."""
         return self.builder.op(op_type, self._values(inputs, like))
 
+    def shared(self, key: Hashable, make: Callable[[], Expr]) -> Expr:
+        """Return what `make` appends, once for all parameters with this key."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
+
     @overload
     def unless_skipped(self, value: Expr, otherwise: float) -> Expr: ...
 
@@ -62,12 +68,9 @@ class UpdateStep:
         """Return `value`, or in a step that is skipped `otherwise`: a scalar, or a tensor if `value` is one."""
         if self._skip is None:
             return value
-        key = (value.value if isinstance(value, Expr) else value), otherwise
-        if key not in self._scalars:
-            builder = self.builder
-            normal = value.value if isinstance(value, Expr) else builder.constant(value, ir.DataType.FLOAT)
-            self._scalars[key] = Expr(builder.where(self._skip, otherwise, normal), builder)
-        return self._scalars[key]
+        skip, builder = self._skip, self.builder
+        normal = value.value if isinstance(value, Expr) else builder.constant(value, ir.DataType.FLOAT)
+        return self.shared((normal, otherwise), lambda: Expr(builder.where(skip, otherwise, normal), builder))
 
     def replace(self, old: ir.Value, op_type: str, inputs: Sequence[Number], *, kept: bool = False) -> ir.Value:
         """Append an operator whose result replaces the persistable value `old` after the run.

@@ -11,9 +11,12 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.infer_outputs import infer_outputs
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.stack import Stack
+from amp_transpiler.graph.walk import is_used
+from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.training.group_plan import Group, Worth, plan_groups
@@ -100,6 +103,18 @@ def group_members(model: ir.Model) -> dict[str, tuple[str, ...]]:
     }
 
 
+def _before_cast(value: ir.Value) -> ir.Value | None:
+    """Return what a float32 gradient was cast from, if it was low."""
+    node = value.producer()
+    while node is not None and node.op_type == "Identity" and is_standard(node):
+        source = node.inputs[0]
+        node = None if source is None else source.producer()
+    if node is None or node.op_type != "Cast" or not is_standard(node) or value.dtype != ir.DataType.FLOAT:
+        return None
+    source = node.inputs[0]
+    return source if source is not None and source.dtype in LOW_DTYPES and source.shape == value.shape else None
+
+
 _Unit = tuple[int, int]  # a group and a place in its chains
 
 
@@ -184,6 +199,18 @@ class _Writing:
         states = {leaf for group in self._groups for chain in group.chains for leaf in _states(chain)}
         for value in [value for value in self._graph.inputs if value in states]:
             self._graph.inputs.remove(value)
+        for values in self._joined:
+            for value in values:
+                self._drop_unread(value)
+
+    def _drop_unread(self, value: ir.Value) -> None:
+        """Remove the casts of gradients that were cast together after all."""
+        node = value.producer()
+        while node is not None and node.op_type in ("Cast", "Identity") and not is_used(node.outputs[0]):
+            source = node.inputs[0]
+            assert source is not None  # they have one input
+            self._graph.remove(node, safe=True)
+            node = source.producer()
 
     def _write_unit(self, number: int, place: int) -> None:
         group = self._groups[number]
@@ -237,11 +264,15 @@ class _Writing:
     def _join(self, group: Group, values: tuple[ir.Value, ...]) -> ir.Value:
         """Return the matrix of tensors that are joined in each run."""
         if values not in self._joined:
-            parts = self._builder.op("Concat", list(values), {"axis": 0})
+            low = [_before_cast(value) for value in values]
+            sources = [value for value in low if value is not None]
+            together = len(sources) == len(values) and len({value.dtype for value in sources}) == 1
+            parts = self._builder.op("Concat", sources if together else list(values), {"axis": 0})
             node = parts.producer()
             if node is not None and not values[0].is_graph_input():
                 node.metadata_props[_MEMBERS_KEY] = str(len(values))
-            self._joined[values] = self._builder.reshape(parts, [len(values), group.size])
+            matrix = self._builder.reshape(parts, [len(values), group.size])
+            self._joined[values] = self._builder.cast(matrix, values[0].dtype)
         return self._joined[values]
 
     def _column(self, values: tuple[ir.Value, ...]) -> ir.Value:
