@@ -76,10 +76,10 @@ def join(place: Place | None = None, timeout: float = 60.0) -> World:
 
 
 def leave(world: World) -> None:
-    """Leave the other ranks."""
+    """Leave the other ranks; after one was lost, the end of the process does it, since PyTorch might wait for that."""
     world.close()
     distributed = torch_with_distributed().distributed
-    if distributed.is_initialized():
+    if distributed.is_initialized() and not world.is_broken:
         distributed.destroy_process_group()
 
 

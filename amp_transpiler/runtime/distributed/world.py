@@ -19,7 +19,7 @@ __all__ = ["Member", "World"]
 
 logger = logging.getLogger(__name__)
 
-_BEATS = 4  # a rank that was silent for so many intervals is lost
+_BEATS = 4  # an exchange that failed is put down to ranks that were silent for so many intervals
 _POLL = 0.02  # seconds between two looks for a message
 
 
@@ -63,11 +63,13 @@ class World:
     Attributes:
         members: the processes by rank.
         step: the number of steps that this rank has taken; told to the others when one is missing.
+        is_broken: whether a rank was lost, so that nothing more can be exchanged.
     """
 
     def __init__(self, rank: int, size: int, place: Place, store: Any, timeout: float, backend: str) -> None:
         self.rank, self.size, self.place, self.timeout, self.backend = rank, size, place, timeout, backend
         self.step = 0
+        self.is_broken = False
         self._store = store
         self._messages = 0
         self._beats: dict[int, tuple[str, float]] = {}  # rank -> its last heartbeat, and when it was first seen
@@ -124,8 +126,8 @@ class World:
                 now = time.monotonic()
                 if now - looked > self._interval:
                     looked = now
-                    if missing := self._missing():
-                        raise DistributedError(self._told(missing))
+                    if missing := self._missing(self.timeout):  # a rank that compiles may be silent for a while
+                        raise self._broken(missing)
                 if not patient and now - began > self.timeout:
                     raise self.lost(None)
                 time.sleep(_POLL)
@@ -149,66 +151,61 @@ class World:
             error: the error of the exchange; None if it took too long.
         """
         ends = time.monotonic() + (_BEATS + 1) * self._interval
-        steps: Mapping[int, str] = {}
         while True:
-            missing = self._missing()
+            missing = self._missing(_BEATS * self._interval)
             if missing or time.monotonic() > ends:
                 break
             time.sleep(self._interval / 4)
         if not missing:
-            steps = self._steps()
-            late = {rank: f"is at step {step}" for rank, step in steps.items() if step != str(self.step)}
-            missing = {rank: f"{why}, this one at {self.step}" for rank, why in late.items()}
-        return DistributedError(self._told(missing, error))
+            others = {rank: step for rank, step in self._steps().items() if step != str(self.step)}
+            missing = {rank: f"is at step {step}, this one at {self.step}" for rank, step in others.items()}
+        return self._broken(missing, error)
 
-    def _told(self, missing: Mapping[int, str], error: BaseException | None = None) -> str:
+    def _broken(self, missing: Mapping[int, str], error: BaseException | None = None) -> DistributedError:
+        self.is_broken = True
         named = "; ".join(f"{self.members.get(rank, f'rank {rank}')} {why}" for rank, why in missing.items())
         cause = "" if error is None else f" ({' '.join(str(error).split())[:160]})"
         if not named:
             named = f"no answer within {self.timeout:g} s, though all ranks are alive: one may take fewer steps{cause}"
-        return (
+        return DistributedError(
             f"rank {self.rank} cannot go on: {named}. Nothing of this step was kept. Look at the log of that rank, "
             "then start all ranks again with torchrun, from the last checkpoint"
         )
 
-    def _missing(self) -> dict[int, str]:
-        """Return the ranks that are lost, and how."""
+    def _missing(self, patience: float) -> dict[int, str]:
+        """Return the ranks that are lost, and how; those that were silent for `patience` seconds count."""
         others = [member for rank, member in self.members.items() if rank != self.rank]
         try:
-            failed = {m.rank: self._text(f"failed/{m.rank}") for m in others}
+            failed = {m.rank: _text(self._store, f"failed/{m.rank}") for m in others}
         except RuntimeError:
             gone = {m.rank: "has ended" for m in others if m.is_gone()}
             return gone or {0: "or the torchrun agent that holds the meeting point does not answer"}
         found = {rank: f"has failed: {why}" for rank, why in failed.items() if why}
         found |= {m.rank: "has ended" for m in others if m.rank not in found and m.is_gone()}
-        return found | {rank: why for rank, why in self._silent().items() if rank not in found}
-
-    def _silent(self) -> dict[int, str]:
-        now, found = time.monotonic(), {}
-        for rank in self.members:
-            beat = self._text(f"alive/{rank}")
-            seen, since = self._beats.setdefault(rank, (beat, now))
-            if beat != seen:
-                self._beats[rank] = beat, now
-            elif rank != self.rank and now - since > _BEATS * self._interval:
-                found[rank] = f"was not heard of for {now - since:.0f} s"
-        return found
+        now = time.monotonic()
+        silent = {rank: now - since for rank, (_, since) in dict(self._beats).items() if now - since > patience}
+        return {rank: f"was not heard of for {seconds:.0f} s" for rank, seconds in silent.items()} | found
 
     def _steps(self) -> dict[int, str]:
         try:
-            texts = {rank: self._text(f"alive/{rank}") for rank in self.members if rank != self.rank}
+            texts = {rank: _text(self._store, f"alive/{rank}") for rank in self.members if rank != self.rank}
         except RuntimeError:
             return {}
         return {rank: text.rpartition(" ")[2] for rank, text in texts.items() if text}
 
-    def _text(self, key: str) -> str:
-        return str(self._store.get(key), "utf-8") if self._store.check([key]) else ""
-
     def _beat(self, store: Any) -> None:
+        """Tell the others at regular times that this rank is alive, and look when each of them has told so last."""
         count = 0
         while not self._ended.wait(self._interval):
             count += 1
             try:
                 store.set(f"alive/{self.rank}", f"{count} {self.step}")
+                beats = {rank: _text(store, f"alive/{rank}") for rank in range(self.size) if rank != self.rank}
             except RuntimeError:  # the meeting point is gone: the next exchange says so
                 return
+            now = time.monotonic()
+            self._beats |= {r: (text, now) for r, text in beats.items() if self._beats.get(r, ("?", 0.0))[0] != text}
+
+
+def _text(store: Any, key: str) -> str:
+    return str(store.get(key), "utf-8") if store.check([key]) else ""
