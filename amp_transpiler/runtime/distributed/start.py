@@ -62,7 +62,9 @@ def join(place: Place | None = None, timeout: float = 60.0) -> World:
     limit = dt.timedelta(seconds=timeout)
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
-        store, _, _ = next(iter(torch.distributed.rendezvous("env://", rank, size, timeout=limit)))
+        meeting, _, _ = next(iter(torch.distributed.rendezvous("env://", rank, size, timeout=limit)))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # what an attempt before has left is not read
+        store = torch.distributed.PrefixStore(f"amp_transpiler/{attempt}", meeting)
         group_store = torch.distributed.PrefixStore("group", store.clone())
         torch.distributed.init_process_group(backend, store=group_store, rank=rank, world_size=size, timeout=limit)
         world = World(rank, size, place, store, timeout, backend)
