@@ -104,6 +104,8 @@ def _left_out(model: bytes | str | os.PathLike[str], settings: ort.SessionSettin
     """Return why an optimized graph is not kept, or an empty string."""
     if not settings.optimize:
         return "it is not optimized"
+    if settings.lean:
+        return "ONNX Runtime writes nodes in an order of its own, in which a training step takes more memory"
     if not isinstance(model, bytes) and not pathlib.Path(model).is_file():
         return "there is no such file"  # which ONNX Runtime will say
     size = len(model) if isinstance(model, bytes) else pathlib.Path(model).stat().st_size

@@ -67,7 +67,8 @@ class SessionSettings:
         fuse_transposes: whether it may fuse a Transpose and a MatMul; wrong where `graph.vector_products` finds any.
         lean: whether the memory of a result is free again when it was read for the last time. Otherwise ONNX Runtime
             plans memory ahead, which saves allocations and takes up to half as much again, twice in its arena; and it
-            computes equal nodes once, which can keep a large result for a long time.
+            computes equal nodes once, which can keep a large result for a long time. Nodes run in the order of the
+            file: ONNX Runtime's own order puts weight gradients off until all of a group are wanted.
         threads: threads inside an operator; None leaves the choice to ONNX Runtime.
         external_folder: where a serialised model's external data lies.
         record_assignment: remember the provider of each node, for `nodes_on_cpu`.
@@ -101,6 +102,7 @@ class SessionSettings:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         if self.lean:
             options.enable_mem_pattern = options.enable_mem_reuse = False
+            options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
         if self.threads is not None:
             options.intra_op_num_threads = self.threads
         if self.external_folder is not None:
