@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import sys
 import threading
 import weakref
@@ -28,6 +29,8 @@ __all__ = [
     "stream_of",
     "wait_for_steps",
 ]
+
+_logger = logging.getLogger(__name__)
 
 _TO_DEVICE, _TO_HOST, _WITHIN = 1, 2, 3  # cudaMemcpyKind
 _CAPABILITY = (75, 76)  # cudaDevAttrComputeCapabilityMajor and Minor
@@ -153,12 +156,16 @@ def stream_of(device_id: int, purpose: str) -> Stream:
 
 
 @functools.cache
-def capability(device_id: int) -> tuple[int, int]:
-    """Return the compute capability of a device, such as (9, 0)."""
+def capability(device_id: int) -> tuple[int, int] | None:
+    """Return the compute capability of a device, such as (9, 0); None if no device answers."""
     found = []
     for attribute in _CAPABILITY:
         value = ctypes.c_int(0)
-        _call("cudaDeviceGetAttribute", ctypes.byref(value), attribute, device_id)
+        try:
+            _call("cudaDeviceGetAttribute", ctypes.byref(value), attribute, device_id)
+        except EnvironmentProblem as error:
+            _logger.debug("the compute capability of CUDA:%d is unknown: %s", device_id, error)
+            return None
         found.append(value.value)
     return found[0], found[1]
 

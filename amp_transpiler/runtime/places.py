@@ -26,7 +26,7 @@ __all__ = ["PLACES", "CPUPlace", "CUDAPlace", "Place", "default_place", "place_n
 _logger = logging.getLogger(__name__)
 
 _DEFAULTS = ort.SessionSettings()
-_FIRST_WITH_TF32 = 8  # the major compute capability
+_FIRST_WITH_TF32 = (8, 0)  # the compute capability
 
 
 class Place(abc.ABC):
@@ -256,8 +256,8 @@ class CUDAPlace(Place):
 
     def has_tf32(self) -> bool:
         """Whether the device has TF32, and the environment does not forbid it."""
-        major, _ = cuda_runtime.capability(self.device_id)
-        return major >= _FIRST_WITH_TF32 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+        known = cuda_runtime.capability(self.device_id)
+        return known is not None and known >= _FIRST_WITH_TF32 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
 
     def uploads(self) -> Uploads | None:
         """Return what copies feeds here while the last step runs, if steps are queued."""

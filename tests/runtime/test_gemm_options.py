@@ -16,9 +16,10 @@ import amp_transpiler as amp
 from amp_transpiler import optimizer, static
 from amp_transpiler.errors import EnvironmentProblem, OptionError
 from amp_transpiler.paddle.nn import functional
-from amp_transpiler.runtime import cuda, gemm_options, ort, places
+from amp_transpiler.runtime import cuda, gemm_options, ort, places, session
 from amp_transpiler.runtime.executor import StepExecutor
 from amp_transpiler.runtime.gemm_options import VARIABLE
+from amp_transpiler.runtime.opening import Opening
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
 from amp_transpiler.runtime.session import Session
 from amp_transpiler.runtime.values import to_ort
@@ -166,10 +167,10 @@ def test_a_session_that_does_not_open_chooses_nothing(monkeypatch, process, valu
 
 @pytest.mark.parametrize(("dtype", "warned"), [("float16", False), ("bfloat16", True), ("float", True)])
 def test_a_program_without_float16_runs_with_a_warning(monkeypatch, opened, caplog, dtype, warned):
-    monkeypatch.setattr(
-        Session, "_open", lambda *_args: CUDA.open_session(model("float").SerializeToString(), ort.SessionSettings())
-    )
-    monkeypatch.setattr(ort, "nodes_on_cpu", lambda _session: ())
+    def open_form(*_args):
+        return Opening(CUDA.open_session(model("float").SerializeToString(), ort.SessionSettings()))
+
+    monkeypatch.setattr(session, "open_form", open_form)
     with caplog.at_level(logging.WARNING):
         Session(model(dtype), CUDA, tiling_accum="low")
     assert ("changes nothing: the program has no float16 value" in caplog.text) is warned
