@@ -292,7 +292,7 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
         cleaned = run_pass(CleanCasts(inserted_only=program.has_variables), model)
     run_pass(GuardFusions(every=policy.low is BFLOAT16 and is_within(policy.target.ort, None, "1.23")), model)
     if not program.has_variables:  # its weights are no constants, and any of its values may be fetched
-        if policy.low is not FLOAT32:
+        if policy.drop_islands != "none" and policy.low is not FLOAT32:  # other systems' nodes stay theirs
             run_pass(SpellNorms(), model)
         run_pass(GuardTransposes(), model)
         run_pass(GuardVectors(), model)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.kinds import COMPUTE
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.precision.assignment import Decision
@@ -43,6 +44,18 @@ def costly_borders(
         pending.extend(use.node for value in node.outputs for use in value.uses())
 
 
+def _is_passed_on(value: ir.Value) -> bool:
+    """Whether control flow passes the value on, into a body or out of it: its precision is settled later."""
+    if any(has_bodies(use.node) for use in value.uses()):
+        return True
+    producer = value.producer()
+    if producer is not None and has_bodies(producer):
+        return True
+    graph = value.graph
+    in_body = isinstance(graph, ir.Graph) and not graph.opset_imports  # only the main graph has any
+    return in_body and (producer is None or value.is_graph_output())
+
+
 def _maker(value: ir.Value | None) -> ir.Node | None:
     return None if value is None else value.producer()
 
@@ -69,6 +82,8 @@ class _Border:
         assert form is not None  # it is low
         values = {value for index in form.inputs if (value := node.inputs[index]) is not None and self._counts(value)}
         values.update(node.outputs[index] for index in form.outputs)
+        if any(map(_is_passed_on, values)):
+            return False
         before = sum(map(self._casts, values))
         del self.low[node]
         after = sum(map(self._casts, values))

@@ -43,6 +43,21 @@ BODIES = {
 }
 
 
+def test_what_control_flow_passes_on_is_left():
+    """Its precision is settled afterwards, by a vote."""
+    proto = parse(
+        """(float[4,4] x, bool c) => (float[4,4] y) {
+            h = MatMul (x, w)
+            r = If (c) <then_branch = t () => (float[4,4] p) { [a] p = Relu (h) },
+                        else_branch = e () => (float[4,4] q) { q = MatMul (h, w) }>
+            y = MatMul (r, w) }""",
+        w=array(4, 4),
+    )
+    report = amp.transpile(proto, level="auto", verify=False)
+    assert support.decisions(report)["a"] == "low"
+    assert report.casts == 2
+
+
 def convert(name):
     outputs, body, *_ = BODIES[name]
     return amp.transpile(
