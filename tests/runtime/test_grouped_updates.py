@@ -9,6 +9,7 @@ import pytest
 
 from amp_transpiler import nn, optimizer, static
 from amp_transpiler.errors import NotFiniteError
+from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.paddle import regularizer
 from amp_transpiler.paddle.param_attr import ParamAttr
 from amp_transpiler.paddle.utils import unique_name
@@ -153,6 +154,19 @@ def test_grouped_updates_are_those_of_each_parameter(name):
     assert_same(grouped.scope, single.scope, case.exact)
     assert len(grouped.stacks) >= case.groups
     assert not single.stacks
+
+
+def test_a_group_takes_few_operators():
+    """A launch each on a GPU: joining, check, unscaling, AdamW on rows, the parameters; one chain for all powers."""
+    training = Training(CASES["AdamW O2"])
+    made = assemble(training.main, [training.loss.name])
+    ready = compiling.ready_to_open(made, {"x": (4, 6), "label": (4, 1)}, worth=CUDA_WORTH)
+    nodes = [node for node in ready.model.graph if (node.name or "").startswith("group/") and node.op_type != "Reshape"]
+    weights = [node for node in nodes if node.outputs[0].shape is not None and 36 in node.outputs[0].shape]
+    columns = [node for node in nodes if node.outputs[0].shape is not None and list(node.outputs[0].shape) == [10, 1]]
+    assert len(weights) <= 19
+    assert len(columns) <= 9
+    assert len(nodes) <= 2 * 24 + 9 + 4, "four gathered scalars for the last layer, which is alone"
 
 
 ADAM = CASES["Adam O2"]
