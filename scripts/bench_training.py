@@ -60,15 +60,15 @@ def cases(networks: Sequence[str], levels: Sequence[str], dtypes: Sequence[str])
 
 
 # ---- ours, in children ----
-def counted(case: Case, *, tiny: bool) -> Record | None:
+def counted(case: Case, layouts: int, *, tiny: bool) -> Record | None:
     """Count a step: exactly once, then what the arena takes under several layouts; None where this cannot be told."""
     arguments = [case.network, case.level, case.dtype, *(["small"] if tiny else [])]
     record = _launched(["--exact-memory"], arguments)
     if record is None:
         return None
     if case.dtype != "bfloat16":  # its tensors are as large as those of float16
-        layouts = (_launched([], [*arguments, "layout"], LAUNCHES_RANDOM_LAYOUT="1") for _ in range(LAYOUTS))
-        record["reserved"] = min(layout["memory"]["reserved_peak"] for layout in layouts if layout is not None)
+        runs = (_launched([], [*arguments, "layout"], LAUNCHES_RANDOM_LAYOUT="1") for _ in range(layouts))
+        record["reserved"] = min(run["memory"]["reserved_peak"] for run in runs if run is not None)
     return record
 
 
@@ -117,13 +117,18 @@ def in_torch(network: str, dtype: str, *, tiny: bool) -> Record:
 
 
 def measure(options: argparse.Namespace) -> Record:
-    """Count and time everything that is asked for."""
-    steps = []
+    """Count and time everything that is asked for; a file of an earlier run is written after each step."""
+    steps: list[Record] = json.loads(options.resume.read_text()) if options.resume and options.resume.exists() else []
+    known = {(step["network"], step["level"], step["dtype"]) for step in steps}
     for case in cases(options.networks, options.levels, options.dtypes):
-        record = counted(case, tiny=options.small)
+        if dataclasses.astuple(case) in known:
+            continue
+        record = counted(case, options.layouts, tiny=options.small)
         if record is None:
             break
         steps.append({**dataclasses.asdict(case), "ours": record})
+        if options.resume:
+            options.resume.write_text(json.dumps(steps))
         print(f"counted {case.network} {case.level} {case.dtype}: {record['launches']} launches", file=sys.stderr)
     formats = ("float32", *options.dtypes)
     torch_steps = [
@@ -138,7 +143,8 @@ def measure(options: argparse.Namespace) -> Record:
         compiled = CPU_COMPILED[:1] if options.small else CPU_COMPILED
         times += [_timed("step", name, layers, number) for name, layers in steps_of]
         times += [_timed("compile", "transformer_cpu", layers) for layers in compiled]
-    return {"steps": steps, "torch": torch_steps, "cpu": times, "leftover": leftover.rows(steps, torch_steps)}
+    left = leftover.rows(steps, torch_steps)
+    return {"steps": steps, "torch": torch_steps, "cpu": times, "leftover": left, "layouts": options.layouts}
 
 
 def _timed(what: str, name: str, layers: int, *number: str) -> Record:
@@ -154,6 +160,8 @@ def main() -> int:
     parser.add_argument("--dtypes", nargs="+", choices=("float16", "bfloat16"), default=("float16", "bfloat16"))
     parser.add_argument("--small", action="store_true", help="sizes that take seconds")
     parser.add_argument("--cpu", action=argparse.BooleanOptionalAction, default=True, help="also time steps on the CPU")
+    parser.add_argument("--layouts", type=int, default=LAYOUTS, help="layouts of addresses to try (%(default)s)")
+    parser.add_argument("--resume", type=pathlib.Path, metavar="FILE", help="keep counted steps here, and take them up")
     parser.add_argument("--json", type=pathlib.Path, metavar="OUT", help="also write everything that was found")
     parser.add_argument("--read", type=pathlib.Path, metavar="IN", help="measure nothing: show what --json wrote")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks/training.md")

@@ -14,6 +14,7 @@ __all__ = ["page", "tables"]
 
 Record = dict[str, Any]
 MB, GB = 2**20, 1e9
+LAYOUTS = {1: "one layout of addresses", 3: "three layouts of addresses"}
 
 HEAD = """# The training step
 
@@ -33,7 +34,7 @@ contents.
 A launch is a kernel or a library's call; of PyTorch's an operator that is no view. Bytes are what the kernels of the
 optimized graph read and write, each tensor once, in GB; those of casts stand behind them. Memory in MB: "in use" is the
 most that tensors take at the same time, exactly; "reserved" what ONNX Runtime's arena takes from the device for it, the
-least of three layouts of addresses.
+least of {layouts}.
 
 """
 PREDICTED = """
@@ -65,7 +66,8 @@ def page(found: Record) -> str:
     versions = {"ort": _version("onnxruntime-gpu", "onnxruntime"), "torch": _version("torch")}
     resnet, bert = NETWORKS["resnet18"], NETWORKS["transformer"]
     sizes = {"pixels": resnet.size, "pictures": resnet.batch, "batch": bert.batch, "tokens": bert.size}
-    head = HEAD.format(date=dt.datetime.now(tz=dt.UTC).date(), **versions, **sizes)
+    layouts = LAYOUTS.get(found["layouts"], f"{found['layouts']} layouts of addresses")
+    head = HEAD.format(date=dt.datetime.now(tz=dt.UTC).date(), **versions, **sizes, layouts=layouts)
     return head + _joined(found, PREDICTED, LEFT, ON_CPU)
 
 

@@ -94,7 +94,8 @@ def found() -> dict:
         {"network": "raf", "level": "O2", "dtype": "float16", "ours": step_record(9, {"Gemm": 4, "Mul": 2, "Cast": 3})},
     ]
     times = [{"what": "step", "network": "transformer_cpu", "layers": 2, "ours": 0.02, "torch": 0.01, "ratio": 2.0}]
-    return {"steps": steps, "torch": torch_steps, "cpu": times, "leftover": leftover.rows(steps, torch_steps)}
+    left = leftover.rows(steps, torch_steps)
+    return {"steps": steps, "torch": torch_steps, "cpu": times, "leftover": left, "layouts": 3}
 
 
 def test_what_is_left_beyond_torch_s_count_is_named_by_work():
@@ -109,6 +110,13 @@ def test_tables_have_a_row_for_each_step_and_rows_have_names_of_their_own():
     assert "| transformer, layers: 2: step | 20.0 | 10.0 | 2.00 |" in tables
     names = [line.split("|")[1] for line in tables.splitlines() if line.startswith("| ")]
     assert len(names) == len(set(names))
+
+
+def test_the_page_says_what_was_measured_and_how():
+    page = training_page.page(found())
+    assert "the\nleast of three layouts of addresses" in page
+    assert page.count("\n## ") == 4
+    assert training_page.tables(found()).splitlines()[0] in page
 
 
 @pytest.mark.slow
