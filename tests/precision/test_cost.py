@@ -134,6 +134,15 @@ ROWS = [
         16,
         0,
     ),
+    ("a sum of one", "(float[4] x) => (float[4] z) { z = Sum (x) }", 0, 16, 16, 0),
+    (
+        "scatter of elements",
+        "(float[9] x, int64[4] i, float[4] u) => (float[9] z) { y = Neg (x) z = ScatterElements (y, i, u) }",
+        1,
+        36 + 32 + 16,
+        36,
+        0,
+    ),
     ("filled", "() => (float[4] z) <int64[1] s = {4}> { z = ConstantOfShape (s) }", 1, 0, 16, 0),
 ]
 

@@ -41,6 +41,7 @@ READS_WHAT_IT_WRITES = frozenset({"Gather", "GatherElements", "GatherND", "Slice
 ONLY_SHAPES = frozenset({"ConstantOfShape", "EyeLike", "RandomNormalLike", "RandomUniformLike", "Range"})
 # They write a few places of a copy of their first input, or of itself where nothing else reads it.
 SCATTERS = frozenset({"ScatterElements", "ScatterND"})
+VARIADIC = ("Sum", "Max", "Min", "Mean")
 # They run on the CPU, and so does what computes with nothing but their results.
 HOST = frozenset({"Shape", "Size"})
 
@@ -134,6 +135,8 @@ def _axes(node: ir.Node, rank: int) -> set[int]:
 
 def _variadic(node: ir.Node, sizes: Sizes) -> int:
     """Eight operands of one shape at once, then the sum with seven more; two at a time where shapes differ."""
+    if len(node.inputs) == 1:
+        return 0  # a copy
     if len({sizes.shape(value) for value in node.inputs}) == 1:
         return 1 + math.ceil(max(0, len(node.inputs) - 8) / 7)
     return max(1, len(node.inputs) - 1)
@@ -174,7 +177,7 @@ LAUNCHES: Mapping[str, Number] = MappingProxyType(
         "Gemm": _gemm,
         "ConvTranspose": lambda node, _: 1 + _has(node, 2),
         "ReduceMean": _reduce_mean,
-        **dict.fromkeys(("Sum", "Max", "Min", "Mean"), _variadic),
+        **dict.fromkeys(VARIADIC, _variadic),
         **dict.fromkeys(("Slice", "Transpose"), _moved),
         "Attention": _fused_attention,
         "MultiHeadAttention": _multi_head_attention,
@@ -205,6 +208,8 @@ SCRATCH: Mapping[str, Number] = MappingProxyType(dict.fromkeys(("Attention", "Mu
 def copied_bytes(node: ir.Node, sizes: Sizes) -> int:
     """Return the bytes that the kernel of a node has copied within the device, instead of launching or besides."""
     op, written = node.op_type, sizes.bytes(node.outputs[0])
+    if op in VARIADIC and len(node.inputs) == 1:
+        return written
     if op in SCATTERS:
         return 0 if in_place(node) else written
     if op == "Gemm" and _has(node, 2) and _shape(node, 2, sizes) == sizes.shape(node.outputs[0]):
@@ -217,10 +222,13 @@ def copied_bytes(node: ir.Node, sizes: Sizes) -> int:
 
 
 def in_place(node: ir.Node) -> bool:
-    """Return whether a node may overwrite its first input: a result in memory of its own that nothing else reads."""
+    """Return whether a scatter overwrites its first input: a result in memory of its own that nothing else reads.
+
+    ONNX Runtime's ScatterElements always copies.
+    """
     first = node.inputs[0]
     producer = None if first is None else first.producer()
-    if first is None or producer is None or producer.op_type in ALIASES:
+    if node.op_type != "ScatterND" or first is None or producer is None or producer.op_type in ALIASES:
         return False
     return len(first.uses()) == 1 and not first.is_graph_output()
 
