@@ -265,8 +265,7 @@ def open_ready(
     right = not vector_products(model, unknown=True)
     message = to_proto(model).SerializeToString()
     settings = SessionSettings(
-        # A startup program runs once: folding its constants takes longer than to compute them.
-        optimize=optimize and bool(feeds or state),
+        optimize=optimize,
         # On a CPU the fusions of a training step save no time, and to look for them takes long.
         fuse=fuse and not (lean and place.in_main_memory),
         fuse_transposes=right,
