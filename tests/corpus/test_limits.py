@@ -147,5 +147,11 @@ def test_labels_that_differ_contradict_a_good_word():
     assert not contradictions(_report("compared"), values, "float16")
 
 
+@pytest.mark.parametrize(("integers", "differing", "contradicted"), [(32, 1, 0), (32, 2, 1), (8, 1, 1), (1, 1, 1)])
+def test_one_of_many_integers_may_be_a_hairs_breadth_from_another(integers, differing, contradicted):
+    values = Values({}, differing=differing / integers, integers=integers)
+    assert len(contradictions(_report("verified"), values, "bfloat16")) == contradicted
+
+
 def test_an_output_that_the_report_leaves_out_is_a_contradiction():
     assert "z is not in the report" in contradictions(_report("compared"), Values({"z": 0.1}), "float16")[0]

@@ -40,11 +40,13 @@ class Values:
             the structure differs. Outputs without a float are left out.
         differing: share of the integers, truth values and strings that differ.
         elements: the number of floats in all outputs.
+        integers: the number of integers, truth values and strings.
     """
 
     errors: dict[str, float]
     differing: float = 0.0
     elements: int = 0
+    integers: int = 0
 
     @property
     def worst(self) -> float:
@@ -187,7 +189,7 @@ def compare(wanted: Mapping[str, Any], got: Mapping[str, Any]) -> Values:
         for w, g in pairs:
             if w.dtype.kind not in "fcV":
                 differing, others = differing + int(np.count_nonzero(w != g)), others + w.size
-    return Values(errors, differing / others if others else 0.0, elements)
+    return Values(errors, differing / others if others else 0.0, elements, others)
 
 
 def _pairs(wanted: Any, got: Any) -> list[tuple[np.ndarray, np.ndarray]] | None:

@@ -305,12 +305,12 @@ def test_multi_precision_keeps_an_fp32_master(precise):
 @cell("master grads", PADDLE)
 @pytest.mark.parametrize("given", [False, True])
 def test_master_grad_unscales_in_fp32(given):
-    """A gradient of 2**-27 is 2**-15 when it is scaled; unscaled, only float32 holds it."""
+    """A gradient of 2**-27 is 2**-15 when it is scaled; unscaled, only float32 holds it, whether asked or not."""
     sgd = optimizer.SGD(2.0**10, multi_precision=True)
     net = started(sgd, **NEW, master_grad=given, use_amp_guard=True, init_loss_scaling=2.0**12)
     before = net.scope[net.master].copy()
     net.run(GOOD, factor=2.0**-26)
-    assert (net.scope[net.master] != before).all() == given
+    assert (net.scope[net.master] != before).all()
 
 
 # ---- the loss scale ----

@@ -68,10 +68,10 @@ def test_operators_that_a_fusion_of_some_releases_cannot_bear(op, opset, dtype, 
 
 
 QUANTIZED = """<ir_version: 9, opset_import: ["": 19]>
-g (float[4] x) => (float[4] y) <float s = {0.5}, uint8 z = {3}> {
+g (float[4,4] x) => (float[4,4] y) <float s = {0.5}, uint8 z = {3}> {
     q = QuantizeLinear(x, s, z)
     d = DequantizeLinear(q, s, z)
-    y = Relu(d)
+    y = MatMul(d, d)
 }"""
 
 
