@@ -22,7 +22,7 @@ def worlds():
     store = distributed.TCPStore("127.0.0.1", 0, 2, is_master=True, timeout=limit, wait_for_workers=False)
     made = together(lambda rank: World(rank, 2, CPUPlace(), store.clone(), 0.6, "gloo"))
     yield made
-    for world in made:
+    for world in reversed(made):
         world.close()
 
 
@@ -51,12 +51,30 @@ def test_texts_are_gathered_and_handed_out(worlds):
 
 
 def test_a_rank_that_falls_silent_is_named(worlds):
-    worlds[1].close()
+    worlds[1]._ended.set()  # no more heartbeats
     with pytest.raises(
         DistributedError, match=r"rank 0 cannot go on: rank 1 \(process .*was not heard of for"
     ) as error:
         worlds[0].gather("")
     assert "start all ranks again with torchrun, from the last checkpoint" in str(error.value)
+
+
+def test_a_rank_that_has_left_is_named(worlds):
+    worlds[1].close()
+    with pytest.raises(DistributedError, match=r"rank 0 cannot go on: rank 1 \(process .* has ended"):
+        worlds[0].gather("")
+
+
+def test_what_a_rank_said_before_it_left_is_heard(worlds):
+    assert together(lambda rank: worlds[rank].gather(f"from {rank}"))[0] == ["from 0", "from 1"]
+    worlds[0].timeout = worlds[0]._interval = 30.0  # it is patient
+    leaving = threading.Thread(target=worlds[0].close)
+    worlds[0]._store.set("message/3/0", "the last word")
+    leaving.start()
+    assert worlds[1].from_first(None) == "the last word"
+    assert leaving.is_alive()  # the meeting point stays until the other rank has left
+    worlds[1].close()
+    leaving.join()
 
 
 def test_the_error_of_another_rank_is_told(worlds):

@@ -87,7 +87,16 @@ class World:
         return f"World(rank {self.rank} of {self.size}, {self.backend}, {self.place})"
 
     def close(self) -> None:
-        """Stop telling the others that this rank is alive."""
+        """Leave the others. Rank 0, whose process may hold the meeting point, waits until they have left or ended."""
+        try:
+            self._store.set(f"left/{self.rank}", "1")
+            ends = time.monotonic() + self.timeout
+            while self.rank == 0 and not self.is_broken and time.monotonic() < ends:
+                if all(rank in self._left() for rank in range(1, self.size)) or self._missing(_BEATS * self._interval):
+                    break
+                time.sleep(_POLL)
+        except RuntimeError:
+            logger.debug("rank %d leaves when the meeting point is gone", self.rank, exc_info=True)
         self._ended.set()
         self._beating.join()
 
@@ -128,6 +137,8 @@ class World:
                     looked = now
                     if missing := self._missing(self.timeout):  # a rank that compiles may be silent for a while
                         raise self._broken(missing)
+                    if rank in self._left() and not self._store.check([key]):
+                        raise self._broken({rank: "has ended"})
                 if not patient and now - began > self.timeout:
                     raise self.lost(None)
                 time.sleep(_POLL)
@@ -152,7 +163,7 @@ class World:
         """
         ends = time.monotonic() + (_BEATS + 1) * self._interval
         while True:
-            missing = self._missing(_BEATS * self._interval)
+            missing = self._missing(_BEATS * self._interval) or self._left()
             if missing or time.monotonic() > ends:
                 break
             time.sleep(self._interval / 4)
@@ -185,6 +196,13 @@ class World:
         now = time.monotonic()
         silent = {rank: now - since for rank, (_, since) in dict(self._beats).items() if now - since > patience}
         return {rank: f"was not heard of for {seconds:.0f} s" for rank, seconds in silent.items()} | found
+
+    def _left(self) -> dict[int, str]:
+        """Return the other ranks that have left, whatever they left undone."""
+        try:
+            return {r: "has ended" for r in range(self.size) if r != self.rank and _text(self._store, f"left/{r}")}
+        except RuntimeError:
+            return {}
 
     def _steps(self) -> dict[int, str]:
         try:
