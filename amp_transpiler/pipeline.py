@@ -199,7 +199,7 @@ def transpile(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Marks:
-    """What the user says of single inputs, outputs and nodes; see `transpile`."""
+    """The user's words about single inputs, outputs and nodes; see `transpile`."""
 
     keep_io_types: IoTypes
     guard: str | Collection[str]

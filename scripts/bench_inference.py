@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What inference would ask of a GPU, counted without one: fp32, ours, and ONNX Runtime's float16 converter.
+"""Count what inference would ask of a GPU, without one: fp32, ours, and ONNX Runtime's float16 converter.
 
     python scripts/bench_inference.py CORPUS                      # the table, as text: about ten minutes on two cores
     python scripts/bench_inference.py CORPUS --write              # also writes docs/benchmarks/inference_launches.md
@@ -65,7 +65,7 @@ Record = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a form may launch at most.
+    """The most that a form may launch.
 
     Attributes:
         converter: launches of what ONNX Runtime's converter makes; None where that is no valid model.

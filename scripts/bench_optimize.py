@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What ONNX Runtime's transformers optimizer saves a conversion: launches and errors with and without `--optimize`.
+"""Count what ONNX Runtime's transformers optimizer saves: launches and errors with and without `--optimize`.
 
     python scripts/bench_optimize.py CORPUS                  # the table, as text: half an hour on two cores
     python scripts/bench_optimize.py CORPUS --write          # also writes docs/benchmarks/optimized_launches.md

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a training step would ask of a GPU, counted without one, and what it takes on a CPU, both against PyTorch.
+"""Count what a training step would ask of a GPU, without one, and time it on a CPU, both against PyTorch.
 
     python scripts/bench_training.py                     # the tables, as text: about fifteen minutes on two cores
     python scripts/bench_training.py --write             # also writes docs/benchmarks/training.md

@@ -20,7 +20,7 @@ _COMPARISONS = ("LessOrEqual", "Less", "GreaterOrEqual", "Greater", "Trilu")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attention:
-    """What the family is told by.
+    """The facts that tell a family.
 
     Attributes:
         query: the value that attends.

@@ -43,7 +43,7 @@ class OperatorTime:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeTimes:
-    """What ONNX Runtime's profile tells.
+    """The contents of ONNX Runtime's profile.
 
     Attributes:
         operators: time per operator, the longest first.

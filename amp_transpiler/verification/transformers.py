@@ -88,7 +88,7 @@ class Optimized:
 
     @property
     def note(self) -> str:
-        """What was done, in one line."""
+        """One line that says what was done."""
         made = ", ".join(f"{count} {name.rpartition('::')[2]}" for name, count in self.operators.items())
         found = f"{self.family.name}-like, {self.family.heads} heads of {self.family.width // self.family.heads}"
         counts = f"{self.nodes[0]} nodes -> {self.nodes[1]}, {made or 'nothing fused'}"

@@ -1,4 +1,4 @@
-"""What a part of the benchmark finds, one record a line: a part that is stopped loses only what it had not done."""
+"""The findings of a part of the benchmark, one record a line: one that is stopped loses only what it had not done."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Unavailable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a part was asked to do.
+    """The task of a part.
 
     Attributes:
         kind: of the part.

@@ -1,4 +1,4 @@
-"""What `bench_gpu.py` prints: one table, the truths, the cost model against the measurements, and what is wrong."""
+"""The output of `bench_gpu.py`: one table, the truths, the cost model against the measurements, and what is wrong."""
 
 from __future__ import annotations
 

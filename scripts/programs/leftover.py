@@ -1,4 +1,4 @@
-"""What our step launches beyond PyTorch's: by operator, with the reason."""
+"""Launches of our step beyond PyTorch's: by operator, with the reason."""
 
 from __future__ import annotations
 

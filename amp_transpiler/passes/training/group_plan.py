@@ -18,7 +18,7 @@ MOST_MEMBERS = 32  # ONNX Runtime's CUDA kernels join and split so many tensors 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Worth:
-    """What grouping costs and saves on a device.
+    """The costs and savings of grouping on a device.
 
     Attributes:
         launch: seconds that one more operator takes, whatever its size.

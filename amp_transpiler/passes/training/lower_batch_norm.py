@@ -62,7 +62,7 @@ class LowerBatchNorm(Pass[PassResult]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Running:
-    """What one layer adds to its running statistics.
+    """The share of one layer in its running statistics.
 
     Attributes:
         node: the BatchNormalization.
@@ -157,7 +157,7 @@ def _stand_for(old: ir.Value, new: ir.Value, builder: GraphBuilder) -> None:
 
 
 def _likeness(node: ir.Node) -> Hashable:
-    """What running statistics that are updated together have in common."""
+    """The facts that running statistics share if they are updated together."""
     kinds = [(value.dtype, None if value.shape is None else str(value.shape)) for value in _inputs(node)[3:]]
     alone = any(value.uses() for value in node.outputs[1:])  # read before the last layer of the group, perhaps
     return id(node) if alone else 0, *kinds, _float(node, "momentum", 0.9), _float(node, "epsilon", 1e-5)

@@ -1,4 +1,4 @@
-"""What a program costs on a GPU, from its shapes: bytes and FLOPs of every node, launches, and predicted time."""
+"""The cost of a program on a GPU, from its shapes: bytes and FLOPs of every node, launches, and predicted time."""
 
 from amp_transpiler.precision.cost.devices import DEVICES, Device, find_device
 from amp_transpiler.precision.cost.prediction import Kernel, Prediction, node_seconds, predict, time_of

@@ -15,7 +15,7 @@ __all__ = ["Kernel", "Prediction", "node_seconds", "predict", "time_of"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kernel:
-    """What the host asks for at once.
+    """One request of the host.
 
     Attributes:
         seconds: that the device takes.

@@ -32,7 +32,7 @@ INDICES = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeCost:
-    """What one run of a node asks of a GPU.
+    """The work of one run of a node on a GPU.
 
     Attributes:
         node: the node.
