@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -15,7 +16,7 @@ from amp_transpiler.graph.infer_outputs import infer_outputs
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.ops.schema import opset_of
 
-__all__ = ["GraphBuilder", "Operand", "is_float_tensor", "is_static", "rank_of", "shape_of"]
+__all__ = ["GraphBuilder", "Operand", "elements_of", "is_float_tensor", "is_static", "rank_of", "shape_of"]
 
 Operand: TypeAlias = "ir.Value | float | int"
 
@@ -388,6 +389,11 @@ def shape_of(value: ir.Value) -> tuple[int, ...]:
 def is_static(value: ir.Value) -> bool:
     """Whether every dimension of the value is a known number."""
     return value.shape is not None and all(isinstance(size, int) for size in value.shape)
+
+
+def elements_of(value: ir.Value) -> int | None:
+    """Return how many elements a value has; None if a dimension is not known."""
+    return math.prod(shape_of(value)) if is_static(value) else None
 
 
 def rank_of(value: ir.Value) -> int:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.constness import constant_array, constant_of
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.shape_inference import sizes_from_inputs
+from amp_transpiler.graph.unread import remove_unread
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
@@ -166,14 +167,4 @@ def _fold(value: ir.Value, array: np.ndarray, names: NameAllocator) -> None:
     constant = NodeBuilder(node, names).constant(array)
     for use in list(value.uses()):
         use.node.replace_input_with(use.idx, constant)
-    _remove_unread(node)
-
-
-def _remove_unread(node: ir.Node) -> None:
-    sources = [value.producer() for value in node.inputs if value is not None]
-    if any(result.consumers() or result.is_graph_output() for result in node.outputs) or node.graph is None:
-        return
-    node.graph.remove(node, safe=True)
-    for source in sources:
-        if source is not None:
-            _remove_unread(source)
+    remove_unread(node)

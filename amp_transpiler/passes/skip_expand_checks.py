@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.graph.unread import remove_unread
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
@@ -48,7 +49,7 @@ class SkipExpandChecks(Pass[PassResult]):
             found = _checked(node)
             if found is not None and not node.outputs[0].is_graph_output() and _are_sizes(found, sizes):
                 ir.convenience.replace_all_uses_with(node.outputs[0], _unflattened(found))
-                _remove_unread(node)
+                remove_unread(node)
                 count += 1
         if count:
             logger.info("%d checks of the sizes of an expansion dropped, which can hold no -1", count)
@@ -140,13 +141,3 @@ def _is_of_sizes(value: ir.Value, known: dict[ir.Value, bool]) -> bool:
     inputs = _KEEP_SIZES[node.op_type]
     read = node.inputs if inputs is None else [node.inputs[index] for index in inputs]
     return all(_are_sizes(one, known) for one in read)
-
-
-def _remove_unread(node: ir.Node) -> None:
-    sources = [value.producer() for value in node.inputs if value is not None]
-    if any(result.uses() or result.is_graph_output() for result in node.outputs) or node.graph is None:
-        return
-    node.graph.remove(node, safe=True)
-    for source in sources:
-        if source is not None:
-            _remove_unread(source)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.builder import is_static, shape_of
+from amp_transpiler.graph.builder import elements_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.walk import bodies
@@ -47,7 +46,7 @@ class MergeEqual(Pass[PassResult]):
         if border is None:
             return PassResult(model, modified=False)
         values = (*model.graph.inputs, *(value for node in nodes for value in node.outputs))
-        most = max(_size(value) or 0 for value in values)
+        most = max(elements_of(value) or 0 for value in values)
         twins: dict[ir.Value, ir.Value] = {}  # value -> the first one that is computed equally
         merged = False
         made: dict[tuple[Hashable, bool], ir.Value] = {}  # what a node computes, on which side of the border -> result
@@ -58,7 +57,7 @@ class MergeEqual(Pass[PassResult]):
             before = made.get((key, False))
             same = made.get((key, True)) if after else before
             if same is None and after and before is not None:
-                size = _size(before)
+                size = elements_of(before)
                 same = before if size is not None and size * self._share <= most else None
             made.setdefault((key, after), value)
             twins[value] = before or same or value
@@ -67,10 +66,6 @@ class MergeEqual(Pass[PassResult]):
                 merged = True
         count = _remove_unused(nodes) if merged else 0
         return PassResult(model, modified=bool(count), count=count)
-
-
-def _size(value: ir.Value) -> int | None:
-    return math.prod(shape_of(value)) if is_static(value) else None
 
 
 def _key(node: ir.Node, twins: dict[ir.Value, ir.Value]) -> Hashable:

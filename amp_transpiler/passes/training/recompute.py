@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import onnx_ir as ir
 
-from amp_transpiler.graph.builder import is_static, shape_of
+from amp_transpiler.graph.builder import elements_of
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.roles import ROLE_KEY, role_of
 from amp_transpiler.graph.walk import reads_of
@@ -63,12 +61,12 @@ class Recompute(Pass[PassResult]):
 
     def _again(self, forward: list[ir.Node], kept: set[ir.Value]) -> dict[ir.Value, int]:
         """Return what can be computed again from what is kept: value -> operators in a row that this takes."""
-        largest = max((_size(value) or 0 for node in forward for value in node.outputs), default=0)
+        largest = max((elements_of(value) or 0 for node in forward for value in node.outputs), default=0)
         depths: dict[ir.Value, int] = {}
         made = {value for node in forward for value in node.outputs}
         for node in forward:
             value = node.outputs[0]
-            size = _size(value)
+            size = elements_of(value)
             if not _is_cheap(node) or size is None or size * self._share < largest or value.is_graph_output():
                 continue
             needed = [one for one in node.inputs if one is not None and one in made]
@@ -79,7 +77,7 @@ class Recompute(Pass[PassResult]):
         return depths
 
     def _is_small(self, value: ir.Value, largest: int) -> bool:
-        size = _size(value)
+        size = elements_of(value)
         return size is not None and size * self._share < largest
 
 
@@ -125,7 +123,3 @@ def _is_cheap(node: ir.Node) -> bool:
     if node.domain == "com.microsoft":
         return node.op_type in _CHEAP_FUSED
     return is_standard(node) and node.op_type in _CHEAP
-
-
-def _size(value: ir.Value) -> int | None:
-    return math.prod(shape_of(value)) if is_static(value) else None
