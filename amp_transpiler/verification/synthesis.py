@@ -1,7 +1,7 @@
 """Made-up inputs for a model that comes without any.
 
-`input_roles.py` guesses what each input means, `input_sizes.py` its size. Here the values are drawn, and the first
-guess that the model accepts is taken.
+`graph.input_roles` guesses what each input means, `graph.input_sizes` its size. Here the values are drawn, and the
+first guess that the model accepts is taken.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import visible
+from amp_transpiler.graph.input_roles import CannotSynthesise, ModelInput, image_layout
+from amp_transpiler.graph.input_sizes import Guess, Shape, guesses, sequence_length, shapes
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.child import TIMED_OUT, RuntimeCrash
-from amp_transpiler.verification.input_roles import CannotSynthesise, ModelInput, image_layout
-from amp_transpiler.verification.input_sizes import Guess, Shape, guesses, sequence_length, shapes
 from amp_transpiler.verification.signals import drawing, picture, sound
 
 __all__ = ["CannotSynthesise", "synthesise_inputs"]

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 
-from amp_transpiler.verification.input_roles import Dims, ModelInput, image_layout
+from amp_transpiler.graph.input_roles import Dims, ModelInput, image_layout
 
 __all__ = ["Guess", "Shape", "guesses", "sequence_length", "shapes"]
 
