@@ -65,7 +65,13 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.static.amp import decorate as decorate
     from amp_transpiler.passes.emulate import emulate as emulate
     from amp_transpiler.pipeline import transpile as transpile
-    from amp_transpiler.report import DecisionRow as DecisionRow, OutputComparison as OutputComparison, Report as Report
+    from amp_transpiler.report import (
+        CastRow as CastRow,
+        DecisionRow as DecisionRow,
+        FrontierPoint as FrontierPoint,
+        OutputComparison as OutputComparison,
+        Report as Report,
+    )
     from amp_transpiler.runtime.benchmark import (
         BenchmarkResult as BenchmarkResult,
         Profile as Profile,

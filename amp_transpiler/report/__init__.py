@@ -1,7 +1,16 @@
 """The report of a conversion: the record, and its forms as a table, an explanation, JSON and HTML."""
 
-from amp_transpiler.report.report import DecisionRow, OutputComparison, Report
+from amp_transpiler.report.report import CastRow, DecisionRow, FrontierPoint, OutputComparison, Report
 from amp_transpiler.report.steps import StateWay, StepsComparison
 from amp_transpiler.report.verdict import Verdict
 
-__all__ = ["DecisionRow", "OutputComparison", "Report", "StateWay", "StepsComparison", "Verdict"]
+__all__ = [
+    "CastRow",
+    "DecisionRow",
+    "FrontierPoint",
+    "OutputComparison",
+    "Report",
+    "StateWay",
+    "StepsComparison",
+    "Verdict",
+]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from amp_transpiler.conversion import Conversion
+from amp_transpiler.graph.dtypes import dtype_name
 from amp_transpiler.graph.external_data import external_files
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import tensor_bytes
@@ -17,7 +18,7 @@ from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.policy import Policy
-from amp_transpiler.report.report import DecisionRow, Report
+from amp_transpiler.report.report import CastRow, DecisionRow, Report
 from amp_transpiler.report.verdict import Verdict
 
 __all__ = ["describe_copy", "describe_needless", "describe_result", "describe_source"]
@@ -70,6 +71,7 @@ def describe_result(report: Report, program: Program, conversion: Conversion) ->
     report.low_nodes = sum(decision.precision == "low" for decision in decisions.values())
     report.high_nodes = sum(decision.precision == "high" for decision in decisions.values())
     report.casts, report.casts_removed = conversion.casts, conversion.casts_removed
+    report.casts_at = tuple(_casts(program.model))
     report.opset = (report.opset[0], opset_of(program.model, ""))
     report.weight_bytes = (report.weight_bytes[0], sum(tensor_bytes(program.model)))
     report.missing_kernels = dict(conversion.assignment.missing_kernels)
@@ -109,6 +111,32 @@ def _rows(model: ir.Model, assignment: Assignment) -> Iterator[DecisionRow]:
             continue  # a cast put in when the program was prepared
         path = paths.get(node.graph, "") if isinstance(node.graph, ir.Graph) else ""
         yield DecisionRow(str(node.name), operator_name(node), decision.precision, decision.reason, path)
+
+
+def _casts(model: ir.Model) -> Iterator[CastRow]:
+    for scope in scopes(model):
+        for node in scope.graph:
+            if INSERTED in node.meta and node.op_type == "Cast":
+                yield _cast_row(node, scope.path)
+
+
+def _cast_row(cast: ir.Node, path: str) -> CastRow:
+    value, copy = cast.inputs[0], cast.outputs[0]
+    assert value is not None, "a cast reads a value"
+    producer = value.producer()
+    is_near = producer is not None and producer.graph is cast.graph
+    return CastRow(
+        str(value.name),
+        _dtype(value),
+        _dtype(copy),
+        producer=str(producer.name) if producer is not None and is_near else "",
+        readers=tuple(dict.fromkeys(str(node.name) for node, _ in copy.uses())),
+        scope=path,
+    )
+
+
+def _dtype(value: ir.Value) -> str:
+    return "?" if value.dtype is None else dtype_name(value.dtype)
 
 
 def describe_copy(report: Report, source: Program, written: int | None) -> None:

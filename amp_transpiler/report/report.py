@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from amp_transpiler.graph.program import Program
     from amp_transpiler.graph.training_step import State
 
-__all__ = ["DecisionRow", "OutputComparison", "Report"]
+__all__ = ["CastRow", "DecisionRow", "FrontierPoint", "OutputComparison", "Report"]
 
 Precision = Literal["low", "high", "untouched"]
 
@@ -32,6 +32,13 @@ class DecisionRow:
             decided node by node.
         reason: one sentence; names of values are in single quotes.
         scope: the path of the enclosing bodies, empty in the main graph (`loop_1/body`).
+        error: what it adds, where it is low, to the relative error of the worst output, a fraction; None: not known.
+        largest: the largest magnitude among its inputs and results; None: not known.
+        sample: the sample that `largest` is from.
+        bytes: bytes that it moves as it was decided; None: not known.
+        milliseconds: predicted time as it was decided; None: not known.
+        milliseconds_fp32: predicted time in float32; None: not known.
+        remedy: what it would take to change its precision; empty: nothing is known to.
     """
 
     name: str
@@ -39,10 +46,59 @@ class DecisionRow:
     precision: Precision
     reason: str
     scope: str = ""
+    error: float | None = None
+    largest: float | None = None
+    sample: str = ""
+    bytes: int | None = None
+    milliseconds: float | None = None
+    milliseconds_fp32: float | None = None
+    remedy: str = ""
 
     def __repr__(self) -> str:
         scope = f", scope={self.scope!r}" if self.scope else ""
         return f"DecisionRow({self.name!r}, {self.op!r}, {self.precision!r}, {self.reason!r}{scope})"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """One assignment of many: what it costs, and what it spoils.
+
+    Attributes:
+        error: relative error of the worst output, a fraction.
+        milliseconds: predicted time; None: not known.
+        low_share: share of the nodes with a choice that are low.
+        casts: casts that it inserts.
+        measured: the error was measured by emulation; else it is predicted.
+        chosen: it is the one that was carried out.
+    """
+
+    error: float
+    milliseconds: float | None
+    low_share: float
+    casts: int
+    measured: bool = False
+    chosen: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CastRow:
+    """One cast that the conversion inserted.
+
+    Attributes:
+        value: the value that is cast.
+        source: its element type.
+        target: the element type of the copy.
+        producer: the node that makes it; empty for an input, a weight, or a value from outside of its body.
+        readers: the nodes that read the copy; empty for a graph output.
+        scope: the path of the enclosing bodies, empty in the main graph.
+    """
+
+    value: str
+    source: str
+    target: str
+    producer: str = ""
+    readers: tuple[str, ...] = ()
+    scope: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -121,6 +177,13 @@ class Report:
         low_nodes, high_nodes: how many of them run in the low format and in float32.
         casts: Cast nodes that the conversion inserted.
         casts_removed: Cast nodes of the source that it removed.
+        casts_at: where the inserted casts are, one row each.
+        device: the device that times are predicted for; empty if none are.
+        predicted_ms: predicted time of one run, in float32 and of the result; None: not known.
+        pays_from: from where on the result is faster than float32, where it is slower at the given shapes, in words
+            (`batch 8`); empty: not known, or it is faster.
+        frontier: what else could have been chosen, from float32 to all low; empty if no other was looked at.
+        headroom: how many times the seen range of a node must fit in the low format; None where no range was seen.
         opset: ONNX opset before and after.
         weight_bytes: bytes of initializers and tensor constants before and after.
         file_bytes: bytes of the files on disk before and after, external data included; None if not on disk.
@@ -155,6 +218,12 @@ class Report:
     high_nodes: int = 0
     casts: int = 0
     casts_removed: int = 0
+    casts_at: tuple[CastRow, ...] = ()
+    device: str = ""
+    predicted_ms: tuple[float | None, float | None] = (None, None)
+    pays_from: str = ""
+    frontier: tuple[FrontierPoint, ...] = ()
+    headroom: float | None = None
     opset: tuple[int, int] = (0, 0)
     weight_bytes: tuple[int, int] = (0, 0)
     file_bytes: tuple[int | None, int | None] = (None, None)
