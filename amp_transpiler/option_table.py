@@ -311,6 +311,19 @@ OPTIONS = (
         "names then see the fused model's. Not for target `tensorrt`.",
     ),
     Option(
+        name="recipe",
+        group="decide",
+        flags=("--recipe",),
+        metavar="R.toml",
+        parameter="recipe",
+        text="Replay the conversion that a recipe holds, on the same model or on its next export: its options, except "
+        "those given beside it, and its decision about each node, found by name. What no longer fits is warned of; "
+        "nodes that the recipe does not know are decided anew.",
+        python="A recipe (`Report.save_recipe`) whose conversion is replayed, on the same model or on its next export: "
+        "its options, except those given beside it, and its decision about each node, found by name. What no longer "
+        "fits is warned of; nodes that the recipe does not know are decided anew.",
+    ),
+    Option(
         name="inputs",
         group="check",
         flags=("--inputs",),
@@ -383,6 +396,13 @@ OPTIONS = (
         flags=("--json",),
         metavar="OUT.json",
         text="Write the report as JSON; `-` prints it, and nothing else, to stdout.",
+    ),
+    Option(
+        name="save_recipe",
+        group="report",
+        flags=("--save-recipe",),
+        metavar="R.toml",
+        text="Write the conversion as a recipe for `--recipe`: options, decisions by node, versions.",
     ),
     Option(
         name="quiet",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import os
 import pathlib
 from collections.abc import Collection, Iterator, Mapping
@@ -29,6 +30,7 @@ from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report, Verdict
 from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.describe import describe_copy, describe_needless, describe_result, describe_source
+from amp_transpiler.report.recipe import Recipe, as_settings, digest
 from amp_transpiler.systems.choice import (
     DEFAULT_DTYPE,
     DtypeName,
@@ -99,6 +101,7 @@ def transpile(
     master_weights: bool | None = None,
     loss_scaling: bool = False,
     optimize: bool = False,
+    recipe: str | os.PathLike[str] | Recipe | None = None,
 ) -> Report:
     """Convert an fp32 model to mixed precision, check it, and write it.
 
@@ -160,6 +163,9 @@ def transpile(
             added before, activations with their bias. The result is compared with the model as given; if the optimizer
             fails, or changes what is computed, a warning says so and the model is converted without it. Patterns of
             node names then see the fused model's. Not for target `tensorrt`.
+        recipe: A recipe (`Report.save_recipe`) whose conversion is replayed, on the same model or on its next export:
+            its options, except those given beside it, and its decision about each node, found by name. What no longer
+            fits is warned of; nodes that the recipe does not know are decided anew.
 
     Returns:
         The report, with the converted program.
@@ -176,6 +182,10 @@ def transpile(
         print(report.verdict)
         print([row.name for row in report.decisions if row.precision == "high"])
     """
+    given = dict(locals())
+    if isinstance(recipe, (str, os.PathLike)):
+        recipe = Recipe.read(recipe)
+        return transpile(**{**given, **_added_by(recipe, given), "recipe": recipe})
     request = Request(
         policy=policy,
         level=level,
@@ -190,11 +200,41 @@ def transpile(
     # A wrong option is told before the model is read.
     chosen = _with_wishes(choose_policy(request), state, master_weights=master_weights, loss_scaling=loss_scaling)
     chosen = dataclasses.replace(chosen, limits=with_limits(chosen.limits, tolerance, mismatch))
+    if recipe is not None:  # which is the outcome of a repair, if one was needed
+        chosen = dataclasses.replace(chosen, settled=recipe.settled(), repair_limit=0)
     if optimize:
         check_optimizable(chosen)
     marks = _Marks(keep_io_types, guard, disable_amp, include)
-    job = _Job(src, dst, amp_lists, inputs, marks, verify=verify, optimize=optimize)
+    job = _Job(
+        src,
+        dst,
+        amp_lists,
+        inputs,
+        marks,
+        recipe,
+        settings=as_settings(_changed(given)),
+        verify=verify,
+        optimize=optimize,
+    )
     return _run(job, request, chosen, Clock(progress))
+
+
+def _changed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `transpile` that are not its defaults. A default that is written out counts as none."""
+    parameters = inspect.signature(transpile).parameters
+    return {name: value for name, value in given.items() if not _is_default(value, parameters[name].default)}
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    if default is DEFAULT_DTYPE:  # which stands for another format with SambaNova's options
+        return value is default
+    return value is default or (isinstance(value, (str, tuple)) and value == default)
+
+
+def _added_by(recipe: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a recipe that the caller has not given otherwise."""
+    changed = _changed(given)
+    return {name: value for name, value in recipe.arguments().items() if name not in changed}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -216,29 +256,61 @@ class _Job:
     amp_lists: UserLists | None
     inputs: Any
     marks: _Marks
+    recipe: Recipe | None
+    settings: Mapping[str, Any]
     verify: bool
     optimize: bool
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Begun:
+    """A conversion whose model is loaded.
+
+    Attributes:
+        given: the model, with the outputs that were set by hand.
+        source: the same, followed by the training algorithms that it carries.
+        program: a copy to work on; the source itself where nothing is compared with it.
+        policy: how to decide, with the facts of the model.
+        report: describes the source.
+        destination: the file to write, or None.
+    """
+
+    given: Program
+    source: Program
+    program: Program
+    policy: Policy
+    report: Report
+    destination: pathlib.Path | None
+
+
+def _begin(job: _Job, request: Request, chosen: Policy) -> _Begun:
+    destination = None if job.dst is None else pathlib.Path(job.dst)
+    given = _with_its_outputs(load(job.src))
+    if destination is not None:
+        check_destination(destination, given)
+    if job.amp_lists is not None:
+        request = dataclasses.replace(request, lists=resolved_lists(job.amp_lists, given, request.low.name))
+        kept = {name: getattr(chosen, name) for name in ("limits", "wishes", "settled", "repair_limit")}
+        chosen = dataclasses.replace(choose_policy(request), **kept)
+    chosen = dataclasses.replace(chosen, limits=limits_by_output(given, chosen.limits))
+    source = _with_algorithms(given, chosen)
+    # Verification compares with the source, so it needs a program of its own to work on.
+    program = source.clone() if job.verify or not isinstance(job.src, (str, os.PathLike)) else source
+    chosen = chosen if job.optimize else _with_program(chosen, program, job.marks)
+    report = describe_source(
+        source, destination, chosen, level=request.level_name, system=request.system, asked=request.label
+    )
+    report.notes = _first_notes(request, chosen.target, verify=job.verify and not chosen.copies)
+    report.settings = job.settings
+    return _Begun(given, source, program, chosen, report, destination)
+
+
 def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
     """Convert one model."""
-    destination = None if job.dst is None else pathlib.Path(job.dst)
     with clock.phase("load"):
-        source = _with_its_outputs(load(job.src))
-        if destination is not None:
-            check_destination(destination, source)
-        if job.amp_lists is not None:
-            request = dataclasses.replace(request, lists=resolved_lists(job.amp_lists, source, request.low.name))
-            chosen = dataclasses.replace(choose_policy(request), limits=chosen.limits, wishes=chosen.wishes)
-        chosen = dataclasses.replace(chosen, limits=limits_by_output(source, chosen.limits))
-        given, source = source, _with_algorithms(source, chosen)
-        # Verification compares with the source, so it needs a program of its own to work on.
-        program = source.clone() if job.verify or not isinstance(job.src, (str, os.PathLike)) else source
-        chosen = chosen if job.optimize else _with_program(chosen, program, job.marks)
-        report = describe_source(
-            source, destination, chosen, level=request.level_name, system=request.system, asked=request.label
-        )
-        report.notes = _first_notes(request, chosen.target, verify=job.verify and not chosen.copies)
+        begun = _begin(job, request, chosen)
+    given, source, program = begun.given, begun.source, begun.program
+    chosen, report, destination = begun.policy, begun.report, begun.destination
     if chosen.copies:
         return _copied(source, chosen, report, destination, clock)
     if job.verify or job.optimize:
@@ -264,7 +336,7 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""
         report.verdict = f"{Verdict.NOT_CHECKED}: verification was switched off"
-    _describe(report, program, conversion)
+    _describe(report, program, conversion, job.recipe)
     if failure:
         raise CheckFailed(failure, report)
     _write(program, destination, _basis_of_file(given, program, basis), report, clock)
@@ -337,8 +409,11 @@ def _offer(attentions: int) -> str:
     return f"--optimize would write {what}"
 
 
-def _describe(report: Report, program: Program, conversion: Conversion) -> None:
+def _describe(report: Report, program: Program, conversion: Conversion, recipe: Recipe | None) -> None:
     describe_result(report, program, conversion)
+    if recipe is not None:
+        misfits = recipe.misfits(report.decisions, digest(report.source))
+        report.warnings = (*report.warnings, *(f"recipe: {misfit}" for misfit in misfits))
     if not report.low_nodes:
         report.warnings = tuple(warning for warning in report.warnings if warning != UNSCALED)
 

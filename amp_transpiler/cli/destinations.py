@@ -144,15 +144,18 @@ def check_places(options: Options, jobs: Sequence[Job], *, makes_folder: bool) -
         for job in jobs:
             if (found := in_use.file_at(job.output)) is not None:
                 raise OutputError(f"{job.output}: the result of {job.model} would replace {found}; use -o")
+    if options.save_recipe is not None and len(jobs) > 1:
+        raise OutputError("--save-recipe: a recipe is of one model; convert the models one by one")
     taken: dict[str, str] = {}
-    for option, text in (("--report", options.report), ("--json", options.json)):
+    written = (("--report", options.report), ("--json", options.json), ("--save-recipe", options.save_recipe))
+    for option, text in written:
         if text is None or text == STREAM:
             continue
         path = _report_place(option, text, new_folder=jobs[0].output.parent if makes_folder else None)
         place = os.path.realpath(path)
         owner = taken.get(place) or str(in_use.file_at(path) or in_use.result_at(path) or "")
         if owner:
-            raise OutputError(f"{option} {text}: is also {owner}; give the report a file of its own")
+            raise OutputError(f"{option} {text}: is also {owner}; give each a file of its own")
         taken[place] = text
 
 

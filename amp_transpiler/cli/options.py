@@ -36,6 +36,8 @@ _NO_EFFECT_ON_COPIES = (
     "master_weights",
     "loss_scaling",
     "optimize",
+    "recipe",
+    "save_recipe",
     "inputs",
     "tolerance",
     "mismatch",
@@ -76,6 +78,7 @@ class Options:
     master_weights: bool
     loss_scaling: bool
     optimize: bool
+    recipe: str | None
     inputs: str | None
     tolerance: float | str | None
     mismatch: float | None
@@ -84,6 +87,7 @@ class Options:
     explain: bool
     report: str | None
     json: str | None
+    save_recipe: str | None
     dry_run: bool
     jobs: int
     quiet: bool
@@ -112,6 +116,7 @@ class Options:
             "master_weights": self.master_weights or None,
             "loss_scaling": self.loss_scaling,
             "optimize": self.optimize,
+            "recipe": self.recipe,
             "inputs": self.inputs,
             "tolerance": self.tolerance,
             "mismatch": self.mismatch,

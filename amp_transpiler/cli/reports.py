@@ -24,6 +24,10 @@ def write_reports(outcomes: Sequence[Outcome], options: Options, *, are_many: bo
 
         reports = [(outcome.report, outcome.error) for outcome in reported if outcome.report is not None]
         _write(page(reports), options.report)
+    if options.save_recipe is not None:
+        for outcome in reported:
+            if outcome.report is not None and outcome.error is None:
+                outcome.report.save_recipe(options.save_recipe)
     if options.json is None or not (reported or are_many):
         return
     from amp_transpiler.report.as_json import dump

@@ -227,6 +227,11 @@ class _Assigner:
             return rounded or self._unsupported(node, found)
         if node in self._folded:
             return Decision("high", "computed from constants alone: folded when the model is loaded", neutral=True)
+        if reason := self._kept_by_user(node):
+            return Decision("high", reason)
+        if settled := self._policy.settled.get(str(node.name)):
+            is_low = settled.precision == "low"
+            return Decision(settled.precision, settled.reason, found.form if is_low else None, forced=is_low)
         if reason := self._must_stay_float32(node, found.form):
             return Decision("high", reason)
         return self._rules.decide(node, found.form, self._state)
@@ -257,8 +262,8 @@ class _Assigner:
             self.missing_kernels[name] = self.missing_kernels.get(name, 0) + 1
         return Decision("high", found.reason)
 
-    def _must_stay_float32(self, node: ir.Node, form: LowForm) -> str:
-        """Say why the node must stay float32 whatever list it is on; empty if it need not."""
+    def _kept_by_user(self, node: ir.Node) -> str:
+        """Say why the user's words, or a repair, keep the node in float32; empty if they do not."""
         policy = self._policy
         if reason := policy.forced_high.get(str(node.name)):
             return reason
@@ -270,6 +275,10 @@ class _Assigner:
             names = {str(value.name) for value in (*node.inputs, *node.outputs) if value is not None}
             if black := sorted(names & listed):
                 return f"reads or writes black variable '{black[0]}'"
+        return ""
+
+    def _must_stay_float32(self, node: ir.Node, form: LowForm) -> str:
+        """Say why the numerics keep the node in float32 whatever list it is on; empty if they do not."""
         if node.op_type not in CAPPED:
             for index in sorted(form.inputs):
                 if (node, index) not in self.masks.uses and (fault := self._ranges.of(node.inputs[index])):

@@ -15,7 +15,20 @@ from amp_transpiler.precision.rules import Rules
 from amp_transpiler.precision.training.wishes import TrainingWishes
 from amp_transpiler.targets import Target
 
-__all__ = ["Policy"]
+__all__ = ["Policy", "Settled"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settled:
+    """A decision that was made before.
+
+    Attributes:
+        precision: of the node. One that has no low form stays float32 whatever was decided.
+        reason: one sentence.
+    """
+
+    precision: Literal["low", "high"]
+    reason: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +54,7 @@ class Policy:
         opset: the version of ONNX's own domain to convert to; None: the source's, or a higher one with more low nodes.
         low_io: names of graph inputs and outputs that become low themselves.
         forced_high: node name -> reason, for nodes that a repair made float32.
+        settled: node name -> its precision, for nodes that were decided before: by a recipe, or by a search.
         parameters: names of the graph inputs of a training program that hold parameters.
         training: the program is a training program, so BatchNormalization and Dropout are lowered to plain operators
             before it runs.
@@ -66,6 +80,7 @@ class Policy:
     opset: int | None = None
     low_io: frozenset[str] = frozenset()
     forced_high: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    settled: Mapping[str, Settled] = dataclasses.field(default_factory=dict)
     parameters: frozenset[str] = frozenset()
     training: bool = False
     constants: ConstantStorage = "offline"

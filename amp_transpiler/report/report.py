@@ -6,7 +6,8 @@ import dataclasses
 import importlib
 import math
 import os
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from amp_transpiler.errors import InputError, visible
 from amp_transpiler.report.steps import StepsComparison
@@ -198,6 +199,7 @@ class Report:
         notes: for the user: faults of the source, outputs that could not be compared, repairs.
         fused: operators that ONNX Runtime's optimizer put in -> how many; empty without `optimize`.
         repaired: nodes made float32 because the first result was not accurate enough.
+        settings: the options that differ from their defaults, as a recipe holds them.
         seconds: wall-clock time of the whole conversion.
         phases: phase -> seconds.
     """
@@ -237,6 +239,7 @@ class Report:
     notes: tuple[str, ...] = ()
     fused: dict[str, int] = dataclasses.field(default_factory=dict)
     repaired: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -269,6 +272,17 @@ class Report:
         if self.program is None:
             raise InputError("report.draw: nothing was converted; draw the source with amp.load(path).draw(...)")
         self.program.draw(path)
+
+    def save_recipe(self, path: str | os.PathLike[str]) -> None:
+        """Write the conversion as a recipe, which `transpile(recipe=path)` replays on the next export of the model.
+
+        Args:
+            path: the file to write, TOML.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        importlib.import_module("amp_transpiler.report.recipe").save_recipe(self, path)
 
     def _repr_html_(self) -> str:
         # By name, because that module imports this one.

@@ -1,0 +1,253 @@
+"""A recipe: a conversion in a file, to be replayed on the model or on the next export of it.
+
+It holds the options that differ from their defaults, the precision of every node that has one, the digest of the model
+and the versions of the packages that decided. In TOML:
+
+    format = 1
+
+    [made_from]
+    model = "resnet.onnx"
+    sha256 = "5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef"
+
+    [options]
+    tolerance = "1%"
+
+    [nodes]
+    "/conv1/Conv" = { op = "Conv", precision = "low", reason = "level auto: lower precision wherever possible" }
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
+from typing import Any, Literal, cast
+
+import tomli_w
+
+from amp_transpiler.errors import InputError, OptionError, visible
+from amp_transpiler.graph.durable import write_file
+from amp_transpiler.precision.policy import Settled
+from amp_transpiler.precision.user_lists import UserLists
+from amp_transpiler.report.as_json import package_versions
+from amp_transpiler.report.report import DecisionRow, Report
+
+__all__ = ["REPLAYED", "Recipe", "RecordedNode", "as_settings", "digest", "save_recipe"]
+
+FORMAT = 1
+REPLAYED = (
+    "level",
+    "dtype",
+    "target",
+    "keep_io_types",
+    "amp_lists",
+    "use_promote",
+    "guard",
+    "disable_amp",
+    "include",
+    "policy",
+    "preset",
+    "mixed_ops",
+    "opset",
+    "ort",
+    "state",
+    "master_weights",
+    "loss_scaling",
+    "optimize",
+    "tolerance",
+    "mismatch",
+)
+"""The parameters of `transpile` that a recipe holds. Files, data and what is only printed are not among them."""
+
+_MOST_NAMED = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordedNode:
+    """The decision about a node.
+
+    Attributes:
+        op: its operator, with its domain unless that is ONNX's own.
+        precision: `low` or `high`.
+        reason: one sentence.
+    """
+
+    op: str
+    precision: Literal["low", "high"]
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recipe:
+    """A conversion that can be replayed.
+
+    Attributes:
+        options: parameter of `transpile` -> its value, as TOML can hold it.
+        nodes: node name -> what was decided about it.
+        model: where the model came from.
+        sha256: the digest of the model's file; empty if it came from memory.
+        versions: package -> its version.
+    """
+
+    options: Mapping[str, Any]
+    nodes: Mapping[str, RecordedNode]
+    model: str = ""
+    sha256: str = ""
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, report: Report) -> Recipe:
+        """Return the recipe of a conversion."""
+        nodes = {
+            row.name: RecordedNode(row.op, row.precision, row.reason)
+            for row in report.decisions
+            if row.precision != "untouched"
+        }
+        versions = {name: str(version) for name, version in package_versions().items() if name != "json_format"}
+        return cls(report.settings, nodes, report.source, digest(report.source), versions)
+
+    def text(self) -> str:
+        """Return the recipe as the text of a file."""
+        record = {
+            "format": FORMAT,
+            "made_from": {"model": self.model, "sha256": self.sha256},
+            "versions": dict(self.versions),
+            "options": dict(self.options),
+            "nodes": {name: dataclasses.asdict(node) for name, node in self.nodes.items()},
+        }
+        return tomli_w.dumps(record)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Recipe:
+        """Read a recipe.
+
+        Raises:
+            InputError: there is no such file, or it is no recipe.
+        """
+        name = visible(os.fspath(path))
+        try:
+            record = tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise InputError(f"recipe {name}: cannot be read: {error}") from error
+        if record.get("format") != FORMAT:
+            found = record.get("format", "none")
+            raise InputError(f"recipe {name}: its format is {found}, expected {FORMAT}: write it anew, --save-recipe")
+        options = _table(record, "options", name)
+        if unknown := sorted(set(options) - set(REPLAYED)):
+            raise InputError(f"recipe {name}: unknown option {unknown[0]!r}; expected some of {', '.join(REPLAYED)}")
+        made_from = _table(record, "made_from", name)
+        nodes = {key: _node(key, entry, name) for key, entry in _table(record, "nodes", name).items()}
+        versions = {key: str(value) for key, value in _table(record, "versions", name).items()}
+        return cls(options, nodes, str(made_from.get("model", "")), str(made_from.get("sha256", "")), versions)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the options as `transpile` takes them."""
+        found = dict(self.options)
+        if isinstance(lists := found.get("amp_lists"), Mapping):
+            found["amp_lists"] = UserLists(*(frozenset(lists.get(kind, ())) for kind in _LISTS))
+        return found
+
+    def settled(self) -> dict[str, Settled]:
+        """Return the decisions as a policy takes them."""
+        return {
+            name: Settled(node.precision, f"as in the recipe: {node.reason}" if node.reason else "as in the recipe")
+            for name, node in self.nodes.items()
+        }
+
+    def misfits(self, decisions: Sequence[DecisionRow], sha256: str) -> list[str]:
+        """Say in what the recipe does not fit a model that was converted by it; nothing if it fits wholly.
+
+        Args:
+            decisions: the rows of the report.
+            sha256: the digest of the model's file, or an empty text.
+        """
+        rows = {row.name: row for row in decisions}
+        has_precision = [row for row in decisions if row.precision != "untouched"]
+        others = [row.name for row in has_precision if row.name in self.nodes and self.nodes[row.name].op != row.op]
+        gone = [name for name in self.nodes if name not in rows]
+        new = [row.name for row in has_precision if row.name not in self.nodes]
+        changed = [
+            row.name
+            for row in has_precision
+            if row.name in self.nodes and row.name not in others and self.nodes[row.name].precision != row.precision
+        ]
+        found = [
+            _counted(gone, "of the recipe are not in the model"),
+            _counted(new, "are not in the recipe, and were decided anew"),
+            _counted(others, "have another operator than in the recipe"),
+            _counted(changed, "could not be given the recipe's precision"),
+        ]
+        said = [text for text in found if text]
+        if said and self.sha256 and sha256 and self.sha256 != sha256:
+            said.insert(0, f"the recipe was made from another file ({self.model})")
+        return said
+
+
+_LISTS = ("white", "black", "black_var")
+
+
+def save_recipe(report: Report, path: str | os.PathLike[str]) -> None:
+    """Write the recipe of a conversion.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    write_file(os.fspath(path), Recipe.of(report).text().encode("utf-8", errors="backslashreplace"))
+
+
+def digest(model: str) -> str:
+    """Return the SHA-256 of a model's file, without its external data; an empty text if there is no such file."""
+    path = pathlib.Path(model)
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def as_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of `transpile` that a recipe holds, as TOML can hold them."""
+    return {name: _plain(name, value) for name, value in options.items() if name in REPLAYED}
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a value as TOML can hold it."""
+    if isinstance(value, UserLists):
+        kinds = (value.custom_white_list, value.custom_black_list, value.black_varnames)
+        return {kind: sorted(names) for kind, names in zip(_LISTS, kinds, strict=True) if names}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(name, item) for key, item in value.items()}
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, Iterable):
+        value = sorted(value) if isinstance(value, AbstractSet) else value
+        return [_plain(name, item) for item in value]
+    raise OptionError(f"{name} is {value!r}, which a recipe cannot hold")
+
+
+def _table(record: Mapping[str, Any], key: str, name: str) -> dict[str, Any]:
+    found = record.get(key, {})
+    if not isinstance(found, dict):
+        raise InputError(f"recipe {name}: {key!r} is {found!r}, expected a table")
+    return found
+
+
+def _node(key: str, entry: Any, name: str) -> RecordedNode:
+    if not isinstance(entry, dict) or entry.get("precision") not in ("low", "high"):
+        raise InputError(
+            f"recipe {name}: node {key!r} is {entry!r}, expected {{ op = ..., precision = 'low' | 'high' }}"
+        )
+    precision = cast(Literal["low", "high"], entry["precision"])
+    return RecordedNode(str(entry.get("op", "")), precision, str(entry.get("reason", "")))
+
+
+def _counted(names: Sequence[str], what: str) -> str:
+    if not names:
+        return ""
+    shown = ", ".join(f"'{name}'" for name in names[:_MOST_NAMED])
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{len(names)} nodes {what}: {shown}{more}"

@@ -1,0 +1,110 @@
+"""The search for the cheapest candidate whose measured error keeps a bound, in a handful of measurements.
+
+A prediction of the error orders the candidates and costs next to nothing; a measurement is a run of a model. So each
+measurement corrects the prediction: the next candidate is the cheapest one whose predicted error is as much smaller, or
+larger, as the last measured one was beyond or below the bound.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+__all__ = ["Candidate", "Trial", "turn"]
+
+_NEARER = 0.95  # of the error that is allowed: predictions are not exact
+_FAR = 0.25  # of the last limit, where a measurement says nothing but "too much"
+_CLOSE = 1.05  # a bracket as narrow as this holds no candidate worth a run
+_ASKED = 8  # candidates that are asked for, for each that may be measured: many limits have the same cheapest one
+
+
+class Candidate(Protocol):
+    """One way to convert a program; equal ones have equal results."""
+
+    @property
+    def predicted(self) -> float:
+        """Its error as predicted, over the error that is allowed; not negative."""
+
+    @property
+    def cost(self) -> float:
+        """What it costs: the less, the better."""
+
+
+C = TypeVar("C", bound=Candidate)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trial(Generic[C]):
+    """A candidate that was measured.
+
+    Attributes:
+        candidate: equal candidates are measured once.
+        measured: its error over the error that is allowed; infinite if values became infinite or NaN.
+    """
+
+    candidate: C
+    measured: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the bound is kept."""
+        return self.measured <= 1.0
+
+
+def turn(
+    cheapest: Callable[[float], C], measure: Callable[[C], float], first: Trial[C], runs: int = 10
+) -> list[Trial[C]]:
+    """Measure candidates until the cheapest one that keeps the bound is found, or the runs are used up.
+
+    Args:
+        cheapest: returns the cheapest candidate whose predicted error is at most the given one; at 0 one without any
+            predicted error.
+        measure: runs a candidate and returns its error over the error that is allowed. NaN counts as too much.
+        first: the candidate without any limit, measured already.
+        runs: how many candidates may be measured.
+
+    Returns:
+        All trials in their order, `first` included. If one holds, the best one is `min` of those that hold by cost.
+    """
+    trials, known = [first], {first.candidate: first}
+    good, bad = 0.0, first.candidate.predicted  # the largest limit that holds, the least predicted error that does not
+    trial = first
+    for _ in range(_ASKED * runs):
+        if _is_settled(trials, good, bad) or len(trials) > runs:
+            break
+        is_last = len(trials) == runs and not any(trial.holds for trial in trials)
+        limit = 0.0 if is_last else _next_limit(trial, good, bad)  # the last run goes to what cannot fail
+        candidate = cheapest(limit)
+        if candidate not in known:
+            measured = measure(candidate)
+            known[candidate] = Trial(candidate, math.inf if math.isnan(measured) else measured)
+            trials.append(known[candidate])
+        trial = known[candidate]
+        if trial.holds:
+            good = max(good, limit, candidate.predicted)
+        else:
+            bad = min(bad, candidate.predicted)
+        if limit == 0.0:
+            break
+    return trials
+
+
+def _is_settled(trials: list[Trial[C]], good: float, bad: float) -> bool:
+    if trials[0].holds:
+        return True
+    return any(trial.holds for trial in trials) and bad <= _CLOSE * good
+
+
+def _next_limit(trial: Trial[C], good: float, bad: float) -> float:
+    """Return the predicted error to ask for next, between what is known to hold and what is known not to."""
+    if not math.isfinite(trial.measured):
+        wanted = _FAR * bad
+    elif trial.measured > 0.0:
+        wanted = _NEARER * trial.candidate.predicted / trial.measured
+    else:
+        wanted = bad
+    if good < wanted < bad:
+        return wanted
+    return math.sqrt(good * bad) if good > 0.0 else _FAR * bad
