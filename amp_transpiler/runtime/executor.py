@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -18,16 +19,17 @@ from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.stack import Stack
-from amp_transpiler.passes.training import Formulation
-from amp_transpiler.runtime.compile import CompiledStep, Watch, compile_step, open_step, specialise
+from amp_transpiler.runtime.compile import CompiledStep, Watch, compile_step, open_step
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.finite import add_probes, describe
 from amp_transpiler.runtime.flags import flag
-from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, warn_without_effect
+from amp_transpiler.runtime.gemm_options import warn_without_effect
+from amp_transpiler.runtime.lowering import specialise
 from amp_transpiler.runtime.places import Place, to_host
 from amp_transpiler.runtime.run_errors import NO_VALUE, RUN_ERRORS, explained
 from amp_transpiler.runtime.runs import Runs
 from amp_transpiler.runtime.scope import Scope
+from amp_transpiler.runtime.step_options import StepOptions
 
 __all__ = ["NotFinite", "StepExecutor"]
 
@@ -47,40 +49,19 @@ class StepExecutor:
 
     Args:
         place: where to run.
-        emulate: on the CPU, compute float16 and bfloat16 values in float32 and round them.
-        tiling_accum, recompute, weight_gradients: see `amp_transpiler.paddle.static.Executor`.
+        options: how steps are computed.
         max_sessions: how many sessions are kept; the one that was not used for the longest time is closed.
-        cuda_graph: see `amp_transpiler.paddle.static.Executor`.
 
     Raises:
-        OptionError: `tiling_accum` is neither "fp32" nor "low", `max_sessions` is less than 1, or `weight_gradients` is
-            no formulation.
-        EnvironmentProblem: `tiling_accum` is "low" on the CPU.
+        OptionError: an option is out of its range.
+        EnvironmentProblem: an option is for CUDA only, and this is the CPU.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        *,
-        emulate: bool,
-        tiling_accum: TilingAccum,
-        recompute: bool = False,
-        max_sessions: int = 8,
-        cuda_graph: bool = False,
-        weight_gradients: Formulation = "auto",
-    ) -> None:
-        check_tiling_accum(tiling_accum, place)
-        if weight_gradients not in get_args(Formulation):
-            raise OptionError(f"weight_gradients must be one of {get_args(Formulation)}, got {weight_gradients!r}")
+    def __init__(self, place: Place, options: StepOptions, *, max_sessions: int = 8) -> None:
+        options.check(place)
         if max_sessions < 1:
             raise OptionError(f"max_sessions must be 1 or more, got {max_sessions}")
-        self.place = place
-        self._emulate = emulate
-        self._tiling_accum: TilingAccum = tiling_accum
-        self._recompute = recompute
-        self._weight_gradients: Formulation = weight_gradients
-        self._max_sessions = max_sessions
-        self._cuda_graph = cuda_graph
+        self.place, self._options, self._max_sessions = place, options, max_sessions
         self._runs = Runs(place)
         self._steps: OrderedDict[tuple[Any, ...], CompiledStep] = OrderedDict()  # the last used is the last
         self._programs: dict[int, Program] = {}  # keeps each program alive, since its id is part of the key
@@ -168,28 +149,13 @@ class StepExecutor:
             if id(program) not in self._programs:
                 self._warn_without_float16(program, shapes)
             known = self._programs.setdefault(id(program), program)
-            found = self._compile(known, fetch, shapes, watch=watch, cuda_graph=self._cuda_graph)
+            found = compile_step(known, fetch, shapes, self.place, self._options, watch=watch)
             self._steps[key] = found
             if len(self._steps) > self._max_sessions:
                 self._forget(next(iter(self._steps)))
             # Where shapes vary, values that stay would keep the pieces of older shapes from being given back.
             self.place.make_room(found.results if len(self._steps) <= _STEADY else 0)
         return found
-
-    def _compile(
-        self, program: Program, fetch: Sequence[str], shapes: Mapping[str, Any], **options: Any
-    ) -> CompiledStep:
-        return compile_step(
-            program,
-            fetch,
-            shapes,
-            self.place,
-            emulated=self._emulate,
-            tiling_accum=self._tiling_accum,
-            recompute=self._recompute,
-            weight_gradients=self._weight_gradients,
-            **options,
-        )
 
     def _explained(
         self,
@@ -212,7 +178,8 @@ class StepExecutor:
     ) -> dict[str, np.ndarray]:
         """Return values of a step; none if they need a node that fails, or something that was not fed."""
         try:
-            step = self._compile(program, names, _shapes(arrays), updates=False)
+            plain = dataclasses.replace(self._options, cuda_graph=False)  # it runs once
+            step = compile_step(program, names, _shapes(arrays), self.place, plain, updates=False)
             outputs = self._run(step, _fed(step, arrays), self._state(step, scope))
         except NO_VALUE:
             return {}
@@ -222,9 +189,7 @@ class StepExecutor:
         """Return what made infinity or NaN in a step, which runs again with probes."""
         probed = assemble(program, fetch)
         probes = add_probes(probed, program.outputs)
-        step = open_step(
-            probed, _shapes(arrays), self.place, emulated=self._emulate, tiling_accum=self._tiling_accum, optimize=False
-        )
+        step = open_step(probed, _shapes(arrays), self.place, self._options)
         state = self._state(step, scope)
         outputs = self._run(step, _fed(step, arrays), state)
         sums = {name: float(to_host(outputs[name])) for name in probes.sums.values()}
@@ -241,7 +206,7 @@ class StepExecutor:
 
     def _warn_without_float16(self, program: Program, fed: Mapping[str, Any]) -> None:
         # A program without feeds is a startup program: it has no matrix products.
-        if self._tiling_accum == "low" and fed and not has_low_values(program, dtypes=(ir.DataType.FLOAT16,)):
+        if self._options.tiling_accum == "low" and fed and not has_low_values(program, dtypes=(ir.DataType.FLOAT16,)):
             warn_without_effect()
 
     def _state(self, step: CompiledStep, scope: Scope) -> dict[str, onnxruntime.OrtValue]:

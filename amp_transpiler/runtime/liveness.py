@@ -9,7 +9,7 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.runtime.alive import Memory, bytes_of, reads
-from amp_transpiler.runtime.compile import compute_again, lower, split_large
+from amp_transpiler.runtime.lowering import compute_again, lower, split_large
 
 __all__ = ["kept_bytes", "live_bytes"]
 

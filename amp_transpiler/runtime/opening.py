@@ -19,7 +19,7 @@ from amp_transpiler.runtime.cuda_graphs import obstacle
 from amp_transpiler.runtime.openable import Openable
 from amp_transpiler.runtime.places import Place
 
-__all__ = ["Opening", "Wish", "open_form", "wish_for"]
+__all__ = ["Opening", "Wish", "open_form", "open_with_options", "wish_for"]
 
 _logger = logging.getLogger(__name__)
 
@@ -118,8 +118,20 @@ def open_form(form: Openable, place: Place, wish: Wish) -> Opening:
 
 def _opened(form: Openable, place: Place, options: Mapping[str, str]) -> onnxruntime.InferenceSession:
     settings = dataclasses.replace(form.settings, provider_options=tuple(options.items()))
+    return open_with_options(form.model, settings, place)
+
+
+def open_with_options(
+    model: bytes | str | os.PathLike[str], settings: ort.SessionSettings, place: Place
+) -> onnxruntime.InferenceSession:
+    """Open a session as `Place.open_session` does.
+
+    Raises:
+        EnvironmentProblem: the place cannot be used, or does not know an option of its provider.
+        ORT_ERRORS: ONNX Runtime refuses the model.
+    """
     try:
-        return place.open_session(form.model, settings)
+        return place.open_session(model, settings)
     except (RuntimeError, ValueError) as error:
         if "provider option" in str(error) or "provider_options" in str(error):
             raise EnvironmentProblem(f"{place} refuses an option: {ort.error_text(error)}") from error

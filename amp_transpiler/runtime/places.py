@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import ctypes
 import dataclasses
 import functools
 import logging
@@ -119,9 +120,9 @@ class Place(abc.ABC):
         """Return a copy of a tensor in this device's memory, made when the steps that are queued are done."""
         return self.hold(to_ort(np.array(to_host(value))))
 
+    @abc.abstractmethod
     def copy_into(self, target: onnxruntime.OrtValue, value: onnxruntime.OrtValue) -> None:
-        """Overwrite a tensor in this device's memory, when the steps that are queued are done."""
-        raise NotImplementedError(f"{self} has no queue of steps")
+        """Overwrite a tensor in this device's memory with one of equal size there, behind the steps that are queued."""
 
     def wait(self) -> None:  # noqa: B027  # where runs return when they are done there is nothing to wait for
         """Wait until the steps that are queued here are done."""
@@ -179,6 +180,10 @@ class CPUPlace(Place):
         if array is None:
             raise InputError("an empty optional has no array")
         return array
+
+    def copy_into(self, target: onnxruntime.OrtValue, value: onnxruntime.OrtValue) -> None:
+        """Overwrite a tensor in main memory, where no step is queued."""
+        ctypes.memmove(target.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes())
 
     def memory_in_use(self) -> int | None:
         """Return the bytes that this process has resident; None if unknown."""

@@ -17,12 +17,13 @@ from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.runtime.compile import lower, specialise
 from amp_transpiler.runtime.executor import StepExecutor
 from amp_transpiler.runtime.liveness import kept_bytes, live_bytes
+from amp_transpiler.runtime.lowering import lower, specialise
 from amp_transpiler.runtime.places import Place, default_place
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.runtime.session import AnyProgram, Session
+from amp_transpiler.runtime.step_options import StepOptions
 
 __all__ = ["StepProfile", "profile_step"]
 
@@ -148,7 +149,7 @@ def _runner(
     own = Scope()
     for name in scope:
         own.hold(name, scope.held(name))  # a run writes to new buffers, so the values can be shared
-    executor = StepExecutor(place, emulate=True, tiling_accum="fp32")
+    executor = StepExecutor(place, StepOptions())
     wanted = program.outputs if fetch is None else fetch
     return lambda: executor.run(program, wanted, arrays, own)
 

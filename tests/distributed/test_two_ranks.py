@@ -157,4 +157,8 @@ def test_errors_are_the_same_on_every_rank(ranks):
         assert "nothing.safetensors" in found["missing file"][1]
         assert found["not finite"][0] == "OptionError"
         assert found["place"][0] == "OptionError"
+        assert found["batches"][0] == "DistributedError"
+        assert "rank 0 'x': 3, 'label': 3; rank 1 'x': 2, 'label': 2" in found["batches"][1]
+        assert found["kept"]
+        assert found["goes on"]
         assert found["mean"] == 0.5

@@ -137,6 +137,16 @@ def errors(name, folder):
         )
     )
     found["place"] = raised(lambda: distributed.DataParallelExecutor(place="elsewhere"))
+    net, exe = start(networks.perceptron, {}, {})
+    feed = next(networks.batches(net, 1))
+    own = networks.share(feed, distributed.get_rank(), 2)
+    step(net, exe, feed)
+    before = net.state()
+    short = {key: array[: 3 - distributed.get_rank()] for key, array in own.items()}
+    found["batches"] = raised(lambda: exe.run(net.main, short, [net.loss], scope=net.scope))
+    found["kept"] = all(array.tobytes() == before[key].tobytes() for key, array in net.state().items())
+    step(net, exe, feed)  # the ranks are still together
+    found["goes on"] = not all(array.tobytes() == before[key].tobytes() for key, array in net.state().items())
     found["mean"] = distributed.mean(float(distributed.get_rank()))
     return found
 

@@ -14,7 +14,7 @@ from amp_transpiler.graph.cut_step import Cut, cut_step, loss_scales
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.training import CUDA_WORTH
-from amp_transpiler.runtime.compile import ready_to_open
+from amp_transpiler.runtime.lowering import ready_to_open
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.values import run_session
 from tests.distributed import networks

@@ -14,7 +14,7 @@ from amp_transpiler.paddle import regularizer
 from amp_transpiler.paddle.param_attr import ParamAttr
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.passes.training import CUDA_WORTH
-from amp_transpiler.runtime import compile as compiling
+from amp_transpiler.runtime import compile as compiling, lowering
 from amp_transpiler.runtime.places import CPUPlace
 
 F = nn.functional
@@ -160,7 +160,7 @@ def test_a_group_takes_few_operators():
     """A launch each on a GPU: joining, check, unscaling, AdamW on rows, the parameters; one chain for all powers."""
     training = Training(CASES["AdamW O2"])
     made = assemble(training.main, [training.loss.name])
-    ready = compiling.ready_to_open(made, {"x": (4, 6), "label": (4, 1)}, worth=CUDA_WORTH)
+    ready = lowering.ready_to_open(made, {"x": (4, 6), "label": (4, 1)}, worth=CUDA_WORTH)
     nodes = [node for node in ready.model.graph if (node.name or "").startswith("group/") and node.op_type != "Reshape"]
     weights = [node for node in nodes if node.outputs[0].shape is not None and 36 in node.outputs[0].shape]
     columns = [node for node in nodes if node.outputs[0].shape is not None and list(node.outputs[0].shape) == [10, 1]]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import collections
+from typing import ClassVar
 
+import numpy as np
 import onnx.parser
 import pytest
+from amp_transpiler.static import Executor, Program, data, program_guard
 
 from amp_transpiler import Session
 from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
 from amp_transpiler.graph.loading import load
+from amp_transpiler.paddle.nn import functional
 from amp_transpiler.runtime import opening
 from amp_transpiler.runtime.cuda_graphs import obstacle
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
@@ -73,6 +77,64 @@ def test_why_a_program_has_no_graph(body, why):
 def test_on_a_cpu_options_of_cuda_are_refused(asked):
     with pytest.raises(EnvironmentProblem, match="is for ONNX Runtime's CUDA provider, but this runs on CPU"):
         Session(model(FIXED), CPUPlace(), **asked)
+
+
+@pytest.mark.parametrize(
+    ("place", "options", "error", "message"),
+    [
+        (CPUPlace(), {"use_tf32": "0"}, EnvironmentProblem, "provider_options is for .* but this runs on CPU"),
+        (
+            CUDAPlace(0),
+            {"enable_cuda_graph": "1"},
+            OptionError,
+            "the executor's to set: give cuda_graph=True",
+        ),
+        (CUDAPlace(0), {"device_id": "1"}, OptionError, r"device_id is the executor's to set: give the place"),
+        (CUDAPlace(0), {"user_compute_stream": "7"}, OptionError, "user_compute_stream is the executor's to set"),
+    ],
+)
+def test_an_executor_refuses_options_that_it_cannot_have(place, options, error, message):
+    with pytest.raises(error, match=message):
+        Executor(place, provider_options=options)
+
+
+class _Noting(CPUPlace):
+    """A CPU that takes provider options, and keeps those of each session that is opened."""
+
+    has_provider_options = True
+    opened: ClassVar[list[dict[str, str]]] = []
+
+    def options_for(self, use):
+        return cuda_options(use)
+
+    def open_session(self, model, settings):
+        self.opened.append(dict(settings.provider_options))
+        if "nonsense" in self.opened[-1]:
+            raise RuntimeError("Unknown provider option: nonsense")
+        return super().open_session(model, settings)
+
+
+def program():
+    main = Program()
+    with program_guard(main, Program()):
+        y = functional.relu(data("x", [2]))
+    return main, y
+
+
+def test_an_executor_s_options_go_over_those_of_the_table():
+    main, y = program()
+    with Executor(_Noting(), provider_options={"use_tf32": 0}) as executor:
+        assert executor.run(main, {"x": np.array([-1, 2], np.float32)}, [y])[0].tolist() == [0, 2]
+    assert _Noting.opened.pop() == {**cuda_options("step"), "use_tf32": "0"}
+
+
+def test_an_option_that_the_provider_does_not_know_is_named():
+    main, y = program()
+    with (
+        Executor(_Noting(), provider_options={"nonsense": "1"}) as executor,
+        pytest.raises(EnvironmentProblem, match=r"refuses an option: .*nonsense"),
+    ):
+        executor.run(main, {"x": np.array([-1, 2], np.float32)}, [y])
 
 
 def test_a_cpu_session_has_no_options_and_no_graph():

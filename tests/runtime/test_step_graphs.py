@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import onnx.parser
 import onnx_ir as ir
@@ -61,9 +59,6 @@ class _Capturing(CPUPlace):
 
     def uploads(self):
         return _Uploads()
-
-    def copy_into(self, target, value):
-        ctypes.memmove(target.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes())
 
 
 @pytest.fixture

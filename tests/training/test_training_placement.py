@@ -14,7 +14,7 @@ from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.paddle.optimizer import AdamW
-from amp_transpiler.runtime.compile import lower, specialise
+from amp_transpiler.runtime.lowering import lower, specialise
 from tests.corpus.test_placement import place
 from tests.training.networks import NETWORKS, Network
 from tests.training.trainer import build

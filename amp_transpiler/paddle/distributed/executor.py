@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Program
@@ -11,9 +11,11 @@ from amp_transpiler.paddle.distributed.environment import current_world
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.static.io import load, save
 from amp_transpiler.runtime.distributed.executor import DataParallelOptions, DataParallelSteps
+from amp_transpiler.runtime.executor import StepExecutor
 from amp_transpiler.runtime.gemm_options import TilingAccum
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.scope import Scope, global_scope
+from amp_transpiler.runtime.step_options import StepOptions
 
 __all__ = ["DataParallelExecutor"]
 
@@ -41,6 +43,7 @@ class DataParallelExecutor(Executor):
         tiling_accum: see `Executor`.
         recompute: see `Executor`.
         max_sessions: how many steps are kept compiled; see `Executor`.
+        provider_options: see `Executor`.
 
     Raises:
         EnvironmentProblem: `init_parallel_env` was not called.
@@ -59,27 +62,31 @@ class DataParallelExecutor(Executor):
         tiling_accum: TilingAccum = "fp32",
         recompute: bool = False,
         max_sessions: int = 8,
+        provider_options: Mapping[str, str] | None = None,
     ) -> None:
         world = current_world()
         if place is not None and place != world.place:
             raise OptionError(
                 f"DataParallelExecutor: the place is {place}, and init_parallel_env had {world.place}: give it there"
             )
-        options = DataParallelOptions(
+        self._sharing = DataParallelOptions(
             accumulate_steps=accumulate_steps,
             sync_batch_norm=sync_batch_norm,
             shard_optimizer=shard_optimizer,
             bucket_bytes=bucket_bytes,
         )
-        settings: dict[str, Any] = {
-            "emulate": emulate,
-            "tiling_accum": tiling_accum,
-            "recompute": recompute,
-            "max_sessions": max_sessions,
-        }
-        super().__init__(world.place, **settings)
-        self._together = DataParallelSteps(world, options, **settings)
-        self._steps = self._together
+        super().__init__(
+            world.place,
+            emulate=emulate,
+            tiling_accum=tiling_accum,
+            recompute=recompute,
+            max_sessions=max_sessions,
+            provider_options=provider_options,
+        )
+
+    def _executor(self, options: StepOptions, max_sessions: int) -> StepExecutor:
+        self._together = DataParallelSteps(current_world(), self._sharing, options, max_sessions=max_sessions)
+        return self._together
 
     def save(self, program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
         """Write a checkpoint, as `static.save` does. Every rank calls it; rank 0 writes, with the parts of all.

@@ -17,6 +17,7 @@ from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.gemm_options import TilingAccum
 from amp_transpiler.runtime.places import Place, default_place, to_host
 from amp_transpiler.runtime.scope import Scope, global_scope
+from amp_transpiler.runtime.step_options import StepOptions
 
 __all__ = ["Executor"]
 
@@ -46,6 +47,8 @@ class Executor:
         weight_gradients: how weight gradients of convolutions are computed: "convolution" (of the input with the
             gradient of the result), "taps" (a matrix product for each tap of the kernel), "columns" (one for all taps),
             or "auto": the first on CUDA, one of the others by its sizes on a CPU, in float32.
+        provider_options: options of ONNX Runtime's CUDA provider for steps, over the package's own choice, such as
+            `{"use_tf32": "0"}`; on CUDA only. Options of memory have no effect: all executors of a process share it.
 
     On CUDA a run returns when its work is queued: feeds are copied while the step before runs, and the host waits only
     for what is read. All executors of a process queue work on a device in one stream, and share its memory.
@@ -53,9 +56,9 @@ class Executor:
     As a context manager it is closed in the end.
 
     Raises:
-        OptionError: `tiling_accum` is neither "fp32" nor "low", `max_sessions` is less than 1, or `weight_gradients` is
-            none of the four.
-        EnvironmentProblem: `tiling_accum` is "low" on the CPU.
+        OptionError: `tiling_accum` is neither "fp32" nor "low", `max_sessions` is less than 1, `weight_gradients` is
+            none of the four, or `provider_options` has one that the executor sets itself (device, stream, CUDA graph).
+        EnvironmentProblem: `tiling_accum` is "low", or there are `provider_options`, on the CPU.
     """
 
     def __init__(
@@ -68,17 +71,21 @@ class Executor:
         max_sessions: int = 8,
         cuda_graph: bool = False,
         weight_gradients: Formulation = "auto",
+        provider_options: Mapping[str, str] | None = None,
     ) -> None:
         self.place: Place = default_place() if place is None else place
-        self._steps = StepExecutor(
-            self.place,
+        options = StepOptions(
             emulate=emulate,
             tiling_accum=tiling_accum,
             recompute=recompute,
-            max_sessions=max_sessions,
             cuda_graph=cuda_graph,
             weight_gradients=weight_gradients,
+            provider_options=dict(provider_options or {}),
         )
+        self._steps = self._executor(options, max_sessions)
+
+    def _executor(self, options: StepOptions, max_sessions: int) -> StepExecutor:
+        return StepExecutor(self.place, options, max_sessions=max_sessions)
 
     def __enter__(self) -> Self:
         return self
@@ -120,8 +127,9 @@ class Executor:
             OptionError: `not_finite` is another word.
             InputError: a feed is missing, unknown or of a wrong shape or type; something fetched does not exist; a
                 value that the program reads is not in the scope yet.
-            EnvironmentProblem: the place cannot be used; or `tiling_accum` is another one than an earlier CUDA
-                session's, or contradicts the environment variable ORT_CUDA_GEMM_OPTIONS.
+            EnvironmentProblem: the place cannot be used or does not know an option of its provider; or `tiling_accum`
+                is another one than an earlier CUDA session's, or contradicts the environment variable
+                ORT_CUDA_GEMM_OPTIONS.
         """
         program = default_main_program() if program is None else program
         reaction = _reaction(not_finite)

@@ -28,7 +28,7 @@ from amp_transpiler.passes.bake_casts import BakeCasts
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.skip_identities import SkipIdentities
-from amp_transpiler.runtime.compile import lower
+from amp_transpiler.runtime.lowering import lower
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.verification.structure import check_load
 

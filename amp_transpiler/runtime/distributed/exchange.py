@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -93,6 +93,18 @@ class Exchange:
         tensor = self._torch.tensor([number], dtype=self._torch.float64, device=self._device())
         self._start(self._torch.distributed.all_reduce, tensor)()
         return float(tensor.item()) / self._world.size
+
+    def start_comparison(self, numbers: Sequence[int]) -> Callable[[], bool]:
+        """Begin to compare whole numbers over all ranks; call the result to know whether all have the same."""
+        both = [*numbers, *(-number for number in numbers)]  # the greatest of each, and the least
+        tensor = self._torch.tensor(both, dtype=self._torch.int64, device=self._device())
+        finish = self._start(self._torch.distributed.all_reduce, tensor, op=self._torch.distributed.ReduceOp.MAX)
+
+        def are_equal() -> bool:
+            finish()
+            return bool(tensor.tolist() == both)
+
+        return are_equal
 
     def _device(self) -> str:
         return f"cuda:{self._torch.cuda.current_device()}" if self._on_device else "cpu"

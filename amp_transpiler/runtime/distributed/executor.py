@@ -24,17 +24,19 @@ from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shard_updates import Share, restricted, share_updates
 from amp_transpiler.graph.stack import Stack
-from amp_transpiler.runtime.compile import RANDOM_SEED, RANDOM_STEP, CompiledStep, open_ready, ready_to_open, worth_on
+from amp_transpiler.runtime.compile import CompiledStep, open_ready
 from amp_transpiler.runtime.distributed.exchange import Copied, Exchange
-from amp_transpiler.runtime.distributed.micro_batches import joined, split_feeds
+from amp_transpiler.runtime.distributed.micro_batches import is_open, joined, split_feeds
 from amp_transpiler.runtime.distributed.world import World
 from amp_transpiler.runtime.executor import NotFinite, StepExecutor
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
+from amp_transpiler.runtime.lowering import RANDOM_SEED, RANDOM_STEP, ready_to_open, worth_on
 from amp_transpiler.runtime.places import to_host
 from amp_transpiler.runtime.run_errors import RUN_ERRORS
 from amp_transpiler.runtime.scope import Scope
+from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.runtime.values import to_ort
 from amp_transpiler.version import __version__
 
@@ -117,13 +119,16 @@ class DataParallelSteps(StepExecutor):
 
     Args:
         world: the ranks.
-        options: how they share a step.
-        settings: the arguments of `StepExecutor`.
+        sharing: how they share a step.
+        options: how steps are computed.
+        max_sessions: how many steps are kept compiled.
     """
 
-    def __init__(self, world: World, options: DataParallelOptions, **settings: Any) -> None:
-        super().__init__(world.place, **settings)
-        self.world, self.options, self.exchange = world, options, Exchange(world)
+    def __init__(
+        self, world: World, sharing: DataParallelOptions, options: StepOptions, *, max_sessions: int = 8
+    ) -> None:
+        super().__init__(world.place, options, max_sessions=max_sessions)
+        self.world, self.sharing, self.exchange = world, sharing, Exchange(world)
         self._plans: OrderedDict[tuple[Any, ...], _Plan | None] = OrderedDict()  # the last used is the last
         self._layouts: set[str] = set()
         self._known: dict[tuple[int, int], tuple[Program, Scope]] = {}  # whose values are the same on all ranks
@@ -168,7 +173,7 @@ class DataParallelSteps(StepExecutor):
     def _run_together(
         self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray], scope: Scope
     ) -> list[onnxruntime.OrtValue]:
-        shares = split_feeds(program, arrays, self.options.accumulate_steps)
+        shares = split_feeds(program, arrays, self.sharing.accumulate_steps)
         plan = self._plan(program, fetch, shares[0])
         if plan is None:
             return super().run(program, fetch, arrays, scope)
@@ -177,8 +182,12 @@ class DataParallelSteps(StepExecutor):
             self._say(program, arrays)
         self._drop(plan, scope)
         self._latest[id(program)] = plan
+        batch = _batch(program, plan, arrays)
         try:
+            are_equal = self._start_comparison(batch)
             fetched, carried, sums = self._gradients(plan, shares, scope)
+            if not are_equal():
+                raise self._unequal(batch)
         except RUN_ERRORS as error:
             raise self._explained(error, program, fetch, shares[0], scope) or error from error
         found = self._update(plan, sums, scope)
@@ -189,6 +198,21 @@ class DataParallelSteps(StepExecutor):
         results |= {name: found[output] for name, output in ({} if plan.late is None else plan.late.fetches).items()}
         results |= {name: sums[output] for name, output in self._summed_fetches(plan).items()}
         return [results[name] for name in fetch]
+
+    def _start_comparison(self, batch: Mapping[str, int]) -> Callable[[], bool]:
+        if not batch or self.world.size == 1:
+            return lambda: True
+        return self.exchange.start_comparison(tuple(batch.values()))
+
+    def _unequal(self, batch: Mapping[str, int]) -> DistributedError:
+        """Return an error that names the batch of each rank; every rank calls it."""
+        texts = self.world.gather(", ".join(f"'{name}': {size}" for name, size in batch.items()))
+        return DistributedError(
+            f"rank {self.world.rank}: the ranks feed batches of different sizes, so that the mean of their gradients "
+            f"is not that of the whole batch: {'; '.join(f'rank {rank} {text}' for rank, text in enumerate(texts))}. "
+            "Nothing of this step was kept. Feed each rank as many samples as the others, and leave an incomplete last "
+            "batch out"
+        )
 
     def _gradients(
         self, plan: _Plan, shares: Sequence[Mapping[str, np.ndarray]], scope: Scope
@@ -301,7 +325,7 @@ class DataParallelSteps(StepExecutor):
             DistributedError: the ranks have different programs, or one is lost.
             InputError: rank 0 has no value for one of them.
         """
-        self._compare("program", fingerprint(program, self.options), f"{program!r}")
+        self._compare("program", fingerprint(program, self.sharing), f"{program!r}")
         missing = [name for name in program.persistables if name not in scope]
         told = self.world.from_first(", ".join(missing[:5]) if self.world.rank == 0 else None)
         if told:
@@ -361,7 +385,7 @@ class DataParallelSteps(StepExecutor):
             )
 
     def _say(self, program: Program, arrays: Mapping[str, np.ndarray]) -> None:
-        world, steps = self.world, self.options.accumulate_steps
+        world, steps = self.world, self.sharing.accumulate_steps
         sizes = {array.shape[0] for name, array in arrays.items() if array.ndim}
         share = max(sizes, default=0)
         logger.info(
@@ -371,7 +395,7 @@ class DataParallelSteps(StepExecutor):
         )
         if has_batch_statistics(program.model) and world.size > 1:
             own = "its own; sync_batch_norm=True gives all ranks those of the global batch"
-            how = "the global batch" if self.options.sync_batch_norm else own
+            how = "the global batch" if self.sharing.sync_batch_norm else own
             logger.info("BatchNormalization: each rank uses statistics of %s", how)
 
     # ---- compiling ----
@@ -401,7 +425,7 @@ class DataParallelSteps(StepExecutor):
             assembled,
             shapes,
             worth=worth_on(self.place),
-            recompute=self._recompute,
+            recompute=self._options.recompute,
             by_rows=cut.statistics_factor is None,  # by rows, the statistics are no means over the batch
         )
         if cut.statistics_factor is not None and has_batch_statistics(program.model):
@@ -415,7 +439,7 @@ class DataParallelSteps(StepExecutor):
             self._layouts.add(layout)
         shares: tuple[Share, ...] = ()
         last: Assembled | None = parts[-1].assembled
-        if self.options.shard_optimizer and self.world.size > 1:
+        if self.sharing.shard_optimizer and self.world.size > 1:
             parameters = [name for name, one in program.persistables.items() if one.kind == "parameter"]
             shares = share_updates(parts, parameters, self.world.size)
             last = self._own_share(parts[-1].assembled, shares)
@@ -428,8 +452,7 @@ class DataParallelSteps(StepExecutor):
         return open_ready(
             assembled,
             self.place,
-            emulated=self._emulate,
-            tiling_accum=self._tiling_accum,
+            self._options,
             is_part=True,
             threads=_threads() if self.place.in_main_memory else None,
         )
@@ -445,15 +468,21 @@ class DataParallelSteps(StepExecutor):
         return restricted(last, others)
 
     def _cut(self, assembled: Assembled, states: Sequence[str]) -> Cut:
-        ranks, steps = self.world.size, self.options.accumulate_steps
+        ranks, steps = self.world.size, self.sharing.accumulate_steps
         return Cut(
             gradient_factor=1.0 / (ranks * steps),
-            statistics_factor=1.0 / ranks if self.options.sync_batch_norm and ranks > 1 else None,
+            statistics_factor=1.0 / ranks if self.sharing.sync_batch_norm and ranks > 1 else None,
             scales=loss_scales(assembled, states),
             local=(RANDOM_SEED,),
             counters=(RANDOM_STEP,),
-            bucket_bytes=self.options.bucket_bytes,
+            bucket_bytes=self.sharing.bucket_bytes,
         )
+
+
+def _batch(program: Program, plan: _Plan, arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Return the size of the batch in each feed that has one."""
+    names = [info.name for info in plan.feeds if is_open(program, info.name)]
+    return {name: len(arrays[name]) if name in arrays else 0 for name in names}
 
 
 def _held(plan: _Plan, scope: Scope, name: str) -> onnxruntime.OrtValue:

@@ -13,7 +13,7 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.runtime.distributed.exchange import as_tensor, as_value
 from amp_transpiler.runtime.distributed.torch_module import torch_with_distributed
 
-__all__ = ["joined", "split_feeds"]
+__all__ = ["is_open", "joined", "split_feeds"]
 
 
 def split_feeds(program: Program, arrays: Mapping[str, np.ndarray], count: int) -> list[dict[str, np.ndarray]]:
@@ -24,7 +24,7 @@ def split_feeds(program: Program, arrays: Mapping[str, np.ndarray], count: int) 
     """
     if count == 1:
         return [dict(arrays)]
-    split = [name for name in arrays if _is_open(program, name)]
+    split = [name for name in arrays if is_open(program, name)]
     if not split:
         raise InputError(
             f"a batch cannot be split into {count} micro-batches: no input has an open first dimension; declare it as "
@@ -51,7 +51,7 @@ def joined(program: Program, name: str, values: Sequence[onnxruntime.OrtValue]) 
     torch = torch_with_distributed()
     dtype = ir.DataType(values[0].element_type())
     tensors = [as_tensor(value) for value in values]
-    if tensors[0].ndim and _is_open(program, name):
+    if tensors[0].ndim and is_open(program, name):
         result = torch.cat(tensors)
     elif dtype.is_floating_point():
         result = torch.stack(tensors).to(torch.float64).mean(0).to(tensors[0].dtype)
@@ -62,6 +62,7 @@ def joined(program: Program, name: str, values: Sequence[onnxruntime.OrtValue]) 
     return as_value(result, dtype)
 
 
-def _is_open(program: Program, name: str) -> bool:
+def is_open(program: Program, name: str) -> bool:
+    """Whether the first dimension of a value is open, so that it is taken for the batch."""
     shape = program.value(name).shape
     return shape is not None and len(shape) > 0 and not isinstance(shape[0], int)

@@ -1,0 +1,178 @@
+"""Lowering: an assembled program becomes a step of plain operators that the CUDA provider runs, in the shapes fed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.assemble import Assembled
+from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.low_values import has_low_values
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.shape_inference import infer_shapes
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.verifier import verify
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.guard_vectors import GuardVectors
+from amp_transpiler.passes.manager import PassManager
+from amp_transpiler.passes.name_nodes import NameNodes
+from amp_transpiler.passes.training import (
+    CPU_WORTH,
+    CUDA_WORTH,
+    CancelTransposes,
+    CastTogether,
+    Formulation,
+    FuseProducts,
+    GroupUpdates,
+    Legalize,
+    LowerBatchNorm,
+    LowerDropout,
+    LowerLoss,
+    MergeEqual,
+    PlaceCasts,
+    Recompute,
+    SplitRows,
+    SumByProducts,
+    WeightGradients,
+    Worth,
+    WriteInPlace,
+)
+from amp_transpiler.runtime.places import Place
+from amp_transpiler.targets import CUDA
+
+__all__ = [
+    "RANDOM_SEED",
+    "RANDOM_STEP",
+    "compute_again",
+    "group_updates",
+    "has_backward_pass",
+    "lower",
+    "ready_to_open",
+    "specialise",
+    "split_large",
+    "worth_on",
+]
+
+RANDOM_SEED = "@random_seed@"  # persistable int64 scalars: Dropout's masks depend on both
+RANDOM_STEP = "@random_step@"
+
+
+def ready_to_open(
+    assembled: Assembled,
+    shapes: Mapping[str, Sequence[int]],
+    *,
+    worth: Worth | None = None,
+    recompute: bool = False,
+    by_rows: bool = True,
+    weight_gradients: Formulation = "convolution",
+) -> Assembled:
+    """Give an assembled model, which is changed, the shapes that are fed, and lower it; see `compile_step`.
+
+    With `worth`, the updates of equal parameters are computed together where that pays. Without `by_rows` batch
+    statistics are computed as means, which processes that share a batch can average. `weight_gradients` is the
+    formulation of convolutions' weight gradients; see `passes.training.WeightGradients`.
+    """
+    specialise(assembled.model, shapes)
+    if worth is not None:  # first: the optimizer is most of the nodes, and less is left to do for the others
+        assembled = group_updates(assembled, worth)
+    if by_rows and any(node.op_type == "BatchNormalization" for node in assembled.model.graph):
+        infer_shapes(assembled.model)
+    assembled = lower(assembled, by_rows=by_rows, weight_gradients=weight_gradients)
+    split_large(assembled.model)
+    if recompute:
+        compute_again(assembled.model)
+    return assembled
+
+
+def lower(assembled: Assembled, *, by_rows: bool = True, weight_gradients: Formulation = "convolution") -> Assembled:
+    """Replace nodes that ONNX Runtime's CUDA provider refuses: training forms, and low operators without a kernel.
+
+    This is done for every place, so that a CPU shows the numerics of a GPU.
+    """
+    model, state = assembled.model, assembled.state
+    layers = [LowerBatchNorm(by_rows=by_rows), WeightGradients(weight_gradients), CancelTransposes(), LowerLoss()]
+    PassManager([NameNodes(), *layers], typed=False)(model)
+    if any(is_standard(node) and node.op_type == "Dropout" and len(node.inputs) > 2 for node in all_nodes(model)):
+        seed, step = (_scalar_input(model, name) for name in (RANDOM_SEED, RANDOM_STEP))
+        LowerDropout(seed, step)(model)
+        state = tuple(dict.fromkeys((*state, RANDOM_SEED, RANDOM_STEP)))
+    propagate_types(model)
+    verify(model, "lowering the training program")
+    legal = [Legalize(CUDA, FLOAT16), Legalize(CUDA, BFLOAT16), GuardVectors()]
+    PassManager([*legal, MergeEqual(), PlaceCasts()])(model)
+    return dataclasses.replace(assembled, state=state)
+
+
+def worth_on(place: Place) -> Worth:
+    """Return when it pays on a place to compute the updates of several parameters together."""
+    return CPU_WORTH if place.in_main_memory else CUDA_WORTH
+
+
+def group_updates(assembled: Assembled, worth: Worth) -> Assembled:
+    """Compute the updates of equal parameters of an assembled step together; their states become rows of matrices."""
+    grouped = GroupUpdates(assembled.updates, assembled.fetches.values(), worth)(assembled.model)
+    rows = {name for stack in grouped.stacks for name in stack.members}
+    state = (*(name for name in assembled.state if name not in rows), *(stack.name for stack in grouped.stacks))
+    return dataclasses.replace(assembled, state=state, updates=grouped.updates, stacks=grouped.stacks)
+
+
+def split_large(model: ir.Model) -> None:
+    """Infer the shapes of a training step; use them to fuse products, and to split what turns out to be large."""
+    if not has_backward_pass(model):
+        return
+    infer_shapes(model)
+    if has_low_values(Program(model)):
+        PassManager([SumByProducts(), CastTogether(), SplitRows()])(model)
+    PassManager([FuseProducts(), WriteInPlace()])(model)
+
+
+def compute_again(model: ir.Model) -> None:
+    """Infer the shapes of a training step, and compute cheap activations again in its backward pass."""
+    infer_shapes(model)
+    PassManager([Recompute()])(model)
+
+
+def specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Give the inputs of a model the shapes that are fed, in place.
+
+    Raises:
+        InputError: they do not fit the declared shapes, or inputs that share a dimension are fed different sizes.
+    """
+    sizes: dict[str, tuple[int, str]] = {}
+    for value in model.graph.inputs:
+        name = str(value.name)
+        if name not in shapes or value.shape is None:
+            continue
+        for declared, size in zip(value.shape, shapes[name], strict=True):
+            if isinstance(declared, int):
+                if declared != size:
+                    raise InputError(f"input '{name}': got shape {list(shapes[name])}, expected {value.shape}")
+                continue
+            if declared.value is None:
+                continue
+            known, where = sizes.setdefault(declared.value, (size, name))
+            if known != size:
+                raise InputError(
+                    f"'{name}' is fed with {declared.value} = {size}, but '{where}' with {known}: feed the same size, "
+                    f"or give the dimensions names of their own, as in static.data('{name}', ['n', ...])"
+                )
+        value.shape = ir.Shape([int(size) for size in shapes[name]])
+
+
+def has_backward_pass(model: ir.Model) -> bool:
+    """Whether a model is a training step, or the part of one that has a backward pass."""
+    return any(role_of(node) == "backward" for node in model.graph)
+
+
+def _scalar_input(model: ir.Model, name: str) -> ir.Value:
+    for value in model.graph.inputs:
+        if value.name == name:
+            return value
+    scalar = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
+    model.graph.inputs.append(scalar)
+    return scalar
