@@ -1,12 +1,8 @@
 """ONNX Runtime's optimized graphs, kept in the user's cache folder.
 
 An entry is a file whose name is a digest of all that the optimized graph depends on: the model, the settings, the
-provider with its options, the versions of this package and of ONNX Runtime, and the machine. It is written beside its
-place and moved there when it is whole, so that a kill or a second process leaves either nothing or a whole file. Files
-that were not used for the longest time go when the folder becomes too large.
-
-The environment variable AMP_TRANSPILER_CACHE names another folder, or switches the cache off (`0` or `off`);
-AMP_TRANSPILER_CACHE_MB is the most that the folder may take, 4096 unless set.
+provider with its options, the versions of this package and of ONNX Runtime, and the machine. `graph/user_cache.py` says
+where the folder is and how it is bounded.
 """
 
 from __future__ import annotations
@@ -27,18 +23,14 @@ import onnxruntime
 
 from amp_transpiler.errors import OutputError
 from amp_transpiler.graph.staging import staging_folder
+from amp_transpiler.graph.user_cache import base_folder, keep_within_bounds
 from amp_transpiler.runtime import ort
 from amp_transpiler.version import __version__
 
-__all__ = ["FOLDER_VARIABLE", "SIZE_VARIABLE", "cache_folder", "open_cached"]
+__all__ = ["cache_folder", "open_cached"]
 
 _logger = logging.getLogger(__name__)
 
-FOLDER_VARIABLE = "AMP_TRANSPILER_CACHE"
-SIZE_VARIABLE = "AMP_TRANSPILER_CACHE_MB"
-
-_OFF = frozenset({"0", "off", "no", "false"})
-_DEFAULT_MEGABYTES = 4096
 _LARGEST = 1 << 30  # bytes of a model: a message beyond 2 GB cannot be written, and folded constants make it larger
 _SUFFIX = ".onnx"
 _LOCATION = b"\x0a\x08location"  # in the wire format: field 1 of a pair, the key of the file's name
@@ -48,14 +40,11 @@ Open: TypeAlias = Callable[[bytes | str | os.PathLike[str], ort.SessionSettings]
 
 def cache_folder() -> pathlib.Path | None:
     """Return the folder of optimized graphs, which need not exist; None if the cache is switched off."""
-    chosen = os.environ.get(FOLDER_VARIABLE, "")
-    if chosen.lower() in _OFF:
+    base = base_folder()
+    if base is None:
         return None
-    if chosen:
-        return pathlib.Path(chosen)
-    home = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if os.name == "nt" else "")
-    base = pathlib.Path(home) if home and pathlib.Path(home).is_absolute() else pathlib.Path.home() / ".cache"
-    return base / "amp_transpiler" / "graphs"
+    folder, is_named = base
+    return folder if is_named else folder / "graphs"
 
 
 def open_cached(
@@ -96,7 +85,7 @@ def open_cached(
     except (OSError, OutputError) as error:  # no room, no permission: the cache is a help, not a need
         _logger.warning("the optimized graph cannot be kept in %s: %s", folder, error)
         return open_(model, plain)
-    _bound(folder, keep=place)
+    keep_within_bounds(folder, _SUFFIX, place)
     return session
 
 
@@ -184,33 +173,3 @@ def _kept(place: pathlib.Path, settings: ort.SessionSettings, open_: Open) -> on
         os.utime(place)
     _logger.info("the optimized graph comes from %s", place)
     return session
-
-
-def _bound(folder: pathlib.Path, keep: pathlib.Path) -> None:
-    """Remove the entries that were not used for the longest time, until the folder is small enough."""
-    entries: list[tuple[float, int, pathlib.Path]] = []
-    with contextlib.suppress(OSError), os.scandir(folder) as found:
-        for entry in found:
-            with contextlib.suppress(OSError):  # another process has just removed it
-                if entry.name.endswith(_SUFFIX) and entry.is_file(follow_symlinks=False):
-                    state = entry.stat()
-                    entries.append((state.st_mtime, state.st_size, pathlib.Path(entry.path)))
-    room = _room()
-    total = sum(size for _, size, _ in entries)
-    for _, size, path in sorted(entries):
-        if total <= room:
-            return
-        if path != keep or size > room:
-            with contextlib.suppress(OSError):  # in use on Windows
-                path.unlink()
-            total -= size
-
-
-def _room() -> int:
-    """Return the bytes that the folder may take."""
-    given = os.environ.get(SIZE_VARIABLE, "")
-    if given.isdigit():
-        return int(given) << 20
-    if given:
-        _logger.warning("%s=%s is no number of megabytes: %d is used", SIZE_VARIABLE, given, _DEFAULT_MEGABYTES)
-    return _DEFAULT_MEGABYTES << 20

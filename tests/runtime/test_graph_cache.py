@@ -14,6 +14,7 @@ import onnx.parser
 import pytest
 
 from amp_transpiler import Session
+from amp_transpiler.graph import user_cache
 from amp_transpiler.runtime import graph_cache
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import CPUPlace
@@ -27,7 +28,7 @@ LOGGER = "amp_transpiler.runtime.graph_cache"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(graph_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(user_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -122,12 +123,12 @@ def test_the_least_recently_used_go(folder, monkeypatch):
 
 @pytest.mark.parametrize("word", ["off", "0", "OFF"])
 def test_the_cache_can_be_switched_off(monkeypatch, word):
-    monkeypatch.setenv(graph_cache.FOLDER_VARIABLE, word)
+    monkeypatch.setenv(user_cache.FOLDER_VARIABLE, word)
     assert graph_cache.cache_folder() is None
 
 
 def test_the_folder_is_the_user_s(monkeypatch, tmp_path):
-    monkeypatch.delenv(graph_cache.FOLDER_VARIABLE)
+    monkeypatch.delenv(user_cache.FOLDER_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert graph_cache.cache_folder() == tmp_path / "amp_transpiler" / "graphs"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the specification says to ignore
@@ -153,8 +154,8 @@ def test_weights_in_files_are_left_out_with_the_reason(folder, tmp_path, caplog)
 
 
 def test_a_bad_size_is_said(monkeypatch, caplog):
-    monkeypatch.setenv(graph_cache.SIZE_VARIABLE, "much")
-    assert graph_cache._room() == 4096 << 20
+    monkeypatch.setenv(user_cache.SIZE_VARIABLE, "much")
+    assert user_cache._room() == 4096 << 20
     assert "AMP_TRANSPILER_CACHE_MB=much is no number" in caplog.text
 
 
