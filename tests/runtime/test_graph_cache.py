@@ -114,7 +114,7 @@ def test_the_least_recently_used_go(folder, monkeypatch):
         names.append(new)
         os.utime(folder / new, (age, age))
     run(model(texts[0]), cache=True)  # the oldest is used again
-    monkeypatch.setattr(graph_cache, "_room", lambda: 2 * (folder / names[0]).stat().st_size + 100)
+    monkeypatch.setattr(user_cache, "_room", lambda: 2 * (folder / names[0]).stat().st_size + 100)
     run(model(TEXT.replace("9,8", "9,9")), cache=True)
     left = entries(folder)
     assert names[0] in left
