@@ -76,9 +76,15 @@ def guesses(inputs: Sequence[ModelInput]) -> Iterator[Guess]:
         yield Guess(image, sequence, inner_n=False)
 
 
-def shapes(inputs: Sequence[ModelInput], guess: Guess) -> dict[str, Shape]:
-    """Return the shape of every input by name. A symbol has the same size wherever it occurs."""
-    symbols: dict[str, int] = {}
+def shapes(inputs: Sequence[ModelInput], guess: Guess, symbols: dict[str, int] | None = None) -> dict[str, Shape]:
+    """Return the shape of every input by name. A symbol has the same size wherever it occurs.
+
+    Args:
+        inputs: the inputs.
+        guess: sizes for what is open.
+        symbols: sizes that are given, by symbol; those of other symbols are added to it.
+    """
+    symbols = {} if symbols is None else symbols
     found = {}
     for info in inputs:
         dims = info.dims if info.dims is not None else (None,) * guess.rank
@@ -101,7 +107,7 @@ def _size(axis: _Axis, guess: Guess, symbols: dict[str, int]) -> int:
         return dim
     if dim is None:
         return _open_size(axis, guess)
-    if "+" in dim:  # exporters write sums such as `past_sequence_length + sequence_length`
+    if "+" in dim and dim not in symbols:  # exporters write sums such as `past_sequence_length + sequence_length`
         parts = [part.strip() for part in dim.split("+")]
         return sum(int(part) if part.isdigit() else _symbol_size(part, axis, guess, symbols) for part in parts)
     return _symbol_size(dim, axis, guess, symbols)

@@ -9,7 +9,16 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.precision.cost import DEVICES, Kernel, find_device, node_seconds, predict, time_of, traffic
+from amp_transpiler.precision.cost import (
+    DEVICES,
+    Kernel,
+    find_device,
+    node_seconds,
+    open_dims,
+    predict,
+    time_of,
+    traffic,
+)
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>\n'
 
@@ -176,10 +185,13 @@ def test_fused_attention_keeps_its_scores_to_itself_in_low_formats_alone():
     assert wide.read == 2 * low.read + 4 * 2 * 16 * 32 + scores
 
 
-def test_open_dimensions_take_the_given_sizes_and_one_otherwise():
+def test_open_dimensions_take_the_given_sizes_and_those_of_made_up_inputs_otherwise():
     text = "g (float[N, M, 8] x) => (float[N, M, 8] z) { y = Neg (x) z = Relu (y) }"
     assert one(text, N=3, M=2).bytes == 2 * 3 * 2 * 8 * 4
-    assert one(text, N=3).bytes == 2 * 3 * 8 * 4
+    assert one(text, N=3).bytes == 2 * 3 * 32 * 8 * 4
+    assert open_dims(model_of(text)) == {"N": 1, "M": 32}
+    with pytest.raises(OptionError, match="no input has an open dimension 'K'; open dimensions with a name: M, N"):
+        one(text, K=3)
 
 
 def test_shapes_that_a_file_has_are_kept_where_onnx_infers_none():

@@ -1,7 +1,9 @@
 """The cost of a program on a GPU, from its shapes: bytes and FLOPs of every node, launches, and predicted time."""
 
 from amp_transpiler.precision.cost.devices import DEVICES, Device, find_device
-from amp_transpiler.precision.cost.prediction import Kernel, Prediction, node_seconds, predict, time_of
+from amp_transpiler.precision.cost.prediction import Kernel, Prediction, node_seconds, pays_from, predict, time_of
+from amp_transpiler.precision.cost.prices import Prices, prices
+from amp_transpiler.precision.cost.shapes import open_dims
 from amp_transpiler.precision.cost.traffic import NodeCost, traffic
 
 __all__ = [
@@ -10,9 +12,13 @@ __all__ = [
     "Kernel",
     "NodeCost",
     "Prediction",
+    "Prices",
     "find_device",
     "node_seconds",
+    "open_dims",
+    "pays_from",
     "predict",
+    "prices",
     "time_of",
     "traffic",
 ]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
 from amp_transpiler.precision.cost.devices import Device
 from amp_transpiler.precision.cost.traffic import NodeCost, traffic
 
-__all__ = ["Kernel", "Prediction", "node_seconds", "predict", "time_of"]
+__all__ = ["Kernel", "Prediction", "node_seconds", "pays_from", "predict", "time_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,17 +52,23 @@ def predict(
     *,
     cuda_graph: bool = False,
     tf32: bool = True,
+    fuse: bool = False,
 ) -> Prediction:
     """Predict the time of one run of a model.
 
     Args:
-        model: a model as ONNX Runtime runs it; see `traffic`.
+        model: a model.
         device: where it runs.
-        dims: name of an open dimension of the inputs -> its size. Others count as 1.
+        dims: name of an open dimension of the inputs -> its size; see `open_dims` for the others.
         cuda_graph: whether a CUDA graph replays the run, so that the host asks once.
         tf32: whether float32 is multiplied in TF32.
+        fuse: whether ONNX Runtime is yet to optimize the model; see `traffic`.
     """
-    costs = traffic(model, dims, tf32=tf32)
+    costs = traffic(model, dims, tf32=tf32, fuse=fuse)
+    return _predicted(costs, device, cuda_graph=cuda_graph)
+
+
+def _predicted(costs: Sequence[NodeCost], device: Device, *, cuda_graph: bool = False) -> Prediction:
     kernels = [_kernel(cost, device) for cost in costs if cost.bytes or cost.launches]
     return Prediction(
         milliseconds=1e3 * time_of(kernels, device.launch, cuda_graph=cuda_graph),
@@ -71,6 +77,80 @@ def predict(
         bytes=sum(cost.bytes for cost in costs),
         flops=sum(cost.flops for cost in costs),
     )
+
+
+def pays_from(
+    low_model: ir.Model,
+    fp32_model: ir.Model,
+    device: Device,
+    dim: str,
+    dims: Mapping[str, int] | None = None,
+) -> int | None:
+    """Return the size of an open dimension from which on a converted model is predicted faster than its source.
+
+    Args:
+        low_model: the converted model, which ONNX Runtime is yet to optimize.
+        fp32_model: its source.
+        device: where they run.
+        dim: the name of a dimension of their inputs, such as that of the batch.
+        dims: sizes of other open dimensions.
+
+    Returns:
+        The least size from which on it pays; None if it does not at the largest that is looked at, 65536.
+
+    Raises:
+        OptionError: no input has an open dimension of that name.
+    """
+    low, fp32 = (_Curve.of(model, dim, dims or {}) for model in (low_model, fp32_model))
+
+    def pays(size: int) -> bool:
+        return _predicted(low.at(size), device).milliseconds < _predicted(fp32.at(size), device).milliseconds
+
+    largest = LARGEST
+    if not pays(largest):
+        return None
+    while largest > 1 and pays(largest // 2):
+        largest //= 2
+    least = largest // 2  # it does not pay there; at `largest` it does
+    while largest - least > 1:
+        middle = (least + largest) // 2
+        least, largest = (least, middle) if pays(middle) else (middle, largest)
+    return largest
+
+
+LARGEST = 1 << 16
+_POINTS = (2, 3, 4)  # not 1: a dimension of that size is moved and spread for nothing
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Curve:
+    """The costs of a model's nodes as polynomials in one dimension: bytes and operations are at most its square."""
+
+    costs: tuple[Sequence[NodeCost], ...]  # at `_POINTS`
+
+    @classmethod
+    def of(cls, model: ir.Model, dim: str, dims: Mapping[str, int]) -> _Curve:
+        return cls(tuple(traffic(model, {**dims, dim: size}, fuse=True) for size in _POINTS))
+
+    def at(self, size: int) -> list[NodeCost]:
+        """Return the costs at a size; launches as at the last of the points."""
+        return [
+            dataclasses.replace(
+                nodes[-1], **{name: _extended([getattr(cost, name) for cost in nodes], size) for name in _SIZES}
+            )
+            for nodes in zip(*self.costs, strict=True)
+        ]
+
+
+_SIZES = ("read", "written", "copied", "flops")
+
+
+def _extended(found: Sequence[int], size: int) -> int:
+    """Return the value at `size` of the parabola through three points next to each other."""
+    first, second, third = found
+    slope, bend = second - first, third - 2 * second + first
+    steps = size - _POINTS[0]
+    return max(0, first + slope * steps + bend * steps * (steps - 1) // 2)
 
 
 def node_seconds(cost: NodeCost, device: Device) -> float:

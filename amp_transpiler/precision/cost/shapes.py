@@ -3,47 +3,67 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import NamedTuple
+import math
+from collections.abc import Iterable, Mapping
 
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.input_roles import ModelInput
+from amp_transpiler.graph.input_sizes import guesses, shapes
 from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
 from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.precision.cost.shape_walk import Shape, ShapeWalk, Tensor
 
-__all__ = ["Sizes", "sizes_of"]
+__all__ = ["Sizes", "open_dims", "sizes_of"]
 
 logger = logging.getLogger(__name__)
 UNNAMED = 1  # the size of a dimension that has neither a size nor a name with one
 
 
-class _Tensor(NamedTuple):
-    dtype: ir.DataType
-    shape: tuple[int, ...]
-
-
 class Sizes:
     """How many elements and bytes each value of a model has."""
 
-    def __init__(self, inferred: Mapping[str, _Tensor], dims: Mapping[str, int]) -> None:
-        self._inferred, self._dims = inferred, dims
+    def __init__(
+        self,
+        found: Mapping[str, Tensor],
+        dims: Mapping[str, int],
+        runs: Mapping[ir.Graph, int] | None = None,
+        low: ir.DataType | None = None,
+    ) -> None:
+        self._found, self._dims, self._low = found, dims, low
+        self._runs = runs or {}
+        self._shapes: dict[ir.Value, Shape | None] = {}
+        self._bytes: dict[ir.Value, int] = {}
+
+    def lowered(self, low: ir.DataType) -> Sizes:
+        """Return the sizes with every float32 value in a low format."""
+        made = Sizes(self._found, self._dims, self._runs, low)
+        made._shapes = self._shapes
+        return made
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """Return the type of a value's elements, or None where it is not known."""
         if value is None:
             return None
-        inferred = self._inferred.get(str(value.name))
-        return value.dtype if inferred is None or value.dtype is not None else inferred.dtype
+        inferred = self._found.get(str(value.name))
+        dtype = value.dtype if inferred is None or value.dtype is not None else inferred.dtype
+        return self._low if self._low is not None and dtype == ir.DataType.FLOAT else dtype
 
-    def shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
+    def shape(self, value: ir.Value | None) -> Shape | None:
         """Return the sizes of a value, or None where its rank is not known."""
         if value is None:
             return None
+        if value not in self._shapes:
+            self._shapes[value] = self._shape(value)
+        return self._shapes[value]
+
+    def _shape(self, value: ir.Value) -> Shape | None:
         if value.const_value is not None:
             return tuple(int(size) for size in value.const_value.shape.numpy())
-        if str(value.name) in self._inferred:
-            return self._inferred[str(value.name)].shape
+        if str(value.name) in self._found:
+            return self._found[str(value.name)].shape
         if value.shape is None:
             return None
         return tuple(
@@ -53,35 +73,91 @@ class Sizes:
     def elements(self, value: ir.Value | None) -> int:
         """Return how many elements a value has; 0 where that is not known."""
         shape = self.shape(value)
-        if shape is None:
-            return 0
-        total = 1
-        for size in shape:
-            total *= size
-        return total
+        return 0 if shape is None else math.prod(shape)
 
     def bytes(self, value: ir.Value | None) -> int:
         """Return the bytes of a value; 0 where they are not known."""
+        if value is None:
+            return 0
+        if value not in self._bytes:
+            self._bytes[value] = self._count_bytes(value)
+        return self._bytes[value]
+
+    def _count_bytes(self, value: ir.Value) -> int:
         dtype = self.dtype(value)
         if dtype is None or dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
             return 0
         return -(-self.elements(value) * dtype.bitwidth // 8)
 
+    def runs(self, graph: ir.Graph | None) -> int:
+        """Return how often a run of the model runs a body, as far as that follows from sizes; else 1."""
+        return 1 if graph is None else self._runs.get(graph, 1)
+
+
+def open_dims(model: ir.Model) -> dict[str, int]:
+    """Return the names of the open dimensions of a model's inputs, with the sizes that count unless others are given.
+
+    A first dimension without a name is 1, as is one that is named after a batch; others have the size that made-up
+    inputs have first: see `graph.input_sizes`.
+    """
+    return _symbols(model, {})[0]
+
 
 def sizes_of(model: ir.Model, dims: Mapping[str, int] | None = None) -> Sizes:
     """Return the sizes of all values of a model.
 
+    Shapes that the model's values have are taken. What is missing is inferred by ONNX, and where ONNX gives up, in
+    shapes that are computed or operators that it does not know, node by node with numbers.
+
     Args:
-        model: a model; shapes that its values have are taken, what is missing is inferred by ONNX.
-        dims: name of an open dimension of the inputs -> its size. Others count as 1.
+        model: a model.
+        dims: name of an open dimension of the inputs -> its size; see `open_dims` for the others.
+
+    Raises:
+        OptionError: an open dimension has another name.
     """
-    given = dict(dims or {})
-    if all(_is_known(value) for node in all_nodes(model) for value in node.outputs):
-        return Sizes({}, given)
+    symbols, inputs = _symbols(model, dims or {})
+    if all(_is_known(value, symbols) for node in all_nodes(model) for value in node.outputs):
+        return Sizes(inputs, symbols)
+    found = {**_inferred(model, symbols, inputs), **inputs}
+    walk = ShapeWalk(model, found, symbols)
+    walk.walk()
+    return Sizes(found, symbols, walk.runs)
+
+
+def _symbols(model: ir.Model, dims: Mapping[str, int]) -> tuple[dict[str, int], dict[str, Tensor]]:
+    """Return the size of every name among the dimensions of the inputs, and the inputs that have an open dimension."""
+    opened = [value for value in model.graph.inputs if _is_open(value)]
+    inputs = [ModelInput.of(value) for value in opened]
+    symbols = dict(dims)
+    sizes = shapes(inputs, next(guesses(inputs)), symbols) if inputs else {}
+    names = {name for info in inputs for dim in info.dims or () if isinstance(dim, str) for name in _parts(dim)}
+    if unknown := sorted(set(dims) - names):
+        known = ", ".join(sorted(names)) or "none"
+        raise OptionError(f"no input has an open dimension '{unknown[0]}'; open dimensions with a name: {known}")
+    found = {str(value.name): Tensor(value.dtype, sizes[str(value.name)]) for value in opened if value.dtype}
+    return symbols, found
+
+
+def _parts(dim: str) -> Iterable[str]:
+    return (dim, *(part.strip() for part in dim.split("+")))
+
+
+def _is_open(value: ir.Value) -> bool:
+    if value.is_initializer() or not isinstance(value.type, ir.TensorType):
+        return False
+    return value.shape is None or not all(isinstance(size, int) and size >= 0 for size in value.shape)
+
+
+def _inferred(model: ir.Model, symbols: Mapping[str, int], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what ONNX infers."""
     proto = to_proto_without_weights(model)
+    for info in proto.graph.input:
+        if info.name in inputs:
+            info.CopyFrom(_info(info.name, inputs[info.name]))
     for graph in proto_graphs(proto.graph):
         for info in (*graph.input, *graph.output, *graph.value_info):
-            _fix(info, given, open_size=UNNAMED if info in proto.graph.input else None)
+            _fix(info, symbols)
     known = [info for info in proto.graph.value_info if _sizes(info) is not None]
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(known)  # operators that ONNX does not know may be between
@@ -92,14 +168,18 @@ def sizes_of(model: ir.Model, dims: Mapping[str, int] | None = None) -> Sizes:
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         logger.info("shapes could not be inferred: %s", " ".join(str(error).split())[:300])
-        return Sizes({}, given)
+        return {}
     found = {}
     for graph in proto_graphs(inferred.graph):
         for info in (*graph.input, *graph.value_info, *graph.output):
             shape = _sizes(info)
             if shape is not None:
-                found[info.name] = _Tensor(ir.DataType(info.type.tensor_type.elem_type), shape)
-    return Sizes(found, given)
+                found[info.name] = Tensor(ir.DataType(info.type.tensor_type.elem_type), shape)
+    return found
+
+
+def _info(name: str, tensor: Tensor) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, int(tensor.dtype), tensor.shape)
 
 
 def _sizes(info: onnx.ValueInfoProto) -> tuple[int, ...] | None:
@@ -109,16 +189,20 @@ def _sizes(info: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     return tuple(dim.dim_value for dim in tensor.shape.dim)
 
 
-def _is_known(value: ir.Value) -> bool:
+def _is_known(value: ir.Value, symbols: Mapping[str, int]) -> bool:
     if not value.name or value.const_value is not None:
         return True
-    return value.dtype is not None and value.shape is not None and all(isinstance(size, int) for size in value.shape)
+    return (
+        value.dtype is not None
+        and value.shape is not None
+        and all(size >= 0 if isinstance(size, int) else size.value in symbols for size in value.shape)
+    )
 
 
-def _fix(info: onnx.ValueInfoProto, dims: Mapping[str, int], open_size: int | None) -> None:
+def _fix(info: onnx.ValueInfoProto, symbols: Mapping[str, int]) -> None:
     """Give the open dimensions of a tensor their sizes."""
     for dim in info.type.tensor_type.shape.dim:
-        if not dim.HasField("dim_value"):
-            size = dims.get(dim.dim_param, open_size)
-            if size is not None:
-                dim.dim_value = size
+        if dim.HasField("dim_value") and dim.dim_value < 0:
+            dim.Clear()
+        elif not dim.HasField("dim_value") and dim.dim_param in symbols:
+            dim.dim_value = symbols[dim.dim_param]

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.walk import all_nodes, has_bodies
+from amp_transpiler.graph.walk import all_nodes, has_bodies, scopes
 from amp_transpiler.precision.cost.devices import Rate
+from amp_transpiler.precision.cost.fusions import NO_PLAN, Fused, Plan, plan_of
 from amp_transpiler.precision.cost.operators import (
     ALIASES,
     FLOPS,
@@ -24,7 +25,7 @@ from amp_transpiler.precision.cost.operators import (
 )
 from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
 
-__all__ = ["NodeCost", "traffic"]
+__all__ = ["NodeCost", "costs_of", "traffic"]
 
 RATES: Mapping[ir.DataType | None, Rate] = {ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16"}
 INDICES = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
@@ -59,32 +60,77 @@ class NodeCost:
 
 
 def traffic(
-    model: ir.Model, dims: Mapping[str, int] | None = None, *, tf32: bool = True, fuse_conv_bias: bool = True
+    model: ir.Model,
+    dims: Mapping[str, int] | None = None,
+    *,
+    tf32: bool = True,
+    fuse_conv_bias: bool = True,
+    fuse: bool = False,
 ) -> list[NodeCost]:
     """Return the cost of every node, bodies' nodes included, in the model's order.
 
-    A body counts as if it ran once, and both branches of an `If` do. Reshape and its like are free, and so is what
-    computes sizes from sizes, which ONNX Runtime leaves on the CPU. Values of unknown rank count as nothing.
+    A body counts as often as it runs where that follows from sizes, else once, and both branches of an `If` do. Reshape
+    and its like are free, and so is what computes sizes from sizes, which ONNX Runtime leaves on the CPU.
 
     Args:
-        model: a model as ONNX Runtime runs it: what it would fuse is counted as it stands.
-        dims: name of an open dimension of the inputs -> its size. Others count as 1.
+        model: a model.
+        dims: name of an open dimension of the inputs -> its size; see `open_dims` for the others.
         tf32: whether the device multiplies float32 in TF32, as ONNX Runtime does unless told otherwise.
         fuse_conv_bias: whether a convolution adds its bias itself: the CUDA provider's option of this name, which
             this package sets.
+        fuse: whether ONNX Runtime is yet to optimize the model: what it fuses counts as one node, the one that computes
+            most, and what it folds as nothing. Otherwise everything is counted as it stands.
     """
     sizes = sizes_of(model, dims)
+    plan = plan_of((scope.graph for scope in scopes(model)), sizes) if fuse else NO_PLAN
+    return costs_of(model, sizes, plan, tf32=tf32, fuse_conv_bias=fuse_conv_bias)
+
+
+def costs_of(
+    model: ir.Model, sizes: Sizes, plan: Plan, *, tf32: bool = True, fuse_conv_bias: bool = True
+) -> list[NodeCost]:
+    """Return the cost of every node: see `traffic`."""
+    wide: Rate = "tf32" if tf32 else "float32"
+    wholes = {node: whole for whole in plan.fused for node in whole.nodes}
     on_host: set[ir.Value] = set()
     costs = []
     for node in all_nodes(model):
-        if _is_on_host(node, on_host, sizes):
+        whole = wholes.get(node)
+        if node in plan.gone or (whole is not None and whole.anchor is not node):
+            costs.append(_nothing(node))
+        elif _is_on_host(node, on_host, sizes):
             on_host.update(node.outputs)
-            costs.append(NodeCost(node, 0, 0, 0, 0, 0, "float32"))
+            costs.append(_nothing(node))
         else:
-            cost = _cost(node, sizes, "tf32" if tf32 else "float32")
-            alone = adds_bias(node) and not fuse_conv_bias
-            costs.append(dataclasses.replace(cost, launches=2) if alone else cost)
+            cost = _cost(node, sizes, wide) if whole is None else _cost_of_whole(whole, sizes, wide)
+            alone = not fuse_conv_bias and node.op_type == "Conv" and (adds_bias(node) or whole is not None)
+            cost = dataclasses.replace(cost, launches=2) if alone else cost
+            costs.append(_repeated(cost, sizes.runs(node.graph)))
     return costs
+
+
+def _nothing(node: ir.Node) -> NodeCost:
+    return NodeCost(node, 0, 0, 0, 0, 0, "float32")
+
+
+def _repeated(cost: NodeCost, runs: int) -> NodeCost:
+    if runs == 1:
+        return cost
+    counted = {name: runs * getattr(cost, name) for name in ("launches", "read", "written", "copied", "flops")}
+    return dataclasses.replace(cost, **counted)
+
+
+def _cost_of_whole(whole: Fused, sizes: Sizes, wide: Rate) -> NodeCost:
+    """One operator: it reads what comes from outside, once, and writes the last result."""
+    cost = _cost(whole.anchor, sizes, wide)
+    read = {value for node in whole.nodes for value in node.inputs if value and value.producer() not in whole.nodes}
+    return dataclasses.replace(
+        cost,
+        launches=max(1, cost.launches),
+        read=sum(map(sizes.bytes, read)),
+        written=sum(map(sizes.bytes, whole.last.outputs)),
+        copied=0,
+    )
 
 
 def _is_on_host(node: ir.Node, on_host: set[ir.Value], sizes: Sizes) -> bool:

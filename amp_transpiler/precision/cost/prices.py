@@ -1,0 +1,105 @@
+"""Prices: the seconds of every node of a float32 program, low and high, and of the casts between them.
+
+They are what a minimum cut adds up. So each node has a price of its own, the longer of its time on the device and that
+of its launches; the sum is a little more than `predict` says, where the host runs ahead of a long kernel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.garbage import collection_paused
+from amp_transpiler.graph.walk import scopes
+from amp_transpiler.precision.cost.devices import Device
+from amp_transpiler.precision.cost.fusions import Plan, joined, plan_of
+from amp_transpiler.precision.cost.prediction import node_seconds
+from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
+from amp_transpiler.precision.cost.traffic import NodeCost, costs_of
+
+__all__ = ["Prices", "prices"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prices:
+    """What nodes and casts cost on a device.
+
+    What ONNX Runtime will fuse has one price, that of the node which computes most; the others of the group cost
+    nothing. So do nodes that it folds or leaves to the host, and constants, which are cast when the model is written.
+
+    Attributes:
+        low: seconds of each node in the low format, its weights included.
+        high: seconds of each node in float32.
+        costs_low, costs_high: launches, bytes and operations behind them.
+        fused: nodes that become one operator if they have one precision, and more operators otherwise.
+        device: where.
+        format: the low format.
+        sizes: of all values.
+        constants: values that ONNX Runtime computes when it loads the model.
+    """
+
+    low: Mapping[ir.Node, float]
+    high: Mapping[ir.Node, float]
+    costs_low: Mapping[ir.Node, NodeCost]
+    costs_high: Mapping[ir.Node, NodeCost]
+    fused: tuple[frozenset[ir.Node], ...]
+    device: Device
+    format: LowFormat
+    sizes: Sizes
+    constants: frozenset[ir.Value]
+
+    def cast(self, value: ir.Value) -> float:
+        """Return the seconds of casting a value from float32 to the low format, or back; 0 for a constant."""
+        if value.const_value is not None or value in self.constants:
+            return 0.0
+        moved = self.sizes.elements(value) * (4 + self.format.dtype.bitwidth // 8)
+        producer = value.producer()
+        runs = self.sizes.runs(None if producer is None else producer.graph)
+        return runs * max(self.device.seconds(moved, 0, "float32"), self.device.launch)
+
+
+@collection_paused()
+def prices(
+    model: ir.Model,
+    low: LowFormat,
+    device: Device,
+    dims: Mapping[str, int] | None = None,
+    together: Iterable[Collection[ir.Node]] = (),
+) -> Prices:
+    """Return the prices of a prepared float32 program: linear in its nodes.
+
+    Args:
+        model: the program.
+        low: the low format.
+        device: where it runs.
+        dims: name of an open dimension of the inputs -> its size; see `open_dims` for the others.
+        together: nodes that are decided as one operator, and count as one, besides those that are found here.
+
+    Raises:
+        OptionError: no input has an open dimension of that name.
+    """
+    sizes = sizes_of(model, dims)
+    plan = joined(plan_of((scope.graph for scope in scopes(model)), sizes), together)
+    high, costs_high = _prices(model, sizes, plan, device)
+    cheaper, costs_low = _prices(model, sizes.lowered(low.dtype), plan, device)
+    return Prices(
+        low=cheaper,
+        high=high,
+        costs_low=costs_low,
+        costs_high=costs_high,
+        fused=tuple(whole.nodes for whole in plan.fused),
+        device=device,
+        format=low,
+        sizes=sizes,
+        constants=plan.constants,
+    )
+
+
+def _prices(
+    model: ir.Model, sizes: Sizes, plan: Plan, device: Device
+) -> tuple[dict[ir.Node, float], dict[ir.Node, NodeCost]]:
+    costs = costs_of(model, sizes, plan)
+    return {cost.node: node_seconds(cost, device) for cost in costs}, {cost.node: cost for cost in costs}
