@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -10,12 +12,13 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, has_guard, is_kept, region_of
 from amp_transpiler.graph.roles import role_of
-from amp_transpiler.graph.walk import WIDENED, all_nodes, bodies, control_ports, has_bodies
+from amp_transpiler.graph.walk import WIDENED, ControlPort, all_nodes, bodies, control_ports, has_bodies
 from amp_transpiler.ops.kinds import CAPPED
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.precision.assignment import Assignment, Decision
 from amp_transpiler.precision.borders import costly_borders
+from amp_transpiler.precision.choices import Choices, Weights
 from amp_transpiler.precision.constraints import (
     FIRST_OPSET_WITH_BFLOAT16,
     Constraint,
@@ -27,6 +30,8 @@ from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.islands import islands
 from amp_transpiler.precision.masks import NO_MASKS, find_masks
 from amp_transpiler.precision.numerics import from_integers, in_order, unsafe_nodes
+from amp_transpiler.precision.objectives import LowWeights
+from amp_transpiler.precision.optimum import OpenDecisions, open_decisions
 from amp_transpiler.precision.patterns import Match, matches
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.quantized import quantizes_low
@@ -34,7 +39,7 @@ from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.state import DecisionState
 from amp_transpiler.precision.values import decide_values
 
-__all__ = ["assign"]
+__all__ = ["OpenAssignment", "assign", "open_assignment"]
 
 
 def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -> Assignment:
@@ -53,27 +58,67 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
     """
     if policy.low is FLOAT32:
         return Assignment(FLOAT32, decisions={node: _in_float32(node) for node in all_nodes(model)})
+    if policy.objective != "rules":
+        found = open_assignment(model, policy, ranges)
+        return found.assignment(found.choices.solve())
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
-    if policy.included and not any(decision.forced for decision in decisions.values()):
-        raise OptionError("--include matches no node with a float32 tensor that is its own to choose the type of")
     if policy.drop_islands != "none":
         for node, reason in islands(decisions, quantized=policy.drop_islands == "quantized"):
             decisions[node] = Decision("high", reason, neutral=True)
     if policy.drop_islands == "all":
         for node in list(costly_borders(decisions, assigner.together(), policy.low_io)):
             decisions[node] = Decision("high", "at the border: lower precision costs a cast more here", neutral=True)
-    assignment = Assignment(
-        policy.low,
-        decisions=decisions,
-        missing_kernels=assigner.missing_kernels,
-        without_form=assigner.without_form,
-        outputs_as_computed=policy.outputs_as_computed and not policy.training,
-        constants=policy.constants,
-        masks=assigner.masks.uses,
-    )
-    decide_values(model, policy, assignment)
-    return assignment
+    return assigner.assignment(decisions)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpenAssignment:
+    """An assignment of which only that is decided what the policy forces.
+
+    Attributes:
+        choices: the rest, with its costs.
+    """
+
+    _open: OpenDecisions
+    _assigner: _Assigner
+
+    @property
+    def choices(self) -> Choices:
+        """What is open, with its costs."""
+        return self._open.choices
+
+    def assignment(self, low: Sequence[bool]) -> Assignment:
+        """Return the assignment that a choice makes.
+
+        Args:
+            low: item of `choices` -> whether it is low.
+        """
+        decisions, ports = self._open.decided(low)
+        return self._assigner.assignment(decisions, ports)
+
+
+def open_assignment(
+    model: ir.Model, policy: Policy, ranges: RangeFaults | None = None, weights: Weights | None = None
+) -> OpenAssignment:
+    """Return what a policy leaves open about a program.
+
+    Args:
+        model: a typed program, its functions inlined, nodes in topological order.
+        policy: how to decide.
+        ranges: measured constants to reuse, since reading large weights takes time.
+        weights: what nodes and casts cost; None: as the objective of the policy says.
+
+    Raises:
+        OptionError: a node that the user wants low by force cannot be low.
+    """
+    assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
+    decisions = assigner.decide()
+    for node, reason in islands(decisions, quantized=True):
+        decisions[node] = Decision("high", reason, neutral=True)
+    wholes, bound = assigner.wholes(), assigner.bound(decisions)
+    weights = weights or LowWeights(wholes)
+    return OpenAssignment(open_decisions(model, policy, decisions, [*wholes, *bound], weights), assigner)
 
 
 def _in_float32(node: ir.Node) -> Decision:
@@ -111,11 +156,41 @@ class _Assigner:
         if self._rules.looks_ahead:
             self._decide_again()
         self._decide_wholes()
+        if self._policy.included and not any(decision.forced for decision in self._decisions.values()):
+            raise OptionError("--include matches no node with a float32 tensor that is its own to choose the type of")
         return self._decisions
+
+    def assignment(
+        self, decisions: dict[ir.Node, Decision], low_ports: tuple[ControlPort, ...] | None = None
+    ) -> Assignment:
+        """Return the assignment that follows from decisions about every node."""
+        policy = self._policy
+        assignment = Assignment(
+            policy.low,
+            decisions=decisions,
+            missing_kernels=self.missing_kernels,
+            without_form=self.without_form,
+            outputs_as_computed=policy.outputs_as_computed and not policy.training,
+            constants=policy.constants,
+            masks=self.masks.uses,
+        )
+        decide_values(self._model, policy, assignment, low_ports)
+        return assignment
+
+    def wholes(self) -> list[frozenset[ir.Node]]:
+        """Return the nodes that are one operator, for each."""
+        return [whole.nodes for whole in self._wholes]
 
     def together(self) -> set[ir.Node]:
         """Return the nodes that are decided together with others."""
         return {node for whole in self._wholes for node in whole.nodes}
+
+    def bound(self, decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, ir.Node]]:
+        """Yield the low nodes that may be low only because another is, each with that one (see `quantizes_low`)."""
+        for node in self._unsafe:
+            value = node.inputs[0] if decisions[node].form is not None and not decisions[node].forced else None
+            if value is not None and (maker := value.producer()) is not None:
+                yield node, maker
 
     def _decide_wholes(self) -> None:
         """Give the nodes that are one operator one precision: float32 if any of them must have it."""

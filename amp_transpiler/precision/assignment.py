@@ -8,6 +8,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.walk import ControlPort
 from amp_transpiler.precision.constraints import LowForm
 
 __all__ = ["Assignment", "ConstantStorage", "Decision"]
@@ -68,6 +69,11 @@ class Assignment:
     rounded_values: set[ir.Value] = dataclasses.field(default_factory=set)
     constants: ConstantStorage = "offline"
     masks: frozenset[tuple[ir.Node, int]] = frozenset()
+
+    def lower_port(self, port: ControlPort) -> None:
+        """Make the values of a port low, on both sides."""
+        self.low_values.update(port.definitions)
+        self.low_uses.update((use.user, use.index) for use in port.uses)
 
     def wanted(self, user: ir.Node | ir.Graph, index: int) -> Literal["low", "high", "any"]:
         """The precision that input `index` of a node, or output `index` of a graph, wants of a float32 value."""

@@ -217,8 +217,9 @@ def _residual_graph(edges: list[_Edge], count: int) -> Any:
     """
     from scipy.sparse import csgraph, csr_array
 
-    starts, ends, costs = (np.array(column, np.int64) for column in zip(*edges, strict=True))
-    residual = csr_array((costs, (starts, ends)), shape=(count, count))
+    starts, ends, costs = zip(*edges, strict=True)
+    at = np.array(starts, np.int32), np.array(ends, np.int32)  # older releases of scipy keep the indices' type
+    residual = csr_array((np.array(costs, np.int64), at), shape=(count, count))
     residual.sum_duplicates()
     limit = int(residual.data.max())
     while True:

@@ -46,6 +46,9 @@ class Policy:
             of masks and small constants included.
         drop_islands: groups of low nodes that cost more casts than they are worth become float32: all of them, or those
             between quantized operators alone.
+        objective: what decides about nodes that may be either. `rules`: the rules, then `drop_islands`; `low`: the most
+            computation in lower precision at the fewest casts; `time`: the least predicted time. The last two are exact
+            (`precision/min_cut.py`), and take the place of `drop_islands="all"`.
         low_parameters: parameters of a training program are stored low where every reader wants them low.
         repair_limit: how often a result that is not accurate enough may be repaired.
         limits: how far the outputs may be from fp32.
@@ -72,6 +75,7 @@ class Policy:
     numerics: Literal["ignore", "static"] = "ignore"
     strict_ranges: bool = False
     drop_islands: Literal["none", "quantized", "all"] = "none"
+    objective: Literal["rules", "low", "time"] = "rules"
     low_parameters: bool = False
     repair_limit: int = 0
     limits: Limits = dataclasses.field(default_factory=Limits)

@@ -12,11 +12,13 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.types import node_signature
 from amp_transpiler.graph.walk import ControlPort, control_ports
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import is_float32
 
-__all__ = ["settle_ports"]
+__all__ = ["is_float32_port", "may_pass_low", "settle_ports"]
 
 
 def settle_ports(assignment: Assignment, permitted: Callable[[ir.Node], bool] = lambda _: True) -> None:
@@ -29,16 +31,22 @@ def settle_ports(assignment: Assignment, permitted: Callable[[ir.Node], bool] = 
     settled: set[ir.Value] = set()
     for node in list(assignment.decisions):
         for port in control_ports(node):
-            if not _is_float32(port):
+            if not is_float32_port(port):
                 continue
             if port.kind != "opaque" and permitted(node) and _wants_low(port, assignment, settled):
-                assignment.low_values.update(port.definitions)
-                assignment.low_uses.update((use.user, use.index) for use in port.uses)
+                assignment.lower_port(port)
             settled.update(port.definitions)
 
 
-def _is_float32(port: ControlPort) -> bool:
+def is_float32_port(port: ControlPort) -> bool:
+    """Whether all values of a port are float32 tensors."""
     return all(map(is_float32, (*port.definitions, *(use.value for use in port.uses))))
+
+
+def may_pass_low(model: ir.Model, node: ir.Node, low: LowFormat) -> bool:
+    """Whether the schema of a control-flow operator admits the low format; bfloat16 came late to it."""
+    sig = node_signature(model, node)
+    return sig is not None and f"tensor({low.name})" in sig.allowed.get("V", ())
 
 
 def _wants_low(port: ControlPort, assignment: Assignment, settled: set[ir.Value]) -> bool:

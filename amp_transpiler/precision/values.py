@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx_ir as ir
 
-from amp_transpiler.graph.types import node_signature
+from amp_transpiler.graph.walk import ControlPort
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.policy import Policy
-from amp_transpiler.precision.ports import settle_ports
+from amp_transpiler.precision.ports import may_pass_low, settle_ports
 
 __all__ = ["decide_values"]
 
@@ -17,13 +19,16 @@ __all__ = ["decide_values"]
 _KEEP_PARAMETERS_FLOAT32 = {"BatchNormalization", "LayerNormalization", "InstanceNormalization"}
 
 
-def decide_values(model: ir.Model, policy: Policy, assignment: Assignment) -> None:
+def decide_values(
+    model: ir.Model, policy: Policy, assignment: Assignment, low_ports: Iterable[ControlPort] | None = None
+) -> None:
     """Fill in the values of an assignment whose nodes are decided.
 
     Args:
         model: the program.
         policy: its `low_io`, `low_parameters` and `parameters` count.
         assignment: gets `low_values`, `low_uses` and `rounded_values`.
+        low_ports: the ports that are low, if that is decided; else they vote.
     """
     low = assignment.low_values
     for node, decision in assignment.decisions.items():
@@ -37,8 +42,12 @@ def decide_values(model: ir.Model, policy: Policy, assignment: Assignment) -> No
     assignment.low_uses.update(
         (graph, index) for index, value in enumerate(graph.outputs) if value.name in wanted and is_float32(value)
     )
+    if low_ports is not None:
+        for port in low_ports:
+            assignment.lower_port(port)
+        return
     # Last: whether a port becomes low depends on the values that it passes on.
-    settle_ports(assignment, lambda node: _may_pass_low(model, node, assignment.low.name))
+    settle_ports(assignment, lambda node: may_pass_low(model, node, assignment.low))
 
 
 def _is_low_parameter(value: ir.Value, policy: Policy, assignment: Assignment) -> bool:
@@ -59,9 +68,3 @@ def _is_low_parameter(value: ir.Value, policy: Policy, assignment: Assignment) -
             return False
         readers += 1
     return readers > 0
-
-
-def _may_pass_low(model: ir.Model, node: ir.Node, low: str) -> bool:
-    """Whether the schema of a control-flow operator admits the low format; bfloat16 came late to it."""
-    sig = node_signature(model, node)
-    return sig is not None and f"tensor({low})" in sig.allowed.get("V", ())

@@ -1,0 +1,144 @@
+"""What a cut aims at, as weights of nodes and casts: low precision for its own sake, or the least time."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
+
+import onnx_ir as ir
+
+from amp_transpiler.ops.kinds import COMPUTE, MOVEMENT
+from amp_transpiler.ops.names import is_standard, operator_name
+from amp_transpiler.precision.choices import Weights
+
+__all__ = ["LowWeights", "Pricing", "TimeWeights", "WithErrors"]
+
+# What it is worth that a node is low, in casts. A sum of a few of these is exact in binary, so that ties are ties.
+_COMPUTING = 16.0  # more than the casts around any one operator, so that it always is
+_CHEAP = 1.0
+_MOVING = 1 / 64  # it only decides on which side of a cast values are moved
+# A cast where a graph begins or ends is accepted: without it nothing could be low. Fewer are still better.
+_CAST, _BORDER_CAST = 1.0, 1 / 4
+
+
+class LowWeights:
+    """The most computation in lower precision, at the fewest casts.
+
+    A cast is worth it for more than one cheap operator, and for each one that computes. Nodes of one operator that is
+    written out as several count as one.
+
+    Args:
+        together: nodes that are one operator.
+    """
+
+    def __init__(self, together: Iterable[Collection[ir.Node]] = ()) -> None:
+        self._uncounted = {node for whole in together for node in sorted(whole, key=_name)[1:]}
+
+    def low(self, node: ir.Node) -> float:  # noqa: ARG002 - part of the interface
+        """Return nothing: low precision is what is wanted."""
+        return 0.0
+
+    def high(self, node: ir.Node) -> float:
+        """Return what is lost where a node is float32."""
+        if operator_name(node) in COMPUTE:
+            return _COMPUTING
+        if is_standard(node) and node.op_type in MOVEMENT:
+            return _MOVING
+        return 0.0 if node in self._uncounted else _CHEAP
+
+    def cast_to_low(self, value: ir.Value) -> float:
+        """Return the cost of a cast, less for an input of the program."""
+        return _BORDER_CAST if value.is_graph_input() and _is_main(value) else _CAST
+
+    def cast_to_high(self, value: ir.Value) -> float:
+        """Return the cost of a cast, less for an output of the program."""
+        return _BORDER_CAST if value.is_graph_output() and _is_main(value) else _CAST
+
+
+class Pricing(Protocol):
+    """Predicted seconds of a program's nodes and casts (`cost.prices.Prices`)."""
+
+    @property
+    def low(self) -> Mapping[ir.Node, float]:
+        """Node -> its seconds in lower precision."""
+
+    @property
+    def high(self) -> Mapping[ir.Node, float]:
+        """Node -> its seconds in float32."""
+
+    def cast(self, value: ir.Value) -> float:
+        """Return the seconds of a cast."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TimeWeights:
+    """The least predicted time.
+
+    Attributes:
+        prices: the predictions; a node without one takes no time.
+    """
+
+    prices: Pricing
+
+    def low(self, node: ir.Node) -> float:
+        """Return the seconds of a node in lower precision."""
+        return self.prices.low.get(node, 0.0)
+
+    def high(self, node: ir.Node) -> float:
+        """Return the seconds of a node in float32."""
+        return self.prices.high.get(node, 0.0)
+
+    def cast_to_low(self, value: ir.Value) -> float:
+        """Return the seconds of a cast."""
+        return self.prices.cast(value)
+
+    def cast_to_high(self, value: ir.Value) -> float:
+        """Return the seconds of a cast."""
+        return self.prices.cast(value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WithErrors:
+    """Weights with a price on errors: Lagrange's multiplier of a bound on their sum.
+
+    Attributes:
+        weights: what the cut aims at.
+        node_errors: node -> what it adds to the square of the relative error when it is low.
+        cast_errors: value -> what rounding it adds.
+        multiplier: the price of an error of one. An infinite error forbids at any price.
+    """
+
+    weights: Weights
+    node_errors: Mapping[str, float]
+    cast_errors: Mapping[str, float]
+    multiplier: float
+
+    def low(self, node: ir.Node) -> float:
+        """Return the cost of a node that is low, its error included."""
+        return self.weights.low(node) + self._price(self.node_errors.get(str(node.name), 0.0))
+
+    def high(self, node: ir.Node) -> float:
+        """Return the cost of a node that is float32, which adds no error."""
+        return self.weights.high(node)
+
+    def cast_to_low(self, value: ir.Value) -> float:
+        """Return the cost of a cast to the low format, its error included."""
+        return self.weights.cast_to_low(value) + self._price(self.cast_errors.get(str(value.name), 0.0))
+
+    def cast_to_high(self, value: ir.Value) -> float:
+        """Return the cost of a cast to float32, which rounds nothing."""
+        return self.weights.cast_to_high(value)
+
+    def _price(self, error: float) -> float:
+        return self.multiplier * error if math.isfinite(error) else math.inf
+
+
+def _name(node: ir.Node) -> str:
+    return str(node.name)
+
+
+def _is_main(value: ir.Value) -> bool:
+    """Whether a value is of the program's own graph, not of a body."""
+    return isinstance(value.graph, ir.Graph) and bool(value.graph.opset_imports)

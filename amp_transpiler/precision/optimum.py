@@ -1,0 +1,89 @@
+"""The cheapest assignment: what the rules leave open is decided by an exact minimum cut."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.operator_class import operator_class
+from amp_transpiler.graph.walk import ControlPort
+from amp_transpiler.ops.kinds import MOVEMENT
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.choices import Choices, Island, Weights, choices
+from amp_transpiler.precision.policy import Policy
+
+__all__ = ["OpenDecisions", "open_decisions"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpenDecisions:
+    """Decisions of which some are open: about the nodes that may be either.
+
+    Attributes:
+        choices: what is open, with its costs.
+    """
+
+    choices: Choices
+    _decisions: Mapping[ir.Node, Decision]
+    _objective: str
+
+    def decided(self, low: Sequence[bool]) -> tuple[dict[ir.Node, Decision], tuple[ControlPort, ...]]:
+        """Return the decision about every node, and the ports that are low.
+
+        Args:
+            low: item -> whether it is low.
+        """
+        decisions = dict(self._decisions)
+        for island in self.choices.islands(low):
+            decision = Decision("high", _reason(island, self._objective), neutral=True)
+            decisions.update(dict.fromkeys(island.nodes, decision))
+        return decisions, self.choices.decide(low).ports
+
+
+def open_decisions(
+    model: ir.Model,
+    policy: Policy,
+    decisions: Mapping[ir.Node, Decision],
+    wholes: Iterable[Collection[ir.Node]],
+    weights: Weights,
+) -> OpenDecisions:
+    """Return decisions with everything open that nothing forces.
+
+    Args:
+        model: the program.
+        policy: the user's own lists bind, and so does what was decided by force.
+        decisions: about every node, as if lower precision cost no casts.
+        wholes: nodes that share one precision.
+        weights: what nodes and casts cost.
+    """
+    binding = policy.rules.lists.custom_white_list
+    forms = {
+        node: decision.form
+        for node, decision in decisions.items()
+        if decision.form is not None and not decision.forced and operator_class(node) not in binding
+    }
+    found = choices(
+        model,
+        forms,
+        {node: decision for node, decision in decisions.items() if node not in forms},
+        wholes,
+        weights,
+        policy.low_io,
+        low=policy.low,
+        outputs_as_computed=policy.outputs_as_computed and not policy.training,
+    )
+    return OpenDecisions(found, decisions, policy.objective)
+
+
+def _reason(island: Island, objective: str) -> str:
+    """Say why nodes that might be low are not."""
+    more = f"{island.casts} more cast{'s' if island.casts != 1 else ''}"
+    if objective == "time":
+        costs = f", with {more}" if island.casts > 0 else ""
+        return f"an island: predicted to be no faster in lower precision{costs}"
+    work = sum(not (is_standard(node) and node.op_type in MOVEMENT) for node in island.nodes)
+    gained = f"{work} cheap operator{'s' if work != 1 else ''}" if work else "nodes that only move values"
+    return f"an island: lower precision costs {more} for {gained}"

@@ -1,0 +1,254 @@
+"""Programs as numbers of a cut: every choice of small programs is carried out, and its casts are counted."""
+
+import dataclasses
+import itertools
+import math
+import re
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import amp_transpiler as amp
+from amp_transpiler.conversion import fitted, prepare
+from amp_transpiler.graph.dtypes import FLOAT16
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.passes.apply_assignment import ApplyAssignment
+from amp_transpiler.passes.clean_casts import CleanCasts
+from amp_transpiler.passes.manager import run_pass
+from amp_transpiler.precision.assign import open_assignment
+from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.choices import choices
+from amp_transpiler.precision.constraints import Constraints
+from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.systems.choice import Request, choose_policy
+from tests.support import array, parse
+
+W = array(4, 4, seed=1, scale=0.5)
+FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
+
+
+@dataclasses.dataclass
+class Unit:
+    """A float32 node costs `node`, a cast costs one."""
+
+    node: float = 1.5
+    cast: float = 1.0
+
+    def low(self, _node):
+        return 0.0
+
+    def high(self, _node):
+        return self.node
+
+    def cast_to_low(self, _value):
+        return self.cast
+
+    def cast_to_high(self, _value):
+        return self.cast
+
+
+def prepared(model, low_io=frozenset()):
+    program = amp.load(model)
+    policy = dataclasses.replace(choose_policy(Request(level="auto")), objective="low", low_io=frozenset(low_io))
+    policy = fitted(policy, program)
+    ranges = RangeFaults(policy.low, strict=True)
+    prepare(program, policy, ranges)
+    return program, policy, ranges
+
+
+def casts_left(program, assignment):
+    """The casts between float32 and float16 in the program that an assignment makes."""
+    run_pass(ApplyAssignment(assignment), program.model)
+    run_pass(CleanCasts(), program.model)
+    found = [node for node in all_nodes(program.model) if node.op_type == "Cast"]
+    return sum(node.outputs[0].dtype in FLOATS and node.inputs[0].dtype != ir.DataType.DOUBLE for node in found)
+
+
+IF = """h = MatMul (x, w)
+    r = If (c) <then_branch = t () => (float[4,4] p) { p = Relu (h) },
+                else_branch = e () => (float[4,4] q) { q = Exp (h) }>
+    y = Tanh (r)"""
+NESTED = """h = MatMul (x, w)
+    r = If (c) <then_branch = t () => (float[4,4] p) {
+                    p = If (c) <then_branch = t2 () => (float[4,4] p2) { p2 = Relu (h) },
+                                else_branch = e2 () => (float[4,4] q2) { q2 = Neg (x) }> },
+                else_branch = e () => (float[4,4] q) { q = MatMul (h, w) }>
+    y = Exp (r)"""
+LOOP = """h = Relu (x) z = Exp (x)
+    r, s = Loop (n, c, h) <body = b (int64 i, bool k, float[4,4] a) => (bool k2, float[4,4] a2, float[4,4] o) {
+        k2 = Identity (k) a2 = MatMul (a, w) o = Mul (a, z) }>
+    t = ReduceMax <keepdims = 0> (s, nought) y = Add (r, t)"""
+SCAN = """h = Relu (x)
+    f, s = Scan <num_scan_inputs = 1, body = b (float[4] a, float[4] v) => (float[4] a2, float[4] o) {
+        a2 = Add (a, v) o = Tanh (v) }> (row, h)
+    y = Add (s, f)"""
+PROGRAMS = {
+    # a row holds inputs beside x, outputs, and the body
+    "a chain": ("", "float[4,4] y", "a = Relu (x) b = Exp (a) d = Tanh (b) y = MatMul (d, w)"),
+    "one cast for many readers": (
+        "",
+        "float[4,4] y",
+        "e = Exp (x) a = Relu (e) b = Tanh (e) d = Neg (e) y = Sum (a, b, d)",
+    ),
+    "a value that is an output too": ("", "float[4,4] a, float[4,4] y", "a = Relu (x) b = Tanh (a) y = Exp (b)"),
+    "outputs that stay float32": (
+        "",
+        "float[4,4] y, float[4,1] m",
+        "h = Relu (x) y, m = LayerNormalization (h, k)",
+    ),
+    "inputs that stay float32": (
+        "float[4] s, ",
+        "float[N,C,H,V] y",
+        "h = Relu (x) u = Unsqueeze (h, axes) y = Resize (u, , s)",
+    ),
+    "a GELU is one item": (
+        "",
+        "float[4,4] y",
+        "h = Relu (x) d = Div (h, two) e = Erf (d) f = Add (e, one) g = Mul (h, f) i = Mul (g, half) y = Exp (i)",
+    ),
+    "a branch": ("bool c, ", "float[4,4] y", IF),
+    "nested branches": ("bool c, ", "float[4,4] y", NESTED),
+    "a loop's state and its scan output": ("", "float[4,4] y", LOOP),
+    "a scan's inputs": ("", "float[4,4] y", SCAN),
+    "casts of integers": (
+        "int64[4,4] i, ",
+        "float[4,4] y",
+        "f = Cast <to = 1> (i) g = Cast <to = 1> (i) a = Mul (f, x) b = Exp (f) d = Add (g, a) y = Add (d, b)",
+    ),
+    "casts from float16": (
+        "float16[4,4] l, ",
+        "float[4,4] y, float16[4,4] z",
+        "f = Cast <to = 1> (l) a = Mul (f, x) b = Exp (f) y = Add (a, b) g = Relu (a) z = Cast <to = 10> (g)",
+    ),
+    "casts to float32 of float32": (
+        "",
+        "float[4,4] y",
+        "a = Relu (x) f = Cast <to = 1> (a) b = Tanh (f) d = Exp (f) y = Add (b, d)",
+    ),
+    "a cast to double": ("", "double[4,4] f, float[4,4] y", "a = Relu (x) f = Cast <to = 11> (a) y = Tanh (a)"),
+    "nobody reads it as float": ("", "int64[2] y", "a = Relu (x) b = Tanh (a) y = Shape (b)"),
+}
+
+
+def program_of(name):
+    inputs, outputs, body = PROGRAMS[name]
+    constants = {
+        "w": W,
+        "k": W[0],
+        "row": W[1],
+        "two": np.float32(2**0.5),
+        "one": np.float32(1),
+        "half": np.float32(0.5),
+        "axes": np.array([0, 1]),
+        "nought": np.array([0]),
+    }
+    used = {key: value for key, value in constants.items() if re.search(rf"[ (]{key}[,)]", body)}
+    counts = "<int64 n = {3}, bool c = {1}>" if "Loop" in body else ""
+    return parse(f"({inputs}float[4,4] x) => ({outputs}) {counts} {{ {body} }}", **used)
+
+
+@pytest.mark.parametrize("low_io", [(), ("x", "y")], ids=["float32 outside", "low outside"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_casts_of_every_choice_are_foreseen(name, low_io):
+    """And the cut finds the cheapest of all programs that can be made."""
+    weights, costs = Unit(), {}
+    prepared_once, policy, ranges = prepared(program_of(name), low_io)
+    found = open_assignment(prepared_once.model, policy, ranges, weights).choices
+    for low in itertools.product((False, True), repeat=len(found.problem.low)):
+        if any(is_low and own is None for is_low, own in zip(low, found.problem.low, strict=True)):
+            continue
+        program = prepared_once.clone()
+        again = open_assignment(program.model, policy, ranges, weights)
+        chosen = again.choices.decide(low)
+        assert casts_left(program, again.assignment(low)) == len(chosen.casts), low
+        high = sum(len(found.nodes(item)) for item, is_low in enumerate(low) if not is_low)
+        costs[low] = weights.node * high + len(chosen.casts)
+    best = min(costs.values())
+    assert costs[tuple(found.solve())] == best
+    assert sum(found.solve()) == min(sum(low) for low, cost in costs.items() if cost == best)
+
+
+def names(nodes):
+    return {node.name for node in nodes}
+
+
+def named(model, weights, **options):
+    """The choices of a program whose every node with a float may be low, except where `fixed` says otherwise."""
+    program, policy, _ = prepared(model)
+    nodes = {node.name: node for node in program.model.graph}
+    constraints = Constraints(program.model, policy.target, policy.low)
+    fixed = options.pop("fixed", {})
+    forms = {node: constraints.of(node).form for name, node in nodes.items() if name not in fixed}
+    decided = {nodes[name]: decision for name, decision in fixed.items()}
+    together = [[nodes[name] for name in group] for group in options.pop("together", ())]
+    return choices(program.model, forms, decided, together, weights, low=FLOAT16, **options)
+
+
+CHAIN = "(float[4,4] x) => (float[4,4] y) { [a] p = Relu (x) [b] q = Tanh (p) [c] y = Sigmoid (q) }"
+
+
+def low_names(found):
+    return names(found.decide(found.solve()).low)
+
+
+def test_nodes_that_share_one_precision_are_one_item():
+    found = named(parse(CHAIN), Unit(node=1), together=[["a", "b"], ["b", "c"]])
+    assert names(found.nodes(0)) == {"a", "b", "c"}
+    assert low_names(found) == {"a", "b", "c"}
+
+
+def test_a_whole_is_float32_where_a_part_must_be():
+    must = {"b": Decision("high", "it must")}
+    found = named(parse(CHAIN), Unit(node=9), together=[["a", "b"]], fixed=must)
+    assert low_names(found) == {"c"}
+    assert low_names(named(parse(CHAIN), Unit(node=9), fixed=must)) == {"a", "c"}
+
+
+def test_outputs_as_computed_need_no_cast():
+    assert low_names(named(parse(CHAIN), Unit(node=0.5))) == set()
+    assert low_names(named(parse(CHAIN), Unit(node=0.5), outputs_as_computed=True)) == {"a", "b", "c"}
+
+
+@dataclasses.dataclass
+class Forbids(Unit):
+    """`b` cannot be low at any price."""
+
+    price: float = math.inf
+
+    def low(self, node):
+        return self.price if node.name == "b" else 0.0
+
+
+@pytest.mark.parametrize("price", [math.inf, 1e300, 1e30])
+def test_a_cost_that_forbids_does_not_blur_the_others(price):
+    assert low_names(named(parse(CHAIN), Forbids(node=2.25, price=price))) == {"a", "c"}
+    assert low_names(named(parse(CHAIN), Forbids(node=2.0, price=price))) == set()
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_the_unit_of_the_weights_makes_no_difference(scale):
+    found = named(parse(CHAIN), Unit(node=2.25 * scale, cast=scale))
+    low = found.solve()
+    assert sum(low) == 3
+    assert found.problem.cost(low) * found.unit == pytest.approx(2 * scale, rel=1e-9)
+
+
+def test_the_same_choices_under_other_weights():
+    found = named(parse(CHAIN), Unit(node=0.1))
+    assert low_names(found) == set()
+    assert low_names(found.weighed(Unit(node=1))) == {"a", "b", "c"}
+
+
+def test_nothing_costs_anything():
+    assert low_names(named(parse(CHAIN), Unit(node=0, cast=0))) == set()
+
+
+def test_islands_are_what_might_be_low_and_is_not():
+    body = "[a] p = Relu (x) [e] e = Exp (p) [b] q = Tanh (e) [c] y = Sigmoid (q) [d] z = Neg (e)"
+    must = {"e": Decision("high", "it must")}
+    found = named(parse(f"(float[4,4] x) => (float[4,4] y, float[4,4] z) {{ {body} }}"), Unit(0.1), fixed=must)
+    none = [False] * len(found.problem.low)
+    islands = {frozenset(names(island.nodes)): island.casts for island in found.islands(none)}
+    assert islands == {frozenset("a"): 2, frozenset("bcd"): 3}
+    assert found.islands([True] * len(none)) == []
