@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -12,7 +12,7 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, has_guard, is_kept, region_of
 from amp_transpiler.graph.roles import role_of
-from amp_transpiler.graph.walk import WIDENED, ControlPort, all_nodes, bodies, control_ports, has_bodies
+from amp_transpiler.graph.walk import WIDENED, ControlPort, all_nodes, bodies, control_ports, has_bodies, scopes
 from amp_transpiler.ops.kinds import CAPPED
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import opset_of
@@ -26,11 +26,13 @@ from amp_transpiler.precision.constraints import (
     LowForm,
     touches_float32,
 )
+from amp_transpiler.precision.cost import find_device, prices
+from amp_transpiler.precision.evidence import TensorRange, range_fault
 from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.islands import islands
 from amp_transpiler.precision.masks import NO_MASKS, find_masks
 from amp_transpiler.precision.numerics import from_integers, in_order, unsafe_nodes
-from amp_transpiler.precision.objectives import LowWeights
+from amp_transpiler.precision.objectives import LowWeights, TimeWeights
 from amp_transpiler.precision.optimum import OpenDecisions, open_decisions
 from amp_transpiler.precision.patterns import Match, matches
 from amp_transpiler.precision.policy import Policy
@@ -39,7 +41,7 @@ from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.state import DecisionState
 from amp_transpiler.precision.values import decide_values
 
-__all__ = ["OpenAssignment", "assign", "open_assignment"]
+__all__ = ["OpenChoices", "assign", "open_choices"]
 
 
 def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -> Assignment:
@@ -59,7 +61,7 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
     if policy.low is FLOAT32:
         return Assignment(FLOAT32, decisions={node: _in_float32(node) for node in all_nodes(model)})
     if policy.objective != "rules":
-        found = open_assignment(model, policy, ranges)
+        found = open_choices(model, policy, ranges)
         return found.assignment(found.choices.solve())
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
@@ -73,13 +75,14 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OpenAssignment:
+class OpenChoices:
     """An assignment of which only that is decided what the policy forces.
 
     Attributes:
-        choices: the rest, with its costs.
+        weights: what nodes and casts cost.
     """
 
+    weights: Weights
     _open: OpenDecisions
     _assigner: _Assigner
 
@@ -98,27 +101,29 @@ class OpenAssignment:
         return self._assigner.assignment(decisions, ports)
 
 
-def open_assignment(
-    model: ir.Model, policy: Policy, ranges: RangeFaults | None = None, weights: Weights | None = None
-) -> OpenAssignment:
+def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -> OpenChoices:
     """Return what a policy leaves open about a program.
 
     Args:
         model: a typed program, its functions inlined, nodes in topological order.
-        policy: how to decide.
+        policy: how to decide. Its objective says what nodes and casts cost.
         ranges: measured constants to reuse, since reading large weights takes time.
-        weights: what nodes and casts cost; None: as the objective of the policy says.
 
     Raises:
-        OptionError: a node that the user wants low by force cannot be low.
+        OptionError: a node that the user wants low by force cannot be low, or the device or a dimension is not known.
     """
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
     for node, reason in islands(decisions, quantized=True):
         decisions[node] = Decision("high", reason, neutral=True)
-    wholes, bound = assigner.wholes(), assigner.bound(decisions)
-    weights = weights or LowWeights(wholes)
-    return OpenAssignment(open_decisions(model, policy, decisions, [*wholes, *bound], weights), assigner)
+    wholes = assigner.wholes()
+    together: list[Collection[ir.Node]] = [*wholes, *assigner.bound(decisions)]
+    weights: Weights = LowWeights(wholes)
+    if policy.objective == "time":
+        priced = prices(model, policy.low, find_device(policy.device), policy.dims, wholes)
+        together += [nodes for nodes in priced.fused if all(decisions[node].form is not None for node in nodes)]
+        weights = TimeWeights(priced)
+    return OpenChoices(weights, open_decisions(model, policy, decisions, together, weights), assigner)
 
 
 def _in_float32(node: ir.Node) -> Decision:
@@ -148,6 +153,7 @@ class _Assigner:
             self._judge()
         elif policy.drop_islands != "none":
             self._unsafe = self._positions()
+        self._seen = self._seen_ranges()
         self.missing_kernels: dict[str, int] = {}
         self.without_form: list[ir.Node] = []
 
@@ -228,6 +234,15 @@ class _Assigner:
                 high.update(node.outputs)
                 found[node] = "positions: computed from integers alone, which is float32 in part"
         return found
+
+    def _seen_ranges(self) -> Mapping[str, TensorRange]:
+        """Return the ranges that data showed, but not those of constants, which are known, or of limited masks."""
+        if self._policy.evidence is None:
+            return {}
+        known = {str(value.name) for value in self.masks.values}
+        for scope in scopes(self._model):
+            known.update(scope.graph.initializers)
+        return {name: seen for name, seen in self._policy.evidence.ranges.items() if name not in known}
 
     def _is_fixed(self, node: ir.Node) -> bool:
         """Whether the user, or a repair, keeps the node as it is."""
@@ -358,4 +373,6 @@ class _Assigner:
             for index in sorted(form.inputs):
                 if (node, index) not in self.masks.uses and (fault := self._ranges.of(node.inputs[index])):
                     return fault
+        if beyond := range_fault(node, form, self._seen, self._policy.low, self._policy.headroom):
+            return beyond
         return "" if quantizes_low(node, self._state) else self._unsafe.get(node, "")

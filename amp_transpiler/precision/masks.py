@@ -39,6 +39,7 @@ class Masks:
 
     uses: frozenset[tuple[ir.Node, int]] = frozenset()
     nodes: frozenset[ir.Node] = frozenset()
+    values: frozenset[ir.Value] = frozenset()
 
 
 NO_MASKS = Masks()
@@ -83,7 +84,9 @@ def find_masks(
         masked.update(dict.fromkeys(node.outputs, pure))
         if pure:
             made.add(node)
-    return Masks(frozenset(uses), frozenset(made | _factors(nodes, made, uses))) if uses else NO_MASKS
+    return (
+        Masks(frozenset(uses), frozenset(made | _factors(nodes, made, uses)), frozenset(masked)) if uses else NO_MASKS
+    )
 
 
 def _starting_inputs(node: ir.Node, from_integers: Collection[ir.Value]) -> tuple[int, ...]:

@@ -22,6 +22,8 @@ _MOVING = 1 / 64  # it only decides on which side of a cast values are moved
 # A cast where a graph begins or ends is accepted: without it nothing could be low. Fewer are still better.
 _CAST, _BORDER_CAST = 1.0, 1 / 4
 
+_TIE = 1e-9  # seconds that even a cast which takes no time is worth, so that equal times mean the fewest casts
+
 
 class LowWeights:
     """The most computation in lower precision, at the fewest casts.
@@ -92,11 +94,11 @@ class TimeWeights:
 
     def cast_to_low(self, value: ir.Value) -> float:
         """Return the seconds of a cast."""
-        return self.prices.cast(value)
+        return self.prices.cast(value) + _TIE
 
     def cast_to_high(self, value: ir.Value) -> float:
         """Return the seconds of a cast."""
-        return self.prices.cast(value)
+        return self.prices.cast(value) + _TIE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.assignment import ConstantStorage
+from amp_transpiler.precision.evidence import HEADROOM, Evidence
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.rules import Rules
 from amp_transpiler.precision.training.wishes import TrainingWishes
@@ -49,6 +50,10 @@ class Policy:
         objective: what decides about nodes that may be either. `rules`: the rules, then `drop_islands`; `low`: the most
             computation in lower precision at the fewest casts; `time`: the least predicted time. The last two are exact
             (`precision/min_cut.py`), and take the place of `drop_islands="all"`.
+        device: the device whose time counts.
+        dims: name of an open dimension of the inputs -> its size, for predicted times.
+        evidence: what runs on data told about this very program.
+        headroom: how many times the range that data showed must fit into the low format.
         low_parameters: parameters of a training program are stored low where every reader wants them low.
         repair_limit: how often a result that is not accurate enough may be repaired.
         limits: how far the outputs may be from fp32.
@@ -76,6 +81,10 @@ class Policy:
     strict_ranges: bool = False
     drop_islands: Literal["none", "quantized", "all"] = "none"
     objective: Literal["rules", "low", "time"] = "rules"
+    device: str = "H100"
+    dims: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    evidence: Evidence | None = None
+    headroom: float = HEADROOM
     low_parameters: bool = False
     repair_limit: int = 0
     limits: Limits = dataclasses.field(default_factory=Limits)

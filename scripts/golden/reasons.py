@@ -26,6 +26,7 @@ _CLASSES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("black variable", (r"^reads or writes black variable",)),
     ("constant out of range", (r"^constant reaches ",)),
     ("constant loses digits", (r"^constant of at most ",)),
+    ("range seen", (r"^'.*' reaches .*; .* times that is beyond ",)),
     ("no schema", (r"^no schema is known for ",)),
     ("schema forbids", (r"^the schema of .* does not permit ",)),
     ("no kernel", (r"^no b?float16 kernel for ",)),

@@ -16,7 +16,7 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
 from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.manager import run_pass
-from amp_transpiler.precision.assign import open_assignment
+from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.choices import choices
 from amp_transpiler.precision.constraints import Constraints
@@ -154,12 +154,12 @@ def test_the_casts_of_every_choice_are_foreseen(name, low_io):
     """And the cut finds the cheapest of all programs that can be made."""
     weights, costs = Unit(), {}
     prepared_once, policy, ranges = prepared(program_of(name), low_io)
-    found = open_assignment(prepared_once.model, policy, ranges, weights).choices
+    found = open_choices(prepared_once.model, policy, ranges).choices.weighed(weights)
     for low in itertools.product((False, True), repeat=len(found.problem.low)):
         if any(is_low and own is None for is_low, own in zip(low, found.problem.low, strict=True)):
             continue
         program = prepared_once.clone()
-        again = open_assignment(program.model, policy, ranges, weights)
+        again = open_choices(program.model, policy, ranges)
         chosen = again.choices.decide(low)
         assert casts_left(program, again.assignment(low)) == len(chosen.casts), low
         high = sum(len(found.nodes(item)) for item, is_low in enumerate(low) if not is_low)
