@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.regions import region_of
 from amp_transpiler.graph.sizes import Dim, Sizes
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.attention_values import (
+    behind_nothing,
+    is_standard_op,
+    made_by,
+    number_of,
+    only_reader,
+    turns,
+    without_scale,
+)
 
-__all__ = ["Found", "Loose", "Mask", "Projection", "find_attentions", "find_loosely", "projection"]
+__all__ = ["Found", "Loose", "Mask", "find_attentions", "find_loosely"]
 
 _HEADS_FIRST = (0, 2, 1, 3)
 _KEYS_TURNED = (0, 2, 3, 1)
@@ -75,24 +83,6 @@ class Found:
     keys: Dim
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Projection:
-    """A value that is `source @ weight[:, start:stop] + bias[start:stop]`, with constants.
-
-    Attributes:
-        source: of rank 3.
-        weight: of rank 2.
-        bias: None without one.
-        start, stop: columns.
-    """
-
-    source: ir.Value
-    weight: ir.Value
-    bias: ir.Value | None
-    start: int
-    stop: int
-
-
 def find_attentions(graph: ir.Graph) -> tuple[list[Found], Sizes]:
     """Return the attentions of a graph in float32, and its sizes."""
     kinds = {"Softmax": _around_softmax, "Attention": _of_operator}
@@ -131,8 +121,8 @@ def find_loosely(graph: ir.Graph) -> list[Loose]:
     for softmax in softmaxes:
         scores = softmax.inputs[0]
         product, masks, _ = _scores(scores) if scores is not None else (None, (), 1.0)
-        weights = _behind_nothing(softmax.outputs[0])
-        if product is None or sizes is None or not any(_is(use.node, "MatMul") for use in weights.uses()):
+        weights = behind_nothing(softmax.outputs[0])
+        if product is None or sizes is None or not any(is_standard_op(use.node, "MatMul") for use in weights.uses()):
             continue
         query, key = product.inputs
         shape = sizes.shape(query)
@@ -148,12 +138,12 @@ def _around_softmax(softmax: ir.Node, sizes: Sizes) -> Found | None:
     scores, graph = softmax.inputs[0], softmax.graph
     if scores is None or graph is None or not _is_last_axis(softmax, sizes):
         return None
-    weights, guarded = _guarded(_behind_nothing(softmax.outputs[0]))
-    weights = None if weights is None else _behind_nothing(weights)
+    weights, guarded = _guarded(behind_nothing(softmax.outputs[0]))
+    weights = None if weights is None else behind_nothing(weights)
     if weights is None or len(weights.uses()) != 1 or weights.is_graph_output():
         return None
     mix = next(iter(weights.uses())).node
-    if not _is(mix, "MatMul") or mix.inputs[0] is not weights:
+    if not is_standard_op(mix, "MatMul") or mix.inputs[0] is not weights:
         return None
     result = _turned_result(mix.outputs[0], sizes)
     product, masks, scale = _scores(scores)
@@ -233,67 +223,7 @@ def _found(
     )
 
 
-# ---- values and nodes ----
-
-
-def _is(node: ir.Node | None, op_type: str) -> bool:
-    return node is not None and node.op_type == op_type and is_standard(node)
-
-
-def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
-    node = None if value is None else value.producer()
-    return node if _is(node, op_type) else None
-
-
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    uses = list(value.uses())
-    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
-
-
-def _turns(node: ir.Node | None, order: tuple[int, ...]) -> bool:
-    return node is not None and _is(node, "Transpose") and tuple(node.attributes.get_ints("perm", ())) == order
-
-
-def _number(value: ir.Value | None) -> float | None:
-    """Return the only element of a constant."""
-    array = constant_array(value)
-    return float(array.reshape(())) if array is not None and array.size == 1 and array.dtype.kind == "f" else None
-
-
-def _changes_nothing(node: ir.Node) -> bool:
-    """Whether the output is the first input: an Identity, a cast to the same type, a sum with 0."""
-    if not is_standard(node) or node.inputs[0] is None:
-        return False
-    if node.op_type == "Add":
-        return _number(node.inputs[1]) == 0.0
-    same = node.inputs[0].dtype is not None and node.inputs[0].dtype == node.outputs[0].dtype
-    return node.op_type == "Identity" or (node.op_type == "Cast" and same)
-
-
-def _behind_nothing(value: ir.Value) -> ir.Value:
-    """Look at what a value becomes behind nodes that change nothing."""
-    while (reader := _only_reader(value)) is not None and _changes_nothing(reader):
-        value = reader.outputs[0]
-    return value
-
-
-def _without_scale(value: ir.Value | None) -> tuple[ir.Value | None, float]:
-    """Look through products with one number; return what is scaled, and the factor."""
-    factor = 1.0
-    while value is not None and (node := value.producer()) is not None and is_standard(node):
-        if _changes_nothing(node):
-            value = node.inputs[0]
-            continue
-        if node.op_type not in ("Mul", "Div"):
-            break
-        left, right = node.inputs
-        if (number := _number(right)) is not None and number:
-            factor, value = (factor * number if node.op_type == "Mul" else factor / number), left
-        elif node.op_type == "Mul" and (number := _number(left)) is not None and number:
-            factor, value = factor * number, right
-        else:
-            break
-    return value, factor
+# ---- around the softmax ----
 
 
 def _is_last_axis(softmax: ir.Node, sizes: Sizes) -> bool:
@@ -304,13 +234,13 @@ def _is_last_axis(softmax: ir.Node, sizes: Sizes) -> bool:
 def _guarded(weights: ir.Value) -> tuple[ir.Value | None, bool]:
     """Return the attention weights behind `Where(IsNaN(w), 0, w)`, and whether that is there."""
     readers = [use.node for use in weights.uses()]
-    test = next((node for node in readers if _is(node, "IsNaN")), None)
+    test = next((node for node in readers if is_standard_op(node, "IsNaN")), None)
     if test is None:
         return weights, False
-    choice = _only_reader(test.outputs[0])
-    if choice is None or not _is(choice, "Where") or len(readers) != 2 or weights.is_graph_output():
+    choice = only_reader(test.outputs[0])
+    if choice is None or not is_standard_op(choice, "Where") or len(readers) != 2 or weights.is_graph_output():
         return None, False
-    fits = choice.inputs[0] is test.outputs[0] and choice.inputs[2] is weights and _number(choice.inputs[1]) == 0.0
+    fits = choice.inputs[0] is test.outputs[0] and choice.inputs[2] is weights and number_of(choice.inputs[1]) == 0.0
     return (choice.outputs[0], True) if fits and choice in readers else (None, False)
 
 
@@ -321,7 +251,7 @@ def _turned_result(value: ir.Value, sizes: Sizes) -> ir.Node | None:
         return None
     if _keeps_shape(readers[0], sizes):
         return _turned_result(readers[0].outputs[0], sizes)
-    return readers[0] if _turns(readers[0], _HEADS_FIRST) else None
+    return readers[0] if turns(readers[0], _HEADS_FIRST) else None
 
 
 def _keeps_shape(node: ir.Node | None, sizes: Sizes) -> bool:
@@ -334,10 +264,10 @@ def _keeps_shape(node: ir.Node | None, sizes: Sizes) -> bool:
 
 def _plain(value: ir.Value | None, sizes: Sizes) -> tuple[ir.Value | None, float]:
     """Look through products with one number and Reshapes that change nothing; return what is scaled, and the factor."""
-    value, factor = _without_scale(value)
+    value, factor = without_scale(value)
     while value is not None and _keeps_shape(node := value.producer(), sizes):
         assert node is not None, "it keeps a shape"
-        value, further = _without_scale(node.inputs[0])
+        value, further = without_scale(node.inputs[0])
         factor *= further
     return value, factor
 
@@ -350,26 +280,26 @@ def _scores(value: ir.Value) -> tuple[ir.Node | None, tuple[Mask, ...], float]:
     masks: list[Mask] = []
     current: ir.Value | None = value
     while current is not None and (node := current.producer()) is not None and len(current.uses()) == 1:
-        if _is(node, "Where"):
+        if is_standard_op(node, "Where"):
             current, mask = _chosen(node)
-        elif _is(node, "Add"):
+        elif is_standard_op(node, "Add"):
             current, mask = _summand(node)
         else:
             break
         if mask is None:
             return None, (), 1.0
         masks.append(mask)
-    product, scale = _without_scale(current)
-    found = _producer(product, "MatMul")
+    product, scale = without_scale(current)
+    found = made_by(product, "MatMul")
     return (found, tuple(masks), scale) if found is not None else (None, (), 1.0)
 
 
 def _chosen(node: ir.Node) -> tuple[ir.Value | None, Mask | None]:
     """Read `Where(condition, scores, very small)`, or the other way round."""
     condition, yes, no = node.inputs
-    if condition is not None and (filler := _number(no)) is not None and filler <= _MASKED:
+    if condition is not None and (filler := number_of(no)) is not None and filler <= _MASKED:
         return yes, Mask(condition, allowed=True, filler=filler)
-    if condition is not None and (filler := _number(yes)) is not None and filler <= _MASKED:
+    if condition is not None and (filler := number_of(yes)) is not None and filler <= _MASKED:
         return no, Mask(condition, allowed=True, inverted=True, filler=filler)
     return None, None
 
@@ -385,7 +315,7 @@ def _summand(node: ir.Node) -> tuple[ir.Value | None, Mask | None]:
 
 def _leads_to_product(value: ir.Value | None) -> bool:
     for _ in range(4):
-        value, _factor = _without_scale(value)
+        value, _factor = without_scale(value)
         node = None if value is None else value.producer()
         if node is None or not is_standard(node):
             return False
@@ -395,17 +325,17 @@ def _leads_to_product(value: ir.Value | None) -> bool:
             return any(_leads_to_product(part) for part in node.inputs)
         if node.op_type != "Where":
             return False
-        value = node.inputs[1] if _number(node.inputs[2]) is not None else node.inputs[2]
+        value = node.inputs[1] if number_of(node.inputs[2]) is not None else node.inputs[2]
     return False
 
 
 def _as_truths(value: ir.Value) -> Mask:
     """Read `Where(condition, 0, very small)` as a condition; anything else as a summand."""
-    node = _producer(value, "Where")
+    node = made_by(value, "Where")
     condition = None if node is None else node.inputs[0]
     if node is None or condition is None:
         return Mask(value)
-    yes, no = _number(node.inputs[1]), _number(node.inputs[2])
+    yes, no = number_of(node.inputs[1]), number_of(node.inputs[2])
     if yes == 0.0 and no is not None and no <= _MASKED:
         return Mask(condition, allowed=True, filler=no)
     if no == 0.0 and yes is not None and yes <= _MASKED:
@@ -433,8 +363,8 @@ class _Heads:
 def _split_heads(value: ir.Value | None, sizes: Sizes) -> tuple[_Heads | None, float]:
     """Return what becomes [batch, heads, rows, size], and a factor on the way."""
     value, outer = _plain(value, sizes)
-    turned = _producer(value, "Transpose")
-    if turned is None or not _turns(turned, _HEADS_FIRST):
+    turned = made_by(value, "Transpose")
+    if turned is None or not turns(turned, _HEADS_FIRST):
         return _one_of_three(value, sizes), outer
     return _heads_of(turned.inputs[0], sizes, outer)
 
@@ -442,8 +372,8 @@ def _split_heads(value: ir.Value | None, sizes: Sizes) -> tuple[_Heads | None, f
 def _one_of_three(value: ir.Value | None, sizes: Sizes) -> _Heads | None:
     """Read one of the three parts of [3, batch, heads, rows, size]."""
     packed, part = _picked(value, sizes)
-    turned = _producer(packed, "Transpose")
-    split = None if turned is None or not _turns(turned, _THREE_FIRST) else _producer(turned.inputs[0], "Reshape")
+    turned = made_by(packed, "Transpose")
+    split = None if turned is None or not turns(turned, _THREE_FIRST) else made_by(turned.inputs[0], "Reshape")
     whole = None if split is None else split.inputs[0]
     old, new = sizes.shape(whole), sizes.shape(None if split is None else split.outputs[0])
     if whole is None or part is None or old is None or new is None or len(old) != 3 or len(new) != 5:
@@ -456,19 +386,19 @@ def _one_of_three(value: ir.Value | None, sizes: Sizes) -> _Heads | None:
 
 def _picked(value: ir.Value | None, sizes: Sizes) -> tuple[ir.Value | None, int | None]:
     """Return what one element of the first axis is taken from, and its index."""
-    if (gather := _producer(value, "Gather")) is not None:
+    if (gather := made_by(value, "Gather")) is not None:
         index = sizes.content(gather.inputs[1])
         fits = gather.attributes.get_int("axis", 0) == 0 and index is not None and sizes.shape(gather.inputs[1]) == ()
         return (gather.inputs[0], _index(index)) if fits else (None, None)
-    squeeze = _producer(value, "Squeeze")
+    squeeze = made_by(value, "Squeeze")
     if squeeze is None or sizes.content(squeeze.inputs[1] if len(squeeze.inputs) > 1 else None) != (0,):
         return None, None
-    if (part := _producer(squeeze.inputs[0], "Slice")) is not None:
+    if (part := made_by(squeeze.inputs[0], "Slice")) is not None:
         start, end, axes, *step = (sizes.content(bound) for bound in part.inputs[1:5])
         first = _index(start)
         fits = axes == (0,) and first is not None and end == (first + 1,) and step in ([], [(1,)])
         return (part.inputs[0], first) if fits else (None, None)
-    split = _producer(squeeze.inputs[0], "Split")
+    split = made_by(squeeze.inputs[0], "Split")
     if split is None or squeeze.inputs[0] is None or split.attributes.get_int("axis", 0) != 0:
         return None, None
     return (split.inputs[0], split.outputs.index(squeeze.inputs[0])) if len(split.outputs) == 3 else (None, None)
@@ -482,10 +412,10 @@ def _index(content: tuple[Dim, ...] | None) -> int | None:
 def _split_keys(value: ir.Value | None, sizes: Sizes) -> tuple[_Heads | None, float]:
     """Return what becomes [batch, heads, size, rows], and a factor on the way."""
     value, outer = _plain(value, sizes)
-    turned = _producer(value, "Transpose")
-    if turned is not None and _turns(turned, _KEYS_TURNED):
+    turned = made_by(value, "Transpose")
+    if turned is not None and turns(turned, _KEYS_TURNED):
         return _heads_of(turned.inputs[0], sizes, outer)
-    if turned is not None and _turns(turned, _LAST_TWO):
+    if turned is not None and turns(turned, _LAST_TWO):
         heads, inner = _split_heads(turned.inputs[0], sizes)
     else:
         heads, inner = _split_heads(_behind_flat_transpose(value, sizes), sizes)
@@ -494,9 +424,9 @@ def _split_keys(value: ir.Value | None, sizes: Sizes) -> tuple[_Heads | None, fl
 
 def _behind_flat_transpose(value: ir.Value | None, sizes: Sizes) -> ir.Value | None:
     """Look through a Transpose of the last two axes that is done in three dimensions."""
-    back = _producer(value, "Reshape")
-    turned = None if back is None else _producer(back.inputs[0], "Transpose")
-    flat = None if turned is None or not _turns(turned, (0, 2, 1)) else _producer(turned.inputs[0], "Reshape")
+    back = made_by(value, "Reshape")
+    turned = None if back is None else made_by(back.inputs[0], "Transpose")
+    flat = None if turned is None or not turns(turned, (0, 2, 1)) else made_by(turned.inputs[0], "Reshape")
     if back is None or flat is None:
         return None
     first, inside, last = sizes.shape(flat.inputs[0]), sizes.shape(flat.outputs[0]), sizes.shape(back.outputs[0])
@@ -508,7 +438,7 @@ def _behind_flat_transpose(value: ir.Value | None, sizes: Sizes) -> ir.Value | N
 
 def _heads_of(value: ir.Value | None, sizes: Sizes, factor: float) -> tuple[_Heads | None, float]:
     value, inner = _plain(value, sizes)
-    split = _producer(value, "Reshape")
+    split = made_by(value, "Reshape")
     whole = None if split is None else split.inputs[0]
     whole, before = _plain(whole, sizes)
     old, new = sizes.shape(whole), sizes.shape(value)
@@ -520,102 +450,3 @@ def _heads_of(value: ir.Value | None, sizes: Sizes, factor: float) -> tuple[_Hea
     if new[0] != old[0] and new[1] != old[1]:  # one of the two tells, by the number of elements
         return None, 1.0
     return _Heads(whole, heads, size, old[1]), factor * inner * before
-
-
-# ---- projections ----
-
-
-def projection(value: ir.Value, sizes: Sizes) -> Projection | None:
-    """Return how a value is a product with constants, if it is one."""
-    part = value.producer()
-    while part is not None and _changes_nothing(part) and part.inputs[0] is not None:
-        value, part = part.inputs[0], part.inputs[0].producer()
-    if part is not None and is_standard(part) and part.op_type in ("Split", "Slice"):
-        whole, start = _offset(part, value, sizes)
-        made = None if whole is None else _product(whole, sizes)
-        width = sizes.shape(value)
-        if made is None or width is None or start is None or not isinstance(width[-1], int):
-            return None
-        return dataclasses.replace(made, start=start, stop=start + width[-1])
-    return _product(value, sizes)
-
-
-def _offset(part: ir.Node, value: ir.Value, sizes: Sizes) -> tuple[ir.Value | None, int | None]:
-    """Return what a part of the last axis is taken from, and where it begins."""
-    whole = part.inputs[0]
-    shape = sizes.shape(whole)
-    if whole is None or shape is None or not isinstance(shape[-1], int):
-        return None, None
-    if part.op_type == "Split":
-        if part.attributes.get_int("axis", 0) % len(shape) != len(shape) - 1:
-            return None, None
-        ends = [sizes.shape(output) for output in part.outputs[: part.outputs.index(value)]]
-        widths = [end[-1] for end in ends if end is not None]
-        if len(widths) < len(ends) or not all(isinstance(width, int) for width in widths):
-            return None, None
-        return whole, sum(int(width) for width in widths)
-    bounds = [sizes.content(bound) for bound in part.inputs[1:5]]
-    if len(bounds) < 3 or any(bound is None or len(bound) != 1 for bound in bounds):
-        return None, None
-    start, _, axis, *step = (bound[0] for bound in bounds if bound is not None)
-    fits = (
-        isinstance(start, int) and isinstance(axis, int) and axis % len(shape) == len(shape) - 1 and step in ([], [1])
-    )
-    return (whole, int(start) % shape[-1]) if fits else (None, None)
-
-
-def _product(value: ir.Value, sizes: Sizes) -> Projection | None:
-    made = _producer(value, "Reshape")
-    if made is not None:
-        return _flat_product(made, sizes)
-    bias: ir.Value | None = None
-    product: ir.Value | None = value
-    if (add := _producer(value, "Add")) is not None:
-        product, bias = next(_with_bias(add), (None, None))
-    multiply = _producer(product, "MatMul")
-    if multiply is None:
-        return None
-    return _checked(multiply.inputs[0], multiply.inputs[1], bias, sizes)
-
-
-def _with_bias(add: ir.Node) -> Iterator[tuple[ir.Value | None, ir.Value | None]]:
-    for one, other in (tuple(add.inputs), tuple(reversed(add.inputs))):
-        if constant_array(other) is not None:
-            yield one, other
-
-
-def _flat_product(made: ir.Node, sizes: Sizes) -> Projection | None:
-    """Read a product that is done in two dimensions."""
-    gemm = _producer(made.inputs[0], "Gemm")
-    flat = None if gemm is None else _producer(gemm.inputs[0], "Reshape")
-    if gemm is None or flat is None or any(gemm.attributes.get_int(name, 0) for name in ("transA", "transB")):
-        return None
-    if any(gemm.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta")):
-        return None
-    source, outside = sizes.shape(flat.inputs[0]), sizes.shape(made.outputs[0])
-    if source is None or outside is None or len(source) != 3 or len(outside) != 3:
-        return None
-    bias = gemm.inputs[2] if len(gemm.inputs) > 2 else None
-    if source[0] != outside[0] and source[1] != outside[1]:
-        return None
-    return _checked(flat.inputs[0], gemm.inputs[1], bias, sizes)
-
-
-def _checked(
-    source: ir.Value | None, weight: ir.Value | None, bias: ir.Value | None, sizes: Sizes
-) -> Projection | None:
-    given, table = sizes.shape(source), constant_shape(weight)
-    if source is None or weight is None or given is None or len(given) != 3 or table is None or len(table) != 2:
-        return None
-    if given[2] != table[0] or (bias is not None and constant_shape(bias) != (table[1],)):
-        return None
-    return Projection(source, weight, bias, 0, table[1])
-
-
-def constant_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Return the shape of a constant, without reading it."""
-    array = None if value is None else (value.const_value if value.is_initializer() else None)
-    if array is not None and value is not None and not value.is_graph_input():
-        return tuple(int(size) for size in array.shape.numpy())
-    found: np.ndarray | None = constant_array(value)
-    return None if found is None else found.shape

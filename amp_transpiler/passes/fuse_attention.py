@@ -14,7 +14,8 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.passes.attention_pattern import Found, Mask, Projection, find_attentions, projection
+from amp_transpiler.passes.attention_pattern import Found, Mask, find_attentions
+from amp_transpiler.passes.attention_projection import Projection, projection
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 

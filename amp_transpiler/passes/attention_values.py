@@ -1,0 +1,85 @@
+"""Values and nodes of written-out attention: who makes a value, who reads it, and what changes nothing on the way."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.ops.names import is_standard
+
+__all__ = [
+    "behind_nothing",
+    "changes_nothing",
+    "is_standard_op",
+    "made_by",
+    "number_of",
+    "only_reader",
+    "turns",
+    "without_scale",
+]
+
+
+def is_standard_op(node: ir.Node | None, op_type: str) -> bool:
+    """Whether a node is of a type of the standard domain."""
+    return node is not None and node.op_type == op_type and is_standard(node)
+
+
+def made_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    """Return the node that makes a value, if it is of a type of the standard domain."""
+    node = None if value is None else value.producer()
+    return node if is_standard_op(node, op_type) else None
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """Return the node that alone reads a value; None where a graph hands it out."""
+    uses = list(value.uses())
+    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def turns(node: ir.Node | None, order: tuple[int, ...]) -> bool:
+    """Whether a node is a Transpose to an order of axes."""
+    if node is None or not is_standard_op(node, "Transpose"):
+        return False
+    return tuple(node.attributes.get_ints("perm", ())) == order
+
+
+def number_of(value: ir.Value | None) -> float | None:
+    """Return the only element of a constant."""
+    array = constant_array(value)
+    return float(array.reshape(())) if array is not None and array.size == 1 and array.dtype.kind == "f" else None
+
+
+def changes_nothing(node: ir.Node) -> bool:
+    """Whether the output is the first input: an Identity, a cast to the same type, a sum with 0."""
+    if not is_standard(node) or node.inputs[0] is None:
+        return False
+    if node.op_type == "Add":
+        return number_of(node.inputs[1]) == 0.0
+    same = node.inputs[0].dtype is not None and node.inputs[0].dtype == node.outputs[0].dtype
+    return node.op_type == "Identity" or (node.op_type == "Cast" and same)
+
+
+def behind_nothing(value: ir.Value) -> ir.Value:
+    """Look at what a value becomes behind nodes that change nothing."""
+    while (reader := only_reader(value)) is not None and changes_nothing(reader):
+        value = reader.outputs[0]
+    return value
+
+
+def without_scale(value: ir.Value | None) -> tuple[ir.Value | None, float]:
+    """Look through products with one number; return what is scaled, and the factor."""
+    factor = 1.0
+    while value is not None and (node := value.producer()) is not None and is_standard(node):
+        if changes_nothing(node):
+            value = node.inputs[0]
+            continue
+        if node.op_type not in ("Mul", "Div"):
+            break
+        left, right = node.inputs
+        if (number := number_of(right)) is not None and number:
+            factor, value = (factor * number if node.op_type == "Mul" else factor / number), left
+        elif node.op_type == "Mul" and (number := number_of(left)) is not None and number:
+            factor, value = factor * number, right
+        else:
+            break
+    return value, factor
