@@ -28,6 +28,7 @@ from amp_transpiler.graph.walk import WIDENED, all_nodes
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
 from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.convert_opset import OpsetConversionError
+from amp_transpiler.passes.fill_sums import FillSums
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
@@ -44,6 +45,7 @@ from amp_transpiler.passes.release_initializers import ReleaseInitializers, list
 from amp_transpiler.passes.release_named import ReleaseNamed
 from amp_transpiler.passes.rewrite_equivalents import has_equivalent
 from amp_transpiler.passes.set_ir_version import SetIrVersion
+from amp_transpiler.passes.sign_rotations import SignRotations
 from amp_transpiler.passes.skip_expand_checks import SkipExpandChecks
 from amp_transpiler.passes.skip_identities import SkipIdentities
 from amp_transpiler.passes.spell_norms import SpellNorms
@@ -293,7 +295,8 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
     run_pass(GuardFusions(every=policy.low is BFLOAT16 and is_within(policy.target.ort, None, "1.23")), model)
     if not program.has_variables:  # its weights are no constants, and any of its values may be fetched
         if policy.drop_islands != "none" and policy.low is not FLOAT32:  # other systems' nodes stay theirs
-            run_pass(SpellNorms(), model)
+            for spelling in (SpellNorms(), SignRotations(), FillSums()):
+                run_pass(spelling, model)
         run_pass(GuardTransposes(), model)
         run_pass(GuardVectors(), model)
     if policy.included:

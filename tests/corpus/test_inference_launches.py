@@ -8,14 +8,6 @@ import pytest
 
 from bench_inference import MODELS, limits_of, lost, measure
 
-# What is above the limits all the same, and why.
-ABOVE = {
-    # The cosine and the sine of positions are float32: float16 cannot count beyond 2048. The converter casts positions.
-    "Llama, 2 layers, older exporter": {"auto": 2},
-    # The grid of anchors is made of float32 ranges, which are cast once. The converter makes no model that runs.
-    "nudenet YOLO": {"auto": 1, "O2": 1},
-}
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
@@ -30,5 +22,5 @@ def test_launches(name: str, corpus: pathlib.Path) -> None:
         pytest.skip(str(cannot_count))
     limits = limits_of(model, counts)
     for level in ("auto", "O2"):
-        assert limits.over(counts[level]["launches"]) <= ABOVE.get(name, {}).get(level, 0), level
+        assert limits.over(counts[level]["launches"]) == 0, level
         assert not lost(counts["fp32"]["fused"], counts[level]["fused"]), level

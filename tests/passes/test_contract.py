@@ -15,6 +15,7 @@ from amp_transpiler.passes.bake_casts import BakeCasts
 from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.passes.emulate import EmulateLow
+from amp_transpiler.passes.fill_sums import FillSums
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
@@ -28,6 +29,7 @@ from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.passes.release_initializers import ReleaseInitializers
 from amp_transpiler.passes.rewrite_equivalents import RewriteEquivalents
 from amp_transpiler.passes.set_ir_version import SetIrVersion
+from amp_transpiler.passes.sign_rotations import SignRotations
 from amp_transpiler.passes.skip_identities import SkipIdentities
 from amp_transpiler.passes.training import Legalize, LowerBatchNorm, LowerDropout
 from amp_transpiler.passes.unify_constants import UnifyConstants
@@ -88,6 +90,21 @@ TEXTS = {
             "[s] d = Sqrt (v) [i] n = Div (h, d) [w] f = Mul (n, g) [z] y = Cast <to = 16> (f) }"
         ),
         {"g": array(4)},
+    ),
+    "filled": (
+        (
+            "(float[2,4] x) => (float[2,4] y) {"
+            "[s] s = Shape (x) [c] c = ConstantOfShape (s) [f] f = Add (c, two) [y] y = Mul (x, f) }"
+        ),
+        {"two": np.float32(2)},
+    ),
+    "rotated": (
+        (
+            "(float[3,8] x, float[3,1] t) => (float[3,8] y) { [p] p = Mul (t, f) [a] a = Concat <axis = 1> (p, p)"
+            "[c] c = Cos (a) [s] s = Sin (a) [h] u, v = Split <axis = 1, num_outputs = 2> (x) [n] n = Neg (v)"
+            "[r] r = Concat <axis = 1> (n, u) [l] l = Mul (x, c) [q] q = Mul (r, s) [y] y = Add (l, q) }"
+        ),
+        {"f": array(4)},
     ),
     "float16": ("(float16[2,4] x) => (float16[2,4] y) { [a] h = Exp (x) [b] y = Neg (h) }", {}),
     "float16 constant": (
@@ -175,6 +192,8 @@ PASSES = {
     "SetIrVersion": lambda _: SetIrVersion(),
     "ApplyAssignment": lambda model: ApplyAssignment(decided(model)),
     "CleanCasts": lambda _: CleanCasts(),
+    "FillSums": lambda _: FillSums(),
+    "SignRotations": lambda _: SignRotations(),
     "GuardFusions": lambda _: GuardFusions(),
     "GuardTransposes": lambda _: GuardTransposes(),
     "GuardVectors": lambda _: GuardVectors(),
