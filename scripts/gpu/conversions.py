@@ -14,7 +14,7 @@ import amp_transpiler as amp
 from gpu.records import Record, Task, attempt
 from gpu.subjects import SUBJECTS, export
 
-__all__ = ["VARIANTS", "Variant", "prepare"]
+__all__ = ["VARIANTS", "Variant", "outputs", "outputs_of", "prepare"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,11 @@ def _converted(task: Task, variant: Variant, source: pathlib.Path, feeds: Mappin
 
 def outputs(path: pathlib.Path, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return what a model computes on the CPU, emulated where it is low; float32, so that numpy can write it."""
-    session = amp.Session(path, amp.CPUPlace())
+    return outputs_of(amp.Session(path, amp.CPUPlace()), feeds)
+
+
+def outputs_of(session: amp.Session, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what a session computes, in float32."""
     results = session.run(feeds)
     return {info.name: np.asarray(value, np.float32) for info, value in zip(session.outputs, results, strict=True)}
 

@@ -8,11 +8,14 @@ import pathlib
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 import amp_transpiler as amp
+from amp_transpiler.conversion import plain_copy
 from amp_transpiler.runtime.places import Place, place_named
+from amp_transpiler.runtime.provider_options import EXACT_FLOAT32
 from amp_transpiler.verification.compare import compare_outputs
-from gpu.conversions import VARIANTS, Variant
+from gpu.conversions import VARIANTS, Variant, outputs_of
 from gpu.records import Record, Task, Unavailable, attempt, timed
 from gpu.subjects import SUBJECTS, built
 from programs.sessions import Sessions, describe
@@ -44,19 +47,30 @@ def _measured(task: Task, variant: Variant, feeds: dict[str, np.ndarray], place:
     before = place.memory_in_use()
     sessions.used.clear()
     session = amp.Session(path, place)  # in a rehearsal it is emulated: the CPU has few bfloat16 kernels
-    results = {
-        info.name: np.asarray(value, np.float32)
-        for info, value in zip(session.outputs, session.run(feeds), strict=True)
-    }
+    results = outputs_of(session, feeds)
     found: Record = {"cpu_nodes": len(session.cpu_nodes), **timed(session.bind(feeds), tiny=task.tiny)}
     found["cuda_graph"] = session.cuda_graph
     after = place.memory_in_use()
     found["memory"] = None if before is None or after is None else after - before
-    found["error"] = worst(_arrays(task.folder / f"{task.name}.fp32.float32.npz"), results)
+    reference = _arrays(task.folder / f"{task.name}.fp32.float32.npz")
+    if session.tf32 and multiplies_float32(path):  # which is timed, but is no error of ours
+        found["error_with_tf32"] = worst(reference, results)
+        with amp.Session(path, place, provider_options=EXACT_FLOAT32, cuda_graph=False) as exact:
+            results = outputs_of(exact, feeds)
+    found["error"] = worst(reference, results)
     emulated = task.folder / f"{task.name}.{variant.file}.npz"
     if emulated.exists() and variant.level != "fp32":
         found["error_from_emulation"] = worst(_arrays(emulated), results)
     return {**found, **predictions(task, sessions, cuda_graph=session.cuda_graph)}
+
+
+def multiplies_float32(path: pathlib.Path) -> bool:
+    """Whether a model has a product or a convolution in float32, which a device may compute in TF32."""
+    return any(
+        node.op_type in ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
+        and any(value is not None and value.dtype == ir.DataType.FLOAT for value in node.inputs)
+        for node in plain_copy(amp.load(path)).model.graph.all_nodes()
+    )
 
 
 def predictions(task: Task, sessions: Sessions, *, cuda_graph: bool = False) -> Record:

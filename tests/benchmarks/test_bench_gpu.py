@@ -8,13 +8,19 @@ import pathlib
 import subprocess
 import sys
 import textwrap
+import types
+from typing import ClassVar
 
+import numpy as np
+import onnx
 import pytest
 
 import bench_gpu
-from gpu import table
+from amp_transpiler.runtime.provider_options import EXACT_FLOAT32
+from gpu import inference, table
 from gpu.conversions import VARIANTS
 from gpu.records import Task, Unavailable, attempt
+from tests.support import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "bench_gpu.py"
@@ -68,6 +74,53 @@ def test_it_starts_on_the_stand_ins(counted, tmp_path):
     assert all(row["predicted_ms"] > 0 for row in rows.values())
     assert set(rows) == {"fp32", "torch", "O2", "O2, CUDA graph"}
     assert found["model"]["training"]["programs"] == 4
+
+
+class _Device:
+    """A session on a device with TF32, which is wrong by a thousandth where it may take TF32."""
+
+    opened: ClassVar[list[dict[str, str]]] = []
+
+    def __init__(self, *_, provider_options=None, **_others):
+        self.opened.append(dict(provider_options or {}))
+        self.tf32, self.cuda_graph, self.cpu_nodes = "use_tf32" not in self.opened[-1], False, ()
+        self.outputs = [types.SimpleNamespace(name="y")]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def run(self, feeds):
+        return [feeds["x"] * (1.001 if self.tf32 else 1.0)]
+
+    def bind(self, _):
+        return lambda: None
+
+
+@pytest.mark.parametrize(
+    ("variant", "body", "options", "error"),
+    [
+        ("fp32.float32", "y = MatMul (x, w)", [{}, EXACT_FLOAT32], 0.0),
+        ("auto.float16", "h = Cast <to = 10> (x) z = MatMul (h, h) y = Cast <to = 1> (z)", [{}], 0.001),
+    ],
+)
+def test_errors_are_told_without_tf32(tmp_path, monkeypatch, variant, body, options, error):
+    model = parse(f"(float[2,2] x) => (float[2,2] y) {{ {body} }}", w=np.eye(2, dtype=np.float32))
+    onnx.save(model, tmp_path / f"net.{variant}.onnx")
+    x = np.ones((2, 2), np.float32)
+    np.savez(tmp_path / "net.feeds.npz", x=x)
+    np.savez(tmp_path / "net.fp32.float32.npz", y=x)
+    monkeypatch.setattr(inference.amp, "Session", _Device)
+    monkeypatch.setattr(inference, "predictions", lambda *_args, **_options: {})
+    monkeypatch.setattr(_Device, "opened", [])
+    task = part(tmp_path, "inference", "net")
+    inference.inference(task)
+    [found] = task.found()
+    assert _Device.opened == options
+    assert found["error"] == pytest.approx(error, abs=1e-6)
+    assert ("error_with_tf32" in found) == (len(options) == 2)
 
 
 def test_without_a_gpu_it_says_so_and_ends_with_2(monkeypatch, capsys):
