@@ -49,7 +49,7 @@ def share_updates(parts: Sequence[StepPart], parameters: Collection[str], ranks:
     last = parts[-1].assembled
     outputs = {str(value.name): value for value in last.model.graph.outputs}
     made = {name: outputs[output] for name, output in last.updates.items()}
-    numbers = {stack.name for stack in last.stacks if stack.size == 1}
+    numbers = {stack.name for stack in last.stacks if set(stack.sizes) == {1}}
     large = {name: v for name, v in made.items() if is_static(v) and _size(v) > 1 and name not in numbers}
     reads = {name: _states_behind(value) for name, value in made.items()}
     read = {name for part in parts[:-1] for name in part.assembled.state}

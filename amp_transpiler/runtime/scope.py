@@ -13,29 +13,29 @@ import onnxruntime
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.runtime.places import to_host
-from amp_transpiler.runtime.stacks import Stack, pack, row_of
+from amp_transpiler.runtime.stacks import Stack, member_of, pack
 from amp_transpiler.runtime.values import to_ort
 
 __all__ = ["Scope", "ScopeVariable", "global_scope", "scope_guard"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Row:
-    """A value that is a row of a stack."""
+class _Member:
+    """A value that is part of a stack."""
 
     stack: Stack
-    row: int
+    index: int
 
 
 class Scope(MutableMapping[str, np.ndarray]):
     """The values that persist between runs, by name. Reading returns a copy as an array; writing copies the array.
 
-    A compiled step may read and replace many values as the rows of one matrix. They keep their names here: reading one
-    copies its row, and writing one makes all of the matrix single values again, until the step runs next.
+    A compiled step may read and replace many values as one matrix. They keep their names here: reading one copies its
+    rows, and writing one makes all of the matrix single values again, until the step runs next.
     """
 
     def __init__(self) -> None:
-        self._values: dict[str, onnxruntime.OrtValue | _Row] = {}
+        self._values: dict[str, onnxruntime.OrtValue | _Member] = {}
         self._stacks: dict[Stack, onnxruntime.OrtValue] = {}
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class Scope(MutableMapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         value = self._values[name]
-        return self._read(value) if isinstance(value, _Row) else np.array(to_host(value))
+        return self._read(value) if isinstance(value, _Member) else np.array(to_host(value))
 
     def __setitem__(self, name: str, array: Any) -> None:
         self.hold(name, to_ort(np.array(array, order="C")))
@@ -62,9 +62,9 @@ class Scope(MutableMapping[str, np.ndarray]):
         return name in self._values
 
     def held(self, name: str) -> onnxruntime.OrtValue:
-        """Return the value in ONNX Runtime's form, without a copy unless it is a row of a stack."""
+        """Return the value in ONNX Runtime's form, without a copy unless it is part of a stack."""
         value = self._values[name]
-        return to_ort(self._read(value)) if isinstance(value, _Row) else value
+        return to_ort(self._read(value)) if isinstance(value, _Member) else value
 
     def hold(self, name: str, value: onnxruntime.OrtValue) -> None:
         """Store a value of ONNX Runtime without a copy; nothing else may write to it afterwards."""
@@ -74,7 +74,7 @@ class Scope(MutableMapping[str, np.ndarray]):
     # Stacks.
 
     def has_stack(self, stack: Stack) -> bool:
-        """Whether the members of a stack are the rows of one matrix."""
+        """Whether the members of a stack are one matrix."""
         return stack in self._stacks
 
     def pack(self, stack: Stack) -> onnxruntime.OrtValue:
@@ -87,22 +87,22 @@ class Scope(MutableMapping[str, np.ndarray]):
     def hold_stack(self, stack: Stack, matrix: onnxruntime.OrtValue) -> None:
         """Store the matrix of a stack without a copy, in place of its members."""
         if stack not in self._stacks:
-            for row, name in enumerate(stack.members):
+            for index, name in enumerate(stack.members):
                 self._take_apart(name)
-                self._values[name] = _Row(stack, row)
+                self._values[name] = _Member(stack, index)
         self._stacks[stack] = matrix
 
-    def _read(self, value: _Row) -> np.ndarray:
-        return row_of(value.stack, self._stacks[value.stack], value.row)
+    def _read(self, value: _Member) -> np.ndarray:
+        return member_of(value.stack, self._stacks[value.stack], value.index)
 
     def _take_apart(self, name: str) -> None:
         """Make the members of the stack that a value belongs to, if any, single values."""
         value = self._values.get(name)
-        if not isinstance(value, _Row):
+        if not isinstance(value, _Member):
             return
         matrix = self._stacks.pop(value.stack)
-        for row, member in enumerate(value.stack.members):
-            self._values[member] = to_ort(row_of(value.stack, matrix, row))
+        for index, member in enumerate(value.stack.members):
+            self._values[member] = to_ort(member_of(value.stack, matrix, index))
 
     def find_var(self, name: str) -> ScopeVariable | None:
         """Return a handle on the value with this name, or None."""

@@ -1,4 +1,4 @@
-"""Stacks of persistable values in ONNX Runtime's form: packing values into rows of a matrix, and reading a row."""
+"""Stacks of persistable values in ONNX Runtime's form: packing values into one matrix, and reading one of them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,19 @@ from amp_transpiler.runtime import cuda_runtime
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.values import device_of, to_ort
 
-__all__ = ["Stack", "pack", "row_of"]
+__all__ = ["Stack", "member_of", "pack"]
 
 
-def pack(stack: Stack, rows: Iterable[np.ndarray]) -> onnxruntime.OrtValue:
-    """Return a matrix in main memory that has these values as its rows; they are read one at a time."""
-    matrix = np.empty(stack.stacked_shape, stack.dtype.numpy())
-    for target, row in zip(matrix, rows, strict=True):
-        target[...] = row.reshape(-1)
-    return to_ort(matrix)
+def pack(stack: Stack, values: Iterable[np.ndarray]) -> onnxruntime.OrtValue:
+    """Return a matrix in main memory that has these values one after the other; they are read one at a time."""
+    return to_ort(stack.joined(values))
 
 
-def row_of(stack: Stack, matrix: onnxruntime.OrtValue, row: int) -> np.ndarray:
+def member_of(stack: Stack, matrix: onnxruntime.OrtValue, index: int) -> np.ndarray:
     """Return a copy of one value of a stack, and copy nothing else from a device."""
-    array = np.empty(stack.shape, stack.dtype.numpy())
+    array = np.empty(stack.shapes[index], stack.dtype.numpy())
     device, device_id = device_of(matrix)
-    source = matrix.data_ptr() + row * array.nbytes
+    source = matrix.data_ptr() + stack.starts[index] * array.itemsize
     if not array.size:
         return array
     if device == CPUPlace.device:

@@ -71,14 +71,14 @@ def train(parts, net, feeds, world):
 
 
 def stacked(state, stacks):
-    return {stack.name: np.stack([state[name].reshape(-1) for name in stack.members]) for stack in stacks}
+    return {stack.name: stack.joined(state[name] for name in stack.members) for stack in stacks}
 
 
 def unstacked(state, stacks):
     found = {name: array for name, array in state.items() if name not in {stack.name for stack in stacks}}
     for stack in stacks:
         if stack.name in state:
-            found |= {n: row.reshape(stack.shape) for n, row in zip(stack.members, state[stack.name], strict=True)}
+            found |= stack.parted(state[stack.name])
     return found
 
 

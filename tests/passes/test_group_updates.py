@@ -1,6 +1,7 @@
 """`GroupUpdates` on steps written as text: what becomes a group, and what stays as it is."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import onnx_ir as ir
@@ -13,13 +14,15 @@ from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.passes.training import CPU_WORTH, CUDA_WORTH, GroupUpdates, Worth, group_members
 
 FREE = Worth(launch=1.0, bandwidth=1e30, most_elements=1 << 40)
+EQUAL = dataclasses.replace(FREE, merges=False)
 
 
 def step(count, body, inputs, updates, shape="4", shared="", head=""):
     """A step with `count` members: `{i}` in `body`, `inputs` and `updates` is the member's number."""
-    ins = ", ".join(text.format(i=i, s=shape) for i in range(count) for text in inputs)
-    outs = ", ".join(f"{kind} {new.format(i=i)}" for i in range(count) for kind, _, new in updates)
-    lines = "\n".join(line.format(i=i, s=shape) for i in range(count) for line in body)
+    shapes = [shape] * count if isinstance(shape, str) else shape
+    ins = ", ".join(text.format(i=i, s=shapes[i]) for i in range(count) for text in inputs)
+    outs = ", ".join(f"{kind.format(s=shapes[i])} {new.format(i=i)}" for i in range(count) for kind, _, new in updates)
+    lines = "\n".join(line.format(i=i, s=shapes[i]) for i in range(count) for line in body)
     gradients = "\n".join(f"g{i} = Relu(x{i})" for i in range(count))
     text = f"""<ir_version: 10, opset_import: ["" : 21]> step ({ins}{", " + shared if shared else ""}) => ({outs})
     <float half = {{0.5}}> {{
@@ -38,8 +41,8 @@ def step(count, body, inputs, updates, shape="4", shared="", head=""):
 def momentum(count, shape="4"):
     """Member i: v = v * 0.5 + g, w = w - rate * v; the forward pass reads w."""
     lines = ["a{i} = Mul(v{i}, half)", "u{i} = Add(a{i}, g{i})", "d{i} = Mul(rate, u{i})", "n{i} = Sub(w{i}, d{i})"]
-    inputs = [f"float[{shape}] {name}{{i}}" for name in "xvw"]
-    updates = [(f"float[{shape}]", "v{i}", "u{i}"), (f"float[{shape}]", "w{i}", "n{i}")]
+    inputs = [f"float[{{s}}] {name}{{i}}" for name in "xvw"]
+    updates = [("float[{s}]", "v{i}", "u{i}"), ("float[{s}]", "w{i}", "n{i}")]
     model, bindings = step(count, lines, inputs, updates, shape, "float rate")
     for value in [v for v in model.graph.inputs if v.name.startswith("w")]:
         reader = ir.node("Neg", [value], name=f"reads_{value.name}")
@@ -62,28 +65,73 @@ def run(model, feeds):
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
 
 
+def check_numbers(before, model, result, bindings):
+    """The grouped step computes what the single one does, to the bit."""
+    rng = np.random.default_rng(0)
+    feeds = {str(v.name): rng.normal(size=[int(n) for n in v.shape]).astype("f") for v in before.graph.inputs}
+    expected = run(before, feeds)
+    for stack in result.stacks:
+        feeds[stack.name] = stack.joined(feeds.pop(name) for name in stack.members)
+    found = run(model, feeds)
+    for stack in result.stacks:
+        found |= {bindings[n]: part for n, part in stack.parted(found.pop(result.updates[stack.name])).items()}
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
 @pytest.mark.parametrize(("count", "shape", "groups"), [(2, "4", 1), (32, "2,3", 1), (33, "2", 2), (65, "1", 3)])
 def test_members_become_rows(count, shape, groups):
-    """At most 32 in a group, of about equal size; the results are the same to the bit."""
+    """Of equal shapes: at most 32 in a group, of about equal size."""
     model, bindings = momentum(count, shape)
     before = model.clone()
-    result = grouped(model, bindings)
+    result = grouped(model, bindings, worth=EQUAL)
     assert (result.count, len(result.stacks)) == (groups, groups)
     assert kinds(model)["Sub"] == kinds(model)["Split"] == groups, "one node for a group"
     assert max(len(s.members) for s in result.stacks) - min(len(s.members) for s in result.stacks) <= 1
-    rng, sizes = np.random.default_rng(0), tuple(int(n) for n in shape.split(","))
-    feeds = {str(v.name): rng.normal(size=sizes).astype("f") for v in before.graph.inputs if v.name != "rate"}
-    feeds["rate"] = np.array(0.1, np.float32)
-    expected = run(before, feeds)
-    rows = {name: feeds.pop(name) for stack in result.stacks for name in stack.members}
-    for stack in result.stacks:
-        feeds[stack.name] = np.stack([rows[name].reshape(-1) for name in stack.members])
-    found = run(model, feeds)
-    for stack in result.stacks:
-        for name, row in zip(stack.members, found[result.updates[stack.name]], strict=True):
-            np.testing.assert_array_equal(row, expected[bindings[name]].reshape(-1))
-    for i in range(count):
-        np.testing.assert_array_equal(found[f"n{i}"], expected[f"n{i}"])
+    check_numbers(before, model, result, bindings)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "concats", "splits", "slices"),
+    [
+        (["4"] * 2, 1, 1, 0),
+        (["4", "6"], 1, 0, 2),
+        (["2,3", "3,2", "6"], 1, 0, 3),
+        (["5", "2,3", "5", "4", "2,3"], 1, 2, 3),
+        (["1"] * 33, 2, 1, 2),
+        (["3"] * 40 + ["8,3"] * 2, 2, 3, 3),
+    ],
+)
+def test_unequal_shapes_become_one_group(shapes, concats, splits, slices):
+    """One chain of operators; gradients are joined by at most 32, and the forward pass gets runs of equal shapes."""
+    model, bindings = momentum(len(shapes), shapes)
+    before = model.clone()
+    result = grouped(model, bindings)
+    assert (result.count, len(result.stacks)) == (1, 2), "parameters and velocities"
+    found = kinds(model)
+    assert all(found[kind] == number for kind, number in (("Sub", 1), ("Mul", 2), ("Add", 1)))
+    assert (found["Concat"], found["Split"], found["Slice"]) == (concats, splits, slices)
+    assert not any(len(n.inputs) > 32 or len(n.outputs) > 32 for n in model.graph)
+    check_numbers(before, model, result, bindings)
+
+
+def test_low_gradients_and_low_copies_are_cast_together():
+    """Gradients cast from 16 bits are joined before, and what the forward pass casts comes from one cast."""
+    lines = ["l{i} = Cast<to=10>(g{i})", "c{i} = Cast<to=10>(w{i})", "r{i} = Neg(c{i})"]
+    lines += ["f{i} = Cast<to=1>(l{i})", "d{i} = Mul(rate, f{i})", "n{i} = Sub(w{i}, d{i})"]
+    updates = [("float[{s}]", "w{i}", "n{i}"), ("float16[{s}]", "r{i}", "r{i}")]
+    model, bindings = step(3, lines, ["float[{s}] x{i}", "float[{s}] w{i}"], updates, ["4", "2,3", "4"], "float rate")
+    for node in model.graph:
+        if str(node.outputs[0].name)[0] in "lcr":
+            node.metadata_props[ROLE_KEY] = "backward"
+    before = model.clone()
+    result = grouped(model, bindings)
+    assert [(stack.members, stack.dtype) for stack in result.stacks] == [(("w0", "w2", "w1"), ir.DataType.FLOAT)]
+    assert kinds(model)["Cast"] == 3 + 2, "of the gradients to 16 bits; of all of them back, and of all parameters"
+    (joined,) = (node.outputs[0] for node in model.graph if node.op_type == "Concat")
+    assert joined.dtype == ir.DataType.FLOAT16
+    check_numbers(before, model, result, bindings)
 
 
 def test_the_joined_gradients_are_named():
@@ -94,7 +142,7 @@ def test_the_joined_gradients_are_named():
 
 def test_a_fetched_member_comes_out_under_its_name():
     model, bindings = momentum(4)
-    result = grouped(model, bindings, fetched=["u2"])
+    result = grouped(model, bindings, fetched=["u2"], worth=EQUAL)
     assert [v.name for v in model.graph.outputs] == [
         "n0",
         "n1",
@@ -175,7 +223,10 @@ def test_scalars_that_differ_are_a_column():
     model, bindings = step(3, lines, inputs, updates)
     before = model.clone()
     result = grouped(model, bindings)
-    assert sorted((s.members, s.shape) for s in result.stacks) == [(("b0", "b1", "b2"), ()), (("v0", "v1", "v2"), (3,))]
+    assert sorted((s.members, s.shapes[0]) for s in result.stacks) == [
+        (("b0", "b1", "b2"), ()),
+        (("v0", "v1", "v2"), (3,)),
+    ]
     assert kinds(model) == {"Relu": 3, "Concat": 1, "Reshape": 1, "Mul": 2, "Sub": 1, "Add": 1}
     feeds = {f"{n}{i}": np.full(() if n == "b" else 3, i + 1, np.float32) for n in "xvb" for i in range(3)}
     expected = run(before, feeds)

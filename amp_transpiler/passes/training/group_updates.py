@@ -1,26 +1,34 @@
-"""Updates of parameters of equal shape computed together: one chain of operators for up to 32 parameters."""
+"""Updates of parameters computed together: one chain of operators for many parameters."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.builder import GraphBuilder, shape_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.infer_outputs import infer_outputs
-from amp_transpiler.graph.roles import ROLE_KEY
+from amp_transpiler.graph.roles import ROLE_KEY, role_of
 from amp_transpiler.graph.stack import Stack
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.passes.training.group_plan import Group, Worth, plan_groups
-from amp_transpiler.passes.training.update_chains import Chain, Ref, find_chains, is_scalar, optimizer_nodes
+from amp_transpiler.passes.training.group_plan import MOST_INPUTS, Group, Worth, plan_groups, runs_of
+from amp_transpiler.passes.training.update_chains import (
+    Chain,
+    Ref,
+    find_chains,
+    is_scalar,
+    optimizer_nodes,
+    source_of,
+)
 
 __all__ = ["GroupUpdates", "Grouped", "group_members"]
 
@@ -44,17 +52,18 @@ class Grouped(PassResult):
 
 
 class GroupUpdates(Pass[Grouped]):
-    """Computes the updates of parameters of equal shape and element type together; counts the groups.
+    """Computes the updates of many parameters together; counts the groups.
 
-    An operator of an optimizer takes a GPU far less time than its launch. So up to 32 parameters become rows of
-    matrices [members, elements]:
+    An operator of an optimizer takes a GPU far less time than its launch. So parameters become rows of matrices:
 
     1. Nodes of the optimizer that are joined by tensors are a chain; chains that compute the same of other tensors are
-       a group, if that saves more than it costs. One node stands for the nodes at the same place of each chain.
-    2. Gradients are joined by Concat. Results that something else needs, such as the parameters that the forward pass
-       reads, come out of one Split.
-    3. States that a chain alone reads and replaces, such as moments and masters, stay matrices between runs: `stacks`.
-    4. Scalars that differ between the members are columns [members, 1]; those of all groups are computed together.
+       a group, if that saves more than it costs. One node stands for the nodes at the same place of each chain. A
+       tensor of elements that are a multiple of a row's has several rows.
+    2. Gradients are joined by Concat, in 16 bits if they come from there. Results that something else needs, such as
+       the parameters that the forward pass reads, come out of Slice and Split.
+    3. States that a chain replaces, such as moments, masters and the parameters themselves, stay matrices between runs:
+       `stacks`. The rest of the step gets its rows of them, cast together if it casts them.
+    4. Scalars that differ between the members are columns [rows, 1]; those of all groups are computed together.
     5. A sum of one scalar per member, such as that of the check for infinity, is a sum over the matrix.
 
     Elementwise results are the same to the bit. Sums over a tensor may add in another order.
@@ -77,7 +86,8 @@ class GroupUpdates(Pass[Grouped]):
         if not self._updates or opset_of(model, "") < _SPLIT_OPSET:
             return unchanged
         nodes = optimizer_nodes(model.graph)
-        groups = plan_groups(find_chains(nodes, self._updates), self._worth)
+        chains = find_chains(nodes, self._updates, read_elsewhere=self._worth.merges)
+        groups = plan_groups(chains, self._worth)
         if not groups:
             return unchanged
         order = _order(nodes, groups)
@@ -94,25 +104,22 @@ class GroupUpdates(Pass[Grouped]):
 def group_members(model: ir.Model) -> dict[str, tuple[str, ...]]:
     """Return the groups' gradients of a step that `GroupUpdates` has edited: name of the joined value -> its parts.
 
-    The parts are names of gradients, joined along their first axis.
+    The parts are names of gradients, whose elements follow each other in the joined value.
     """
     return {
-        str(node.outputs[0].name): tuple(str(value.name) for value in node.inputs if value is not None)
+        str(node.outputs[0].name): tuple(str(part.name) for value in node.inputs for part in _parts_of(value))
         for node in model.graph
         if _MEMBERS_KEY in node.metadata_props
     }
 
 
-def _before_cast(value: ir.Value) -> ir.Value | None:
-    """Return what a float32 gradient was cast from, if it was low."""
-    node = value.producer()
-    while node is not None and node.op_type == "Identity" and is_standard(node):
-        source = node.inputs[0]
-        node = None if source is None else source.producer()
-    if node is None or node.op_type != "Cast" or not is_standard(node) or value.dtype != ir.DataType.FLOAT:
-        return None
-    source = node.inputs[0]
-    return source if source is not None and source.dtype in LOW_DTYPES and source.shape == value.shape else None
+def _parts_of(value: ir.Value | None) -> Iterator[ir.Value]:
+    node = None if value is None else value.producer()
+    if node is not None and role_of(node) == "optimize" and node.op_type in ("Concat", "Reshape"):
+        for part in node.inputs if node.op_type == "Concat" else node.inputs[:1]:
+            yield from _parts_of(part)
+    elif value is not None:
+        yield value
 
 
 _Unit = tuple[int, int]  # a group and a place in its chains
@@ -174,7 +181,13 @@ class _Writing:
         self.stacks: list[Stack] = []
         self._stacked: dict[tuple[int, Ref], ir.Value] = {}  # a group's leaf or result -> matrix or column
         self._joined: dict[tuple[ir.Value, ...], ir.Value] = {}
-        self._columns: dict[tuple[ir.Value, ...], ir.Value] = {}
+        self._columns: dict[tuple[tuple[ir.Value, ...], tuple[int, ...]], ir.Value] = {}
+        self._wide: dict[tuple[tuple[ir.Value, ...], tuple[ir.Value, ...]], ir.Value] = {}
+        first = next((node for node in model.graph if role_of(node) != "optimize"), None)
+        self._head = GraphBuilder(model, before=first, names=self._builder.names, prefix="group/", shares=self._builder)
+        self._views: dict[ir.Value, ir.Value] = {}
+        self._replaced: list[ir.Value] = []  # casts of members' values that are parts of a matrix that was cast
+        self._passed: dict[ir.Value, None] = {}  # gradients whose casts may be of no use any more
         self._row: dict[ir.Value, tuple[ir.Value, int]] = {}  # scalar of a member -> column, row
         self._grouped = {node for group in groups for chain in group.chains for node in chain.nodes}
         states = [str(chain.leaves[leaf].name) for group in groups for chain in group.chains for leaf in chain.states]
@@ -194,22 +207,24 @@ class _Writing:
                 self._graph.append(unit)
             else:
                 self._write_unit(*unit)
+        for value in self._replaced:
+            self._drop_unread(value)
         dropped = [node for group in self._groups for chain in group.chains for node in chain.nodes]
         self._graph.remove(dropped, safe=True)
         states = {leaf for group in self._groups for chain in group.chains for leaf in _states(chain)}
         for value in [value for value in self._graph.inputs if value in states]:
             self._graph.inputs.remove(value)
-        for values in self._joined:
-            for value in values:
-                self._drop_unread(value)
+        for value in self._passed:
+            self._drop_unread(value)
 
     def _drop_unread(self, value: ir.Value) -> None:
-        """Remove the casts of gradients that were cast together after all."""
+        """Remove the casts of values that are cast together after all."""
         node = value.producer()
         while node is not None and node.op_type in ("Cast", "Identity") and not is_used(node.outputs[0]):
             source = node.inputs[0]
             assert source is not None  # they have one input
-            self._graph.remove(node, safe=True)
+            assert node.graph is not None
+            node.graph.remove(node, safe=True)
             node = source.producer()
 
     def _write_unit(self, number: int, place: int) -> None:
@@ -230,7 +245,7 @@ class _Writing:
         self._stacked[number, ("node", place)] = result
         if place in group.first.states.values():
             self._replace_state(number, place, result)
-        self._hand_out(group, made, result)
+        self._hand_out(group, made, result, self._builder)
 
     # What a unit reads.
 
@@ -245,7 +260,7 @@ class _Writing:
         if (number, ref) not in self._stacked:
             assert isinstance(which, int)  # nodes' results are there: they come before
             self._stacked[number, ref] = (
-                self._column(group.scalar(which)) if kind == "scalar" else self._leaf(group, which)
+                self._column(group.scalar(which), group.rows) if kind == "scalar" else self._leaf(group, which)
             )
         return self._stacked[number, ref]
 
@@ -254,48 +269,62 @@ class _Writing:
         if index not in group.first.states:
             return self._join(group, values)
         names = tuple(str(value.name) for value in values)
-        label = f"{names[0]}@stack{len(names)}_{zlib.crc32(repr(names).encode()):08x}"
-        stack = Stack(label, names, group.first.shape, values[0].dtype or ir.DataType.FLOAT)
+        label = f"{names[0]}@stack{len(names)}_{zlib.crc32(repr((names, group.shapes)).encode()):08x}"
+        stack = Stack(label, names, group.shapes, values[0].dtype or ir.DataType.FLOAT)
         self.stacks.append(stack)
         matrix = ir.Value(name=label, type=ir.TensorType(stack.dtype), shape=ir.Shape(stack.stacked_shape))
         self._graph.inputs.append(matrix)
+        if not is_scalar(values[0]):
+            self._hand_out(group, values, matrix, self._head)
         return matrix
 
     def _join(self, group: Group, values: tuple[ir.Value, ...]) -> ir.Value:
         """Return the matrix of tensors that are joined in each run."""
-        if values not in self._joined:
-            low = [_before_cast(value) for value in values]
-            sources = [value for value in low if value is not None]
-            together = len(sources) == len(values) and len({value.dtype for value in sources}) == 1
-            parts = self._builder.op("Concat", sources if together else list(values), {"axis": 0})
-            node = parts.producer()
-            if node is not None and not values[0].is_graph_input():
+        sources = tuple(source_of(value) for value in values)
+        if len({value.dtype for value in sources}) > 1:
+            sources = values
+        if sources not in self._joined:
+            alike = len(set(group.shapes)) == 1
+            parts = list(sources) if alike else [self._builder.reshape(value, [-1]) for value in sources]
+            joined = self._concat(parts)
+            node = joined.producer()
+            if node is not None and not sources[0].is_graph_input():
                 node.metadata_props[_MEMBERS_KEY] = str(len(values))
-            matrix = self._builder.reshape(parts, [len(values), group.size])
-            self._joined[values] = self._builder.cast(matrix, values[0].dtype)
-        return self._joined[values]
+            self._joined[sources] = self._builder.reshape(joined, [sum(group.rows), group.width])
+        if (values, sources) not in self._wide:
+            self._wide[values, sources] = self._builder.cast(self._joined[sources], values[0].dtype)
+            self._passed.update(dict.fromkeys(values))
+        return self._wide[values, sources]
 
-    def _column(self, values: tuple[ir.Value, ...]) -> ir.Value:
-        """Return the scalars of each member: one scalar if all have the same, else a column."""
+    def _concat(self, parts: list[ir.Value]) -> ir.Value:
+        """Return tensors joined, the small ones, which are the first, in several kernels if there are many."""
+        while (surplus := len(parts) - MOST_INPUTS) > 0:
+            first = min(MOST_INPUTS, surplus + 1)
+            parts = [self._builder.op("Concat", parts[:first], {"axis": 0}), *parts[first:]]
+        return self._builder.op("Concat", parts, {"axis": 0})
+
+    def _column(self, values: tuple[ir.Value, ...], rows: tuple[int, ...]) -> ir.Value:
+        """Return the scalars of each member: one scalar if all have the same, else a column with one for each row."""
         if len(set(values)) == 1 and values[0] not in self._row:
             return values[0]
-        if values not in self._columns:
-            self._columns[values] = self._made_column(values)
-        return self._columns[values]
+        if (values, rows) not in self._columns:
+            self._columns[values, rows] = self._made_column(values, rows)
+        return self._columns[values, rows]
 
-    def _made_column(self, values: tuple[ir.Value, ...]) -> ir.Value:
+    def _made_column(self, values: tuple[ir.Value, ...], rows: tuple[int, ...]) -> ir.Value:
         sources = {self._row[value][0] for value in values if value in self._row}
         if len(sources) == 1 and all(value in self._row for value in values):
-            column, rows = sources.pop(), [self._row[value][1] for value in values]
+            column, places = sources.pop(), [self._row[value][1] for value in values]
         else:
             distinct = list(dict.fromkeys(values))
             parts = [self._as_column(value) for value in distinct]
-            column = parts[0] if len(parts) == 1 else self._builder.op("Concat", parts, {"axis": 0})
-            rows = [distinct.index(value) for value in values]
+            column = parts[0] if len(parts) == 1 else self._concat(parts)
+            places = [distinct.index(value) for value in values]
         assert column.shape is not None
-        if rows == list(range(int(column.shape[0]))):  # type: ignore[arg-type]  # it is a number
+        places = [place for place, count in zip(places, rows, strict=True) for _ in range(count)]
+        if places == list(range(int(column.shape[0]))):  # type: ignore[arg-type]  # it is a number
             return column
-        return self._builder.op("Gather", [column, self._builder.constant(np.array(rows, np.int64))], {"axis": 0})
+        return self._builder.op("Gather", [column, self._builder.constant(np.array(places, np.int64))], {"axis": 0})
 
     def _as_column(self, value: ir.Value) -> ir.Value:
         if value in self._row:
@@ -332,39 +361,74 @@ class _Writing:
             if not result.is_graph_output():
                 self._graph.outputs.append(result)
 
-    def _hand_out(self, group: Group, made: Sequence[ir.Value], result: ir.Value) -> None:
-        """Give what is not grouped the results of the members that it reads."""
-        if is_scalar(made[0]):
-            self._row.update((value, (result, row)) for row, value in enumerate(made))
-        wanted = [row for row, value in enumerate(made) if value.is_graph_output() or self._is_read(value)]
-        if not wanted:
+    def _hand_out(self, group: Group, values: Sequence[ir.Value], matrix: ir.Value, builder: GraphBuilder) -> None:
+        """Give what is not grouped the members' values that it reads, out of their matrix."""
+        if is_scalar(values[0]):
+            self._row.update((value, (matrix, row)) for row, value in enumerate(values))
+            for value in values:
+                if self._is_wanted(value):
+                    self._take_over(value, builder.reshape(self._as_column(value), []))
             return
-        if made[0] in self._row:
-            parts = {row: self._builder.reshape(self._as_column(made[row]), []) for row in wanted}
-        else:
-            parts = self._split(group, result, wanted)
-        for row, part in parts.items():
-            self._take_over(made[row], part)
+        wanted: dict[ir.DataType | None, dict[int, list[ir.Value]]] = {}  # type it is cast to -> member -> what to make
+        for index, value in enumerate(values):
+            for cast in [use.node for use in value.uses() if use.node not in self._grouped and _narrows(use.node)]:
+                result = cast.outputs[0]
+                wanted.setdefault(result.dtype, {}).setdefault(index, []).append(result)
+            if self._is_wanted(value):
+                wanted.setdefault(None, {}).setdefault(index, []).append(value)
+        for dtype, members in wanted.items():
+            source = matrix if dtype is None else builder.cast(matrix, dtype)
+            for index, part in self._split(builder, group, source, members).items():
+                for value in members[index]:
+                    self._take_over(value, part)
 
-    def _is_read(self, value: ir.Value) -> bool:
-        return any(use.node not in self._grouped for use in value.uses())
+    def _is_wanted(self, value: ir.Value) -> bool:
+        """Whether something that is not grouped reads a value as it is."""
+        others = [use.node for use in value.uses() if use.node not in self._grouped]
+        return value.is_graph_output() or any(not _narrows(node) for node in others)
 
-    def _split(self, group: Group, result: ir.Value, wanted: Sequence[int]) -> dict[int, ir.Value]:
-        shape, count = group.first.shape, len(group.chains)
-        rows = self._builder.reshape(result, [count * shape[0], *shape[1:]])
-        if 2 * len(wanted) > count:
-            parts = self._builder.nodes("Split", [rows], {"axis": 0, "num_outputs": count}, outputs=count)
-            return {row: parts[row] for row in wanted}
-        return {row: self._builder.slice(rows, [row * shape[0]], [(row + 1) * shape[0]], [0]) for row in wanted}
+    def _split(
+        self, builder: GraphBuilder, group: Group, matrix: ir.Value, wanted: Collection[int]
+    ) -> dict[int, ir.Value]:
+        """Return members' values, those of equal shape that follow each other at once."""
+        found: dict[int, ir.Value] = {}
+        starts = [0, *itertools.accumulate(group.rows)]
+        for first, last in runs_of(group.shapes):
+            some = [index for index in range(first, last) if index in wanted]
+            shape, count = group.shapes[first], last - first
+            together = 2 * len(some) > count > 1
+            for a, b in [(first, last)] if together else [(index, index + 1) for index in some]:
+                rows = matrix
+                if b - a < len(group.chains):
+                    # Two views, for ONNX Runtime makes one Split of unequal sizes of Slices that are all of a tensor,
+                    # and that copies a table as long as the tensor to the device in each run.
+                    view = matrix if a == 0 else self._column_view(builder, matrix)
+                    rows = builder.slice(view, [starts[a]], [starts[b]], [0])
+                rows = builder.reshape(rows, [(b - a) * shape[0], *shape[1:]])
+                if not together:
+                    found[a] = rows
+            if together:
+                parts = builder.nodes("Split", [rows], {"axis": 0, "num_outputs": count}, outputs=count)
+                found.update((index, parts[index - first]) for index in some)
+        return found
+
+    def _column_view(self, builder: GraphBuilder, matrix: ir.Value) -> ir.Value:
+        if matrix not in self._views:
+            self._views[matrix] = builder.reshape(matrix, [*shape_of(matrix), 1])
+        return self._views[matrix]
 
     def _take_over(self, value: ir.Value, part: ir.Value) -> None:
-        """Let `part` stand for the result of a member wherever that is read outside of groups, under its name."""
+        """Let `part` stand for a member's value wherever that is read outside of groups, under its name."""
         for use in list(value.uses()):
-            if use.node not in self._grouped:
+            if use.node not in self._grouped and not (_narrows(use.node) and use.node.outputs[0] is not value):
                 use.node.replace_input_with(use.idx, part)
         for index, output in enumerate(self._graph.outputs):
             if output is value:
                 self._graph.outputs[index] = part
+        if value.producer() is None:
+            return  # the name of a state
+        if value.producer() not in self._grouped:
+            self._replaced.append(value)
         name = value.name
         value.name = self._builder.names.fresh(f"{name}__single")
         part.name = name
@@ -385,6 +449,11 @@ class _Writing:
         node.resize_inputs(len(inputs))
         for index, value in enumerate(inputs):
             node.replace_input_with(index, value)
+
+
+def _narrows(node: ir.Node) -> bool:
+    """Whether a node is a cast from float32 to 16 bits."""
+    return node.op_type == "Cast" and is_standard(node) and node.outputs[0].dtype in LOW_DTYPES
 
 
 def _states(chain: Chain) -> list[ir.Value]:

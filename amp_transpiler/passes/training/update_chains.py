@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Mapping
+import math
+from collections.abc import Collection, Hashable, Iterable, Mapping
 
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.walk import bodies, reads_of
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["Chain", "Ref", "find_chains", "is_scalar", "optimizer_nodes"]
+__all__ = ["Chain", "Ref", "find_chains", "is_scalar", "is_widened", "optimizer_nodes", "source_of"]
 
 ELEMENTWISE = frozenset(
     "Abs Add And Cast Div Equal Exp Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Log Max Min Mul Neg Not Or Pow "
@@ -22,6 +24,7 @@ ELEMENTWISE = frozenset(
 """Operators that compute each element by itself, so that they may compute many tensors at once."""
 
 _SHORT = 64  # elements of a constant that is compared by content
+_MODERATE = 1 << 19  # elements of a parameter of which a float32 copy costs little
 
 Ref = tuple[Hashable, ...] | None
 """An input of a chain's node: ("node", place), ("leaf", index), ("scalar", index), ("constant", content) or None."""
@@ -35,10 +38,11 @@ class Chain:
         nodes: in the program's order; each has one output.
         shape: the shape of the tensors; () for a chain of scalars alone.
         refs: the inputs of each node.
-        leaves: the tensors that come from outside, and the scalar states that the chain alone reads and replaces.
+        leaves: the tensors that come from outside, and the scalar states that the chain reads and replaces.
         scalars: the other scalars that come from outside.
-        states: index of a leaf that the chain alone reads and replaces -> the node that makes its new value.
-        key: equal for chains that compute the same from other leaves and scalars.
+        states: index of a leaf that the chain replaces, and that nothing else of the optimizer reads -> the node that
+            makes its new value.
+        key: equal for chains that compute the same from other leaves and scalars, whatever the shape of the tensors.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -55,6 +59,24 @@ def is_scalar(value: ir.Value) -> bool:
     return value.shape is not None and len(value.shape) == 0
 
 
+def is_widened(node: ir.Node) -> bool:
+    """Whether a node is a cast from 16 bits to float32."""
+    source = node.inputs[0] if node.op_type == "Cast" and is_standard(node) else None
+    return source is not None and source.dtype in LOW_DTYPES and node.outputs[0].dtype == ir.DataType.FLOAT
+
+
+def source_of(value: ir.Value) -> ir.Value:
+    """Return the 16-bit value that a float32 gradient was cast from, or the gradient itself."""
+    node = value.producer()
+    while node is not None and node.op_type == "Identity" and is_standard(node):
+        before = node.inputs[0]
+        node = None if before is None else before.producer()
+    if node is None or not is_widened(node):
+        return value
+    source = node.inputs[0]
+    return source if source is not None and source.shape == value.shape else value
+
+
 def optimizer_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Return the nodes of the optimizer that nothing but the optimizer needs, in order."""
     found: list[ir.Node] = []
@@ -67,22 +89,38 @@ def optimizer_nodes(graph: ir.Graph) -> list[ir.Node]:
     return found[::-1]
 
 
-def find_chains(nodes: Iterable[ir.Node], updates: Mapping[str, str]) -> list[Chain]:
+def find_chains(nodes: Iterable[ir.Node], updates: Mapping[str, str], *, read_elsewhere: bool = True) -> list[Chain]:
     """Return the chains among the optimizer's nodes, in order of their first nodes.
 
     Args:
         nodes: `optimizer_nodes`.
         updates: persistable name -> output that replaces it.
+        read_elsewhere: whether what the rest of the step reads too may be a state of a chain.
     """
-    fit = [node for node in nodes if _is_elementwise(node) or _is_total(node)]
+    nodes = list(nodes)
+    members = set(nodes)
+    fit = [node for node in nodes if (_is_elementwise(node) and not _is_border(node, members)) or _is_total(node)]
     parts = _Parts(fit, updates)
-    chains = [_chain(sorted(part, key=parts.place.__getitem__), updates) for part in parts.all()]
+    chains = [_chain(sorted(part, key=parts.place.__getitem__), updates, read_elsewhere) for part in parts.all()]
     return sorted((c for c in chains if c is not None), key=lambda chain: parts.place[chain.nodes[0]])
 
 
 def _is_elementwise(node: ir.Node) -> bool:
     plain = is_standard(node) and len(node.outputs) == 1 and not any(True for _ in bodies(node))
     return plain and node.op_type in ELEMENTWISE
+
+
+def _is_border(node: ir.Node, members: Collection[ir.Node]) -> bool:
+    """Whether a node only changes the type of what a chain reads from outside, or of what it gives away.
+
+    So chains of parameters with and without masters are alike, and a group does it once.
+    """
+    if node.op_type != "Cast" or not is_standard(node) or node.inputs[0] is None or is_scalar(node.outputs[0]):
+        return False
+    if is_widened(node):
+        return node.inputs[0].producer() not in members
+    is_low = node.outputs[0].dtype in LOW_DTYPES
+    return is_low and not any(use.node in members for use in node.outputs[0].uses())
 
 
 def _is_total(node: ir.Node) -> bool:
@@ -195,19 +233,21 @@ def _is_of_scalars(node: ir.Node) -> bool:
     return all(is_scalar(value) for value in (*node.inputs, *node.outputs) if value is not None)
 
 
-def _chain(nodes: list[ir.Node], updates: Mapping[str, str]) -> Chain | None:
+def _chain(nodes: list[ir.Node], updates: Mapping[str, str], read_elsewhere: bool) -> Chain | None:
     """Return the chain of these nodes; None if they work on tensors of several or unknown shapes."""
     tensors = [v for node in nodes for v in (*node.inputs, *node.outputs) if v is not None and not is_scalar(v)]
     if not all(is_static(value) for value in tensors) or len(shapes := {shape_of(value) for value in tensors}) > 1:
         return None
-    return _Reading(nodes, shapes.pop() if shapes else (), updates).chain()
+    return _Reading(nodes, shapes.pop() if shapes else (), updates, read_elsewhere).chain()
 
 
 class _Reading:
     """Describes the nodes of a chain, so that equal descriptions mean equal computations."""
 
-    def __init__(self, nodes: list[ir.Node], shape: tuple[int, ...], updates: Mapping[str, str]) -> None:
-        self._nodes, self._shape, self._updates = nodes, shape, updates
+    def __init__(
+        self, nodes: list[ir.Node], shape: tuple[int, ...], updates: Mapping[str, str], read_elsewhere: bool
+    ) -> None:
+        self._nodes, self._shape, self._updates, self._read_elsewhere = nodes, shape, updates, read_elsewhere
         self._place = {node.outputs[0]: index for index, node in enumerate(nodes)}
         self._made = {str(value.name): index for value, index in self._place.items()}
         self._members = set(nodes)
@@ -224,15 +264,29 @@ class _Reading:
                 node.op_type,
                 tuple(sorted((n, repr(a.value)) for n, a in node.attributes.items())),
                 _kind(node.outputs[0]),
+                self._summed(node),
             )
             for node in self._nodes
         )
-        leaves = tuple((value.dtype, index in self._states) for value, index in self._leaves.items())
+        leaves = tuple(
+            (value.dtype, source_of(value).dtype, is_scalar(value), index in self._states)
+            for value, index in self._leaves.items()
+        )
         scalars = tuple(value.dtype for value in self._scalars)
-        key = (self._shape, kinds, refs, leaves, scalars, tuple(sorted(self._states.items())))
+        key = (kinds, refs, leaves, scalars, tuple(sorted(self._states.items())))
         return Chain(
             tuple(self._nodes), self._shape, refs, tuple(self._leaves), tuple(self._scalars), self._states, key
         )
+
+    def _summed(self, node: ir.Node) -> Hashable:
+        """Return what a sum over a tensor is part of: a sum over all tensors, else it is one of this shape."""
+        if node.op_type != "ReduceSum":
+            return None
+        value = node.outputs[0]
+        readers = {use.node for use in value.uses()}
+        reader = readers.pop() if len(readers) == 1 and len(value.uses()) == 1 else None
+        is_part = reader is not None and reader.op_type == "Sum" and not value.is_graph_output()
+        return id(reader) if is_part else self._shape
 
     def _ref(self, value: ir.Value | None) -> Ref:
         if value is None:
@@ -251,12 +305,25 @@ class _Reading:
         return "leaf", index
 
     def _is_state(self, value: ir.Value) -> bool:
-        """Whether the chain alone reads a persistable value, and makes what replaces it."""
+        """Whether the chain makes what replaces a persistable value, and nothing else of the optimizer reads it."""
         if not value.is_graph_input() or self._updates.get(str(value.name)) not in self._made:
             return False
         made = self._nodes[self._made[self._updates[str(value.name)]]].outputs[0]
-        alike = value.dtype == made.dtype and is_scalar(value) == is_scalar(made)
-        return alike and all(use.node in self._members for use in value.uses())
+        if value.dtype != made.dtype or is_scalar(value) != is_scalar(made):
+            return False
+        others = [use.node for use in value.uses() if use.node not in self._members]
+        if not others:
+            return True
+        if not self._read_elsewhere or is_scalar(value) or value.is_graph_output():
+            return False
+        if any(role_of(node) == "optimize" and not _narrows(node) for node in others):
+            return False
+        # A copy of its rows is handed out in each run, and stays until its last reader.
+        return all(_narrows(node) for node in others) or math.prod(shape_of(value)) <= _MODERATE
+
+
+def _narrows(node: ir.Node) -> bool:
+    return node.op_type == "Cast" and is_standard(node) and node.outputs[0].dtype in LOW_DTYPES
 
 
 def _kind(value: ir.Value) -> tuple[ir.DataType | None, bool]:

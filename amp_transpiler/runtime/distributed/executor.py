@@ -421,10 +421,11 @@ class DataParallelSteps(StepExecutor):
         checks = find_index_checks(assembled) if checked else IndexChecks()
         states = [name for name, one in program.persistables.items() if one.kind == "state"]
         cut = self._cut(assembled, states)
+        shards = self.sharing.shard_optimizer and self.world.size > 1
         ready = ready_to_open(
             assembled,
             shapes,
-            worth=worth_on(self.place),
+            worth=dataclasses.replace(worth_on(self.place), merges=not shards),
             recompute=self._options.recompute,
             by_rows=cut.statistics_factor is None,  # by rows, the statistics are no means over the batch
         )
@@ -439,7 +440,7 @@ class DataParallelSteps(StepExecutor):
             self._layouts.add(layout)
         shares: tuple[Share, ...] = ()
         last: Assembled | None = parts[-1].assembled
-        if self.sharing.shard_optimizer and self.world.size > 1:
+        if shards:
             parameters = [name for name, one in program.persistables.items() if one.kind == "parameter"]
             shares = share_updates(parts, parameters, self.world.size)
             last = self._own_share(parts[-1].assembled, shares)
