@@ -19,7 +19,7 @@ from amp_transpiler.graph.stack import Stack
 from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.manager import PassManager
-from amp_transpiler.passes.training import FuseSkipNorms, PlainForCpu
+from amp_transpiler.passes.training import AddInPlace, FuseBiases, FuseSkipNorms, PlainForCpu
 from amp_transpiler.runtime.alive import Memory
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.finite import add_finite_check
@@ -167,6 +167,7 @@ def open_ready(
         fuse=fuse and not (lean and place.in_main_memory),
         fuse_transposes=not vector_products(model, unknown=True),
         lean=lean,
+        in_order=lean and not place.in_main_memory,
         threads=threads,
         provider_options=options.provider(place),
         shared_memory=place.queues_steps(),
@@ -200,6 +201,8 @@ def _for_place(model: ir.Model, place: Place, *, emulated: bool, lean: bool) -> 
         PassManager([PlainForCpu()])(model)
     if lean and fuse:  # not where it is emulated: a fused operator would round less often
         PassManager([FuseSkipNorms()])(model)
+    if lean and not place.in_main_memory:
+        PassManager([FuseBiases(), AddInPlace()])(model)
     return model, fuse
 
 

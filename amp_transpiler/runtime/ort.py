@@ -40,6 +40,7 @@ _FATAL = 4  # the log severity above errors: ONNX Runtime raises every error, so
 _BROKEN_OPTIMIZERS = ("DivMulFusion",)
 _TRANSPOSING_OPTIMIZERS = ("MatmulTransposeFusion",)
 _MERGING_OPTIMIZERS = ("CommonSubexpressionElimination",)
+_LATE_OPTIMIZERS = ("MatMulAddFusion", "TransposeOptimizer")  # common ones whose nodes come last in a file's order
 
 _exceptions = onnxruntime.capi.onnxruntime_pybind11_state
 ORT_ERRORS: tuple[type[Exception], ...] = (
@@ -69,6 +70,8 @@ class SessionSettings:
             plans memory ahead, which saves allocations and takes up to half as much again, twice in its arena; and it
             computes equal nodes once, which can keep a large result for a long time. Nodes run in the order of the
             file: ONNX Runtime's own order puts weight gradients off until all of a group are wanted.
+        in_order: whether nothing common may be rewritten into nodes that come last in the order of the file. What is
+            ready before them runs first, the backward pass's masks for example, and stays alive.
         threads: threads inside an operator; None leaves the choice to ONNX Runtime.
         external_folder: where a serialised model's external data lies.
         record_assignment: remember the provider of each node, for `nodes_on_cpu`.
@@ -83,6 +86,7 @@ class SessionSettings:
     fuse: bool = True
     fuse_transposes: bool = True
     lean: bool = False
+    in_order: bool = False
     threads: int | None = None
     external_folder: str | os.PathLike[str] | None = None
     record_assignment: bool = False
@@ -121,7 +125,9 @@ class SessionSettings:
     def disabled_optimizers(self) -> list[str]:
         """List what ONNX Runtime must not do, by its own names."""
         transposes = () if self.fuse_transposes else _TRANSPOSING_OPTIMIZERS
-        return [*_BROKEN_OPTIMIZERS, *transposes, *(_MERGING_OPTIMIZERS if self.lean else ())]
+        merging = _MERGING_OPTIMIZERS if self.lean else ()
+        late = _LATE_OPTIMIZERS if self.in_order else ()
+        return [*_BROKEN_OPTIMIZERS, *transposes, *merging, *late]
 
 
 _DEFAULTS = SessionSettings()

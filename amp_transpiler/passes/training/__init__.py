@@ -1,7 +1,9 @@
 """Passes over training programs: operators that ONNX Runtime cannot train with, masters, and loss scaling."""
 
+from amp_transpiler.passes.training.add_in_place import AddInPlace
 from amp_transpiler.passes.training.cancel_transposes import CancelTransposes
 from amp_transpiler.passes.training.cast_together import CastTogether
+from amp_transpiler.passes.training.fuse_biases import FuseBiases
 from amp_transpiler.passes.training.fuse_products import FuseProducts
 from amp_transpiler.passes.training.fuse_skip_norms import FuseSkipNorms
 from amp_transpiler.passes.training.group_plan import CPU_WORTH, CUDA_WORTH, Worth
@@ -25,9 +27,11 @@ __all__ = [
     "CPU_WORTH",
     "CUDA_WORTH",
     "VIEWS",
+    "AddInPlace",
     "CancelTransposes",
     "CastTogether",
     "Formulation",
+    "FuseBiases",
     "FuseProducts",
     "FuseSkipNorms",
     "GroupUpdates",
