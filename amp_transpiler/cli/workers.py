@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amp_transpiler.cli.destinations import Job
 from amp_transpiler.cli.exit_status import INTERNAL_ERROR
@@ -19,6 +19,9 @@ from amp_transpiler.cli.log import logging_to_stderr
 from amp_transpiler.cli.options import Options
 from amp_transpiler.cli.outcome import Outcome, convert
 from amp_transpiler.cli.termination import Terminated, terminating_by_exception
+
+if TYPE_CHECKING:
+    from amp_transpiler.report import Report
 
 __all__ = ["convert_all"]
 
@@ -146,5 +149,14 @@ def _serve(connection: Connection[Any, Any], options: Options) -> None:
             outcome = convert(job, options)
         outcome.log = log.getvalue()
         if outcome.report is not None:
-            outcome.report = dataclasses.replace(outcome.report, program=None)  # nobody reads it there
+            outcome.report = _without_program(outcome.report, options)
         connection.send(outcome)
+
+
+def _without_program(report: Report, options: Options) -> Report:
+    """Return the report as it goes to the command's own process: in place of the program what a picture needs of it."""
+    if options.report is None or report.program is None:
+        return dataclasses.replace(report, program=None)
+    from amp_transpiler.report.picture import graphs_of
+
+    return dataclasses.replace(report, program=None, graphs=graphs_of(report.program))

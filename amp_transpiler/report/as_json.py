@@ -23,13 +23,14 @@ _PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_d
 
 
 def report_as_dict(report: Report) -> dict[str, Any]:
-    """Return every field of `report` except the program, as JSON values; the notes are the table's, all of them.
+    """Return every field of `report` except the program and its picture, as JSON values.
 
+    The notes are those that the table has, all of them.
     Floats that are not finite become the strings `NaN`, `Infinity` and `-Infinity`; pairs (before, after) become
     lists of two.
     """
     fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
-    del fields["program"]
+    del fields["program"], fields["graphs"]
     fields["notes"] = remarks(report)
     fields["verdict_word"] = report.verdict_word
     converted = _plain(fields)

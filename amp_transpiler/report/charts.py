@@ -109,4 +109,5 @@ def _value(index: int, left: float, text: str) -> str:
 
 def _svg(rows: Sequence[str], count: int, title: str) -> str:
     height = max(count, 1) * _ROW
-    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">{"".join(rows)}</svg>'
+    size = f'viewBox="0 0 {_WIDTH} {height}"'
+    return f'<svg class="chart" {size} role="img" aria-label="{escape(title)}">{"".join(rows)}</svg>'

@@ -16,6 +16,7 @@ from amp_transpiler.report.verdict import Verdict
 if TYPE_CHECKING:
     from amp_transpiler.graph.program import Program
     from amp_transpiler.graph.training_step import State
+    from amp_transpiler.graph.view.outline import Outline
 
 __all__ = ["CastRow", "DecisionRow", "FrontierPoint", "OutputComparison", "Report"]
 
@@ -173,6 +174,8 @@ class Report:
         asked: the requested level, policy or preset, in words; the level unless given.
         is_copy: the request changes nothing (level O0, preset mp0), so the result is a copy of the source.
         program: the converted program.
+        graphs: where the program is gone, since another process converted it: its graph and each body, without
+            weights, for a picture: pairs of a path and an `Outline`.
         decisions: one row a node of the fp32 program (functions inlined).
         nodes: number of decided nodes, `len(decisions)`.
         low_nodes, high_nodes: how many of them run in the low format and in float32.
@@ -214,6 +217,7 @@ class Report:
     is_copy: bool = False
     destination: str | None = None
     program: Program | None = None
+    graphs: tuple[tuple[str, Outline], ...] = ()
     decisions: tuple[DecisionRow, ...] = ()
     nodes: int = 0
     low_nodes: int = 0

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from amp_transpiler.errors import visible
 from amp_transpiler.report.figures import Figure, figures_of
+from amp_transpiler.report.headline import predicted_words, slower_words
 from amp_transpiler.report.report import OutputComparison, Precision, Report
 from amp_transpiler.report.verdict import Tone, tone_of
 from amp_transpiler.report.wording import (
@@ -87,6 +88,8 @@ def summary(report: Report, *, failed: bool = False) -> RenderableType:
         failed: whether the check failed, so that nothing was written.
     """
     parts: list[RenderableType] = [_title(report, failed=failed), _facts(report, failed=failed)]
+    if slower := slower_words(report):
+        parts.insert(0, Text(slower, style="bold red"))
     if report.outputs:
         parts.append(_outputs(report))
     return Group(*parts)
@@ -112,6 +115,8 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
     if report.repaired:
         grid.add_row("  repaired", Text(f"{_nodes(len(report.repaired))} made float32: {_names(report.repaired)}"))
     grid.add_row("casts", f"{report.casts} inserted, {report.casts_removed} removed")
+    if predicted := predicted_words(report):
+        grid.add_row("predicted", Text(printable(predicted)))
     grid.add_row("opset", _before_after(*map(str, report.opset)))
     grid.add_row("weights", _sizes(*report.weight_bytes))
     if report.file_bytes[1] is not None:  # None on a dry run

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PRECISIONS",
     "human_number",
+    "human_time",
     "percent",
     "precision_name",
     "reasons",
@@ -44,6 +45,14 @@ _FUSED = re.compile(r"com\.microsoft::Fused\w+|com\.microsoft\.nchwc::\w+")
 def human_number(value: float) -> str:
     """Return three significant digits, or `0`, `nan`, `inf`."""
     return "0" if value == 0 else f"{value:.2e}" if math.isfinite(value) else str(value)
+
+
+def human_time(milliseconds: float) -> str:
+    """Return a time with three significant digits: `1.83 ms`, `12.5 µs`, `2.4 s`."""
+    for unit, factor in (("s", 1e-3), ("ms", 1.0), ("µs", 1e3)):
+        if milliseconds * factor >= 1 or unit == "µs":
+            return f"{float(f'{milliseconds * factor:.3g}'):g} {unit}"
+    raise AssertionError("the last unit takes every time")
 
 
 def percent(fraction: float) -> str:

@@ -148,11 +148,11 @@ def test_the_page_shows_the_same_figures():
     report = Report("a", "auto", "float16", "cuda", outputs={output.name: output for output in ALL})
     text = page([(report, None)])
     for figure in FIGURES:
-        assert f'<th class="n">{figure.head}</th>' in text
-    assert '<td class="n">100%</td>' in text
-    assert '<td class="n bad-text">1</td>' in text
+        assert f'<th scope="col" class="n">{figure.head}</th>' in text
+    assert '<td class="n" data-k="100.0">100%</td>' in text
+    assert '<td class="n bad-text" data-k="1.0">1</td>' in text
     alone = page([(Report("a", "auto", "float16", "cuda", outputs={"y": FLOATS}), None)])
-    assert [head for head in re.findall(r'<th class="n">([^<]+)</th>', alone) if head != "nodes"] == [
+    assert [head for head in re.findall(r'<th scope="col" class="n">([^<]+)</th>', alone) if head != "nodes"] == [
         *("max abs", "relative", "SNR dB", "cosine"),
         *("elements", "samples"),
     ]

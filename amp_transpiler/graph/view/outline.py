@@ -18,6 +18,7 @@ from amp_transpiler.ops.names import is_standard, operator_name
 
 __all__ = ["Outline", "OutlineNode", "marks_of", "outline", "precision_of", "type_text", "typed"]
 
+_MODULES = "pkg.torch.onnx.name_scopes"  # a list as Python text: ['', 'encoder', 'encoder.layer.0', 'matmul']
 _INFERRED = 2000  # nodes; more take seconds
 
 
@@ -32,6 +33,7 @@ class OutlineNode(NamedTuple):  # made faster than a frozen dataclass, once for 
         precision: see `precision_of`.
         role: its part of a training step.
         marks: see `marks_of`.
+        modules: the modules of PyTorch that it was exported from, as the exporter writes them; empty for other nodes.
     """
 
     operator: str
@@ -41,6 +43,7 @@ class OutlineNode(NamedTuple):  # made faster than a frozen dataclass, once for 
     precision: str
     role: Role
     marks: str
+    modules: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +91,16 @@ def outline(graph: ir.Graph, held: Iterable[str] = (), outputs: Iterable[str] = 
         name = node.name or (made[0] if made else "")
         role = role_of(node)
         nodes.append(
-            OutlineNode(operator_name(node), name, tuple(read), made, precision_of(node), role, marks_of(node))
+            OutlineNode(
+                operator_name(node),
+                name,
+                tuple(read),
+                made,
+                precision_of(node),
+                role,
+                marks_of(node),
+                node.metadata_props.get(_MODULES, "") if node.metadata_props else "",
+            )
         )
     inputs = tuple(str(value.name) for value in graph.inputs if value.name not in own and not value.is_initializer())
     names = dict.fromkeys((*(str(value.name) for value in graph.outputs), *outputs))

@@ -1,0 +1,95 @@
+"""The frontier as a picture: error against predicted time, or against the share of low nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from amp_transpiler.report.report import FrontierPoint
+from amp_transpiler.report.wording import human_time, percent
+
+__all__ = ["frontier_chart"]
+
+_WIDTH, _HEIGHT = 720.0, 300.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 40.0, 20.0, 46.0
+_TICKS = 4
+
+
+def frontier_chart(points: Sequence[FrontierPoint]) -> str:
+    """Return an SVG picture: a dot a point, the chosen one in a ring, errors on a logarithmic axis.
+
+    Dots are full where the error was measured, and open where it is predicted.
+    """
+    timed = all(point.milliseconds is not None for point in points)
+    across = [point.milliseconds or 0.0 if timed else point.low_share for point in points]
+    places = list(zip(_scaled(across, _LEFT, _WIDTH - _RIGHT), _heights(points), strict=True))
+    order = sorted(range(len(points)), key=lambda index: across[index])
+    line = " ".join(f"{'L' if place else 'M'}{places[i][0]:.1f} {places[i][1]:.1f}" for place, i in enumerate(order))
+    parts = [*_axes(points, across, timed=timed), f'<path class="path" d="{line}"/>']
+    for point, (x, y) in zip(points, places, strict=True):
+        parts.extend(_dot(point, x, y))
+    label = "Error and predicted time of each choice" if timed else "Error and low nodes of each choice"
+    return (
+        f'<svg class="chart frontier" viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" role="img" aria-label="{label}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _scaled(numbers: Sequence[float], first: float, last: float) -> list[float]:
+    least, most = min(numbers), max(numbers)
+    if least == most:
+        return [(first + last) / 2 for _ in numbers]
+    return [first + (number - least) / (most - least) * (last - first) for number in numbers]
+
+
+def _decades(points: Sequence[FrontierPoint]) -> tuple[int, int]:
+    """Return the powers of ten between which all errors lie; no error at all is at the lower end."""
+    found = [point.error for point in points if 0 < point.error < math.inf]
+    if not found:
+        return -4, 0
+    low, high = math.floor(math.log10(min(found))), math.ceil(math.log10(max(found)))
+    if any(point.error == 0 for point in points):
+        low -= 1
+    return low, max(high, low + 1)
+
+
+def _heights(points: Sequence[FrontierPoint]) -> list[float]:
+    return [_height(point.error, *_decades(points)) for point in points]
+
+
+def _height(error: float, low: int, high: int) -> float:
+    decade = low if error <= 0 else math.log10(error) if error < math.inf else high
+    share = (min(max(decade, low), high) - low) / (high - low)
+    return _HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP)
+
+
+def _axes(points: Sequence[FrontierPoint], across: Sequence[float], *, timed: bool) -> Iterator[str]:
+    low, high = _decades(points)
+    for decade in range(low, high + 1):
+        y = _height(10.0**decade, low, high)
+        zero = decade == low and any(point.error == 0 for point in points)
+        yield f'<line class="grid" x1="{_LEFT:.0f}" x2="{_WIDTH - _RIGHT:.0f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield _tick(_LEFT - 8, y + 4, "0%" if zero else percent(10.0**decade), "end")
+    least, most = min(across), max(across)
+    for index in range(_TICKS + 1):
+        number = least + (most - least) * index / _TICKS
+        x = _LEFT + (_WIDTH - _RIGHT - _LEFT) * index / _TICKS
+        yield _tick(x, _HEIGHT - _BOTTOM + 18, human_time(number) if timed else percent(number), "middle")
+    name = "predicted time of a run" if timed else "share of low nodes"
+    yield _tick((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, name, "middle")
+
+
+def _tick(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _dot(point: FrontierPoint, x: float, y: float) -> Iterator[str]:
+    known = "measured" if point.measured else "predicted"
+    time = "" if point.milliseconds is None else f", {human_time(point.milliseconds)}"
+    words = f"{percent(point.error)} {known}{time}, {percent(point.low_share)} low, {point.casts} casts"
+    yield f'<circle class="{known}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{escape(words)}</title></circle>'
+    if point.chosen:
+        yield f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="10"/>'
+        anchor, side = ("end", -16) if x > _WIDTH / 2 else ("start", 16)
+        yield f'<text x="{x + side:.1f}" y="{y - 10:.1f}" text-anchor="{anchor}">chosen</text>'

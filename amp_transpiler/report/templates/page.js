@@ -1,0 +1,79 @@
+"use strict";
+// Tables that sort and filter. Without this script they are complete, in the order of the program.
+const collator = new Intl.Collator("en", { numeric: true });
+
+function keyOf(row, column) {
+  const cell = row.cells[column];
+  return cell.dataset.k === undefined ? cell.textContent : Number(cell.dataset.k);
+}
+
+function compare(a, b) {
+  return typeof a === "number" && typeof b === "number" ? a - b : collator.compare(a, b);
+}
+
+// Cells without a number stay at the end, whichever way the others go.
+function sorted(rows, column, direction, numeric) {
+  const keyed = rows.map((row, place) => ({ row, place, key: keyOf(row, column) }));
+  const absent = (one) => numeric && typeof one.key !== "number";
+  keyed.sort((a, b) => absent(a) - absent(b) || direction * compare(a.key, b.key) || a.place - b.place);
+  return keyed.map((one) => one.row);
+}
+
+function makeSortable(table) {
+  const heads = [...table.tHead.rows[0].cells];
+  const body = table.tBodies[0];
+  const original = [...body.rows];
+  heads.forEach((head, column) => {
+    if (head.tagName !== "TH") return;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = head.textContent;
+    head.replaceChildren(button);
+    const numeric = head.classList.contains("n");
+    const [first, second] = numeric ? ["descending", "ascending"] : ["ascending", "descending"];
+    button.addEventListener("click", () => {
+      const was = head.getAttribute("aria-sort");
+      const now = was === null ? first : was === first ? second : null;
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      if (now !== null) head.setAttribute("aria-sort", now);
+      const rows = now === null ? original : sorted(original, column, now === "ascending" ? 1 : -1, numeric);
+      body.append(...rows);
+    });
+  });
+}
+
+function makeFilter(form) {
+  const rows = [...form.parentElement.querySelector("tbody").rows];
+  const texts = rows.map((row) => row.textContent.toLowerCase());
+  const [find, precision, count] = [form.querySelector("input"), form.querySelector("select"), form.querySelector("output")];
+  const apply = () => {
+    const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    rows.forEach((row, place) => {
+      const fits = (!precision.value || row.cells[0].textContent === precision.value) &&
+        words.every((word) => texts[place].includes(word));
+      row.hidden = !fits;
+      shown += fits;
+    });
+    count.value = `${shown} of ${rows.length}`;
+  };
+  form.addEventListener("input", apply);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.show = () => { form.reset(); apply(); };
+  form.hidden = false;
+  apply();
+}
+
+// A link leads into folded parts, and to rows that the filter hides.
+function reveal() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target === null) return;
+  if (target.hidden) target.closest("details").querySelector(".filter").show();
+  for (let part = target.closest("details"); part !== null; part = part.parentElement.closest("details")) part.open = true;
+  target.scrollIntoView({ block: "nearest" });
+}
+
+document.querySelectorAll("table.sortable").forEach(makeSortable);
+document.querySelectorAll(".filter").forEach(makeFilter);
+addEventListener("hashchange", reveal);
+reveal();

@@ -1,0 +1,28 @@
+"""The few nodes that matter most: those that spoil the result, and those that float32 costs most time."""
+
+from __future__ import annotations
+
+from amp_transpiler.report.report import DecisionRow, Report
+
+__all__ = ["costliest_fp32", "squared_error_shares", "worst_sources"]
+
+MOST = 10
+
+
+def worst_sources(report: Report, most: int = MOST) -> list[DecisionRow]:
+    """Return the low nodes that add most to the error of the worst output, the worst first."""
+    found = [row for row in report.decisions if row.precision == "low" and row.error]
+    return sorted(found, key=lambda row: (-(row.error or 0.0), row.name))[:most]
+
+
+def costliest_fp32(report: Report, most: int = MOST) -> list[DecisionRow]:
+    """Return the float32 nodes whose predicted time is longest, the longest first."""
+    found = [row for row in report.decisions if row.precision == "high" and row.milliseconds_fp32]
+    return sorted(found, key=lambda row: (-(row.milliseconds_fp32 or 0.0), row.name))[:most]
+
+
+def squared_error_shares(report: Report) -> dict[str, float]:
+    """Return low node -> its share of the predicted error: contributions add in squares."""
+    squares = {row.name: row.error**2 for row in report.decisions if row.precision == "low" and row.error}
+    total = sum(squares.values())
+    return {name: square / total for name, square in squares.items()} if total else {}

@@ -1,0 +1,228 @@
+"""The page in a browser: with and without its script, on a phone, in the dark, without a mouse, and for screen readers.
+
+Needs the extra `browser` and Chromium; axe (npm's `axe-core`) is looked for in the folder AXE_CORE, or got by npm.
+Screenshots go to AMP_SCREENSHOTS, or to pytest's own temporary folder.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+from amp_transpiler.report.as_html import page
+from tests.report.large_report import large_report
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="needs playwright: pip install 'amp-transpiler[browser]'"
+)
+
+pytestmark = pytest.mark.slow
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+WIDTHS = {"phone": 360, "tablet": 820, "desktop": 1440}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is installed")
+    with playwright.sync_playwright() as driver:
+        # Root has no sandbox, and the page is ours.
+        chromium = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory):
+    folder = pathlib.Path(os.environ.get("AXE_CORE", tmp_path_factory.mktemp("axe") / "node_modules" / "axe-core"))
+    if not folder.is_dir():
+        if shutil.which("npm") is None:
+            pytest.skip("needs axe-core: set AXE_CORE to its folder, or install npm")
+        command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", folder.parents[1], "axe-core"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode:
+            pytest.skip(f"needs axe-core, and npm does not get it: {done.stderr[-200:]}")
+    return (folder / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Pages of models: of some hundred nodes, and of 2000."""
+    folder = tmp_path_factory.mktemp("pages")
+    for name, layers in (("page", 8), ("large", 40)):
+        (folder / f"{name}.html").write_text(page([(large_report(layers), None)]), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def opened(browser, files):
+    """Return a function that opens a page; the test fails if that logs or fetches anything."""
+    contexts, faults = [], []
+
+    def open_page(width=1200, height=900, name="page", **options):
+        address = (files / f"{name}.html").as_uri()
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("console", lambda message: faults.append(message.text))
+        tab.on("pageerror", lambda error: faults.append(str(error)))
+        tab.on("request", lambda request: None if request.url.startswith(address) else faults.append(request.url))
+        tab.goto(address)
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def open_nodes(tab):
+    part = tab.locator("details.part").filter(has_text="Every node")
+    part.locator("summary").click()
+    return part
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_wider_than_the_screen_but_what_scrolls(opened, width, scheme, tmp_path):
+    tab = opened(WIDTHS[width], color_scheme=scheme, name="large")
+    folder = pathlib.Path(os.environ.get("AMP_SCREENSHOTS", tmp_path))
+    picture = folder / f"report-{width}-{scheme}.png"
+    tab.screenshot(path=picture, full_page=True)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width]
+    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(17, 22, 29)") == (scheme == "dark")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", ["phone", "desktop"])
+def test_axe_finds_nothing(opened, axe, scheme, width):
+    tab = opened(WIDTHS[width], color_scheme=scheme, bypass_csp=True)
+    tab.locator(".level .level > summary").first.click()
+    tab.locator("details.part").first.locator("summary").click()
+    open_nodes(tab).locator("input[type=search]").fill("layer.1/block.1")  # axe looks long at many rows
+    tab.evaluate(axe)
+    found = tab.evaluate("axe.run({resultTypes: ['violations']})")
+    faults = [(rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]) for rule in found["violations"]]
+    assert faults == []
+
+
+def test_tables_sort_by_number_both_ways_and_back(opened):
+    tab = opened()
+    part = open_nodes(tab)
+    names = part.locator("tbody tr td:nth-child(3)")
+    before = names.all_inner_texts()
+    head = part.locator("th").filter(has_text="moves")
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    sizes = [
+        float(cell)
+        for cell in part.locator("tbody td:nth-child(7)").evaluate_all("cells => cells.map(c => c.dataset.k)")
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > sizes[-1]
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") is None
+    assert names.all_inner_texts() == before
+
+
+def test_tables_filter_by_words_and_precision(opened):
+    tab = opened()
+    part = open_nodes(tab)
+    rows = part.locator("tbody tr:visible")
+    total = rows.count()
+    part.locator("input[type=search]").fill("LAYER.6/ softmax")
+    assert rows.count() == 5
+    assert part.locator("output").inner_text() == f"5 of {total}"
+    part.locator("select").select_option("float16")
+    assert rows.count() == 0
+    part.locator("input[type=search]").fill("")
+    assert 0 < rows.count() < total
+    assert set(part.locator("tbody tr:visible td:first-child").all_inner_texts()) == {"float16"}
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_a_link_in_the_picture_opens_a_scope_and_one_of_a_node_its_row(opened, script):
+    tab = opened(java_script_enabled=script)
+    outer = tab.locator(".picture > .level > .inner > .wide")
+    link = outer.locator("svg a").filter(has_text="layer.3").first
+    scope = link.get_attribute("href")
+    assert not tab.locator(scope).is_visible()
+    link.click()
+    assert tab.locator(scope).is_visible()
+    inner = tab.locator(scope).locator("svg a").first
+    inner_target = inner.get_attribute("href")
+    inner.click()
+    assert tab.locator(inner_target).is_visible()
+    node = tab.locator(inner_target).locator("svg a").filter(has_text="Softmax").first
+    row = node.get_attribute("href")
+    node.click()
+    assert tab.locator(row).is_visible()
+    assert "Softmax" in tab.locator(row).inner_text()
+
+
+def test_a_link_finds_a_row_that_the_filter_hides(opened):
+    tab = opened()
+    part = open_nodes(tab)
+    part.locator("input[type=search]").fill("nothing has this name")
+    assert part.locator("tbody tr:visible").count() == 0
+    link = tab.locator("section").filter(has_text="What adds most").locator("td a").first
+    link.click()
+    assert tab.locator(link.get_attribute("href")).is_visible()
+
+
+def test_without_a_script_all_is_there_and_nothing_promises_more(opened):
+    tab = opened(java_script_enabled=False)
+    part = open_nodes(tab)
+    assert part.locator("tbody tr:visible").count() == 401
+    assert not part.locator(".filter").is_visible()
+    assert tab.locator("th button").count() == 0
+    tab.locator(".by-error").check()
+    assert tab.locator(".of-error").is_visible()
+
+
+def test_everything_can_be_reached_by_keyboard(opened):
+    tab = opened()
+    tab.keyboard.press("Tab")
+    assert tab.locator(".skip").evaluate("link => document.activeElement === link")
+    tab.keyboard.press("Enter")
+    part = tab.locator("details.part").filter(has_text="Every node")
+    part.locator("summary").focus()
+    tab.keyboard.press("Enter")
+    assert part.get_attribute("open") is not None
+    tab.keyboard.press("Tab")
+    tab.keyboard.type("layer.6/ softmax")
+    assert part.locator("tbody tr:visible").count() == 5
+    for _ in range(3):
+        tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.tagName") == "BUTTON"
+    tab.keyboard.press("Enter")
+    assert part.locator("th").first.get_attribute("aria-sort") == "ascending"
+
+
+def test_boxes_take_the_colour_that_was_asked_for(opened):
+    tab = opened()
+    box = tab.locator(".picture > .level > .inner > .wide .box.e1, .box.e2, .box.e3").first.locator("rect").first
+    colour = "rect => getComputedStyle(rect).fill"
+    before = box.evaluate(colour)
+    tab.locator(".by-error").check()
+    assert box.evaluate(colour) != before
+
+
+def test_labels_can_be_read_at_two_thousand_nodes(opened):
+    tab = opened(name="large")
+    outer = tab.locator(".picture > .level > .inner > .wide")
+    for text in outer.locator("svg text:not(.small)").all():
+        assert text.evaluate("node => parseFloat(getComputedStyle(node).fontSize)") >= 12
+    assert outer.locator("svg .box").count() <= 42
+    boxes = [found.bounding_box() for found in outer.locator("svg .box > rect:first-of-type").all()]
+    for index, one in enumerate(boxes):
+        for other in boxes[:index]:
+            apart = one["x"] >= other["x"] + other["width"] or other["x"] >= one["x"] + one["width"]
+            assert apart or abs(one["y"] - other["y"]) >= one["height"]
