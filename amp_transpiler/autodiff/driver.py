@@ -6,19 +6,27 @@ gradient of an input that stays float32 is float32. The backward nodes of a node
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeAlias
 
 import onnx_ir as ir
 
 from amp_transpiler.autodiff.bodies import captured, copy_body, remove_unused
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, low_weight_sums_wanted
 from amp_transpiler.autodiff.rules import find_rule
+from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.origins import built_as
 from amp_transpiler.graph.regions import inside_region_of, outside_regions
 from amp_transpiler.graph.walk import is_used
 
-__all__ = ["Driver", "differentiate"]
+__all__ = ["Driver", "Otherwise", "differentiate"]
+
+Otherwise: TypeAlias = Callable[
+    [ir.Node, Sequence["ir.Value | None"], Callable[[ir.Value], bool], ModelError],
+    Sequence[tuple[ir.Value, ir.Value]],
+]
+"""Stands in for a rule: node, gradients of its outputs, which values count, why it has none -> values, gradients."""
 
 _FEW = 4  # gradients of 16 bits that are added as they are: the paths into an attention and around it
 _PRODUCTS = {("", "MatMul"), ("", "Gemm"), ("com.microsoft", "FusedMatMul")}
@@ -58,12 +66,19 @@ class Driver:
         wanted: values to differentiate by.
         stop: values that no gradient passes through.
         low_sums: weights and biases whose gradients are summed in their own element type, not in float32.
+        otherwise: gives the gradients of a node that has no rule, or none as it is used; None: that is an error.
     """
 
     def __init__(
-        self, builder: GraphBuilder, wanted: set[ir.Value], stop: set[ir.Value], low_sums: Collection[ir.Value] = ()
+        self,
+        builder: GraphBuilder,
+        wanted: set[ir.Value],
+        stop: set[ir.Value],
+        low_sums: Collection[ir.Value] = (),
+        otherwise: Otherwise | None = None,
     ) -> None:
         self.builder = builder
+        self._otherwise = otherwise
         self._low_sums = low_sums
         self._wanted = wanted - stop
         self._stop = stop
@@ -89,7 +104,7 @@ class Driver:
                 grads = [settle(value) for value in node.outputs]
                 if all(grad is None for grad in grads):
                     continue
-                for value, grad in self._gradients_of(node, grads, active):
+                for value, grad in self.gradients_of(node, grads, active):
                     parts.setdefault(value, []).append(grad)
         for value in list(parts):
             makers = [maker for part in parts[value] if (maker := part.producer()) is not None]
@@ -105,10 +120,30 @@ class Driver:
                 active.update(v for v in node.outputs if is_float_tensor(v) and v not in self._stop)
         return active
 
-    def _gradients_of(
+    def gradients_of(
         self, node: ir.Node, grads: Sequence[ir.Value | None], active: set[ir.Value]
     ) -> list[tuple[ir.Value, ir.Value]]:
-        """Pairs of a value that the node reads and its gradient, by the node's rule."""
+        """Return pairs of a value that the node reads and its gradient, by its rule or by what stands in for it.
+
+        Args:
+            node: the node.
+            grads: gradient of each output, None where it has none.
+            active: the values that gradients may pass through.
+        """
+        if self._otherwise is None:
+            return self._by_rule(node, grads, active)
+        graph = self.builder.graph
+        last = graph[-1]
+        try:
+            return self._by_rule(node, grads, active)
+        except ModelError as error:
+            while graph[-1] is not last:  # what the rule had appended before it gave up
+                graph.remove(graph[-1], safe=True)
+            return list(self._otherwise(node, grads, lambda value: value in active, error))
+
+    def _by_rule(
+        self, node: ir.Node, grads: Sequence[ir.Value | None], active: set[ir.Value]
+    ) -> list[tuple[ir.Value, ir.Value]]:
         rule = find_rule(node.domain, node.op_type)
         context = NodeGradient(node, self.builder, grads, lambda value: value in active, self)
         if rule is None:

@@ -18,19 +18,29 @@ from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.verification.child import Child, RuntimeCrash, lease
 
-__all__ = ["RemoteSession", "open_by_default", "open_file", "open_program", "open_source"]
+__all__ = ["RemoteSession", "open_by_default", "open_file", "open_plain", "open_program", "open_source"]
 
 
 class RemoteSession:
     """A session in a child process. If that dies, the next run opens the model in a new one.
+
+    Args:
+        form: returns the model to open, and how.
+        place: where.
+        child: a child that has other sessions, too, and that the caller holds; None to lease one.
 
     Attributes:
         inputs: the model's inputs.
         outputs: the model's outputs.
     """
 
-    def __init__(self, form: Callable[[], tuple[Openable, SessionSettings | None]], place: str) -> None:
-        self._form, self._place = form, place
+    def __init__(
+        self,
+        form: Callable[[], tuple[Openable, SessionSettings | None]],
+        place: str,
+        child: Child | None = None,
+    ) -> None:
+        self._form, self._place, self._shared = form, place, child
         self._kept = contextlib.ExitStack()
         self._child: Child | None = None
         self._number = 0
@@ -43,7 +53,7 @@ class RemoteSession:
             form, settings = self._form()
             if form.folder is not None:
                 kept.callback(shutil.rmtree, form.folder, ignore_errors=True)
-            child = kept.enter_context(lease())
+            child = kept.enter_context(lease() if self._shared is None else contextlib.nullcontext(self._shared))
             self._number, self.inputs, self.outputs = child.ask("open", form.model, settings, self._place)
             kept.callback(_close, child, self._number)
             self._child, self._kept = child, kept.pop_all()
@@ -60,6 +70,35 @@ class RemoteSession:
         assert self._child is not None
         try:
             found: list[Any] = self._child.ask("run", self._number, dict(feeds), None if fetch is None else list(fetch))
+        except RuntimeCrash:
+            self.close()
+            raise
+        return found
+
+    def measure(
+        self, feeds: Mapping[str, Any], names: Sequence[str], smallest: float, kept: Sequence[str]
+    ) -> tuple[list[Any], list[Any]]:
+        """Run once, and return only what is measured of float32 results, so that few bytes travel.
+
+        Args:
+            feeds: the inputs.
+            names: the results to measure.
+            smallest: the magnitude below which a number would become zero.
+            kept: results to return themselves.
+
+        Returns:
+            What `magnitudes.measure` tells of each, and the results kept.
+
+        Raises:
+            RUN_ERRORS: ONNX Runtime failed while running, or died of it.
+        """
+        if self._child is None:
+            self._open()
+        assert self._child is not None
+        try:
+            found: tuple[list[Any], list[Any]] = self._child.ask(
+                "measure", self._number, dict(feeds), list(names), smallest, list(kept)
+            )
         except RuntimeCrash:
             self.close()
             raise
@@ -91,6 +130,29 @@ def open_program(program: AnyProgram, *, emulate: bool = True) -> Iterator[Remot
         return found, found.settings
 
     session = RemoteSession(form, str(CPUPlace()))
+    with contextlib.closing(session):
+        yield session
+
+
+@contextlib.contextmanager
+def open_plain(program: Program, child: Child | None = None) -> Iterator[RemoteSession]:
+    """Open a float32 program on the CPU of a child process as it stands: nothing is optimized, fused or merged.
+
+    Args:
+        program: the program.
+        child: the child, which may have other sessions; None for one of its own.
+
+    Raises:
+        RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.
+    """
+
+    def form() -> tuple[Openable, SessionSettings | None]:
+        found = openable(program, CPUPlace(), emulate=False)
+        settings = dataclasses.replace(found.settings, optimize=False, lean=True)
+        found = dataclasses.replace(found, settings=settings)
+        return found, settings
+
+    session = RemoteSession(form, str(CPUPlace()), child)
     with contextlib.closing(session):
         yield session
 

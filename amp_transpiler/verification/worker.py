@@ -57,6 +57,15 @@ class _Sessions:
         """Run a session once."""
         return self._open[number].run(feeds, fetch)
 
+    def measure(
+        self, number: int, feeds: Mapping[str, Any], names: Sequence[str], smallest: float, kept: Sequence[str]
+    ) -> tuple[list[Any], list[Any]]:
+        """Run a session once; return what is measured of some results, and others as they are."""
+        from amp_transpiler.verification.magnitudes import measure
+
+        found = self._open[number].run(feeds, [*names, *kept])
+        return [measure(array, smallest) for array in found[: len(names)]], found[len(names) :]
+
     def close(self, number: int) -> None:
         """Close a session and give its memory back: a child waits as long as its parent lives."""
         self._open.pop(number, None)

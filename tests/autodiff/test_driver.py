@@ -9,6 +9,7 @@ import pytest
 
 from amp_transpiler.autodiff import differentiate, registered
 from amp_transpiler.autodiff.context import low_weight_sums
+from amp_transpiler.autodiff.driver import Driver
 from amp_transpiler.autodiff.registry import gradient
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder
@@ -257,3 +258,21 @@ def test_a_gradient_has_the_type_of_its_value():
     types = {o.name: o.type.tensor_type.elem_type for o in made.graph.output}
     assert types["grad_x"] == onnx.TensorProto.FLOAT16
     assert types["grad_w"] == onnx.TensorProto.FLOAT
+
+
+def test_a_stand_in_gives_the_gradients_of_a_node_that_has_none():
+    body = "y = GRU<hidden_size=3>(x, w, r)"
+    model, values = loaded(graph("float[2,1,3] x, float[1,9,3] w, float[1,9,3] r", body, outputs="float y"))
+    propagate_types(model)
+    builder = GraphBuilder(model)
+    refused = []
+
+    def stand_in(node, grads, counts, reason):
+        refused.append((node.op_type, str(reason)))
+        [grad] = grads
+        return [(value, builder.expand_like(builder.sum(grad), value)) for value in node.inputs if counts(value)]
+
+    driver = Driver(builder, {values["x"]}, set(), otherwise=stand_in)
+    found = driver.run(model.graph, {values["y"]: builder.zeros_like(values["y"])})
+    assert [operator for operator, _ in refused] == ["GRU"]
+    assert found[values["x"]].dtype == ir.DataType.FLOAT

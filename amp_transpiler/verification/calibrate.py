@@ -1,0 +1,124 @@
+"""The ranges of a program's values over many samples, one sample in memory at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.program import Program
+from amp_transpiler.precision.constraints import is_float32
+from amp_transpiler.precision.evidence import TensorRange
+from amp_transpiler.verification.child import lease
+from amp_transpiler.verification.magnitudes import Magnitudes, measure
+from amp_transpiler.verification.pieces import Piece, cut_out, pieces
+from amp_transpiler.verification.remote import RemoteSession, open_plain
+from amp_transpiler.verification.settled_sample import survey, write_shapes
+
+__all__ = ["PIECE", "Calibration", "NamedSample", "calibrate"]
+
+PIECE = 1 << 28
+"""Bytes that the results of the nodes that run together may take; the largest result takes what it takes."""
+
+NamedSample: TypeAlias = tuple[str, Mapping[str, Any]]
+"""A sample and its name, such as its file, for messages."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Calibration:
+    """The ranges over all samples.
+
+    Attributes:
+        ranges: name -> range, for every float32 value of the main graph that is no constant.
+        samples: the names of the samples.
+    """
+
+    ranges: Mapping[str, TensorRange]
+    samples: tuple[str, ...]
+
+
+def calibrate(program: Program, low: LowFormat, samples: Iterable[NamedSample], limit: float = PIECE) -> Calibration:
+    """Run a program on samples and return the ranges of its values.
+
+    Args:
+        program: a typed program without functions, such as a prepared one; not changed.
+        low: the low format, for what would become zero.
+        samples: taken one by one, so that they may be more than fit in memory.
+        limit: bytes that the results of the nodes that run together may take.
+
+    Raises:
+        InputError: there is no sample.
+        RUN_ERRORS: the program does not run.
+    """
+    totals: dict[str, Magnitudes] = {}
+    setters: dict[str, str] = {}
+    names: list[str] = []
+    with contextlib.ExitStack() as stack:
+        opened: list[tuple[Piece, RemoteSession]] = []
+        for name, feeds in samples:
+            if not names:
+                opened = stack.enter_context(_open(program, feeds, limit))
+            names.append(name)
+            for value, found in _magnitudes(program.model.graph, opened, feeds, low):
+                before = totals.get(value, Magnitudes())
+                if value not in setters or found.largest > before.largest:
+                    setters[value] = name
+                totals[value] = before + found
+    if not names:
+        raise InputError("inputs: no sample was given; expected a dict of arrays, or several")
+    ranges = {
+        value: TensorRange(sizes.largest, sizes.smallest, setters[value], sizes.flushed / max(1, sizes.nonzero))
+        for value, sizes in totals.items()
+    }
+    return Calibration(ranges, tuple(names))
+
+
+@contextlib.contextmanager
+def _open(program: Program, feeds: Mapping[str, Any], limit: float) -> Iterator[list[tuple[Piece, RemoteSession]]]:
+    """Open the pieces of a program, cut by the sizes that its values have on one sample."""
+    sized = program.clone()
+    shapes, _ = survey(sized, feeds)
+    graph = sized.model.graph
+    every = (*graph.inputs, *(value for node in graph for value in node.outputs))
+    declared = {value: value.shape for value in every}
+    write_shapes(graph, shapes)
+    found = pieces(sized, limit)
+    for value, shape in declared.items():  # other samples may be larger
+        value.shape = shape
+    with contextlib.ExitStack() as stack:
+        child = stack.enter_context(lease())
+        nodes, opened = list(graph), []
+        for piece in found:
+            inside = nodes[piece.start : piece.stop]
+            made = [str(value.name) for node in inside for value in node.outputs if _is_measured(value)]
+            part = cut_out(sized, piece, dict.fromkeys((*made, *piece.leaves)))
+            if part.model.graph.outputs:
+                opened.append((piece, stack.enter_context(open_plain(part, child))))
+        yield opened
+
+
+def _is_measured(value: ir.Value) -> bool:
+    return is_float32(value) and bool(value.name) and constant_of(value) is None
+
+
+def _magnitudes(
+    graph: ir.Graph, opened: list[tuple[Piece, RemoteSession]], feeds: Mapping[str, Any], low: LowFormat
+) -> Iterator[tuple[str, Magnitudes]]:
+    """Run the pieces on a sample and yield what they hold."""
+    for value in graph.inputs:
+        if is_float32(value) and value.name in feeds:
+            yield str(value.name), measure(feeds[str(value.name)], low.smallest)
+    floats = {str(value.name) for node in graph for value in node.outputs if _is_measured(value)}
+    known = dict(feeds)
+    for piece, session in opened:
+        names = [info.name for info in session.outputs if info.name in floats]
+        fed = {info.name: known[info.name] for info in session.inputs if info.name in known}
+        found, kept = session.measure(fed, names, low.smallest, piece.leaves)
+        known.update(zip(piece.leaves, kept, strict=True))
+        yield from zip(names, found, strict=True)

@@ -1,0 +1,271 @@
+"""How much the rounding of each node and each value adds to a program's outputs, from reverse sweeps on data.
+
+For the error e of a result, made by rounding, and the adjoint a of that result, an output changes by the sum over
+elements of a * e. The signs of rounding errors are as good as random, so the square of that is the sum of (a * e)^2.
+The adjoint is that of random signs over the output's norm, averaged over a few draws: so the sum is the square of the
+share of the output's norm that the rounding adds. The contributions of different nodes add up as squares.
+
+A node's own error is that of its twin in lower precision on inputs that are low already; the rounding of an input is
+that of its cast. Where an operator has no gradient rule its gain is measured: its input changes a little, at random.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.walk import all_nodes, bodies, has_bodies, reads_of
+from amp_transpiler.precision.constraints import Constraints, LowForm, touches_float32
+from amp_transpiler.precision.evidence import Evidence
+from amp_transpiler.targets import Target
+from amp_transpiler.verification.calibrate import PIECE, Calibration, NamedSample, calibrate
+from amp_transpiler.verification.settled_sample import SettledProgram, settle
+from amp_transpiler.verification.sweep import Contributions, Sweep, open_sweep
+
+__all__ = ["Sensitivity", "collect_evidence", "low_forms", "measure_sensitivity"]
+
+logger = logging.getLogger(__name__)
+
+_DRAWS = 4  # of random signs, for each sample
+_SAMPLES = 3  # that are differentiated
+_MOST_GROUPS = 4  # of outputs that are swept each on its own
+
+
+def low_forms(model: ir.Model, target: Target, low: LowFormat) -> dict[str, LowForm]:
+    """Return the low form of every node that can be low, by its name."""
+    constraints = Constraints(model, target, low)
+    nodes = (node for node in all_nodes(model) if not has_bodies(node) and touches_float32(node))
+    found = {str(node.name): constraints.of(node).form for node in nodes}
+    return {name: form for name, form in found.items() if form is not None}
+
+
+def collect_evidence(
+    prepared: Program, target: Target, low: LowFormat, samples: Sequence[NamedSample], *, given: bool
+) -> Evidence:
+    """Return what runs on samples say about a prepared program: ranges over all of them, errors over a few.
+
+    Args:
+        prepared: the prepared float32 program; not changed.
+        target: whose kernels count.
+        low: the low format.
+        samples: names and inputs.
+        given: the samples are the user's, not made up.
+
+    Raises:
+        InputError: there is no sample.
+        RUN_ERRORS: the program does not run.
+    """
+    calibration = calibrate(prepared, low, samples)
+    forms = low_forms(prepared.model, target, low)
+    chosen = [feeds for _, feeds in spread(samples, _SAMPLES)]
+    return measure_sensitivity(prepared, low, forms, chosen).evidence(calibration, given=given)
+
+
+def spread(samples: Sequence[NamedSample], count: int) -> list[NamedSample]:
+    """Return at most `count` samples, at equal distances."""
+    step = max(1, math.ceil(len(samples) / count))
+    return list(itertools.islice(samples, 0, None, step))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """Squares of what rounding adds to each output, as shares of its norm.
+
+    Attributes:
+        by_output: output -> contributions.
+        estimated: node -> why its error is an estimate.
+    """
+
+    by_output: Mapping[str, Contributions]
+    estimated: Mapping[str, str]
+
+    def evidence(self, calibration: Calibration, *, given: bool) -> Evidence:
+        """Return it as evidence, together with ranges."""
+        every = self.by_output.values()
+        return Evidence(
+            ranges=calibration.ranges,
+            node_errors=_worst(found.nodes for found in every),
+            cast_errors=_worst(found.casts for found in every),
+            node_errors_by_output={name: found.nodes for name, found in self.by_output.items()},
+            cast_errors_by_output={name: found.casts for name, found in self.by_output.items()},
+            alone_errors=_worst(found.alone for found in every),
+            estimated=self.estimated,
+            samples=calibration.samples,
+            given=given,
+        )
+
+
+def _worst(every: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    worst: dict[str, float] = {}
+    for found in every:
+        for name, error in found.items():
+            worst[name] = max(error, worst.get(name, 0.0))
+    return worst
+
+
+def measure_sensitivity(
+    program: Program,
+    low: LowFormat,
+    forms: Mapping[str, LowForm],
+    samples: Sequence[Mapping[str, Any]],
+    *,
+    draws: int = _DRAWS,
+    limit: float = PIECE,
+) -> Sensitivity:
+    """Sweep a program back on samples.
+
+    Args:
+        program: a typed program without functions, such as a prepared one; not changed.
+        low: the low format.
+        forms: node name -> its low form, for the nodes that may be low, those in bodies included.
+        samples: the inputs, one mapping per sample.
+        draws: random cotangents for each sample and group of outputs.
+        limit: bytes that the results of the nodes that run together may take.
+
+    Raises:
+        ModelError: the program is of an opset before 13, and cannot be raised.
+        RUN_ERRORS: it does not run, or its derivative does not.
+    """
+    totals: dict[str, _Total] = {}
+    estimated: dict[str, str] = {}
+    key, stack = "", contextlib.ExitStack()
+    with stack:
+        for index, feeds in enumerate(samples):
+            settled = settle(program, feeds)
+            if settled.key != key:
+                stack.close()
+                targets = [name for names in settled.targets.values() for name in names]
+                sweep = stack.enter_context(open_sweep(settled.program, low, forms, targets, limit))
+                key = settled.key
+                estimated |= _estimated(settled.program, forms, sweep.measured)
+            _add_sample(totals, _Run(settled, sweep, low, forms), feeds, index, draws)
+    return Sensitivity({name: total.contributions() for name, total in totals.items()}, estimated)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Run:
+    settled: SettledProgram
+    sweep: Sweep
+    low: LowFormat
+    forms: Mapping[str, LowForm]
+
+
+@dataclasses.dataclass(slots=True)
+class _Total:
+    """Sums over the samples of an output: of contributions, and of the squares of its norm."""
+
+    norm: float = 0.0
+    sums: Contributions = dataclasses.field(default_factory=Contributions)
+
+    def add(self, found: Contributions, weight: float) -> None:
+        """Add contributions that are shares of a norm whose square is, over the draws, `weight`."""
+        for field in ("nodes", "alone", "casts"):
+            sums = getattr(self.sums, field)
+            for name, error in getattr(found, field).items():
+                sums[name] = sums.get(name, 0.0) + weight * error
+
+    def contributions(self) -> Contributions:
+        """Return the shares of the norm over all samples."""
+        every = (getattr(self.sums, field) for field in ("nodes", "alone", "casts"))
+        nodes, alone, casts = ({name: value / self.norm for name, value in sums.items()} for sums in every)
+        return Contributions(nodes, alone, casts)
+
+
+def _add_sample(totals: dict[str, _Total], run: _Run, feeds: Mapping[str, Any], index: int, draws: int) -> None:
+    """Sweep back from every output, or group of outputs, some times."""
+    norms = {name: _norm(run.settled, name) for name in run.settled.targets}
+    felt = [name for name, norm in norms.items() if norm > 0.0]
+    known = run.sweep.values(feeds)
+    for group in _groups(felt):
+        for name in group:
+            totals.setdefault(name, _Total()).norm += norms[name]
+        for draw in range(draws):
+            seeds = _seeds(run.settled, group, np.random.default_rng([index, draw]))
+            found, adjoints = run.sweep.back(known, seeds)
+            found.casts |= _casts_of_inputs(feeds, adjoints, run.low)
+            spread_over_bodies(run.settled.program, run.forms, found)
+            for name in group:
+                totals[name].add(found, norms[name] / draws)
+
+
+def _groups(names: Sequence[str]) -> list[list[str]]:
+    size = math.ceil(len(names) / _MOST_GROUPS)
+    return [list(names[start : start + size]) for start in range(0, len(names), max(1, size))]
+
+
+def _norm(settled: SettledProgram, output: str) -> float:
+    """Return the square of the norm of an output, or of the scores that it comes from, without what is not finite."""
+    arrays = (settled.values[name].astype(np.float64) for name in settled.targets[output])
+    return float(sum(np.square(array[np.isfinite(array)]).sum() for array in arrays))
+
+
+def _seeds(settled: SettledProgram, outputs: Sequence[str], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return random signs over the norm, for the values that outputs are or come from."""
+    seeds: dict[str, np.ndarray] = {}
+    for output in outputs:
+        norm = math.sqrt(_norm(settled, output))
+        for name in settled.targets[output]:
+            array = settled.values[name]
+            signs = rng.choice(np.array([-1.0, 1.0], np.float32), array.shape) / np.float32(norm)
+            made = np.where(np.isfinite(array), signs, np.float32(0.0)).astype(np.float32)
+            seeds[name] = seeds[name] + made if name in seeds else made
+    return seeds
+
+
+def _casts_of_inputs(feeds: Mapping[str, Any], adjoints: Mapping[str, np.ndarray], low: LowFormat) -> dict[str, float]:
+    found = {}
+    for name, adjoint in adjoints.items():
+        if name in feeds:
+            exact = np.asarray(feeds[name], np.float32)
+            with np.errstate(over="ignore", invalid="ignore"):
+                error = exact.astype(low.numpy).astype(np.float32) - exact
+                product = np.where(adjoint == 0.0, 0.0, adjoint.astype(np.float64) * error)
+            found[name] = float(np.square(product).sum())
+    return found
+
+
+# ---- estimates ----
+
+
+def spread_over_bodies(program: Program, forms: Mapping[str, LowForm], found: Contributions) -> None:
+    """Give the nodes inside a node with bodies equal shares of what was measured for all of them."""
+    for node in program.model.graph:
+        if has_bodies(node):
+            inner = [name for name in _inside(node) if name in forms]
+            for errors in (found.nodes, found.alone):
+                whole = errors.pop(str(node.name), None)
+                if whole is not None:
+                    errors.update(dict.fromkeys(inner, whole / max(1, len(inner))))
+
+
+def _inside(node: ir.Node) -> list[str]:
+    return [str(inner.name) for _, body in bodies(node) for inner in body.all_nodes()]
+
+
+def _estimated(program: Program, forms: Mapping[str, LowForm], measured: Mapping[str, str]) -> dict[str, str]:
+    """Return the nodes whose adjoint went through an operator without a gradient rule, and those inside bodies."""
+    why: dict[str, str] = {}
+    through: dict[ir.Value, str] = {}
+    for node in reversed(list(program.model.graph)):
+        name = str(node.name)
+        found = next((through[value] for value in node.outputs if value in through), "")
+        if found:
+            why[name] = f"it is felt through {found}, which has no gradient rule: the gain was measured"
+        if name in measured:
+            found = f"{node.op_type} '{name}'"
+        if has_bodies(node):
+            share = f"an equal share of what the body of {node.op_type} '{name}' adds as a whole"
+            why.update(dict.fromkeys(_inside(node), share))
+        if found:
+            through.update(dict.fromkeys(reads_of(node), found))
+    return {name: reason for name, reason in why.items() if name in forms}

@@ -1,0 +1,329 @@
+"""The reverse sweep: programs that differentiate pieces of another, and weigh the rounding of its nodes and values."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.autodiff.bodies import captured
+from amp_transpiler.autodiff.driver import Driver
+from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.names import values_by_name
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.walk import has_bodies
+from amp_transpiler.ops.kinds import EXACT
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.precision.constraints import LowForm, is_float32
+from amp_transpiler.verification.child import lease
+from amp_transpiler.verification.low_twins import Twins, replicate
+from amp_transpiler.verification.pieces import Piece, cut_out, pieces
+from amp_transpiler.verification.remote import RemoteSession, open_plain
+
+__all__ = ["Contributions", "Sweep", "open_sweep"]
+
+_STEP = 2.0**-9  # relative change of an input whose gain is measured
+_TINY = 1e-37
+
+
+@dataclasses.dataclass(slots=True)
+class Contributions:
+    """Squares of what rounding adds to the seeded outputs, by name.
+
+    Attributes:
+        nodes: node -> its own rounding, its inputs low already. A node with bodies stands for the nodes in them.
+        alone: node -> its own rounding and that of its inputs.
+        casts: value -> the rounding of the value.
+    """
+
+    nodes: dict[str, float] = dataclasses.field(default_factory=dict)
+    alone: dict[str, float] = dataclasses.field(default_factory=dict)
+    casts: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Backward:
+    """The differentiated program of a piece.
+
+    Attributes:
+        program: its outputs are, as far as there are any, three vectors of contributions, then adjoints.
+        seeds: value made in the piece -> the input that takes its adjoint.
+        vectors: field of `Contributions` -> output, and what its elements belong to.
+        adjoints: value read from before -> the output that is its adjoint.
+        measured: node without a rule -> why.
+    """
+
+    program: Program
+    seeds: Mapping[str, str]
+    vectors: Mapping[str, tuple[str, Sequence[str]]]
+    adjoints: Mapping[str, str]
+    measured: Mapping[str, str]
+
+
+class _Weigher(Driver):
+    """Appends the backward pass of a piece, and beside it what is weighed by the adjoints."""
+
+    def __init__(self, program: Program, low: LowFormat, forms: Mapping[str, LowForm]) -> None:
+        self._program = program
+        self._forms = forms
+        graph = program.model.graph
+        builder = GraphBuilder(program.model)
+        self._twins = Twins(builder, low, forms)
+        self._visited: set[ir.Node] = set()
+        self._entries = [value for value in graph.inputs if is_float32(value)]
+        self._inner = [value for node in graph for value in node.outputs if is_float32(value)]
+        weights = [value for node in graph for value in self._own_constants(node, builder)]
+        super().__init__(builder, {*self._entries, *self._inner, *weights}, set(), otherwise=self._measure)
+        self._measured: dict[str, str] = {}
+        self._draws = 0
+        self._terms: dict[str, dict[str, ir.Value]] = {"nodes": {}, "alone": {}, "casts": {}}
+
+    def _own_constants(self, node: ir.Node, builder: GraphBuilder) -> Iterator[ir.Value]:
+        """Give a node constants that nobody else reads, so that their gradients are its own; yield them."""
+        form = self._forms.get(str(node.name))
+        if form is None or _only_moves(node):
+            return
+        for index in sorted(form.inputs):
+            value = node.inputs[index]
+            tensor = constant_of(value)
+            if value is None or tensor is None or not is_float32(value) or self._twins.is_exact(value):
+                continue
+            if len(value.uses()) > 1:
+                name = builder.names.fresh(f"{value.name}_own")
+                own = ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)
+                self._program.model.graph.register_initializer(own)
+                node.replace_input_with(index, own)
+                value = own
+            yield value
+
+    def backward(self, targets: Sequence[str]) -> _Backward:
+        """Append everything.
+
+        Args:
+            targets: names of the values whose adjoints are fed.
+        """
+        graph = self._program.model.graph
+        nodes, found = list(graph), values_by_name(graph)
+        seeds = {found[name]: self._seed(found[name]) for name in targets}
+        adjoints = self.run(graph, seeds)
+        for node in nodes:
+            if node not in self._visited:  # computed from integers or constants alone
+                self._weigh_node(node, [adjoints.get(value) for value in node.outputs], {})
+        graph.outputs.clear()
+        vectors = {field: self._vector(terms) for field, terms in self._terms.items() if terms}
+        back = {str(value.name): self._output(adjoints[value]) for value in self._entries if value in adjoints}
+        self._program.touch()
+        names = {str(value.name): str(seed.name) for value, seed in seeds.items()}
+        return _Backward(self._program, names, vectors, back, self._measured)
+
+    def _seed(self, value: ir.Value) -> ir.Value:
+        name = self.builder.names.fresh(f"{value.name}_adjoint")
+        seed = ir.Value(name=name, type=value.type, shape=value.shape)
+        self._program.model.graph.inputs.append(seed)
+        return seed
+
+    # ---- contributions ----
+
+    def gradients_of(
+        self, node: ir.Node, grads: Sequence[ir.Value | None], active: set[ir.Value]
+    ) -> list[tuple[ir.Value, ir.Value]]:
+        """Differentiate a node, and weigh it while its adjoints are in memory."""
+        parts = super().gradients_of(node, grads, active)
+        self._weigh_node(node, grads, dict(parts))
+        return parts
+
+    def _weigh_node(self, node: ir.Node, grads: Sequence[ir.Value | None], parts: Mapping[ir.Value, ir.Value]) -> None:
+        self._visited.add(node)
+        felt = [(index, grad) for index, grad in enumerate(grads) if grad is not None]
+        for index, grad in felt:
+            value = node.outputs[index]
+            if is_float32(value) and constant_of(value) is None:
+                self._add("casts", str(value.name), [self._rounding(grad, value)])
+        if has_bodies(node) and felt:
+            own = self._differences(felt, node.outputs, self._twins.of_bodies(node))
+            self._add("nodes", str(node.name), own)
+            self._add("alone", str(node.name), own)
+        elif str(node.name) in self._forms and felt:
+            self._weigh(node, felt, parts)
+
+    def _weigh(self, node: ir.Node, felt: Sequence[tuple[int, ir.Value]], parts: Mapping[ir.Value, ir.Value]) -> None:
+        """Append the contributions of a node: of its results, its constants, and its other inputs.
+
+        The rounding of a constant is the same wherever the constant is read, so it is weighed by the constant's own
+        adjoint, in which these places are summed.
+        """
+        read, constants = self._twins.inputs(node)
+        made, low = self._twins.of(node)
+        own = [] if _only_moves(node) else self._differences(felt, made, low)
+        weighed = [value for value in constants if value in parts]
+        own += [self._rounding(parts[value], value) for value in weighed]
+        others = [value for value in constants if value not in parts]
+        if others:
+            own += self._differences(felt, node.outputs, self._twins.with_low(node, others))
+        self._add("nodes", str(node.name), own)
+        self._add(
+            "alone", str(node.name), own + [self._rounding(parts[value], value) for value in read if value in parts]
+        )
+
+    def _differences(
+        self, felt: Sequence[tuple[int, ir.Value]], before: Sequence[ir.Value], after: Sequence[ir.Value]
+    ) -> list[ir.Value]:
+        return [
+            self._square(grad, self.builder.sub(after[i], before[i])) for i, grad in felt if after[i] is not before[i]
+        ]
+
+    def _rounding(self, adjoint: ir.Value, value: ir.Value) -> ir.Value:
+        return self._square(adjoint, self.builder.sub(self._twins.rounded(value), value))
+
+    def _square(self, adjoint: ir.Value, error: ir.Value) -> ir.Value:
+        """Return the sum of squares of the products; nothing that is infinite counts where the adjoint is zero."""
+        builder = self.builder
+        product = builder.where(builder.compare("Equal", adjoint, 0.0), 0.0, builder.mul(adjoint, error))
+        return builder.reduce("ReduceSumSquare", builder.reshape(product, [-1]), [0])
+
+    def _add(self, field: str, name: str, squares: Sequence[ir.Value]) -> None:
+        if squares:
+            self._terms[field][name] = self._total(squares)
+
+    def _total(self, squares: Sequence[ir.Value]) -> ir.Value:
+        return squares[0] if len(squares) == 1 else self.builder.op("Sum", list(squares))
+
+    def _vector(self, terms: Mapping[str, ir.Value]) -> tuple[str, Sequence[str]]:
+        return self._output(self.builder.concat(list(terms.values()), 0)), list(terms)
+
+    def _output(self, value: ir.Value) -> str:
+        made = self.builder.op("Identity", [value])  # a value may be an input, or asked for twice
+        self._program.model.graph.outputs.append(made)
+        return str(made.name)
+
+    # ---- nodes without a rule ----
+
+    def _measure(
+        self,
+        node: ir.Node,
+        grads: Sequence[ir.Value | None],
+        counts: Callable[[ir.Value], bool],
+        reason: ModelError,
+    ) -> Sequence[tuple[ir.Value, ir.Value]]:
+        """Return adjoints of the node's inputs of one magnitude each, that by which a random change is felt."""
+        self._measured[str(node.name)] = str(reason)
+        reads = dict.fromkeys(value for value in (*node.inputs, *captured(node)) if is_float32(value))
+        return [(value, self._gain(node, value, grads)) for value in reads if counts(value)]
+
+    def _gain(self, node: ir.Node, value: ir.Value, grads: Sequence[ir.Value | None]) -> ir.Value:
+        builder = self.builder
+        change = builder.mul(builder.mul(value, self._signs(value)), _STEP)
+        moved = replicate(builder, node, {value: builder.add(value, change)})
+        felt = [
+            self._square(grad, builder.sub(after, before))
+            for grad, after, before in zip(grads, moved, node.outputs, strict=True)
+            if grad is not None
+        ]
+        size = builder.reduce("ReduceSumSquare", builder.reshape(change, [-1]), [0])
+        gain = builder.op("Sqrt", [builder.div(self._total(felt), builder.maximum(size, _TINY))])
+        return builder.mul(self._signs(value), gain)
+
+    def _signs(self, value: ir.Value) -> ir.Value:
+        """Return random signs in the shape of a value."""
+        self._draws += 1
+        drawn = self.builder.op("RandomNormalLike", [value], {"seed": float(self._draws)})
+        return self.builder.op("Sign", [drawn])
+
+
+class Sweep:
+    """Open sessions that sweep one settled program back, piece by piece.
+
+    Attributes:
+        measured: node without a gradient rule -> why.
+    """
+
+    def __init__(
+        self, forward: Sequence[tuple[Piece, RemoteSession]], backward: Sequence[tuple[_Backward, RemoteSession]]
+    ) -> None:
+        self._forward = forward
+        self._backward = backward
+        self.measured = {name: why for made, _ in backward for name, why in made.measured.items()}
+
+    def values(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run forward; return the feeds and every value that a later piece reads."""
+        known = dict(feeds)
+        for piece, session in self._forward:
+            found = session.run({name: known[name] for name in piece.reads if name in known}, list(piece.leaves))
+            known.update(zip(piece.leaves, found, strict=True))
+        return known
+
+    def back(self, known: Mapping[str, Any], seeds: Mapping[str, np.ndarray]) -> tuple[Contributions, dict[str, Any]]:
+        """Run backward.
+
+        Args:
+            known: what `values` returned.
+            seeds: value -> its adjoint.
+
+        Returns:
+            The contributions of nodes and results, and the adjoints of the program's inputs.
+        """
+        adjoints = dict(seeds)
+        made = Contributions()
+        for piece, session in reversed(self._backward):
+            fed = {info.name: known[info.name] for info in session.inputs if info.name in known}
+            shapes = {info.name: info.shape for info in session.inputs}
+            for name, feed in piece.seeds.items():
+                given = adjoints.pop(name, None)
+                fed[feed] = np.zeros(shapes[feed] or (), np.float32) if given is None else given
+            results = dict(zip((info.name for info in session.outputs), session.run(fed), strict=True))
+            for field, (output, owners) in piece.vectors.items():
+                getattr(made, field).update(zip(owners, map(_known, results[output]), strict=True))
+            for name, output in piece.adjoints.items():
+                adjoints[name] = adjoints[name] + results[output] if name in adjoints else results[output]
+        return made, adjoints
+
+
+def _known(square: float) -> float:
+    """Return a contribution; infinite for NaN, which comes of an infinite value times zero."""
+    return math.inf if math.isnan(square) else float(square)
+
+
+def _only_moves(node: ir.Node) -> bool:
+    return is_standard(node) and node.op_type in EXACT
+
+
+@contextlib.contextmanager
+def open_sweep(
+    program: Program, low: LowFormat, forms: Mapping[str, LowForm], targets: Sequence[str], limit: float
+) -> Iterator[Sweep]:
+    """Open the sessions of a sweep.
+
+    Args:
+        program: a settled program; not changed.
+        low: the low format.
+        forms: node name -> its low form.
+        targets: names of the values that adjoints are given for.
+        limit: bytes that the results of the nodes of a piece may take.
+
+    Raises:
+        RUN_ERRORS: ONNX Runtime refuses a piece, or dies of it.
+    """
+    found = pieces(program, limit)
+    with contextlib.ExitStack() as stack:
+        child = stack.enter_context(lease())
+        forward, backward = [], []
+        for piece in found:
+            if piece is not found[-1]:
+                leaves = cut_out(program, piece, piece.leaves)
+                forward.append((piece, stack.enter_context(open_plain(leaves, child))))
+            part = cut_out(program, piece, ())
+            values = values_by_name(part.model.graph)
+            made = {str(v.name) for node in part.model.graph for v in node.outputs}
+            seeded = [n for n in dict.fromkeys((*targets, *piece.leaves)) if n in made and is_float32(values[n])]
+            weighed = _Weigher(part, low, forms).backward(seeded)
+            if weighed.program.model.graph.outputs:
+                backward.append((weighed, stack.enter_context(open_plain(weighed.program, child))))
+        yield Sweep(forward, backward)

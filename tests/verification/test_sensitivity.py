@@ -1,0 +1,175 @@
+"""Sensitivities: what rounding adds to outputs, predicted by a reverse sweep and compared with what is computed."""
+
+import math
+
+import numpy as np
+import pytest
+
+from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.walk import bodies
+from amp_transpiler.passes.manager import PassManager
+from amp_transpiler.passes.name_nodes import NameNodes
+from amp_transpiler.targets import TARGETS
+from amp_transpiler.verification.sensitivity import collect_evidence, low_forms, measure_sensitivity
+from tests.support import array, parse
+
+X = array(8, 16)
+W, V = array(16, 16, seed=1), array(16, 16, seed=2)
+
+
+def program(text, **weights):
+    loaded = load(parse(text, **weights))
+    PassManager([NameNodes()], typed=False)(loaded.model)
+    propagate_types(loaded.model)
+    return loaded
+
+
+def swept(loaded, feeds=None, low=FLOAT16, **options):
+    forms = low_forms(loaded.model, TARGETS["cuda"], low)
+    return measure_sensitivity(loaded, low, forms, [{"x": X} if feeds is None else feeds], **options)
+
+
+def rounded(values, low=FLOAT16):
+    return values.astype(low.numpy).astype(np.float32)
+
+
+def relative(exact, other):
+    return float(np.linalg.norm(exact - other) / np.linalg.norm(exact))
+
+
+def test_one_layer_by_hand():
+    """The error of a product is that of its result and of its weight; its input's is that of the cast."""
+    made = swept(program("(float[8,16] x) => (float[8,16] y) { y = MatMul(x, w) }", w=W), draws=64).by_output["y"]
+    low_x, low_w = rounded(X), rounded(W)
+    before = low_x @ low_w
+    own = math.hypot(relative(X @ W, X @ W + rounded(before) - before), relative(X @ W, X @ low_w))
+    [(name, found)] = made.nodes.items()
+    assert found**0.5 == pytest.approx(own, rel=0.05)
+    assert made.casts["x"] ** 0.5 == pytest.approx(relative(X @ W, low_x @ W), rel=0.1)
+    assert made.alone[name] == pytest.approx(found + made.casts["x"], rel=1e-3)
+
+
+DEEP = """(float[8,16] x) => (float[8,16] y) {
+    h = MatMul(x, w) r = Relu(h) n = LayerNormalization(r, s) z = MatMul(n, v) t = Tanh(z) y = Add(t, x) }"""
+
+
+def deep():
+    return program(DEEP, w=W, v=V, s=np.linspace(0.5, 1.5, 16, dtype=np.float32))
+
+
+@pytest.mark.parametrize("low", [FLOAT16, BFLOAT16])
+def test_all_contributions_add_up_to_the_error_of_the_whole(low):
+    """With casts of the input only: everything else is low."""
+    s = np.linspace(0.5, 1.5, 16, dtype=np.float32)
+
+    def run(to):
+        x = to(X)
+        r = to(np.maximum(to(x @ to(W)), 0.0))
+        n = (r - r.mean(1, keepdims=True)) / np.sqrt(r.var(1, keepdims=True) + 1e-5)
+        return to(to(np.tanh(to(to(n * to(s)) @ to(V)))) + x)
+
+    true = relative(run(lambda v: v), run(lambda v: rounded(v, low)))
+    made = swept(deep(), low=low, draws=16).by_output["y"]
+    predicted = math.sqrt(sum(made.nodes.values()) + made.casts["x"])
+    assert predicted == pytest.approx(true, rel=0.4)  # one draw of the roundings, of few numbers
+
+
+def test_pieces_find_the_same():
+    whole, cut = swept(deep()).by_output["y"], swept(deep(), limit=1.0).by_output["y"]
+    for field in ("nodes", "alone", "casts"):
+        assert getattr(cut, field) == pytest.approx(getattr(whole, field), rel=1e-4)
+
+
+def test_an_operator_that_adds_no_rounding_adds_nothing():
+    loaded = program("(float[8,16] x) => (float[16,8] y) { t = Transpose(x) y = Relu(t) }")
+    made = swept(loaded).by_output["y"]
+    assert all(error == 0.0 for error in made.nodes.values())
+    assert made.casts["x"] > 0.0
+
+
+def test_each_output_has_its_own_errors():
+    loaded = program("(float[8,16] x) => (float[8,16] y, float[8,16] z) { y = Exp(x) z = MatMul(x, w) }", w=W)
+    found = swept(loaded).by_output
+    assert set(found) == {"y", "z"}
+    felt = {output: {name for name, error in made.nodes.items() if error} for output, made in found.items()}
+    assert len(felt["y"]) == len(felt["z"]) == 1
+    assert not felt["y"] & felt["z"]
+
+
+def test_many_outputs_share_sweeps():
+    text = " ".join(f"y{i} = Exp(x)" for i in range(9))
+    outputs = ", ".join(f"float[8,16] y{i}" for i in range(9))
+    found = swept(program(f"(float[8,16] x) => ({outputs}) {{ {text} }}")).by_output
+    assert len(found) == 9
+    assert all(made.casts["x"] > 0.0 for made in found.values())
+
+
+def test_labels_are_felt_through_the_scores_they_come_from():
+    loaded = program(
+        "(float[8,16] x) => (int32[8] y) { s = MatMul(x, w) a = ArgMax<axis=1, keepdims=0>(s) y = Cast<to=6>(a) }", w=W
+    )
+    made = swept(loaded).by_output["y"]
+    assert made.casts["x"] > 0.0
+    assert made.casts["s"] > 0.0
+
+
+def test_what_overflows_is_infinite():
+    loaded = program("(float[8,16] x) => (float[8,16] y) { h = Mul(x, c) y = Tanh(h) }", c=np.float32(1e6))
+    made = swept(loaded).by_output["y"]
+    assert any(math.isinf(error) for error in made.nodes.values()) or made.casts["h"] == 0.0
+    loaded = program(
+        "(float[8,16] x) => (float[8,16] y) { h = MatMul(x, w) y = Mul(h, c) }", w=1e5 * W, c=np.float32(1e-5)
+    )
+    made = swept(loaded).by_output["y"]
+    assert math.isinf(made.casts["h"])
+
+
+def test_the_gain_of_an_operator_without_a_rule_is_measured():
+    feeds = {"x": X.reshape(4, 8, 4)}
+    text = """(float[4,8,4] x) => (float[4,1,8,3] y) {
+        h = Relu(x) y = LSTM<hidden_size=3>(h, w, r) }"""
+    loaded = program(text, w=array(1, 12, 4, seed=3), r=array(1, 12, 3, seed=4))
+    found = swept(loaded, feeds)
+    relu = next(node.name for node in loaded.model.graph if node.op_type == "Relu")
+    assert "has no gradient rule: the gain was measured" in found.estimated[relu]
+    assert 1e-6 < found.by_output["y"].casts["x"] ** 0.5 < 1e-3
+
+
+BRANCH = """(float[8,16] x, bool b) => (float[8,16] y) {
+    y = If(b) <then_branch = yes () => (float[8,16] p) { p = MatMul(x, w) },
+              else_branch = no () => (float[8,16] q) { q = Exp(x) }> }"""
+
+
+@pytest.mark.parametrize(("taken", "operator"), [(True, "MatMul"), (False, "Exp")])
+def test_the_branch_that_is_taken_is_weighed_node_by_node(taken, operator):
+    loaded = program(BRANCH, w=W)
+    made = swept(loaded, {"x": X, "b": np.array(taken)}).by_output["y"]
+    names = {node.name: node.op_type for _, body in bodies(next(iter(loaded.model.graph))) for node in body}
+    assert [names[name] for name in made.nodes] == [operator]
+
+
+LOOP = """(float[8,16] x) => (float[8,16] y) {
+    n = Constant<value = int64 {3}>() t = Constant<value = bool {1}>()
+    y = Loop(n, t, x) <body = step (int64 i, bool c, float[8,16] a) => (bool d, float[8,16] e) {
+        d = Identity(c) m = MatMul(a, w) e = Tanh(m) }> }"""
+
+
+def test_the_nodes_of_a_loop_share_what_its_body_adds():
+    found = swept(program(LOOP, w=0.2 * W))
+    errors = found.by_output["y"].nodes
+    assert len(errors) == 2
+    assert len(set(errors.values())) == 1
+    assert 1e-5 < sum(errors.values()) ** 0.5 < 1e-2
+    assert all("an equal share of what the body of Loop" in reason for reason in found.estimated.values())
+
+
+def test_evidence_has_ranges_of_all_samples_and_errors():
+    samples = [(f"sample {index}", {"x": (1.0 + index) * X}) for index in range(5)]
+    found = collect_evidence(deep(), TARGETS["cuda"], FLOAT16, samples, given=True)
+    assert found.samples == tuple(name for name, _ in samples)
+    assert found.given
+    assert found.ranges["h"].sample == "sample 4"
+    assert found.node_errors == found.node_errors_by_output["y"]
+    assert 0.0 < found.predicted(found.node_errors) < 1e-2
