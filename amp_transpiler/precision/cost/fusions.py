@@ -62,9 +62,19 @@ NO_PLAN = Plan(frozenset(), ())
 # ---- operators that are written as several nodes ----
 _D = "Sub(x, ReduceMean(x))"
 _SQUARES = ("Pow({0}, c)", "Mul({0}, {0})")
-_LAYER_NORM = tuple(f"Add(Mul(Div({_D}, Sqrt(Add(ReduceMean({square.format(_D)}), c))), w), w)" for square in _SQUARES)
+_LAYER_NORM = tuple(
+    f"Add(Mul({form.format(square.format(_D))}, w), w)"
+    for square in _SQUARES
+    for whole in (f"Div({_D}, Sqrt(Add(ReduceMean({{0}}), c)))",)
+    for form in (whole, f"Cast({whole})")
+)
 _ROOTS = tuple(f"Sqrt(Add(ReduceMean({square.format('x')}), c))" for square in _SQUARES)
-_RMS_NORM = tuple(f"Mul({form.format(root)}, w)" for root in _ROOTS for form in ("Div(x, {0})", "Mul(x, Div(c, {0}))"))
+_RMS_NORM = tuple(
+    f"Mul({form.format(whole.format(root))}, w)"
+    for root in _ROOTS
+    for whole in ("Div(x, {0})", "Mul(x, Div(c, {0}))")
+    for form in ("{0}", "Cast({0})")
+)
 _GELUS = {"a tanh GELU": "FastGelu", "a GELU": "Gelu", "a SiLU": "QuickGelu"}
 _FORMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("LayerNormalization", _LAYER_NORM),
@@ -99,7 +109,7 @@ class _Planner:
         nodes = list(nodes)
         self._vanish(nodes)
         left = [node for node in nodes if node not in self.gone]
-        for node in left:
+        for node in reversed(left):  # what ends later may hold what ends before
             self._whole(node)
         for node in left:
             tried: set[_TakesIn] = set()
@@ -110,24 +120,38 @@ class _Planner:
     # ---- nodes that vanish ----
     def _vanish(self, nodes: list[ir.Node]) -> None:
         seen: dict[object, ir.Node] = {}
-        same: dict[ir.Value, ir.Value] = {}
+        same = _Same()
         for node in nodes:
             inputs = [value for value in node.inputs if value is not None]
-            if has_bodies(node) or node.op_type in RANDOM:
-                continue
-            if inputs and node.op_type not in _QUANTIZED and all(map(self.is_constant, inputs)):
+            if node.op_type == "Shape" and self._is_fixed(inputs[0]):
                 self.constants.update(node.outputs)
-                self.gone.add(node)
-                continue
             if _has_no_effect(node, self.sizes):
                 self.gone.add(node)
-                same.update({node.outputs[0]: same.get(inputs[0], inputs[0])} if inputs else {})
+                same.join(node.outputs[0], inputs[0])
+                if self.is_constant(inputs[0]):
+                    self.constants.add(node.outputs[0])
+                continue
+            if has_bodies(node) or node.op_type in RANDOM or node.op_type in _QUANTIZED:
+                continue
+            if inputs and all(map(self.is_constant, inputs)):
+                self.constants.update(node.outputs)
+                self.gone.add(node)
                 continue
             key = _key(node, same)
             first = None if key is None else seen.setdefault(key, node)
             if first is not None and first is not node and not any(value.is_graph_output() for value in node.outputs):
                 self.gone.add(node)
-                same.update(zip(node.outputs, first.outputs, strict=False))
+                for mine, other in zip(node.outputs, first.outputs, strict=False):
+                    same.join(mine, other)
+
+    def _is_fixed(self, value: ir.Value) -> bool:
+        """Whether the shape of a value is the same in every run, and ONNX Runtime knows it: as of sizes themselves."""
+        if value.shape is not None:
+            return all(isinstance(size, int) for size in value.shape)
+        sizes = self.sizes.shape(value)
+        return (
+            value.dtype == ir.DataType.INT64 and sizes is not None and len(sizes) == 1 and sizes[0] <= _MOST_DIMENSIONS
+        )
 
     # ---- nodes that become one ----
     def _name(self, node: ir.Node) -> str:
@@ -163,6 +187,8 @@ class _Planner:
         self.fused.update(dict.fromkeys(whole.nodes, whole))
 
 
+_MOST_DIMENSIONS = 8
+_SMALL = 64  # elements of constants that are compared
 _QUANTIZED = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _NEUTRAL: Mapping[str, float] = MappingProxyType({"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0})
 
@@ -177,7 +203,8 @@ def _has_no_effect(node: ir.Node, sizes: Sizes) -> bool:
     if node.op_type == "Cast":
         return sizes.dtype(node.inputs[0]) == ir.DataType(node.attributes.get_int("to", 0))
     if node.op_type in ("Expand", "Slice", "Tile"):
-        return shape is not None and shape == sizes.shape(node.inputs[0])
+        is_fixed = all(constant_of(value) is not None for value in node.inputs[1:] if value is not None)
+        return is_fixed and shape is not None and shape == sizes.shape(node.inputs[0])
     if node.op_type in _NEUTRAL and len(node.inputs) == 2:
         tensor = constant_of(node.inputs[1])
         is_number = tensor is not None and tensor.size == 1 and shape == sizes.shape(node.inputs[0])
@@ -185,14 +212,36 @@ def _has_no_effect(node: ir.Node, sizes: Sizes) -> bool:
     return False
 
 
-def _key(node: ir.Node, same: Mapping[ir.Value, ir.Value]) -> object | None:
+class _Same:
+    """Values that are known to be equal: results of equal nodes, and small constants with the same numbers."""
+
+    def __init__(self) -> None:
+        self._first: dict[ir.Value, object] = {}
+
+    def join(self, value: ir.Value, other: ir.Value) -> None:
+        self._first[value] = self.of(other)
+
+    def of(self, value: ir.Value | None) -> object:
+        """Return what stands for a value and all that equal it."""
+        if value is None:
+            return None
+        if value not in self._first:
+            tensor = constant_of(value)
+            is_small = tensor is not None and tensor.size <= _SMALL and tensor.dtype != ir.DataType.STRING
+            self._first[value] = (
+                (tensor.dtype, tuple(tensor.shape), tensor.tobytes()) if tensor is not None and is_small else value
+            )
+        return self._first[value]
+
+
+def _key(node: ir.Node, same: _Same) -> object | None:
     """Return what two nodes that compute the same have in common; None for one that is not compared."""
     attributes = []
     for name, attribute in node.attributes.items():
         if not isinstance(attribute.value, str | int | float | tuple | list):
             return None
         attributes.append((name, str(attribute.value)))
-    inputs = tuple(None if value is None else same.get(value, value) for value in node.inputs)
+    inputs = tuple(map(same.of, node.inputs))
     return (node.domain, node.op_type, inputs, tuple(sorted(attributes)), len(node.outputs)) if inputs else None
 
 
@@ -252,6 +301,11 @@ def _sum(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
             return
 
 
+def _cast(_: _Planner, whole: Fused) -> Iterator[ir.Node]:
+    """A cast of what a normalisation reads, which is written as several nodes."""
+    return _producers(whole, "Cast") if len(whole.nodes) > 1 else iter(())
+
+
 def _turned(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
     """A transposition of the last two dimensions."""
     for node in _producers(whole, "Transpose"):
@@ -277,9 +331,19 @@ def _then_scaled(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
     return _by_number(planner, _reader(whole, "Mul", "Div"))
 
 
+def _then_biased(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
+    """An addition to the product of two matrices."""
+    if len(planner.sizes.shape(whole.last.outputs[0]) or ()) == 2 and len(whole.nodes) == 1:
+        for node in _reader(whole, "Add"):
+            if any(value is not None and planner.is_constant(value) for value in node.inputs):
+                yield node
+
+
 def _folded(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
     """What becomes part of a convolution's weights: a normalisation, or channels scaled and shifted by constants."""
-    yield from _reader(whole, "BatchNormalization")
+    for node in _reader(whole, "BatchNormalization"):
+        if all(value is not None and constant_of(value) is not None for value in node.inputs[1:]):
+            yield node
     shape = planner.sizes.shape(whole.last.outputs[0]) or ()
     for node in _reader(whole, "Mul", "Add"):
         for value in node.inputs:
@@ -293,13 +357,20 @@ _TAKES_IN: Mapping[str, tuple[_TakesIn, ...]] = MappingProxyType(
     {
         "Gelu": (_TakesIn("BiasGelu", _bias),),
         "FastGelu": (_TakesIn("FastGelu", _bias),),
-        "LayerNormalization": (_TakesIn("SkipLayerNormalization", _sum),),
+        "LayerNormalization": (
+            _TakesIn("LayerNormalization", _cast),
+            _TakesIn("SkipLayerNormalization", _sum),
+        ),
         "SkipLayerNormalization": (_TakesIn("SkipLayerNormalization", _bias),),
-        "SimplifiedLayerNormalization": (_TakesIn("SkipSimplifiedLayerNormalization", _sum),),
+        "SimplifiedLayerNormalization": (
+            _TakesIn("SimplifiedLayerNormalization", _cast),
+            _TakesIn("SkipSimplifiedLayerNormalization", _sum),
+        ),
         "MatMul": (
             _TakesIn("FusedMatMul", _turned),
             _TakesIn("FusedMatMul", _scaled),
             _TakesIn("FusedMatMul", _then_scaled, after=True),
+            _TakesIn("Gemm", _then_biased, after=True),
         ),
         "Conv": (_TakesIn("Conv", _folded, after=True),),
     }

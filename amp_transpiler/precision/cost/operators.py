@@ -20,11 +20,14 @@ __all__ = [
     "ALIASES",
     "FLOPS",
     "HOST",
+    "HOST_INPUTS",
     "LAUNCHES",
+    "LOW",
     "ONLY_SHAPES",
     "READS_WHAT_IT_WRITES",
     "SCATTERS",
     "SCRATCH",
+    "WITHOUT_KERNEL",
     "adds_bias",
     "copied_bytes",
     "in_place",
@@ -44,6 +47,20 @@ SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 VARIADIC = ("Sum", "Max", "Min", "Mean")
 # They run on the CPU, and so does what computes with nothing but their results.
 HOST = frozenset({"Shape", "Size"})
+# The CUDA provider has no kernel for them: they run on the CPU, and their results are copied to the device.
+WITHOUT_KERNEL = frozenset({"NonMaxSuppression", "STFT"})
+# Inputs that CUDA kernels take from main memory: to compute one of them on the host is no reason to stay there.
+HOST_INPUTS: Mapping[str, frozenset[int]] = MappingProxyType(
+    {
+        **dict.fromkeys(("ConstantOfShape", "RandomNormal", "RandomUniform"), frozenset({0})),
+        **dict.fromkeys(("CumSum", "Expand", "OneHot", "Reshape", "Split", "Tile", "TopK"), frozenset({1})),
+        **dict.fromkeys(("Squeeze", "Unsqueeze", "ReduceMax", "ReduceMean", "ReduceSum"), frozenset({1})),
+        "Pad": frozenset({1, 2, 3}),
+        "Range": frozenset({0, 1, 2}),
+        "Resize": frozenset({1, 2, 3}),
+        "Slice": frozenset({1, 2, 3, 4}),
+    }
+)
 
 
 def _shape(node: ir.Node, index: int, sizes: Sizes) -> tuple[int, ...]:
@@ -109,8 +126,8 @@ FLOPS: Mapping[str, Number] = MappingProxyType(
 
 # ---- what is launched ----
 def _gemm(node: ir.Node, sizes: Sizes) -> int:
-    """Spread the bias over the result, then multiply; a bias of the result's shape is copied."""
-    return 1 + (_has(node, 2) and _shape(node, 2, sizes) != sizes.shape(node.outputs[0]))
+    """Spread the bias over the result, then multiply; a bias of the result's size is copied."""
+    return 1 + (_has(node, 2) and sizes.elements(node.inputs[2]) != sizes.elements(node.outputs[0]))
 
 
 def adds_bias(node: ir.Node) -> bool:
@@ -168,6 +185,11 @@ def _embedding(node: ir.Node, _: Sizes) -> int:
     return 1 + _has(node, 7)
 
 
+def _dequantized(node: ir.Node, _: Sizes) -> int:
+    """ONNX Runtime gives every reader of dequantized numbers a node of its own."""
+    return max(1, len({use.node for use in node.outputs[0].uses()}))
+
+
 def _has(node: ir.Node, index: int) -> bool:
     return index < len(node.inputs) and node.inputs[index] is not None
 
@@ -184,6 +206,8 @@ LAUNCHES: Mapping[str, Number] = MappingProxyType(
         "EmbedLayerNormalization": _embedding,
         "GroupNormalization": lambda *_: 18,  # ONNX Runtime runs it as the function that ONNX defines
         **dict.fromkeys(("GatherND", "GroupNorm", "ReduceSumSquare"), lambda *_: 2),
+        **dict.fromkeys(("GRU", "LSTM", "RNN"), lambda *_: 2),
+        "DequantizeLinear": _dequantized,
     }
 )
 
@@ -212,7 +236,7 @@ def copied_bytes(node: ir.Node, sizes: Sizes) -> int:
         return written
     if op in SCATTERS:
         return 0 if in_place(node) else written
-    if op == "Gemm" and _has(node, 2) and _shape(node, 2, sizes) == sizes.shape(node.outputs[0]):
+    if op == "Gemm" and _has(node, 2) and sizes.elements(node.inputs[2]) == sizes.elements(node.outputs[0]):
         return written
     if op == "Transpose" and _keeps_order(node, _shape(node, 0, sizes)):
         return written

@@ -54,7 +54,7 @@ def predict(
     tf32: bool = True,
     fuse: bool = False,
 ) -> Prediction:
-    """Predict the time of one run of a model.
+    """Predict the time of one run of a model, through the larger branch of an `If` whose condition is not known.
 
     Args:
         model: a model.
@@ -69,6 +69,7 @@ def predict(
 
 
 def _predicted(costs: Sequence[NodeCost], device: Device, *, cuda_graph: bool = False) -> Prediction:
+    costs = [cost for cost in costs if not cost.rare]
     kernels = [_kernel(cost, device) for cost in costs if cost.bytes or cost.launches]
     return Prediction(
         milliseconds=1e3 * time_of(kernels, device.launch, cuda_graph=cuda_graph),

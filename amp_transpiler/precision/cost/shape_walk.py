@@ -113,6 +113,7 @@ class ShapeWalk:
 
     Attributes:
         runs: body -> how often it runs, where that is known.
+        rare: the smaller branch of an `If` whose condition is not known.
     """
 
     def __init__(self, model: ir.Model, found: dict[str, Tensor], symbols: Mapping[str, int]) -> None:
@@ -121,6 +122,7 @@ class ShapeWalk:
         self._schemas: dict[tuple[str, str], onnx.defs.OpSchema | None] = {}
         self._imports = [onnx.helper.make_opsetid(*item) for item in model.graph.opset_imports.items()]
         self.runs: dict[ir.Graph, int] = {}
+        self.rare: set[ir.Graph] = set()
 
     def walk(self) -> None:
         """Walk the main graph and, where they run, the bodies in it."""
@@ -256,13 +258,19 @@ class ShapeWalk:
             self._branches(node, graphs, runs)
 
     def _branches(self, node: ir.Node, graphs: list[ir.Graph], runs: int) -> None:
-        """Both branches count as run where it is not known which is; outputs are like those of the first that runs."""
+        """Outputs are like those of the branch that runs; of the one with more nodes where that is not known.
+
+        That one counts as run, and the other is `rare`.
+        """
         condition = self._content(node.inputs[0]) if is_standard(node) and node.op_type == "If" else None
         wanted = None if condition is None else "then_branch" if condition.any() else "else_branch"
         for name, graph in bodies(node):
             self._walk(graph, runs if wanted in (None, name) else 0)
+        if wanted is None and node.op_type == "If":
+            smaller = min(graphs, key=lambda graph: sum(1 for _ in graph.all_nodes()))
+            self.rare.update((smaller, *(body for inner in smaller.all_nodes() for _, body in bodies(inner))))
         for index, value in enumerate(node.outputs):
-            for graph in sorted(graphs, key=lambda graph: -self.runs[graph]):
+            for graph in sorted(graphs, key=lambda graph: (-self.runs[graph], graph in self.rare)):
                 if index < len(graph.outputs) and graph.outputs[index] is not None:
                     self._set(value, self._shape(graph.outputs[index]), self._dtype(graph.outputs[index]))
 

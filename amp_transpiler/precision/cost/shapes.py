@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx
 import onnx_ir as ir
@@ -13,7 +13,7 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.input_roles import ModelInput
 from amp_transpiler.graph.input_sizes import guesses, shapes
 from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
-from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.graph.walk import all_nodes, has_bodies
 from amp_transpiler.precision.cost.shape_walk import Shape, ShapeWalk, Tensor
 
 __all__ = ["Sizes", "open_dims", "sizes_of"]
@@ -30,16 +30,17 @@ class Sizes:
         found: Mapping[str, Tensor],
         dims: Mapping[str, int],
         runs: Mapping[ir.Graph, int] | None = None,
+        rare: Collection[ir.Graph] = (),
         low: ir.DataType | None = None,
     ) -> None:
         self._found, self._dims, self._low = found, dims, low
-        self._runs = runs or {}
+        self._runs, self._rare = runs or {}, rare
         self._shapes: dict[ir.Value, Shape | None] = {}
         self._bytes: dict[ir.Value, int] = {}
 
     def lowered(self, low: ir.DataType) -> Sizes:
         """Return the sizes with every float32 value in a low format."""
-        made = Sizes(self._found, self._dims, self._runs, low)
+        made = Sizes(self._found, self._dims, self._runs, self._rare, low)
         made._shapes = self._shapes
         return made
 
@@ -93,6 +94,10 @@ class Sizes:
         """Return how often a run of the model runs a body, as far as that follows from sizes; else 1."""
         return 1 if graph is None else self._runs.get(graph, 1)
 
+    def is_rare(self, graph: ir.Graph | None) -> bool:
+        """Whether a graph is, or is in, the smaller branch of an `If` of which it is not known which branch runs."""
+        return graph in self._rare
+
 
 def open_dims(model: ir.Model) -> dict[str, int]:
     """Return the names of the open dimensions of a model's inputs, with the sizes that count unless others are given.
@@ -117,12 +122,13 @@ def sizes_of(model: ir.Model, dims: Mapping[str, int] | None = None) -> Sizes:
         OptionError: an open dimension has another name.
     """
     symbols, inputs = _symbols(model, dims or {})
-    if all(_is_known(value, symbols) for node in all_nodes(model) for value in node.outputs):
+    nodes = list(all_nodes(model))
+    if all(_is_known(value, symbols) for node in nodes for value in node.outputs) and not any(map(has_bodies, nodes)):
         return Sizes(inputs, symbols)
     found = {**_inferred(model, symbols, inputs), **inputs}
     walk = ShapeWalk(model, found, symbols)
     walk.walk()
-    return Sizes(found, symbols, walk.runs)
+    return Sizes(found, symbols, walk.runs, walk.rare)
 
 
 def _symbols(model: ir.Model, dims: Mapping[str, int]) -> tuple[dict[str, int], dict[str, Tensor]]:

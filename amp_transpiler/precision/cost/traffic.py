@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.walk import all_nodes, has_bodies, scopes
 from amp_transpiler.precision.cost.devices import Rate
 from amp_transpiler.precision.cost.fusions import NO_PLAN, Fused, Plan, plan_of
@@ -14,11 +15,14 @@ from amp_transpiler.precision.cost.operators import (
     ALIASES,
     FLOPS,
     HOST,
+    HOST_INPUTS,
     LAUNCHES,
+    LOW,
     ONLY_SHAPES,
     READS_WHAT_IT_WRITES,
     SCATTERS,
     SCRATCH,
+    WITHOUT_KERNEL,
     adds_bias,
     copied_bytes,
     in_place,
@@ -28,7 +32,7 @@ from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
 __all__ = ["NodeCost", "costs_of", "traffic"]
 
 RATES: Mapping[ir.DataType | None, Rate] = {ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16"}
-INDICES = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
+SMALL = 100  # elements of a constant that ONNX Runtime leaves on the host as well
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class NodeCost:
         copied: bytes among `written` that the device copies without a kernel.
         flops: floating-point operations of matrix products and convolutions; 0 for what memory bounds anyway.
         rate: the format in which the device multiplies.
+        rare: it is in the smaller branch of an `If` of which it is not known which branch runs.
     """
 
     node: ir.Node
@@ -52,6 +57,7 @@ class NodeCost:
     copied: int
     flops: int
     rate: Rate
+    rare: bool = False
 
     @property
     def bytes(self) -> int:
@@ -69,8 +75,8 @@ def traffic(
 ) -> list[NodeCost]:
     """Return the cost of every node, bodies' nodes included, in the model's order.
 
-    A body counts as often as it runs where that follows from sizes, else once, and both branches of an `If` do. Reshape
-    and its like are free, and so is what computes sizes from sizes, which ONNX Runtime leaves on the CPU.
+    A body counts as often as it runs where that follows from sizes, else once. Reshape and its like are free, and so is
+    what computes sizes from sizes, which ONNX Runtime leaves on the CPU.
 
     Args:
         model: a model.
@@ -96,17 +102,22 @@ def costs_of(
     costs = []
     for node in all_nodes(model):
         whole = wholes.get(node)
-        if node in plan.gone or (whole is not None and whole.anchor is not node):
-            costs.append(_nothing(node))
-        elif _is_on_host(node, on_host, sizes):
+        if _is_on_host(node, on_host, sizes, plan):
             on_host.update(node.outputs)
+            costs.append(_nothing(node))
+        elif _runs_elsewhere(node) or node in plan.gone or (whole is not None and whole.anchor is not node):
             costs.append(_nothing(node))
         else:
             cost = _cost(node, sizes, wide) if whole is None else _cost_of_whole(whole, sizes, wide)
             alone = not fuse_conv_bias and node.op_type == "Conv" and (adds_bias(node) or whole is not None)
             cost = dataclasses.replace(cost, launches=2) if alone else cost
-            costs.append(_repeated(cost, sizes.runs(node.graph)))
+            cost = _repeated(cost, sizes.runs(node.graph))
+            costs.append(dataclasses.replace(cost, rare=True) if sizes.is_rare(node.graph) else cost)
     return costs
+
+
+def _runs_elsewhere(node: ir.Node) -> bool:
+    return node.op_type in WITHOUT_KERNEL or node.domain == "ai.onnx.ml"
 
 
 def _nothing(node: ir.Node) -> NodeCost:
@@ -123,6 +134,10 @@ def _repeated(cost: NodeCost, runs: int) -> NodeCost:
 def _cost_of_whole(whole: Fused, sizes: Sizes, wide: Rate) -> NodeCost:
     """One operator: it reads what comes from outside, once, and writes the last result."""
     cost = _cost(whole.anchor, sizes, wide)
+    if whole.name == "Gemm":
+        biases = [value for value in whole.last.inputs if value and value.producer() not in whole.nodes]
+        alone = any(sizes.elements(value) != sizes.elements(whole.last.outputs[0]) for value in biases)
+        cost = dataclasses.replace(cost, launches=1 + alone)
     read = {value for node in whole.nodes for value in node.inputs if value and value.producer() not in whole.nodes}
     return dataclasses.replace(
         cost,
@@ -133,16 +148,23 @@ def _cost_of_whole(whole: Fused, sizes: Sizes, wide: Rate) -> NodeCost:
     )
 
 
-def _is_on_host(node: ir.Node, on_host: set[ir.Value], sizes: Sizes) -> bool:
-    """Whether a node computes with sizes alone."""
+def _is_on_host(node: ir.Node, on_host: set[ir.Value], sizes: Sizes, plan: Plan) -> bool:
+    """Whether a node computes with sizes, and with small constants and inputs of the model, alone."""
     if node.op_type in HOST:
         return True
-    inputs = [value for value in node.inputs if value is not None]
-    return (
-        any(value in on_host for value in inputs)
-        and all(value in on_host or value.const_value is not None for value in inputs)
-        and all(sizes.dtype(value) in INDICES for value in node.outputs)
-    )
+    if has_bodies(node) or not any(value in on_host for value in node.inputs):
+        return False
+    from_host = HOST_INPUTS.get(node.op_type, frozenset())
+    for index, value in enumerate(node.inputs):
+        if value is None or (value not in on_host and (value.is_graph_input() or _is_small(value, sizes, plan))):
+            continue
+        if value not in on_host or index in from_host or sizes.dtype(value) in LOW:
+            return False
+    return True
+
+
+def _is_small(value: ir.Value, sizes: Sizes, plan: Plan) -> bool:
+    return (constant_of(value) is not None or value in plan.constants) and sizes.elements(value) <= SMALL
 
 
 def _cost(node: ir.Node, sizes: Sizes, wide: Rate) -> NodeCost:
