@@ -25,9 +25,10 @@ HEADER = ["model", "fp32", "auto", "with --optimize", "casts", "error of auto", 
 MORE = {
     "MiniLM, opset 23": "exported/minilm_real/dynamo_op23.onnx",
     "T5-small decoder": "exported/t5_small_decoder/dynamo.onnx",
-    "wav2vec 2, 2 layers": "exported/wav2vec2_base_2l/torchscript.onnx",
 }
-WITHOUT_ATTENTION = {"ResNet-50", "nudenet YOLO", "PP-OCR det", "smart-turn (Whisper encoder, QDQ int8)"}
+WITHOUT_ATTENTION = {
+    *("ResNet-50", "MobileNetV3", "nudenet YOLO", "PP-OCR det", "smart-turn (Whisper encoder, QDQ int8)")
+}
 
 
 def models(corpus: pathlib.Path, only: list[str] | None) -> Iterator[tuple[str, pathlib.Path, pathlib.Path]]:
