@@ -15,12 +15,15 @@ from amp_transpiler.precision.choices import Weights
 
 __all__ = ["LowWeights", "Pricing", "TimeWeights", "WithErrors"]
 
-# What it is worth that a node is low, in casts. A sum of a few of these is exact in binary, so that ties are ties.
+# What it is worth that a node is low, in cheap operators. Sums of these are exact in binary, so that ties are ties.
 _COMPUTING = 16.0  # more than the casts around any one operator, so that it always is
 _CHEAP = 1.0
-_MOVING = 1 / 64  # it only decides on which side of a cast values are moved
-# A cast where a graph begins or ends is accepted: without it nothing could be low. Fewer are still better.
-_CAST, _BORDER_CAST = 1.0, 1 / 4
+_MOVING = 1 / 4  # many only change a shape
+# A cast reads four bytes an element and writes two, or the other way round; a cheap operator that is low reads two less
+# and writes two less.
+_CAST = 6 / 4
+# Where a graph begins or ends a cast is accepted: without it nothing could be low. Fewer are still better.
+_BORDER_CAST = _CAST / 4
 
 _TIE = 1e-9  # seconds that even a cast which takes no time is worth, so that equal times mean the fewest casts
 
@@ -28,8 +31,8 @@ _TIE = 1e-9  # seconds that even a cast which takes no time is worth, so that eq
 class LowWeights:
     """The most computation in lower precision, at the fewest casts.
 
-    A cast is worth it for more than one cheap operator, and for each one that computes. Nodes of one operator that is
-    written out as several count as one.
+    Two casts are worth it for more than three cheap operators, and for any one that computes. The nodes of one operator
+    that is written out as several count as one.
 
     Args:
         together: nodes that are one operator.

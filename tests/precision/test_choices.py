@@ -9,19 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-import amp_transpiler as amp
-from amp_transpiler.conversion import fitted, prepare
 from amp_transpiler.graph.dtypes import FLOAT16
-from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.passes.apply_assignment import ApplyAssignment
-from amp_transpiler.passes.clean_casts import CleanCasts
-from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.choices import choices
 from amp_transpiler.precision.constraints import Constraints
-from amp_transpiler.precision.ranges import RangeFaults
-from amp_transpiler.systems.choice import Request, choose_policy
+from tests.cuts import casts_left, prepared
 from tests.support import array, parse
 
 W = array(4, 4, seed=1, scale=0.5)
@@ -46,23 +39,6 @@ class Unit:
 
     def cast_to_high(self, _value):
         return self.cast
-
-
-def prepared(model, low_io=frozenset()):
-    program = amp.load(model)
-    policy = dataclasses.replace(choose_policy(Request(level="auto")), objective="low", low_io=frozenset(low_io))
-    policy = fitted(policy, program)
-    ranges = RangeFaults(policy.low, strict=True)
-    prepare(program, policy, ranges)
-    return program, policy, ranges
-
-
-def casts_left(program, assignment):
-    """The casts between float32 and float16 in the program that an assignment makes."""
-    run_pass(ApplyAssignment(assignment), program.model)
-    run_pass(CleanCasts(), program.model)
-    found = [node for node in all_nodes(program.model) if node.op_type == "Cast"]
-    return sum(node.outputs[0].dtype in FLOATS and node.inputs[0].dtype != ir.DataType.DOUBLE for node in found)
 
 
 IF = """h = MatMul (x, w)
@@ -153,7 +129,7 @@ def program_of(name):
 def test_the_casts_of_every_choice_are_foreseen(name, low_io):
     """And the cut finds the cheapest of all programs that can be made."""
     weights, costs = Unit(), {}
-    prepared_once, policy, ranges = prepared(program_of(name), low_io)
+    prepared_once, policy, ranges = prepared(program_of(name), objective="low", low_io=frozenset(low_io))
     found = open_choices(prepared_once.model, policy, ranges).choices.weighed(weights)
     for low in itertools.product((False, True), repeat=len(found.problem.low)):
         if any(is_low and own is None for is_low, own in zip(low, found.problem.low, strict=True)):

@@ -45,14 +45,14 @@ LOW = {
     "but not for values that only move": ("float[N,A] y", "[a] h = Transpose (x) [b] y = Transpose (h)", set(), 0),
     "an island between float32 operators": (
         "float[N,A] y",
-        "[e] h = Exp (x) [a] r = Relu (h) [b] s = Tanh (r) [f] y = Exp (s)",
+        "[e] h = Exp (x) [a] r = Relu (h) [b] s = Tanh (r) [c] t = Neg (s) [f] y = Exp (t)",
         set(),
         0,
     ),
-    "three cheap operators are worth two casts": (
+    "four cheap operators are worth two casts": (
         "float[N,A] y",
-        "[e] h = Exp (x) [a] r = Relu (h) [b] s = Tanh (r) [c] t = Neg (s) [f] y = Exp (t)",
-        {"a", "b", "c"},
+        "[e] h = Exp (x) [a] r = Relu (h) [b] s = Tanh (r) [c] t = Neg (s) [d] u = Abs (t) [f] y = Exp (u)",
+        {"a", "b", "c", "d"},
         2,
     ),
     "an operator that is written as five counts as one": (
