@@ -13,7 +13,7 @@ from amp_transpiler.option_table import GROUPS, OPTIONS, Option
 from amp_transpiler.precision.limits import parse_mismatch, parse_tolerance
 from amp_transpiler.version import __version__
 
-__all__ = ["build_parser"]
+__all__ = ["Formatter", "Parser", "build_parser"]
 
 _MOST_JOBS = 256
 
@@ -23,18 +23,19 @@ examples:
   amp-transpile model.onnx -o out.onnx --dtype bfloat16 --inputs samples.npz --tolerance 1%
   amp-transpile model.onnx --level O2 --black Softmax --disable-amp 'head/.*' --explain
   amp-transpile models/ -o converted/ --jobs 4 --json - | jq '.[].verdict'
+  amp-transpile diff model.onnx model.fp16.onnx              both side by side; see amp-transpile diff --help
   zcat model.onnx.gz | amp-transpile - -o model.fp16.onnx
 """
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser, whose results are named as the fields of `Options`."""
-    parser = _Parser(
+    parser = Parser(
         prog="amp-transpile",
-        usage="%(prog)s [OPTION]... MODEL...",
+        usage="%(prog)s [OPTION]... MODEL...\n       %(prog)s diff [OPTION]... FIRST SECOND",
         description="Turn fp32 ONNX models into valid, checked mixed-precision (float16 or bfloat16) models.",
         epilog=f"{EXIT_STATUS_TEXT}\n{_EXAMPLES}",
-        formatter_class=_Formatter,
+        formatter_class=Formatter,
         allow_abbrev=False,
         add_help=False,
     )
@@ -48,14 +49,15 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """A parser that raises instead of printing its usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise OptionError with the message."""
         raise OptionError(f"{message}; see {self.prog} --help")
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
+class Formatter(argparse.RawDescriptionHelpFormatter):
     """Wraps each line of a help text by itself, so that values are listed one a line."""
 
     def __init__(self, prog: str) -> None:

@@ -139,7 +139,7 @@ def _model(report: Report, error: str | None, anchor: str) -> dict[str, Any]:
         "headline": headline(report),
         "slower": _capital(slower_words(report)),
         "tiles": _tiles(report),
-        "outputs": sections.outputs_table(report),
+        "outputs": sections.outputs_table(outputs),
         "error_chart": _drawn(error_chart(outputs)) if any(map(has_floats, outputs)) else "",
         "frontier": sections.frontier_table(report),
         "frontier_chart": _drawn(frontier_chart(report.frontier)) if report.frontier else "",

@@ -15,7 +15,7 @@ from amp_transpiler.report.report import Report
 from amp_transpiler.report.wording import remarks
 from amp_transpiler.version import __version__
 
-__all__ = ["dump", "package_versions", "report_as_dict"]
+__all__ = ["dump", "package_versions", "plain", "report_as_dict"]
 
 FORMAT = 1  # raised when a key is renamed or removed, not when one is added
 
@@ -33,14 +33,14 @@ def report_as_dict(report: Report) -> dict[str, Any]:
     del fields["program"], fields["graphs"]
     fields["notes"] = remarks(report)
     fields["verdict_word"] = report.verdict_word
-    converted = _plain(fields)
+    converted = plain(fields)
     assert isinstance(converted, dict)
     return converted
 
 
 def dump(record: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
     """Return `record` as JSON text that any parser accepts: ASCII only, no bare NaN."""
-    return json.dumps(_plain(record), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+    return json.dumps(plain(record), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def package_versions() -> dict[str, str | int]:
@@ -58,16 +58,16 @@ def package_versions() -> dict[str, str | int]:
     return versions
 
 
-def _plain(value: Any) -> Any:
-    """Return `value` built from JSON's types only."""
+def plain(value: Any) -> Any:
+    """Return `value` built from JSON's types only; records become mappings."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         derived = [name for name, member in vars(type(value)).items() if isinstance(member, property)]
-        return {name: _plain(getattr(value, name)) for name in (*names, *derived)}
+        return {name: plain(getattr(value, name)) for name in (*names, *derived)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, (set, frozenset)):
         return sorted(str(item) for item in value)
     if value is None or isinstance(value, (bool, int, str)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from amp_transpiler.report.figures import Figure, figures_of
@@ -38,9 +38,9 @@ __all__ = [
 ]
 
 
-def outputs_table(report: Report) -> PageTable:
+def outputs_table(outputs: Iterable[OutputComparison]) -> PageTable:
     """Return the figures of each output, the worst first."""
-    ordered = outputs_worst_first(report.outputs.values())
+    ordered = outputs_worst_first(outputs)
     columns: list[Column[OutputComparison]] = [
         Column("output", lambda output: output.name, code=True),
         Column("type", lambda output: f"{output.dtype} {' by '.join(map(str, output.shape)) or 'scalar'}"),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "benchmark_table",
     "human_bytes",
+    "outputs_text",
     "outputs_worst_first",
     "printable",
     "summary",
@@ -215,6 +216,11 @@ def _outputs(report: Report) -> RenderableType:
         worst = percent(ordered[len(shown)].relative)
         parts.append(Text(f"and {len(ordered) - len(shown)} more, relative error at most {worst}", style="dim"))
     return Padding(Group(*parts), (1, 0, 0, 2), expand=False)
+
+
+def outputs_text(outputs: Sequence[OutputComparison]) -> RenderableType:
+    """Return the figures of outputs for `rich` to print, as many as the terminal has room for."""
+    return _Outputs(outputs)
 
 
 class _Outputs:

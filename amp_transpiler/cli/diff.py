@@ -1,0 +1,67 @@
+"""`amp-transpile diff`: two models side by side."""
+
+from __future__ import annotations
+
+import pathlib
+
+from amp_transpiler.cli import printing
+from amp_transpiler.cli.diff_options import DiffOptions
+from amp_transpiler.cli.exit_status import OK
+from amp_transpiler.cli.log import logging_to_stderr
+from amp_transpiler.cli.places import STREAM, check_name
+from amp_transpiler.errors import OutputError
+from amp_transpiler.graph.durable import write_file
+from amp_transpiler.graph.occupied import files_of
+from amp_transpiler.report.as_json import dump, package_versions, plain
+from amp_transpiler.report.difference import difference_page, difference_text
+from amp_transpiler.verification.difference import compare_models
+
+__all__ = ["diff"]
+
+
+def diff(options: DiffOptions) -> int:
+    """Compare two models, print and write the result, and return the exit status.
+
+    Raises:
+        InputError: a model, an option, or the place of a report is wrong.
+    """
+    with logging_to_stderr(options.verbose):
+        _check_places(options)
+        found = compare_models(
+            options.first,
+            options.second,
+            inputs=options.inputs,
+            device=options.device,
+            dims=options.dim,
+            run=not options.no_run,
+        )
+        if options.json != STREAM:
+            printing.output(difference_text(found))
+        if options.json is not None:
+            text = dump({**plain(found), "versions": package_versions()})
+            if options.json == STREAM:
+                printing.output(text.rstrip())
+            else:
+                _write(text, options.json)
+        if options.report is not None:
+            _write(difference_page(found), options.report)
+    return OK
+
+
+def _check_places(options: DiffOptions) -> None:
+    """Raise OutputError if a report would replace a file of a model, or another report, or has no folder."""
+    taken = {file: model for model in (options.first, options.second) for file in files_of(pathlib.Path(model))}
+    for option, text in (("--report", options.report), ("--json", options.json)):
+        if text is None or text == STREAM:
+            continue
+        check_name(option, text)
+        place = pathlib.Path(text).resolve()
+        if place in taken:
+            raise OutputError(f"{option} {text}: is also {taken[place]}; give the report a file of its own")
+        if place.is_dir() or not place.parent.is_dir():
+            raise OutputError(f"{option} {text}: cannot be written there; give a file in a folder that exists")
+        taken[place] = text
+
+
+def _write(text: str, path: str) -> None:
+    write_file(path, text.encode("utf-8", errors="backslashreplace"))
