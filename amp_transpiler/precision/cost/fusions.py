@@ -60,13 +60,13 @@ NO_PLAN = Plan(frozenset(), ())
 
 
 # ---- operators that are written as several nodes ----
-_D = "Sub(x, ReduceMean(x))"
+_CENTRED = "Sub(x, ReduceMean(x))"
 _SQUARES = ("Pow({0}, c)", "Mul({0}, {0})")
 _LAYER_NORM = tuple(
-    f"Add(Mul({form.format(square.format(_D))}, w), w)"
+    f"Add(Mul({form.format(f'Div({centred}, Sqrt(Add(ReduceMean({square.format(centred)}), c)))')}, w), w)"
     for square in _SQUARES
-    for whole in (f"Div({_D}, Sqrt(Add(ReduceMean({{0}}), c)))",)
-    for form in (whole, f"Cast({whole})")
+    for centred in (_CENTRED, f"Cast({_CENTRED})")
+    for form in ("{0}", "Cast({0})")
 )
 _ROOTS = tuple(f"Sqrt(Add(ReduceMean({square.format('x')}), c))" for square in _SQUARES)
 _RMS_NORM = tuple(
@@ -91,8 +91,8 @@ for _name, _forms in _FORMS:
 class _Planner:
     """Works out a plan, graph by graph."""
 
-    def __init__(self, sizes: Sizes) -> None:
-        self.sizes = sizes
+    def __init__(self, sizes: Sizes, *, has_shapes: bool) -> None:
+        self.sizes, self.has_shapes = sizes, has_shapes
         self.gone: set[ir.Node] = set()
         self.constants: set[ir.Value] = set()
         self.fused: dict[ir.Node, Fused] = {}  # by each of its nodes
@@ -150,7 +150,10 @@ class _Planner:
             return all(isinstance(size, int) for size in value.shape)
         sizes = self.sizes.shape(value)
         return (
-            value.dtype == ir.DataType.INT64 and sizes is not None and len(sizes) == 1 and sizes[0] <= _MOST_DIMENSIONS
+            self.sizes.dtype(value) == ir.DataType.INT64
+            and sizes is not None
+            and len(sizes) == 1
+            and sizes[0] <= _MOST_DIMENSIONS
         )
 
     # ---- nodes that become one ----
@@ -295,6 +298,8 @@ def _bias(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
 def _sum(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
     """An addition of two tensors of one shape, of three dimensions."""
     for node in _producers(whole, "Add"):
+        if not (planner.has_shapes or all(map(planner.sizes.is_inferred, node.inputs))):
+            continue
         shapes = {planner.sizes.shape(value) for value in node.inputs}
         if len(shapes) == 1 and len(next(iter(shapes)) or ()) == 3:
             yield node
@@ -377,9 +382,15 @@ _TAKES_IN: Mapping[str, tuple[_TakesIn, ...]] = MappingProxyType(
 )
 
 
-def plan_of(graphs: Iterable[ir.Graph], sizes: Sizes) -> Plan:
-    """Return what becomes of the nodes of some graphs."""
-    planner = _Planner(sizes)
+def plan_of(graphs: Iterable[ir.Graph], sizes: Sizes, *, has_shapes: bool = False) -> Plan:
+    """Return what becomes of the nodes of some graphs.
+
+    Args:
+        graphs: the graphs of a model.
+        sizes: of all its values.
+        has_shapes: ONNX Runtime will find all shapes in the file, as in those that this package writes.
+    """
+    planner = _Planner(sizes, has_shapes=has_shapes)
     for graph in graphs:
         planner.plan(graph)
     return Plan(frozenset(planner.gone), tuple(dict.fromkeys(planner.fused.values())), frozenset(planner.constants))

@@ -185,6 +185,12 @@ def _embedding(node: ir.Node, _: Sizes) -> int:
     return 1 + _has(node, 7)
 
 
+def _recurrent_launches(node: ir.Node, _: Sizes) -> int:
+    """One call of cuDNN; the results of two directions are put in order, and lengths of sequences are looked at."""
+    direction = node.attributes.get("direction")
+    return 1 + (direction is not None and direction.value == "bidirectional") + _has(node, 4)
+
+
 def _dequantized(node: ir.Node, _: Sizes) -> int:
     """ONNX Runtime gives every reader of dequantized numbers a node of its own."""
     return max(1, len({use.node for use in node.outputs[0].uses()}))
@@ -206,7 +212,7 @@ LAUNCHES: Mapping[str, Number] = MappingProxyType(
         "EmbedLayerNormalization": _embedding,
         "GroupNormalization": lambda *_: 18,  # ONNX Runtime runs it as the function that ONNX defines
         **dict.fromkeys(("GatherND", "GroupNorm", "ReduceSumSquare"), lambda *_: 2),
-        **dict.fromkeys(("GRU", "LSTM", "RNN"), lambda *_: 2),
+        **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent_launches),
         "DequantizeLinear": _dequantized,
     }
 )

@@ -112,6 +112,7 @@ class ShapeWalk:
         symbols: sizes of names in the shapes that the model declares.
 
     Attributes:
+        added: names of the values whose shapes were found here.
         runs: body -> how often it runs, where that is known.
         rare: the smaller branch of an `If` whose condition is not known.
     """
@@ -123,6 +124,7 @@ class ShapeWalk:
         self._imports = [onnx.helper.make_opsetid(*item) for item in model.graph.opset_imports.items()]
         self.runs: dict[ir.Graph, int] = {}
         self.rare: set[ir.Graph] = set()
+        self.added: set[str] = set()
 
     def walk(self) -> None:
         """Walk the main graph and, where they run, the bodies in it."""
@@ -166,6 +168,7 @@ class ShapeWalk:
         dtype = value.dtype or dtype
         if value.name and shape is not None and dtype is not None and self._shape(value) is None:
             self._found[value.name] = Tensor(dtype, shape)
+            self.added.add(value.name)
 
     # ---- nodes ----
     def _node(self, node: ir.Node) -> None:

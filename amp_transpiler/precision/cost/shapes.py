@@ -31,16 +31,17 @@ class Sizes:
         dims: Mapping[str, int],
         runs: Mapping[ir.Graph, int] | None = None,
         rare: Collection[ir.Graph] = (),
+        added: Collection[str] = (),
         low: ir.DataType | None = None,
     ) -> None:
         self._found, self._dims, self._low = found, dims, low
-        self._runs, self._rare = runs or {}, rare
+        self._runs, self._rare, self._added = runs or {}, rare, added
         self._shapes: dict[ir.Value, Shape | None] = {}
         self._bytes: dict[ir.Value, int] = {}
 
     def lowered(self, low: ir.DataType) -> Sizes:
         """Return the sizes with every float32 value in a low format."""
-        made = Sizes(self._found, self._dims, self._runs, self._rare, low)
+        made = Sizes(self._found, self._dims, self._runs, self._rare, self._added, low)
         made._shapes = self._shapes
         return made
 
@@ -70,6 +71,10 @@ class Sizes:
         return tuple(
             size if isinstance(size, int) else self._dims.get(size.value or "", UNNAMED) for size in value.shape
         )
+
+    def is_inferred(self, value: ir.Value | None) -> bool:
+        """Whether the model declares the shape of a value, or ONNX infers it, so that ONNX Runtime knows it."""
+        return value is not None and (value.shape is not None or str(value.name) not in self._added)
 
     def elements(self, value: ir.Value | None) -> int:
         """Return how many elements a value has; 0 where that is not known."""
@@ -128,7 +133,7 @@ def sizes_of(model: ir.Model, dims: Mapping[str, int] | None = None) -> Sizes:
     found = {**_inferred(model, symbols, inputs), **inputs}
     walk = ShapeWalk(model, found, symbols)
     walk.walk()
-    return Sizes(found, symbols, walk.runs, walk.rare)
+    return Sizes(found, symbols, walk.runs, walk.rare, walk.added)
 
 
 def _symbols(model: ir.Model, dims: Mapping[str, int]) -> tuple[dict[str, int], dict[str, Tensor]]:
