@@ -53,6 +53,7 @@ def predict(
     cuda_graph: bool = False,
     tf32: bool = True,
     fuse: bool = False,
+    fuse_conv_bias: bool = True,
 ) -> Prediction:
     """Predict the time of one run of a model, through the larger branch of an `If` whose condition is not known.
 
@@ -63,8 +64,9 @@ def predict(
         cuda_graph: whether a CUDA graph replays the run, so that the host asks once.
         tf32: whether float32 is multiplied in TF32.
         fuse: whether ONNX Runtime is yet to optimize the model; see `traffic`.
+        fuse_conv_bias: whether a convolution adds its bias itself; see `traffic`.
     """
-    costs = traffic(model, dims, tf32=tf32, fuse=fuse)
+    costs = traffic(model, dims, tf32=tf32, fuse=fuse, fuse_conv_bias=fuse_conv_bias)
     return _predicted(costs, device, cuda_graph=cuda_graph)
 
 
