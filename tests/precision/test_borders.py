@@ -2,8 +2,7 @@
 
 import pytest
 
-import amp_transpiler as amp
-from tests import support
+from tests.cuts import by_rules
 from tests.support import array, parse
 
 # name: (outputs, body over h, nodes that are low, casts)
@@ -53,28 +52,26 @@ def test_what_control_flow_passes_on_is_left():
             y = MatMul (r, w) }""",
         w=array(4, 4),
     )
-    report = amp.transpile(proto, level="auto", verify=False)
-    assert support.decisions(report)["a"] == "low"
-    assert report.casts == 2
+    conversion, decisions = by_rules(proto)
+    assert decisions["a"].precision == "low"
+    assert conversion.casts == 2
 
 
 def convert(name):
     outputs, body, *_ = BODIES[name]
-    return amp.transpile(
-        parse(f"(float[4,4] x) => ({outputs}) {{ h = MatMul (x, w) {body} }}", opset=18, w=array(4, 4), one=[1]),
-        level="auto",
-        verify=False,
+    return by_rules(
+        parse(f"(float[4,4] x) => ({outputs}) {{ h = MatMul (x, w) {body} }}", opset=18, w=array(4, 4), one=[1])
     )
 
 
 @pytest.mark.parametrize("name", BODIES)
 def test_which_nodes_are_low(name):
-    report = convert(name)
+    conversion, decisions = convert(name)
     *_, expected, casts = BODIES[name]
-    assert {node for node in "ab" if support.decisions(report).get(node) == "low"} == expected
-    assert report.casts == casts
+    assert {node for node in "ab" if node in decisions and decisions[node].precision == "low"} == expected
+    assert conversion.casts == casts
 
 
 def test_the_reason_says_so():
-    reasons = support.reasons(convert("its input is cast for an output anyway"))
-    assert reasons["a"] == "at the border: lower precision costs a cast more here"
+    _, decisions = convert("its input is cast for an output anyway")
+    assert decisions["a"].reason == "at the border: lower precision costs a cast more here"

@@ -4,6 +4,7 @@ import pytest
 
 import amp_transpiler as amp
 from tests import support
+from tests.cuts import by_rules
 from tests.support import array, parse
 
 W = array(4, 4, seed=1)
@@ -43,14 +44,11 @@ ISLANDS = {
 def test_which_islands_stay_low(name):
     body, expected = ISLANDS[name]
     weights = {name: values for name, values in {"w": W, "k": W[0]}.items() if f" {name})" in body}
-    report = amp.transpile(
-        parse(f"(float[N,4] x) => (float[N,A] y) {{ {body} }}", **weights), level="auto", verify=False
-    )
-    found = {node for node, precision in support.decisions(report).items() if precision == "low"}
-    assert found == expected
+    decisions = by_rules(parse(f"(float[N,4] x) => (float[N,A] y) {{ {body} }}", **weights))[1]
+    assert {node for node, decision in decisions.items() if decision.precision == "low"} == expected
     for node in "abcd":
-        if node in support.reasons(report) and node not in expected:
-            assert support.reasons(report)[node].startswith("an island: ")
+        if node in decisions and node not in expected:
+            assert decisions[node].reason.startswith("an island: ")
 
 
 def test_islands_are_left_at_o2():
@@ -59,7 +57,4 @@ def test_islands_are_left_at_o2():
 
 
 def test_an_island_costs_no_cast():
-    report = support.convert(
-        parse("(float[4,4] x) => (float[4,4] y) { a = Relu (x) y = Neg (a) }"), {"x": array(4, 4)}, "auto"
-    )
-    assert report.casts == 0
+    assert by_rules(parse("(float[4,4] x) => (float[4,4] y) { a = Relu (x) y = Neg (a) }"))[0].casts == 0
