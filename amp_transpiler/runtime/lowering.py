@@ -34,6 +34,7 @@ from amp_transpiler.passes.training import (
     LowerDropout,
     LowerLoss,
     MergeEqual,
+    MoveRowFactors,
     PlaceCasts,
     Recompute,
     SplitRows,
@@ -127,7 +128,7 @@ def split_large(model: ir.Model) -> None:
         return
     infer_shapes(model)
     if has_low_values(Program(model)):
-        PassManager([SumByProducts(), CastTogether(), SplitRows()])(model)
+        PassManager([SumByProducts(), MoveRowFactors(), CastTogether(), SplitRows()])(model)
     PassManager([FuseProducts(), WriteInPlace()])(model)
 
 

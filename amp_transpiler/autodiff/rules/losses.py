@@ -11,6 +11,7 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
 from amp_transpiler.autodiff.rules.placing import counting
+from amp_transpiler.graph.cross_entropy import label_margin, narrow_scores
 
 _NO_CLASS = -1  # a label that no class has
 
@@ -55,6 +56,10 @@ def softmax_cross_entropy_loss(
 ) -> Gradients:
     """`factor weight (softmax - hit)`; for the second output, the log probabilities, `g - softmax sum(g)`."""
     g, of_log = gs[0], gs[1] if len(gs) > 1 else None
+    if g is not None and of_log is None and (narrow := narrow_scores(scores.value)) is not None:
+        samples = _samples(g, scores, labels, weights, reduction, ignore_index)
+        to_scores = _by_margin(Expr(narrow, scores.builder), samples).cast(scores.dtype)
+        return to_scores, None, lambda: _to_class_weights(samples, scores.wide().op("LogSoftmax", axis=1))
     likely = scores.wide().op("LogSoftmax", axis=1)  # the forward pass needs it too, and then it is computed once
     shares = likely.exp()
     parts: list[Expr] = []
@@ -70,6 +75,14 @@ def softmax_cross_entropy_loss(
     if samples is None:
         return total
     return total, None, lambda: _to_class_weights(samples, likely)
+
+
+def _by_margin(scores: Expr, samples: _Samples) -> Expr:
+    """Return the gradient by the scores, rounded once: see `label_margin`."""
+    left_out = None if samples.left_out is None else samples.left_out.value
+    shares, margin = label_margin(scores.builder, scores.value, samples.labels.value, left_out)
+    slope = Expr(margin, scores.builder).sigmoid() * (samples.weight * samples.factor)
+    return Expr(shares, scores.builder).wide() * slope
 
 
 def _scaled_difference(shares: Expr, likely: Expr, samples: _Samples, dtype: ir.DataType | None) -> Expr:

@@ -14,6 +14,7 @@ from amp_transpiler.passes.training.lower_batch_norm import LowerBatchNorm
 from amp_transpiler.passes.training.lower_dropout import LowerDropout
 from amp_transpiler.passes.training.lower_loss import LowerLoss
 from amp_transpiler.passes.training.merge_equal import MergeEqual
+from amp_transpiler.passes.training.move_row_factors import MoveRowFactors
 from amp_transpiler.passes.training.place_casts import VIEWS, PlaceCasts
 from amp_transpiler.passes.training.plain_for_cpu import PlainForCpu
 from amp_transpiler.passes.training.recompute import Recompute
@@ -43,6 +44,7 @@ __all__ = [
     "LowerLoss",
     "Mastered",
     "MergeEqual",
+    "MoveRowFactors",
     "PlaceCasts",
     "PlainForCpu",
     "Recompute",

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.cross_entropy import label_margin, narrow_scores
+from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import is_used, scopes
 from amp_transpiler.ops.names import is_standard
@@ -15,6 +21,7 @@ from amp_transpiler.passes.training.take_over import take_over
 __all__ = ["LowerLoss"]
 
 _LOSSES = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+_SHORT = 64  # elements of a constant: axes and numbers
 _LOG_SOFTMAX = 13  # the opset from which LogSoftmax has one axis
 
 
@@ -24,10 +31,11 @@ class LowerLoss(Pass[PassResult]):
     ONNX Runtime has no kernel for them. It takes ONNX's definition instead, which moves the scores to another order of
     axes and back: two more tensors of their size, the largest of many a program.
 
-    1. The log probability of each label is picked where it is, by GatherElements.
+    1. The loss of scores is that of `graph.cross_entropy.label_margin`, from which the gradient is made, too. Of
+       log probabilities, and of scores whose log probabilities are wanted, the label's is picked where it is.
     2. Samples that are ignored count as class 0 and have the weight 0.
-    3. The gradient, if it is there, reads the same log probabilities.
-    4. All is computed in float32 for 16-bit scores; results have their declared types.
+    3. The gradient, if it is there, reads what the loss computes, too.
+    4. Numbers of single samples are float32 for 16-bit scores; results have their declared types.
 
     The values of the model must be typed. Before opset 13 nothing is done.
     """
@@ -37,7 +45,7 @@ class LowerLoss(Pass[PassResult]):
         for scope in scopes(model) if opset_of(model, "") >= _LOG_SOFTMAX else ():
             for node in list(scope.graph):
                 if node.op_type in _LOSSES and is_standard(node):
-                    builder = GraphBuilder(
+                    builder = _Recorder(
                         model,
                         graph=scope.graph,
                         before=node,
@@ -45,65 +53,175 @@ class LowerLoss(Pass[PassResult]):
                         metadata=node.metadata_props,
                         prefix=f"{node.name or node.op_type}/",
                     )
-                    _lower(node, builder)
+                    rows = _lower(node, builder)
                     scope.graph.remove(node, safe=True)
+                    if rows is not None:
+                        _leave_out_rows(builder, *rows)
                     count += 1
         return PassResult(model, modified=bool(count), count=count)
 
 
-def _lower(node: ir.Node, builder: GraphBuilder) -> None:
-    scores, labels = node.inputs[0], node.inputs[1]
-    assert scores is not None  # both are there in a valid model
-    assert labels is not None
-    likely = builder.high(scores)
-    if node.op_type == "SoftmaxCrossEntropyLoss":
-        likely = builder.op("LogSoftmax", [likely], {"axis": 1})
-        _share(scores, likely)
-    weights = node.inputs[2] if len(node.inputs) > 2 else None
-    results = [_loss(node, builder, likely, labels, weights), likely]
+class _Recorder(GraphBuilder):
+    """A builder that remembers its nodes."""
+
+    made: list[ir.Node]
+
+    def on_created(self, values: Sequence[ir.Value]) -> None:
+        node = values[0].producer()
+        if node is not None:  # no constant
+            self.__dict__.setdefault("made", []).append(node)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Samples:
+    """The samples of a loss, with size 1 where the classes are.
+
+    Attributes:
+        labels: the class of each, 0 for ignored ones.
+        ignored: whether each is ignored; None if none is.
+        weight: the weight of each; None if all that count weigh the same.
+        left_out: whether each has the weight 0; None if none has.
+    """
+
+    labels: ir.Value
+    ignored: ir.Value | None
+    weight: ir.Value | None
+    left_out: ir.Value | None
+
+    @classmethod
+    def of(cls, node: ir.Node, builder: GraphBuilder, dtype: ir.DataType | None) -> _Samples:
+        """Read the labels of a loss that is computed in an element type. The gradient rule writes the same nodes."""
+        labels, weights = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+        assert labels is not None
+        labels = builder.unsqueeze(labels, [1])
+        ignore_index = node.attributes.get("ignore_index")
+        ignored = None
+        if ignore_index is not None:
+            ignored = builder.compare("Equal", labels, ignore_index.as_int())
+            labels = builder.where(ignored, 0, labels)
+        if weights is not None:
+            weight = builder.op("Gather", [builder.cast(weights, dtype), labels])
+            if ignored is not None:
+                weight = builder.where(ignored, 0.0, weight)
+            return cls(labels, ignored, weight, builder.compare("Equal", weight, 0.0))
+        if ignored is None:
+            return cls(labels, None, None, None)
+        nothing, one = builder.constant(0.0, dtype), builder.constant(1.0, dtype)
+        return cls(labels, ignored, builder.where(ignored, nothing, one), ignored)
+
+    def reduced(self, node: ir.Node, builder: GraphBuilder, losses: ir.Value) -> ir.Value:
+        """Return the result of the loss, from the unweighted losses of the samples."""
+        if len(node.inputs) > 2 and self.weight is not None:
+            losses = builder.mul(losses, self.weight)
+        if self.left_out is not None:
+            losses = builder.where(self.left_out, 0.0, losses)  # no product: that of such a sample may not be finite
+        attribute = node.attributes.get("reduction")
+        reduction = "mean" if attribute is None else attribute.as_string()
+        if reduction == "none":
+            return builder.squeeze(losses, [1])
+        if reduction == "mean" and self.weight is None:
+            return builder.mean(losses, keepdims=False)
+        total = builder.sum(losses, keepdims=False)
+        if reduction == "sum" or self.weight is None:
+            return total
+        return builder.div(total, builder.sum(self.weight, keepdims=False))
+
+
+def _lower(node: ir.Node, builder: _Recorder) -> tuple[ir.Value, ir.Value] | None:
+    """Write what computes a loss; return the scores and which samples do not count, where that replaces scores."""
+    scores = node.inputs[0]
+    assert scores is not None  # it is there in a valid model
+    narrow = None if node.op_type != "SoftmaxCrossEntropyLoss" else narrow_scores(scores)
+    wide = ir.DataType.FLOAT if scores.dtype in LOW_DTYPES else scores.dtype
+    samples = _Samples.of(node, builder, wide)
+    if narrow is not None and not (len(node.outputs) > 1 and is_used(node.outputs[1])):
+        _, margin = label_margin(builder, narrow, samples.labels, samples.left_out)
+        results = [samples.reduced(node, builder, builder.op("Softplus", [margin]))]
+    else:
+        likely = builder.high(scores)
+        if node.op_type == "SoftmaxCrossEntropyLoss":
+            likely = builder.op("LogSoftmax", [likely], {"axis": 1})
+        losses = builder.neg(builder.op("GatherElements", [likely, samples.labels], {"axis": 1}))
+        results = [samples.reduced(node, builder, losses), likely]
+    for made in builder.made:
+        _share(made)
     for old, new in zip(node.outputs, results, strict=False):
         if is_used(old):
             take_over(old, builder.cast(new, old.dtype or scores.dtype), builder.names)
+    return None if narrow is None or samples.left_out is None else (narrow, samples.left_out)
 
 
-def _share(scores: ir.Value, likely: ir.Value) -> None:
-    """Let `likely` stand for the log probabilities that others compute from the same scores, in float32 too."""
-    wide = [use.node.outputs[0] for use in scores.uses() if use.node.op_type == "Cast"]
-    for value in (scores, *wide):
-        for node in [use.node for use in value.uses() if use.node.op_type == "LogSoftmax" and is_standard(use.node)]:
-            result, axis = node.outputs[0], node.attributes.get("axis")
-            equal = axis is not None and axis.as_int() == 1 and value.dtype == likely.dtype
-            if equal and result is not likely and not result.is_graph_output():
-                result.replace_all_uses_with(likely)
-                assert node.graph is not None
-                node.graph.remove(node, safe=True)
+def _leave_out_rows(builder: _Recorder, scores: ir.Value, left_out: ir.Value) -> None:
+    """Take the inputs of the last layer as 0 for samples that do not count, instead of its results.
+
+    Their scores are then the biases, which are finite: that is all that the loss asks for. There are far more scores
+    than inputs.
+    """
+    uses = [use for use in scores.uses() if any(map(is_used, use.node.outputs))]
+    if len(uses) != 1 or uses[0].node.op_type != "Where" or scores.is_graph_output():
+        return
+    product = scores.producer()
+    if product is not None and product.op_type == "Add" and is_standard(product):
+        product = next((node for value in product.inputs if (node := _product(value)) is not None), None)
+    else:
+        product = _product(scores)
+    if product is None or product.inputs[0] is None:
+        return
+    builder.before = product
+    rows = builder.where(left_out, 0.0, product.inputs[0])
+    product.replace_input_with(0, rows)
+    uses[0].node.outputs[0].replace_all_uses_with(scores)
+    assert builder.graph is not None
+    builder.graph.remove(uses[0].node, safe=True)
+    builder.graph.sort()  # the labels are read before the last layer now
 
 
-def _loss(
-    node: ir.Node, builder: GraphBuilder, likely: ir.Value, labels: ir.Value, weights: ir.Value | None
-) -> ir.Value:
-    labels = builder.unsqueeze(labels, [1])
-    ignore_index = node.attributes.get("ignore_index")
-    ignored = None
-    if ignore_index is not None:
-        ignored = builder.compare("Equal", labels, ignore_index.as_int())
-        labels = builder.where(ignored, 0, labels)
-    losses = builder.neg(builder.op("GatherElements", [likely, labels], {"axis": 1}))
-    weight = None
-    if weights is not None:
-        weight = builder.op("Gather", [builder.cast(weights, likely.dtype), labels])
-        losses = builder.mul(losses, weight)
-    if ignored is not None:
-        losses = builder.where(ignored, 0.0, losses)  # no product: an ignored sample may have no finite score
-        one = builder.constant(1.0, likely.dtype) if weight is None else weight
-        weight = builder.where(ignored, 0.0, one)
-    attribute = node.attributes.get("reduction")
-    reduction = "mean" if attribute is None else attribute.as_string()
-    if reduction == "none":
-        return builder.squeeze(losses, [1])
-    if reduction == "mean" and weight is None:
-        return builder.mean(losses, keepdims=False)
-    total = builder.sum(losses, keepdims=False)
-    if reduction == "sum" or weight is None:
-        return total
-    return builder.div(total, builder.sum(weight, keepdims=False))
+def _product(value: ir.Value | None) -> ir.Node | None:
+    """Return the product of a matrix's rows that makes a value for one reader, None if there is none."""
+    node = None if value is None or len(value.uses()) != 1 or value.is_graph_output() else value.producer()
+    if node is None or node.op_type not in ("MatMul", "Gemm") or not is_standard(node) or len(node.inputs) != 2:
+        return None
+    turned, rows = node.attributes.get("transA"), node.inputs[0]
+    is_matrix = rows is not None and rows.shape is not None and len(rows.shape) == 2
+    return node if is_matrix and (turned is None or not turned.as_int()) else None
+
+
+def _share(made: ir.Node) -> None:
+    """Let a node stand for those that compute the same from the same values."""
+    first = next((value for value in made.inputs if value is not None and constant_of(value) is None), None)
+    for node in [] if first is None else [use.node for use in first.uses()]:
+        result = node.outputs[0]
+        if node is made or node.graph is not made.graph or result.is_graph_output() or not _is_equal(made, node):
+            continue
+        result.replace_all_uses_with(made.outputs[0])
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
+
+
+def _is_equal(a: ir.Node, b: ir.Node) -> bool:
+    if (a.domain, a.op_type, len(a.inputs), len(b.outputs)) != (b.domain, b.op_type, len(b.inputs), 1):
+        return False
+    if {name: repr(each.value) for name, each in a.attributes.items()} != {
+        name: repr(each.value) for name, each in b.attributes.items()
+    }:
+        return False
+    return all(map(_is_same, a.inputs, b.inputs))
+
+
+def _is_same(a: ir.Value | None, b: ir.Value | None) -> bool:
+    """Whether two values are one, or equal constants, or computed equally of such."""
+    if a is b or a is None or b is None:
+        return a is b
+    one, other = constant_of(a), constant_of(b)
+    if one is not None and other is not None:
+        if one.size > _SHORT or (one.dtype, one.shape) != (other.dtype, other.shape):
+            return False
+        return one.tobytes() == other.tobytes()
+    makers = a.producer(), b.producer()
+    if None in makers or not all(_is_of_constants(maker) for maker in makers if maker is not None):
+        return False
+    return _is_equal(*(maker for maker in makers if maker is not None))
+
+
+def _is_of_constants(node: ir.Node) -> bool:
+    return all(value is not None and constant_of(value) is not None for value in node.inputs)

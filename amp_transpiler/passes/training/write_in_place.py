@@ -19,7 +19,8 @@ class WriteInPlace(Pass[PassResult]):
     ONNX Runtime's ScatterElements copies all of its data first, which are scores of all classes in the gradient of a
     loss. Its ScatterND writes into data that nothing else reads.
 
-    1. The data are a matrix that a node computes and that this node alone reads; one element of each row is replaced.
+    1. The data are a matrix that a node computes; one element of each row is replaced. ONNX Runtime copies the data if
+       something else has yet to read them.
     2. The indices get the numbers of the rows.
 
     Shapes must be inferred. Only the main graph is edited.
@@ -42,7 +43,7 @@ def _writes_one_a_row(node: ir.Node) -> bool:
         return False
     sizes = shape_of(data)
     replaces = reduction is None or reduction.as_string() == "none"
-    own = data.producer() is not None and len(data.uses()) == 1 and not data.is_graph_output()
+    own = data.producer() is not None and not data.is_graph_output()
     one_a_row = len(sizes) == 2 and axis.as_int() in (1, -1) and shape_of(indices) == (sizes[0], 1)
     return replaces and own and one_a_row
 

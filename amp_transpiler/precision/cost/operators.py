@@ -254,13 +254,14 @@ def copied_bytes(node: ir.Node, sizes: Sizes) -> int:
 def in_place(node: ir.Node) -> bool:
     """Return whether a scatter overwrites its first input: a result in memory of its own that nothing else reads.
 
-    ONNX Runtime's ScatterElements always copies.
+    A look-up may read it too: it runs first, since it was written first. ONNX Runtime's ScatterElements always copies.
     """
     first = node.inputs[0]
     producer = None if first is None else first.producer()
     if node.op_type != "ScatterND" or first is None or producer is None or producer.op_type in ALIASES:
         return False
-    return len(first.uses()) == 1 and not first.is_graph_output()
+    readers = [use.node for use in first.uses() if use.node.op_type != "GatherElements"]
+    return len(readers) == 1 and not first.is_graph_output()
 
 
 def _keeps_order(node: ir.Node, shape: tuple[int, ...]) -> bool:

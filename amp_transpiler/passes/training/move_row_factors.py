@@ -1,0 +1,180 @@
+"""Factors of the rows of a large 16-bit matrix, applied to the small matrices that it is multiplied with."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.dtypes import LOW_DTYPES
+from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.walk import is_used
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.manager import Pass, PassResult
+
+__all__ = ["MoveRowFactors"]
+
+_LEAST = 64  # columns: a factor for every few numbers is no smaller than they are
+
+
+class MoveRowFactors(Pass[PassResult]):
+    """Multiplies what a matrix is multiplied with by the factors of its rows, instead of the matrix; counts them.
+
+    The gradient of a loss is such a matrix: shares of all classes times one float32 factor a sample, of the size of
+    the scores. It is read by products alone, the gradients of the last layer: `(r G) W = r (G W)`, and
+    `(r G)' X = G' (r X)`, whose other matrices have as many columns as that layer has inputs.
+
+    1. The value is a 16-bit matrix, cast to float32, multiplied by a column, and cast back.
+    2. Where all its readers are products, the column is applied there, in 16 bits; sums inside stay float32.
+    3. Otherwise the matrix is multiplied in 16 bits.
+
+    Shapes must be inferred. Only the main graph is edited.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        names, count = NameAllocator(model), 0
+        for node in list(model.graph):
+            found = _Scaled.of(node)
+            if found is not None:
+                found.move(model, names)
+                count += 1
+        return PassResult(model, modified=bool(count), count=count)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scaled:
+    """A 16-bit matrix with a factor a row.
+
+    Attributes:
+        cast: the cast of the product to 16 bits.
+        rows: the matrix.
+        factors: float32, a column.
+    """
+
+    cast: ir.Node
+    rows: ir.Value
+    factors: ir.Value
+
+    @classmethod
+    def of(cls, cast: ir.Node) -> _Scaled | None:
+        """Return the matrix whose last node is `cast`, None if that is another node."""
+        result = cast.outputs[0] if len(cast.outputs) == 1 else None
+        product = _made_by(cast.inputs[0], "Mul") if result is not None and cast.op_type == "Cast" else None
+        if result is None or product is None or result.dtype not in LOW_DTYPES or result.is_graph_output():
+            return None
+        if not is_static(result) or len(shape_of(result)) != 2 or len(product.outputs[0].uses()) > 1:
+            return None
+        rows, columns = shape_of(result)
+        for wide, factors in (product.inputs, tuple(reversed(product.inputs))):
+            widened = _made_by(wide, "Cast")
+            if widened is None or factors is None or not is_static(factors) or columns < _LEAST:
+                continue
+            low = widened.inputs[0]
+            if low is not None and low.dtype == result.dtype and shape_of(factors) == (rows, 1):
+                return cls(cast, low, factors)
+        return None
+
+    def move(self, model: ir.Model, names: NameAllocator) -> None:
+        """Let the readers apply the factors, or apply them in 16 bits."""
+        scaled = self.cast.outputs[0]
+        builder = GraphBuilder(model, before=self.cast, names=names, metadata=self.cast.metadata_props)
+        factors = builder.cast(self.factors, scaled.dtype)
+        readers = [use.node for use in scaled.uses()]
+        moves = [_Product.of(node, scaled) for node in readers]
+        if all(moves):
+            for move in filter(None, moves):
+                metadata = move.node.metadata_props
+                move.apply(GraphBuilder(model, before=move.node, names=names, metadata=metadata), self.rows, factors)
+        else:
+            scaled.replace_all_uses_with(builder.mul(self.rows, factors))
+        node: ir.Node | None = self.cast
+        while node is not None and node.graph is not None and not any(map(is_used, node.outputs)):
+            source = node.inputs[0]
+            node.graph.remove(node, safe=True)
+            node = None if source is None or source is self.rows else source.producer()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Product:
+    """A product of a matrix with another one.
+
+    Attributes:
+        node: MatMul or Gemm.
+        index: which of the two it is.
+        turned: whether it is multiplied transposed.
+    """
+
+    node: ir.Node
+    index: int
+    turned: bool
+
+    @classmethod
+    def of(cls, node: ir.Node, matrix: ir.Value) -> _Product | None:
+        """Return the product that a node is; None if it is none, adds something, or is too large to be worth it."""
+        if not is_standard(node) or node.op_type not in ("MatMul", "Gemm") or node.outputs[0].is_graph_output():
+            return None
+        if len(node.inputs) != 2 or list(node.inputs).count(matrix) != 1 or not all(map(_is_matrix, node.inputs)):
+            return None
+        found = cls(node, list(node.inputs).index(matrix), False)
+        found = dataclasses.replace(found, turned=found.is_turned(found.index))
+        small = found.other if found.is_summed_over else node.outputs[0]
+        return found if is_static(small) and math.prod(shape_of(small)) <= math.prod(shape_of(matrix)) else None
+
+    def is_turned(self, index: int) -> bool:
+        """Whether a factor of the product is multiplied transposed."""
+        flag = self.node.attributes.get(("transA", "transB")[index])
+        return flag is not None and bool(flag.as_int())
+
+    @property
+    def is_summed_over(self) -> bool:
+        """Whether the product sums over the rows of the matrix."""
+        return self.turned != bool(self.index)
+
+    @property
+    def other(self) -> ir.Value:
+        """The other factor."""
+        value = self.node.inputs[1 - self.index]
+        assert value is not None
+        return value
+
+    def apply(self, builder: GraphBuilder, rows: ir.Value, factors: ir.Value) -> None:
+        """Multiply the unscaled matrix; apply the factors to the other matrix, or to the result."""
+        self.node.replace_input_with(self.index, rows)
+        if not self.is_summed_over:
+            _behind(builder, self.node, builder.reshape(factors, [1, -1]) if self.index else factors)
+            return
+        other = self.other
+        if (self.index == 1) != self.is_turned(1 - self.index):  # the other one's last axis is summed over
+            factors = builder.reshape(factors, [1, -1])
+        scaled = factors if _is_ones(other) and shape_of(other) == shape_of(factors) else builder.mul(other, factors)
+        self.node.replace_input_with(1 - self.index, scaled)
+
+
+def _behind(builder: GraphBuilder, node: ir.Node, factors: ir.Value) -> None:
+    """Let the readers of a node's result read it times `factors`."""
+    result = node.outputs[0]
+    uses = [(use.node, use.idx) for use in result.uses()]
+    following = iter(node.graph or ())
+    while next(following) is not node:
+        pass
+    builder.before = next(following, None)
+    scaled = builder.mul(result, factors)
+    for reader, index in uses:
+        reader.replace_input_with(index, scaled)
+
+
+def _is_matrix(value: ir.Value | None) -> bool:
+    return value is not None and is_static(value) and len(shape_of(value)) == 2
+
+
+def _is_ones(value: ir.Value) -> bool:
+    tensor = constant_of(value)
+    return tensor is not None and bool((tensor.numpy() == 1).all())
+
+
+def _made_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    node = None if value is None else value.producer()
+    return node if node is not None and node.op_type == op_type and is_standard(node) else None
