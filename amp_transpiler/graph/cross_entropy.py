@@ -6,23 +6,23 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, rank_of
-from amp_transpiler.graph.dtypes import LOW_DTYPES
 
 __all__ = ["label_margin", "narrow_scores"]
 
-# What CUDA's ReduceMax takes, and in which the largest share has the digits that a loss needs.
-_DTYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+_LOWEST = -65504.0  # of float16, about: a score that takes no part in a sum of exponentials
 
 
 def narrow_scores(scores: ir.Value) -> ir.Value | None:
-    """Return the scores as they were before a cast to float32; None if `label_margin` cannot take them."""
+    """Return float16 scores, or those that were cast to float32; None for others, which `label_margin` is not for.
+
+    CUDA's ReduceMax takes no bfloat16. Of float32 scores nothing is gained, and where they become low later, so would
+    the numbers of single samples.
+    """
     node = scores.producer()
     if node is not None and node.op_type == "Cast" and not node.domain and scores.dtype == ir.DataType.FLOAT:
-        source = node.inputs[0]
-        if source is not None and source.dtype in LOW_DTYPES:
-            scores = source
+        scores = node.inputs[0] if node.inputs[0] is not None else scores
     classes = None if scores.shape is None or len(scores.shape) < 2 else scores.shape[1]
-    return scores if scores.dtype in _DTYPES and isinstance(classes, int) and classes > 1 else None
+    return scores if scores.dtype == ir.DataType.FLOAT16 and isinstance(classes, int) and classes > 1 else None
 
 
 def label_margin(
@@ -47,14 +47,17 @@ def label_margin(
         The shares of the others with -1 at the label, in the type of the scores; and `m - s` in float32, in the shape
         of `labels`.
     """
-    assert scores.dtype is not None
     if left_out is not None:
         scores = builder.where(left_out, 0.0, scores)
     own = builder.op("GatherElements", [scores, labels], {"axis": 1})
-    others = _write(builder, scores, labels, float(scores.dtype.min))
+    others = _write(builder, scores, labels, _LOWEST)
+    surplus = builder.sub(_largest(builder, others), builder.high(own))  # at once: nothing reads `others` for long
     shares = _write(builder, builder.op("Softmax", [others], {"axis": 1}), labels, -1.0)
-    best, top = (builder.high(builder.reduce("ReduceMax", value, [1], low=True)) for value in (others, shares))
-    return shares, builder.sub(builder.sub(best, builder.high(own)), builder.op("Log", [top]))
+    return shares, builder.sub(surplus, builder.op("Log", [_largest(builder, shares)]))
+
+
+def _largest(builder: GraphBuilder, values: ir.Value) -> ir.Value:
+    return builder.high(builder.reduce("ReduceMax", values, [1], low=True))
 
 
 def _write(builder: GraphBuilder, data: ir.Value, labels: ir.Value, number: float) -> ir.Value:

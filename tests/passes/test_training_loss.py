@@ -6,7 +6,11 @@ import onnx.reference
 import onnx_ir as ir
 import pytest
 
+from amp_transpiler.autodiff import differentiate
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.passes.training import LowerLoss
 from tests.support import array, parse
@@ -77,3 +81,66 @@ def test_16_bit_scores_are_computed_in_float32_and_results_keep_their_type():
     types = {node.op_type: node.outputs[0].dtype.name for node in made.graph if node.op_type != "Cast"}
     assert types["LogSoftmax"] == types["ReduceMean"] == "FLOAT"
     assert [value.dtype.name for value in made.graph.outputs] == ["FLOAT16", "FLOAT16"]
+
+
+def with_gradient(attributes='reduction = "mean", ignore_index = -100', weights=""):
+    """A last layer in float16, its loss, and the gradients of the layer's inputs; rows, labels and weights are fed."""
+    text = f"""(float16[6,8] a, int64[6] l, float[80] w) => (float y)
+        {{ p = MatMul (a, m) x = Add (p, b) f = Cast <to = 1> (x)
+        y = SoftmaxCrossEntropyLoss <{attributes}> (f, l{weights}) }}"""
+    matrix, bias = (array(*shape, seed=3, scale=2.0).astype(np.float16) for shape in ((8, 80), (80,)))
+    made = ir.from_proto(onnx.shape_inference.infer_shapes(parse(text, m=matrix, b=bias)))
+    propagate_types(made)
+    made.graph.outputs[0].shape = ir.Shape([])
+    builder = GraphBuilder(made, metadata={ROLE_KEY: "backward"})
+    (loss,), (rows, *_) = made.graph.outputs, made.graph.inputs
+    grads = differentiate(builder, {loss: builder.constant(np.array(64.0, np.float32))}, [rows])
+    made.graph.outputs.append(builder.op("Identity", [grads[rows]]))
+    return made, matrix.astype(np.float64), bias.astype(np.float64)
+
+
+@pytest.mark.parametrize("ignored", [(), (2, 5)])
+@pytest.mark.parametrize("weights", ["", ", w"])
+def test_loss_and_gradient_of_16_bit_scores_are_made_of_one_comparison(ignored, weights, run):
+    made, matrix, bias = with_gradient(weights=weights)
+    rows = array(6, 8, seed=4).astype(np.float16)
+    scores = rows.astype(np.float64) @ matrix + bias
+    labels = scores.argmax(1)  # the margins are from nearly 0 to far beyond what 16 bits tell from 1
+    labels[0] = scores[0].argmin()
+    by_class = np.abs(array(80, seed=5)) + 0.5
+    factors = by_class[labels] if weights else np.ones(6)
+    factors[list(ignored)] = 0.0
+    largest = scores.max(1, keepdims=True)
+    log = scores - largest - np.log(np.exp(scores - largest).sum(1, keepdims=True))
+    expected = -(factors * log[np.arange(6), labels]).sum() / factors.sum()
+    slopes = (np.exp(log) - (labels[:, None] == np.arange(80))) * (64 * factors / factors.sum())[:, None]
+    labels[list(ignored)] = -100
+    propagate_types(made)
+    assert run_pass(LowerLoss(), made).count == 1
+    kinds = [node.op_type for node in made.graph]
+    assert kinds.count("Softmax") == kinds.count("GatherElements") == 1
+    assert "LogSoftmax" not in kinds
+    assert all(node.outputs[0].shape != (6, 80) for node in made.graph if node.op_type == "Where"), "rows are left out"
+    loss, gradient = run(emulate(made).model, {"a": rows, "l": labels, "w": by_class})
+    np.testing.assert_allclose(loss, expected, rtol=4e-3)
+    np.testing.assert_allclose(gradient.astype("f"), slopes @ matrix.T, rtol=2e-2, atol=3e-2)
+
+
+def test_a_sure_label_keeps_its_digits(run):
+    """The probability is 1 - 2e-5: in float16 it would be 1, and the gradient 0."""
+    model = parse(
+        """(float16[1,3] x, int64[1] l) => (float16 g, float y)
+        { f = Cast <to = 1> (x) y = SoftmaxCrossEntropyLoss (f, l) g = Identity (x) }"""
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    made = ir.from_proto(onnx.shape_inference.infer_shapes(model))
+    propagate_types(made)
+    builder = GraphBuilder(made)
+    loss = made.graph.outputs[1]
+    grads = differentiate(builder, {loss: builder.constant(1000.0)}, [made.graph.inputs[0]])
+    made.graph.outputs[0] = builder.op("Identity", [grads[made.graph.inputs[0]]])
+    run_pass(LowerLoss(), made)
+    gradient, loss = run(emulate(made).model, {"x": np.array([[11.5, 0, 0]], np.float16), "l": np.array([0])})
+    miss = 2 * np.exp(-11.5)
+    np.testing.assert_allclose(loss, miss, rtol=2e-3)
+    np.testing.assert_allclose(gradient.astype("f"), 1000 * miss * np.array([[-1, 0.5, 0.5]]), rtol=2e-3)

@@ -134,7 +134,9 @@ def _lower(node: ir.Node, builder: _Recorder) -> tuple[ir.Value, ir.Value] | Non
     narrow = None if node.op_type != "SoftmaxCrossEntropyLoss" else narrow_scores(scores)
     wide = ir.DataType.FLOAT if scores.dtype in LOW_DTYPES else scores.dtype
     samples = _Samples.of(node, builder, wide)
-    if narrow is not None and not (len(node.outputs) > 1 and is_used(node.outputs[1])):
+    if (len(node.outputs) > 1 and is_used(node.outputs[1])) or _has_log_softmax(scores):
+        narrow = None
+    if narrow is not None:
         _, margin = label_margin(builder, narrow, samples.labels, samples.left_out)
         results = [samples.reduced(node, builder, builder.op("Softplus", [margin]))]
     else:
@@ -149,6 +151,12 @@ def _lower(node: ir.Node, builder: _Recorder) -> tuple[ir.Value, ir.Value] | Non
         if is_used(old):
             take_over(old, builder.cast(new, old.dtype or scores.dtype), builder.names)
     return None if narrow is None or samples.left_out is None else (narrow, samples.left_out)
+
+
+def _has_log_softmax(scores: ir.Value) -> bool:
+    """Whether something reads the log probabilities of scores: a gradient that was made before the scores were low."""
+    wide = [use.node.outputs[0] for use in scores.uses() if use.node.op_type == "Cast"]
+    return any(use.node.op_type == "LogSoftmax" for value in (scores, *wide) for use in value.uses())
 
 
 def _leave_out_rows(builder: _Recorder, scores: ir.Value, left_out: ir.Value) -> None:
@@ -217,10 +225,10 @@ def _is_same(a: ir.Value | None, b: ir.Value | None) -> bool:
         if one.size > _SHORT or (one.dtype, one.shape) != (other.dtype, other.shape):
             return False
         return one.tobytes() == other.tobytes()
-    makers = a.producer(), b.producer()
-    if None in makers or not all(_is_of_constants(maker) for maker in makers if maker is not None):
+    first, second = a.producer(), b.producer()
+    if first is None or second is None or not (_is_of_constants(first) and _is_of_constants(second)):
         return False
-    return _is_equal(*(maker for maker in makers if maker is not None))
+    return _is_equal(first, second)
 
 
 def _is_of_constants(node: ir.Node) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
 
@@ -19,22 +21,22 @@ class WriteInPlace(Pass[PassResult]):
     ONNX Runtime's ScatterElements copies all of its data first, which are scores of all classes in the gradient of a
     loss. Its ScatterND writes into data that nothing else reads.
 
-    1. The data are a matrix that a node computes; one element of each row is replaced. ONNX Runtime copies the data if
-       something else has yet to read them.
+    1. The data are a matrix that a node computes and that nothing reads later; one element of each row is replaced.
     2. The indices get the numbers of the rows.
 
     Shapes must be inferred. Only the main graph is edited.
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        found = [node for node in model.graph if _writes_one_a_row(node)]
+        order = {node: index for index, node in enumerate(model.graph)}
+        found = [node for node in order if _writes_one_a_row(node, order)]
         names = NameAllocator(model)
         for node in found:
             _rewrite(model, node, names)
         return PassResult(model, modified=bool(found), count=len(found))
 
 
-def _writes_one_a_row(node: ir.Node) -> bool:
+def _writes_one_a_row(node: ir.Node, order: Mapping[ir.Node, int]) -> bool:
     if node.op_type != "ScatterElements" or not is_standard(node) or node.outputs[0].is_graph_output():
         return False
     data, indices = node.inputs[0], node.inputs[1]
@@ -43,7 +45,8 @@ def _writes_one_a_row(node: ir.Node) -> bool:
         return False
     sizes = shape_of(data)
     replaces = reduction is None or reduction.as_string() == "none"
-    own = data.producer() is not None and not data.is_graph_output()
+    first = all(use.node is node or order.get(use.node, len(order)) < order[node] for use in data.uses())
+    own = data.producer() is not None and first and not data.is_graph_output()
     one_a_row = len(sizes) == 2 and axis.as_int() in (1, -1) and shape_of(indices) == (sizes[0], 1)
     return replaces and own and one_a_row
 
