@@ -33,6 +33,7 @@ from amp_transpiler.passes.training import (
     LowerBatchNorm,
     LowerDropout,
     LowerLoss,
+    MeanByProducts,
     MergeEqual,
     MoveRowFactors,
     PlaceCasts,
@@ -128,7 +129,7 @@ def split_large(model: ir.Model) -> None:
         return
     infer_shapes(model)
     if has_low_values(Program(model)):
-        PassManager([SumByProducts(), MoveRowFactors(), CastTogether(), SplitRows()])(model)
+        PassManager([MeanByProducts(), SumByProducts(), MoveRowFactors(), CastTogether(), SplitRows()])(model)
     PassManager([FuseProducts(), WriteInPlace()])(model)
 
 

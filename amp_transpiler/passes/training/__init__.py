@@ -13,6 +13,7 @@ from amp_transpiler.passes.training.legalize import Legalize
 from amp_transpiler.passes.training.lower_batch_norm import LowerBatchNorm
 from amp_transpiler.passes.training.lower_dropout import LowerDropout
 from amp_transpiler.passes.training.lower_loss import LowerLoss
+from amp_transpiler.passes.training.mean_by_products import MeanByProducts
 from amp_transpiler.passes.training.merge_equal import MergeEqual
 from amp_transpiler.passes.training.move_row_factors import MoveRowFactors
 from amp_transpiler.passes.training.place_casts import VIEWS, PlaceCasts
@@ -43,6 +44,7 @@ __all__ = [
     "LowerDropout",
     "LowerLoss",
     "Mastered",
+    "MeanByProducts",
     "MergeEqual",
     "MoveRowFactors",
     "PlaceCasts",
