@@ -2,65 +2,104 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, rank_of
 
-__all__ = ["label_margin", "narrow_scores"]
+__all__ = ["Margin", "label_margin", "narrow_scores"]
 
 _LOWEST = -65504.0  # of float16, about: a score that takes no part in a sum of exponentials
+_LEAST = 1e-38  # of bfloat16, about: the probability that stands for 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Margin:
+    """How a label compares with all other classes together, for each sample.
+
+    Attributes:
+        value: float32, `m - s`: the logarithm of the sum of the others' exponentials, less the label's score. The cross
+            entropy is `softplus` of it.
+        slopes: the gradient of the cross entropy by the scores, in their type and shape, but for `factor`.
+        factor: float32, what the slopes are to be multiplied with; None for nothing.
+    """
+
+    value: ir.Value
+    slopes: ir.Value
+    factor: ir.Value | None
 
 
 def narrow_scores(scores: ir.Value) -> ir.Value | None:
-    """Return float16 scores, or those that were cast to float32; None for others, which `label_margin` is not for.
+    """Return 16-bit scores, or those that were cast to float32; None for others, which `label_margin` is not for.
 
-    CUDA's ReduceMax takes no bfloat16. Of float32 scores nothing is gained, and where they become low later, so would
-    the numbers of single samples.
+    Of float32 scores nothing is gained; and where they become low later, so would the numbers of single samples.
     """
     node = scores.producer()
     if node is not None and node.op_type == "Cast" and not node.domain and scores.dtype == ir.DataType.FLOAT:
         scores = node.inputs[0] if node.inputs[0] is not None else scores
-    classes = None if scores.shape is None or len(scores.shape) < 2 else scores.shape[1]
-    return scores if scores.dtype == ir.DataType.FLOAT16 and isinstance(classes, int) and classes > 1 else None
+    rank = 0 if scores.shape is None else len(scores.shape)
+    classes = scores.shape[1] if scores.shape is not None and rank > 1 else None
+    if not isinstance(classes, int) or classes < 2:
+        return None
+    fits = scores.dtype == ir.DataType.FLOAT16 or (scores.dtype == ir.DataType.BFLOAT16 and rank == 2)
+    return scores if fits else None
 
 
-def label_margin(
-    builder: GraphBuilder, scores: ir.Value, labels: ir.Value, left_out: ir.Value | None
-) -> tuple[ir.Value, ir.Value]:
+def label_margin(builder: GraphBuilder, scores: ir.Value, labels: ir.Value, left_out: ir.Value | None) -> Margin:
     """Compare the label of each sample with all other classes together.
 
-    With `s` the label's score and `m` the logarithm of the sum of the others' exponentials, the cross entropy is
-    `softplus(m - s)`, and its gradient `sigmoid(m - s)` times the shares of the others, -1 at the label. Shares among
-    the others are of order 1 however sure the label is. So they may be 16-bit, while the small factor is float32: no
-    probability near 1 is rounded and then subtracted from 1.
-
-    `m` is the largest of the other scores less the logarithm of its share: the largest share has the most digits.
+    No probability near 1 is rounded to 16 bits and then subtracted from 1: what is left of a sure label's loss and
+    gradient would be lost.
 
     Args:
         builder: appends the nodes.
         scores: of `narrow_scores`; classes are axis 1.
         labels: the class of each sample, the axis of the classes of size 1.
         left_out: samples that do not count, in the same shape: their scores are taken as 0, whatever they are.
-
-    Returns:
-        The shares of the others with -1 at the label, in the type of the scores; and `m - s` in float32, in the shape
-        of `labels`.
     """
     if left_out is not None:
         scores = builder.where(left_out, 0.0, scores)
+    compare = _by_shares if scores.dtype == ir.DataType.FLOAT16 else _by_probabilities
+    return compare(builder, scores, labels)
+
+
+def _by_shares(builder: GraphBuilder, scores: ir.Value, labels: ir.Value) -> Margin:
+    """In float16, which has no small numbers: shares among the others are of order 1 however sure the label is.
+
+    Their sum's logarithm is the largest score less the logarithm of its share: the largest share has the most digits.
+    """
     own = builder.op("GatherElements", [scores, labels], {"axis": 1})
-    others = _write(builder, scores, labels, _LOWEST)
+    others = _write(builder, scores, labels, _spread(builder, _LOWEST, scores, labels))
     surplus = builder.sub(_largest(builder, others), builder.high(own))  # at once: nothing reads `others` for long
-    shares = _write(builder, builder.op("Softmax", [others], {"axis": 1}), labels, -1.0)
-    return shares, builder.sub(surplus, builder.op("Log", [_largest(builder, shares)]))
+    shares = builder.op("Softmax", [others], {"axis": 1})
+    slopes = _write(builder, shares, labels, _spread(builder, -1.0, scores, labels))
+    margin = builder.sub(surplus, builder.op("Log", [_largest(builder, slopes)]))
+    return Margin(margin, slopes, builder.op("Sigmoid", [margin]))
+
+
+def _by_probabilities(builder: GraphBuilder, scores: ir.Value, labels: ir.Value) -> Margin:
+    """In bfloat16, which has small numbers, but no maximum on CUDA: a product sums the others' probabilities."""
+    probabilities = builder.op("Softmax", [scores], {"axis": 1})
+    own = builder.maximum(builder.high(builder.op("GatherElements", [probabilities, labels], {"axis": 1})), _LEAST)
+    others = _write(builder, probabilities, labels, _spread(builder, 0.0, scores, labels))
+    assert scores.shape is not None
+    ones = builder.constant(np.ones((scores.shape[1], 1)), scores.dtype)
+    rest = builder.matmul(others, ones)
+    slopes = _write(builder, others, labels, builder.neg(rest))
+    margin = builder.sub(builder.op("Log", [builder.high(rest)]), builder.op("Log", [own]))
+    return Margin(margin, slopes, None)
 
 
 def _largest(builder: GraphBuilder, values: ir.Value) -> ir.Value:
     return builder.high(builder.reduce("ReduceMax", values, [1], low=True))
 
 
-def _write(builder: GraphBuilder, data: ir.Value, labels: ir.Value, number: float) -> ir.Value:
-    """Write a number at the label of each sample."""
-    one = builder.constant(np.full([1] * rank_of(labels), number), data.dtype)
-    return builder.op("ScatterElements", [data, labels, builder.expand_like(one, labels)], {"axis": 1})
+def _write(builder: GraphBuilder, data: ir.Value, labels: ir.Value, numbers: ir.Value) -> ir.Value:
+    return builder.op("ScatterElements", [data, labels, numbers], {"axis": 1})
+
+
+def _spread(builder: GraphBuilder, number: float, like: ir.Value, labels: ir.Value) -> ir.Value:
+    """Return a number for each sample, in the type of `like`."""
+    return builder.expand_like(builder.constant(np.full([1] * rank_of(labels), number), like.dtype), labels)

@@ -13,7 +13,7 @@ from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.passes.training import LowerLoss
-from tests.support import array, parse
+from tests.support import NUMPY, array, parse
 
 OPERATORS = ["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"]
 
@@ -83,12 +83,15 @@ def test_16_bit_scores_are_computed_in_float32_and_results_keep_their_type():
     assert [value.dtype.name for value in made.graph.outputs] == ["FLOAT16", "FLOAT16"]
 
 
-def with_gradient(attributes='reduction = "mean", ignore_index = -100', weights=""):
-    """A last layer in float16, its loss, and the gradients of the layer's inputs; rows, labels and weights are fed."""
-    text = f"""(float16[6,8] a, int64[6] l, float[80] w) => (float y)
-        {{ p = MatMul (a, m) x = Add (p, b) f = Cast <to = 1> (x)
-        y = SoftmaxCrossEntropyLoss <{attributes}> (f, l{weights}) }}"""
-    matrix, bias = (array(*shape, seed=3, scale=2.0).astype(np.float16) for shape in ((8, 80), (80,)))
+ATTRIBUTES = 'reduction = "mean", ignore_index = -100'
+
+
+def with_gradient(dtype, weights):
+    """A last layer in 16 bits, its loss, and the gradients of the layer's inputs; rows, labels and weights are fed."""
+    text = f"""(float[6,8] r, int64[6] l, float[80] w) => (float y)
+        {{ a = Cast <to = {int(ir.DataType[dtype.upper()])}> (r) p = MatMul (a, m) x = Add (p, b) f = Cast <to = 1> (x)
+        y = SoftmaxCrossEntropyLoss <{ATTRIBUTES}> (f, l{weights}) }}"""
+    matrix, bias = (array(*shape, seed=3, scale=2.0).astype(NUMPY[dtype]) for shape in ((8, 80), (80,)))
     made = ir.from_proto(onnx.shape_inference.infer_shapes(parse(text, m=matrix, b=bias)))
     propagate_types(made)
     made.graph.outputs[0].shape = ir.Shape([])
@@ -101,9 +104,10 @@ def with_gradient(attributes='reduction = "mean", ignore_index = -100', weights=
 
 @pytest.mark.parametrize("ignored", [(), (2, 5)])
 @pytest.mark.parametrize("weights", ["", ", w"])
-def test_loss_and_gradient_of_16_bit_scores_are_made_of_one_comparison(ignored, weights, run):
-    made, matrix, bias = with_gradient(weights=weights)
-    rows = array(6, 8, seed=4).astype(np.float16)
+@pytest.mark.parametrize(("dtype", "digits"), [("float16", 2.0**-8), ("bfloat16", 2.0**-5)])
+def test_loss_and_gradient_of_16_bit_scores_are_made_of_one_comparison(dtype, digits, ignored, weights, run):
+    made, matrix, bias = with_gradient(dtype, weights)
+    rows = array(6, 8, seed=4).astype(NUMPY[dtype])
     scores = rows.astype(np.float64) @ matrix + bias
     labels = scores.argmax(1)  # the margins are from nearly 0 to far beyond what 16 bits tell from 1
     labels[0] = scores[0].argmin()
@@ -121,16 +125,17 @@ def test_loss_and_gradient_of_16_bit_scores_are_made_of_one_comparison(ignored, 
     assert kinds.count("Softmax") == kinds.count("GatherElements") == 1
     assert "LogSoftmax" not in kinds
     assert all(node.outputs[0].shape != (6, 80) for node in made.graph if node.op_type == "Where"), "rows are left out"
-    loss, gradient = run(emulate(made).model, {"a": rows, "l": labels, "w": by_class})
-    np.testing.assert_allclose(loss, expected, rtol=4e-3)
-    np.testing.assert_allclose(gradient.astype("f"), slopes @ matrix.T, rtol=2e-2, atol=3e-2)
+    loss, gradient = run(emulate(made).model, {"r": rows.astype("f"), "l": labels, "w": by_class})
+    np.testing.assert_allclose(loss, expected, rtol=digits)
+    np.testing.assert_allclose(gradient, slopes @ matrix.T, rtol=digits, atol=24 * digits)  # scores are rounded
 
 
-def test_a_sure_label_keeps_its_digits(run):
-    """The probability is 1 - 2e-5: in float16 it would be 1, and the gradient 0."""
+@pytest.mark.parametrize(("dtype", "digits"), [("float16", 2e-3), ("bfloat16", 1e-2)])
+def test_a_sure_label_keeps_its_digits(dtype, digits, run):
+    """The probability is 1 - 2e-5: in 16 bits it would be 1, and the gradient 0."""
     model = parse(
-        """(float16[1,3] x, int64[1] l) => (float16 g, float y)
-        { f = Cast <to = 1> (x) y = SoftmaxCrossEntropyLoss (f, l) g = Identity (x) }"""
+        f"""(float[1,3] r, int64[1] l) => (float g, float y) {{ x = Cast <to = {int(ir.DataType[dtype.upper()])}> (r)
+        f = Cast <to = 1> (x) y = SoftmaxCrossEntropyLoss (f, l) g = Identity (r) }}"""
     )
     model.graph.output[0].type.tensor_type.ClearField("shape")
     made = ir.from_proto(onnx.shape_inference.infer_shapes(model))
@@ -140,7 +145,7 @@ def test_a_sure_label_keeps_its_digits(run):
     grads = differentiate(builder, {loss: builder.constant(1000.0)}, [made.graph.inputs[0]])
     made.graph.outputs[0] = builder.op("Identity", [grads[made.graph.inputs[0]]])
     run_pass(LowerLoss(), made)
-    gradient, loss = run(emulate(made).model, {"x": np.array([[11.5, 0, 0]], np.float16), "l": np.array([0])})
+    gradient, loss = run(emulate(made).model, {"r": np.array([[11.5, 0, 0]], np.float32), "l": np.array([0])})
     miss = 2 * np.exp(-11.5)
-    np.testing.assert_allclose(loss, miss, rtol=2e-3)
-    np.testing.assert_allclose(gradient.astype("f"), 1000 * miss * np.array([[-1, 0.5, 0.5]]), rtol=2e-3)
+    np.testing.assert_allclose(loss, miss, rtol=digits)
+    np.testing.assert_allclose(gradient, 1000 * miss * np.array([[-1, 0.5, 0.5]]), rtol=digits)

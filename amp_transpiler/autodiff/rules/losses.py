@@ -80,9 +80,11 @@ def softmax_cross_entropy_loss(
 def _by_margin(scores: Expr, samples: _Samples) -> Expr:
     """Return the gradient by the scores, rounded once: see `label_margin`."""
     left_out = None if samples.left_out is None else samples.left_out.value
-    shares, margin = label_margin(scores.builder, scores.value, samples.labels.value, left_out)
-    slope = Expr(margin, scores.builder).sigmoid() * (samples.weight * samples.factor)
-    return Expr(shares, scores.builder).wide() * slope
+    margin = label_margin(scores.builder, scores.value, samples.labels.value, left_out)
+    slope = samples.weight * samples.factor
+    if margin.factor is not None:
+        slope = Expr(margin.factor, scores.builder) * slope
+    return Expr(margin.slopes, scores.builder).wide() * slope
 
 
 def _scaled_difference(shares: Expr, likely: Expr, samples: _Samples, dtype: ir.DataType | None) -> Expr:

@@ -21,7 +21,7 @@ from amp_transpiler.passes.training.take_over import take_over
 __all__ = ["LowerLoss"]
 
 _LOSSES = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
-_SHORT = 64  # elements of a constant: axes and numbers
+_SHORT = 1 << 20  # elements of constants that are compared: axes, numbers, ones for each class
 _LOG_SOFTMAX = 13  # the opset from which LogSoftmax has one axis
 
 
@@ -137,8 +137,8 @@ def _lower(node: ir.Node, builder: _Recorder) -> tuple[ir.Value, ir.Value] | Non
     if (len(node.outputs) > 1 and is_used(node.outputs[1])) or _has_log_softmax(scores):
         narrow = None
     if narrow is not None:
-        _, margin = label_margin(builder, narrow, samples.labels, samples.left_out)
-        results = [samples.reduced(node, builder, builder.op("Softplus", [margin]))]
+        margin = label_margin(builder, narrow, samples.labels, samples.left_out)
+        results = [samples.reduced(node, builder, builder.op("Softplus", [margin.value]))]
     else:
         likely = builder.high(scores)
         if node.op_type == "SoftmaxCrossEntropyLoss":
