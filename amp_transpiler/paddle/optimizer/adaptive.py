@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.paddle.optimizer.base import Optimizer
@@ -42,13 +43,23 @@ class AdaptiveOptimizer(Optimizer):
         first, second = update.accumulator("moment1"), update.accumulator("moment2")
         power1 = update.accumulator("beta1_pow_acc", self.beta1, ())
         power2 = update.accumulator("beta2_pow_acc", self.beta2, ())
-        beta1, beta2, gradient = update.factor(self.beta1), update.factor(self.beta2), update.gradient
-        new_first = update.replace(first, "Add", first * beta1, gradient * (1.0 - self.beta1))
-        square = gradient * gradient
-        new_second = update.replace(second, "Add", second * beta2, square * (1.0 - self.beta2))
+        beta1, beta2 = update.factor(self.beta1), update.factor(self.beta2)
+        of_first, of_second = self._shares(update)
+        new_first = update.replace(first, "Add", first * beta1, of_first)
+        new_second = update.replace(second, "Add", second * beta2, of_second)
         update.replace(power1, "Mul", power1, beta1)
         update.replace(power2, "Mul", power2, beta2)
         return Moments(new_first, new_second, 1.0 - power1, 1.0 - power2)
+
+    def _shares(self, update: ParameterUpdate) -> tuple[Expr, Expr]:
+        """Return what the gradient adds to its average, and to that of its square."""
+        if update.scale is None:
+            gradient = update.gradient
+            return gradient * (1.0 - self.beta1), gradient * gradient * (1.0 - self.beta2)
+        # One product less for large tensors: the root of the second share takes the inverse of the loss scale along.
+        root_factor = math.sqrt(1.0 - self.beta2)
+        root = update.gradient_times(root_factor)
+        return root * ((1.0 - self.beta1) / root_factor), root * root
 
 
 class AdamRule(AdaptiveOptimizer):

@@ -25,7 +25,7 @@ from amp_transpiler.paddle.optimizer.lr import LRScheduler
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate, UpdateStep
 from amp_transpiler.paddle.regularizer import L2Decay, WeightDecayRegularizer
 from amp_transpiler.paddle.utils import unique_name
-from amp_transpiler.passes.training.loss_scaling import unscale, zero_if
+from amp_transpiler.passes.training.loss_scaling import float32_or_zero, unscale, zero_if
 from amp_transpiler.runtime.scope import Scope, global_scope
 
 __all__ = ["Clip", "Decay", "Optimizer", "Pairs", "Parameters", "Rate"]
@@ -243,6 +243,11 @@ class Optimizer(abc.ABC):
         """Return the gradient that weight decay is added to."""
         return gradient
 
+    @property
+    def _rescales(self) -> bool:
+        """Whether `_rescaled` changes the gradient."""
+        return False
+
     def _rate_factor(self, parameter: Variable) -> float:
         """Return the factor on the learning rate for a parameter."""
         info = parameter.info
@@ -291,10 +296,13 @@ class Optimizer(abc.ABC):
         return step.builder.op("Identity", [rate], name=step.builder.names.fresh(name))
 
     def _ready_gradients(self, builder: GraphBuilder, pairs: Pairs) -> Iterator[tuple[Variable, ir.Value]]:
-        """Yield parameters and their float32 gradients, unscaled and clipped: each just before it is used."""
+        """Yield parameters and their float32 gradients, unscaled and clipped: each just before it is used.
+
+        Those that are plain are yielded as they are.
+        """
         if self.grad_clip is None:
             for parameter, given in pairs:
-                yield parameter, self._unscaled(builder, given.value)
+                yield parameter, given.value if self._is_plain(parameter) else self._unscaled(builder, given.value)
             return
         gradients = [self._unscaled(builder, given.value) for _, given in pairs]
         chosen = [i for i, (parameter, _) in enumerate(pairs) if parameter.info is None or parameter.info.need_clip]
@@ -302,6 +310,15 @@ class Optimizer(abc.ABC):
             gradients[index] = clipped
         for (parameter, _), gradient in zip(pairs, gradients, strict=True):
             yield parameter, gradient
+
+    def _is_plain(self, parameter: Variable) -> bool:
+        """Whether a gradient is used without clipping and regularising, but for the loss scale in it."""
+        scaled = self.inverse_scale is not None and self.found_inf is not None
+        return scaled and self.grad_clip is None and self._regularizer_of(parameter) is None and not self._rescales
+
+    def _regularizer_of(self, parameter: Variable) -> WeightDecayRegularizer | None:
+        own = parameter.info.regularizer if parameter.info is not None else None
+        return own if own is not None else self.regularization
 
     def _unscaled(self, builder: GraphBuilder, gradient: ir.Value) -> ir.Value:
         if self.inverse_scale is None:
@@ -317,10 +334,16 @@ class Optimizer(abc.ABC):
         if parameter.value.dtype in LOW_DTYPES and self.multi_precision:
             weight = step.master_weight(parameter)
             key = self.master_weights[parameter.name] = str(weight.name)
+        if self._is_plain(parameter):
+            builder, found_inf, inverse = step.builder, self.found_inf, self.inverse_scale
+            assert found_inf is not None
+            assert inverse is not None
+            used = Expr(float32_or_zero(builder, found_inf, gradient), builder)
+            # The scale has no inverse if it is 0, and the product with zeros must still be 0.
+            scale = step.shared((inverse, found_inf), lambda: Expr(builder.where(found_inf, 0.0, inverse), builder))
+            return ParameterUpdate(step, parameter, key, Expr(weight, step.builder), used, rate, scale)
         gradient = self._rescaled(step.builder, gradient)
-        own = parameter.info.regularizer if parameter.info is not None else None
-        regularizer = own if own is not None else self.regularization
-        if regularizer is not None:
+        if (regularizer := self._regularizer_of(parameter)) is not None:
             gradient = regularizer.add_to(step.builder, gradient, weight)
         used = step.unless_skipped(Expr(gradient, step.builder), 0.0)
         return ParameterUpdate(step, parameter, key, Expr(weight, step.builder), used, rate)

@@ -39,7 +39,11 @@ class Momentum(Optimizer):
     name: str | None = None
 
     def _rescaled(self, builder: GraphBuilder, gradient: ir.Value) -> ir.Value:
-        return gradient if self.rescale_grad == 1.0 else builder.mul(gradient, self.rescale_grad)
+        return builder.mul(gradient, self.rescale_grad) if self._rescales else gradient
+
+    @property
+    def _rescales(self) -> bool:
+        return self.rescale_grad != 1.0
 
     def _update(self, update: ParameterUpdate) -> None:
         velocity = update.accumulator("velocity")

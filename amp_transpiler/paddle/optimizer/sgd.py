@@ -22,4 +22,4 @@ class SGD(Optimizer):
     name: str | None = None
 
     def _update(self, update: ParameterUpdate) -> None:
-        update.replace_weight("Sub", update.weight, update.rate * update.gradient)
+        update.replace_weight("Sub", update.weight, update.gradient_times(update.rate))

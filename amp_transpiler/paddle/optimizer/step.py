@@ -130,16 +130,35 @@ class ParameterUpdate:
         parameter: the parameter as the forward pass reads it.
         key: accumulators are named after this: the master weight if there is one, else the parameter.
         weight: the parameter's value in float32: the master weight, or the parameter itself.
-        gradient: its gradient in float32, clipped and regularised; zeros in a step that is skipped.
+        used: its gradient in float32, clipped and regularised; zeros in a step that is skipped.
         rate: its learning rate, a float32 scalar; 0 in a step that is skipped.
+        scale: what `used` is still to be multiplied by, the inverse of the loss scale; None: nothing.
     """
 
     step: UpdateStep
     parameter: Variable
     key: str
     weight: Expr
-    gradient: Expr
+    used: Expr
     rate: Expr
+    scale: Expr | None = None
+
+    @property
+    def gradient(self) -> Expr:
+        """Its gradient in float32: unscaled, clipped and regularised; zeros in a step that is skipped."""
+        if self.scale is None:
+            return self.used
+        return self.step.shared((self.used.value, "unscaled"), lambda: self.gradient_times(1.0))
+
+    def gradient_times(self, factor: Number) -> Expr:
+        """Return the gradient times a number or a scalar: one operator, even where it has the loss scale in it."""
+        scale = self.scale
+        if scale is None:
+            return self.used * factor
+        if factor == 1.0:
+            return self.used * scale
+        key = factor.value if isinstance(factor, Expr) else factor
+        return self.used * self.step.shared((scale.value, key, "product"), lambda: scale * factor)
 
     def accumulator(self, kind: str, initial: float = 0.0, shape: Sequence[int] | None = None) -> Expr:
         """Return a new float32 accumulator named `KEY_KIND_0`.

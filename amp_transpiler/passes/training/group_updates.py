@@ -446,6 +446,8 @@ class _Writing:
     def _add_total(self, node: ir.Node, made: Sequence[ir.Value], total: ir.Value) -> None:
         gone = set(made)
         inputs = [*(value for value in node.inputs if value not in gone), total]
+        if len(inputs) == 1 and not node.outputs[0].is_graph_output():
+            node.outputs[0].replace_all_uses_with(total)
         node.resize_inputs(len(inputs))
         for index, value in enumerate(inputs):
             node.replace_input_with(index, value)

@@ -14,11 +14,13 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.passes.training.update_chains import source_of
 
 __all__ = [
     "LARGEST_COUNT",
     "ScalingRule",
     "check_finite",
+    "float32_or_zero",
     "found_not_finite",
     "is_count",
     "is_positive",
@@ -86,7 +88,8 @@ def check_finite(builder: GraphBuilder, grads: Sequence[ir.Value], scale: ir.Val
     inverse = builder.div(1.0, scale)
     if not grads:
         return builder.constant(False), inverse
-    zero_or_nan = _total(builder, [_zero_if_finite(builder, grad) for grad in grads])
+    # What was cast from 16 bits is as finite before, and half as large.
+    zero_or_nan = _total(builder, [_zero_if_finite(builder, source_of(grad)) for grad in grads])
     return builder.op("IsNaN", [builder.mul(zero_or_nan, inverse)]), inverse
 
 
@@ -123,6 +126,11 @@ def zero_if(builder: GraphBuilder, found_inf: ir.Value, grad: ir.Value) -> ir.Va
     return builder.where(found_inf, 0.0, grad)
 
 
+def float32_or_zero(builder: GraphBuilder, found_inf: ir.Value, grad: ir.Value) -> ir.Value:
+    """Return the gradient in float32, or zeros if `found_inf` is true: chosen in 16 bits where it comes from there."""
+    return builder.high(zero_if(builder, found_inf, source_of(grad)))
+
+
 def update_loss_scaling(
     builder: GraphBuilder,
     found_inf: ir.Value,
@@ -147,21 +155,36 @@ def update_loss_scaling(
     shrunk = b.mul(scale, rule.decr_ratio)
     if rule.floor is not None:
         shrunk = b.maximum(shrunk, rule.floor)
-    new_bad = None
-    if bad is not None:
+    new_bad = bad  # it stays 0 if each bad step shrinks the scale
+    if bad is not None and rule.decr_every_n_nan_or_inf > 1:
         more_bad = b.add(bad, 1)
         shrink = b.compare("Equal", more_bad, rule.decr_every_n_nan_or_inf)
         shrunk = b.where(shrink, shrunk, scale)
         new_bad = b.where(found_inf, b.where(shrink, 0, more_bad), 0)
     more_good = b.add(good, 1)
-    grow = b.compare("Equal", more_good, rule.incr_every_n_steps)
-    grown = b.where(grow, _grown(b, scale, rule), scale)
-    return b.where(found_inf, shrunk, grown), b.where(found_inf, 0, b.where(grow, 0, more_good)), new_bad
+    enough = b.compare("Equal", more_good, rule.incr_every_n_steps)
+    grown = _grown(b, scale, enough, rule)
+    return b.where(found_inf, shrunk, grown), b.where(found_inf, 0, b.where(enough, 0, more_good)), new_bad
 
 
-def _grown(b: GraphBuilder, scale: ir.Value, rule: ScalingRule) -> ir.Value:
-    """Return the scale after enough good steps: at most the ceiling, and unchanged if it would be infinite."""
+def _grown(b: GraphBuilder, scale: ir.Value, enough: ir.Value, rule: ScalingRule) -> ir.Value:
+    """Return the scale after a good step: at most the ceiling, and unchanged if it would be infinite."""
     grown = b.mul(scale, rule.incr_ratio)
     if rule.ceiling is not None:
-        return b.minimum(grown, rule.ceiling)
-    return b.where(b.op("IsNaN", [b.sub(grown, grown)]), scale, grown)
+        return b.where(enough, b.minimum(grown, rule.ceiling), scale)
+    if rule.incr_ratio <= 1.0:
+        return b.where(enough, grown, scale)
+    is_finite = b.compare("Less", scale, _first_too_large(rule.incr_ratio))
+    return b.where(b.op("And", [enough, is_finite]), grown, scale)
+
+
+def _first_too_large(ratio: float) -> float:
+    """Return the least float32 whose product with `ratio`, which is above 1, float32 cannot hold."""
+    factor, most = np.float32(ratio), np.finfo(np.float32).max
+    with np.errstate(over="ignore"):
+        first = np.float32(most / factor)
+        while not np.isfinite(first * factor):
+            first = np.nextafter(first, np.float32(0))
+        while np.isfinite(first * factor):
+            first = np.nextafter(first, most)
+    return float(first)

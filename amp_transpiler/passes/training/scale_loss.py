@@ -170,8 +170,9 @@ class _Edit:
         bad = self.state_input(_NAMES["bad"], 0, ir.DataType.INT32) if rule.counts_bad_steps else None
         results = update_loss_scaling(builder, found_inf, scale, good, bad, rule)
         states = []
-        for old, new in zip((scale, good, bad), results, strict=True):
-            if old is not None and new is not None:
+        for old, result in zip((scale, good, bad), results, strict=True):
+            if old is not None and result is not None:
+                new = builder.op("Identity", [old]) if result is old else result
                 new.name = self._names.fresh(f"{old.name}_new")
                 new.shape = ir.Shape([])
                 self._graph.outputs.append(new)

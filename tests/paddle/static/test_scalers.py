@@ -7,9 +7,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from amp_transpiler import optimizer, static
+from amp_transpiler import optimizer, static, tensor
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.passes.training.loss_scaling import ScalingRule, check_finite, unscale
+from amp_transpiler.passes.training.loss_scaling import ScalingRule, check_finite, unscale, update_loss_scaling
 from tests.paddle import nets, text_nets
 from tests.support import array
 
@@ -456,3 +456,54 @@ def test_the_state_needs_minimize_and_the_startup_program():
 
 def test_a_rule_is_paddles_unless_more_is_said():
     assert ScalingRule(2000, 1, 2.0, 0.5) == decorated(scaler="paddle").rule
+
+
+# ---- growth up to the largest number ----
+
+LARGEST = np.finfo(np.float32).max
+
+
+@pytest.mark.parametrize(
+    ("ratio", "scale"),
+    [
+        (2.0, LARGEST / 2),
+        (2.0, np.nextafter(LARGEST / 2, LARGEST)),
+        (1.001, 3.399e38),
+        (1.001, 3.4e38),
+        (1e30, 3.4028234e8),
+        (1e30, 3.4028236e8),
+        (1.0, LARGEST),
+    ],
+)
+def test_the_scale_grows_unless_it_would_be_infinite(ratio, scale):
+    scale = np.array([scale], np.float32)
+    main = static.Program()
+    with static.program_guard(main, static.Program()):
+        given, found = static.data("scale", [1], "float32").value, static.data("found", [], "bool").value
+        good = static.data("good", [1], "int32").value
+        rule = ScalingRule(1, 1, ratio, 0.5)
+        grown, _, _ = update_loss_scaling(main.builder(), found, given, good, None, rule)
+    fed = {"scale": scale, "found": np.array(False), "good": np.zeros(1, np.int32)}
+    (result,) = static.Executor(nets.CPU).run(main, feed=fed, fetch_list=[grown.name])
+    with np.errstate(over="ignore"):
+        product = scale * np.float32(ratio)
+    np.testing.assert_array_equal(result, product if np.isfinite(product[0]) else scale)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Momentum", "Adam", "Adamax"])
+@pytest.mark.parametrize("scaler", ["paddle", "torch"])
+def test_a_scale_without_inverse_is_a_bad_step(kind, scaler):
+    """The gradients are zeros then, and zeros times an infinite inverse would not be."""
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        x = static.data("x", [2, 3])
+        loss = tensor.mean(static.nn.fc(x, 2, bias_attr=False))
+        made = static.amp.decorate(getattr(optimizer, kind)(0.1), level="O1", scaler=scaler)
+        made.minimize(loss, startup)
+    scope, exe = static.Scope(), static.Executor(nets.CPU)
+    exe.run(startup, scope=scope)
+    (weight,) = main.all_parameters()
+    before = scope[weight.name]
+    scope[made.get_loss_scaling().name] = np.zeros(1, np.float32)
+    exe.run(main, feed={"x": np.ones((2, 3), np.float32)}, fetch_list=[loss], scope=scope)
+    np.testing.assert_array_equal(scope[weight.name], before)

@@ -386,5 +386,5 @@ class OptimizerWithMixedPrecision:
             updates[held.scale.name] = str(builder.op("Identity", [held.next_scale.value]).name)
         updates[moving.name] = str(scale.name)
         updates[held.good.name] = str(good.name)
-        if held.bad is not None and bad is not None:
+        if held.bad is not None and bad is not None and bad is not held.bad.value:
             updates[held.bad.name] = str(bad.name)
