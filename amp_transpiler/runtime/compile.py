@@ -19,7 +19,7 @@ from amp_transpiler.graph.stack import Stack
 from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.manager import PassManager
-from amp_transpiler.passes.training import AddInPlace, FuseBiases, FuseSkipNorms, PlainForCpu
+from amp_transpiler.passes.training import AddInPlace, FuseBiases, FuseSkipNorms, PlainForCpu, SplitScatters
 from amp_transpiler.runtime.alive import Memory
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.finite import add_finite_check
@@ -159,7 +159,7 @@ def open_ready(
     types = {str(value.name): value.dtype or ir.DataType.FLOAT for value in assembled.model.graph.inputs}
     state = {name: types[name] for name in assembled.state}
     lean = is_part or has_backward_pass(assembled.model)
-    model, fuse = _for_place(assembled.model, place, emulated=options.emulate, lean=lean)
+    model, fuse = _for_place(assembled.model, place, emulated=options.emulate, lean=lean, threads=threads)
     message = to_proto(model).SerializeToString()
     settings = SessionSettings(
         optimize=optimize,
@@ -190,9 +190,13 @@ def open_ready(
     )
 
 
-def _for_place(model: ir.Model, place: Place, *, emulated: bool, lean: bool) -> tuple[ir.Model, bool]:
+def _for_place(
+    model: ir.Model, place: Place, *, emulated: bool, lean: bool, threads: int | None
+) -> tuple[ir.Model, bool]:
     """Return a model as a place computes it, and whether ONNX Runtime may fuse its operators."""
     fuse = True
+    if place.in_main_memory and threads != 1:
+        PassManager([SplitScatters()])(model)
     if emulated and place.emulates_low:
         wrapped = Program(model)
         if has_low_values(wrapped):

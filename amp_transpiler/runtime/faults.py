@@ -65,6 +65,16 @@ FAULTS = (
         test=f"{_HERE}::test_a_transposed_matrix_times_a_vector_is_wrong",
     ),
     Fault(
+        name="sums into one row",
+        releases="1.31",
+        provider="CPU",
+        symptom="wrong numbers, without an error, from a ScatterND that adds more than about 200,000 elements with "
+        "several threads, where a row occurs more than once, as in the gradient of an embedding: threads that add to "
+        "one row lose sums",
+        guards=("passes.training.split_scatters.SplitScatters", "runtime.compile.open_ready"),
+        test=f"{_HERE}::test_threads_that_add_to_one_row_lose_sums",
+    ),
+    Fault(
         name="nothing to scan",
         releases="1.20 to 1.31",
         provider="any",

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -66,6 +67,21 @@ def test_a_transposed_batch_crashes(saved, nodes, shape, weights):
     model = parse(f"(float16[{sizes}] x) => (float16[a,b,c] y) {{ {nodes} }}", w=array(*weights).astype(F16), **scale)
     with pytest.raises(RuntimeCrash, match="SIGSEGV"), open_file(saved(model)):
         pass
+
+
+@CRASH
+@pytest.mark.skipif(RELEASE < (1, 31), reason="tried on 1.31 alone")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="threads do not meet on one processor")
+def test_threads_that_add_to_one_row_lose_sums():
+    model = parse(
+        "(float[1,64] x, int64[65536,1] i, float[65536,64] u) => (float[1,64] y)"
+        ' { y = ScatterND <reduction = "add"> (x, i, u) }'
+    )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 8
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    feeds = {"x": np.zeros((1, 64), np.float32), "i": np.zeros((65536, 1), np.int64), "u": np.ones((65536, 64), "f")}
+    assert any((session.run(None, feeds)[0] != 65536).any() for _ in range(200))
 
 
 @CRASH

@@ -21,6 +21,7 @@ from amp_transpiler.passes.training.plain_for_cpu import PlainForCpu
 from amp_transpiler.passes.training.recompute import Recompute
 from amp_transpiler.passes.training.scale_loss import Scaled, ScaleLoss
 from amp_transpiler.passes.training.split_rows import SplitRows
+from amp_transpiler.passes.training.split_scatters import SplitScatters
 from amp_transpiler.passes.training.sum_by_products import SumByProducts
 from amp_transpiler.passes.training.weight_gradients import Formulation, WeightGradients
 from amp_transpiler.passes.training.write_in_place import WriteInPlace
@@ -53,6 +54,7 @@ __all__ = [
     "ScaleLoss",
     "Scaled",
     "SplitRows",
+    "SplitScatters",
     "SumByProducts",
     "WeightGradients",
     "Worth",
