@@ -40,7 +40,12 @@ _FATAL = 4  # the log severity above errors: ONNX Runtime raises every error, so
 _BROKEN_OPTIMIZERS = ("DivMulFusion",)
 _TRANSPOSING_OPTIMIZERS = ("MatmulTransposeFusion",)
 _MERGING_OPTIMIZERS = ("CommonSubexpressionElimination",)
-_LATE_OPTIMIZERS = ("MatMulAddFusion", "TransposeOptimizer")  # common ones whose nodes come last in a file's order
+_LATE_OPTIMIZERS = (  # common ones whose nodes come last in a file's order
+    "GatherSliceToSplitFusion",
+    "MatMulAddFusion",
+    "ReshapeFusion",
+    "TransposeOptimizer",
+)
 
 _exceptions = onnxruntime.capi.onnxruntime_pybind11_state
 ORT_ERRORS: tuple[type[Exception], ...] = (

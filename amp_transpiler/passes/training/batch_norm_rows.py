@@ -1,14 +1,16 @@
 """BatchNormalization in training by rows, one a channel, in few passes over the data; all sizes must be known.
 
 LayerNormalization of the rows gives the normalised data in their own type, and mean and inverse deviation in float32,
-by one kernel. The gradient `g` of the result is normalised in the same way. Then `r`, the mean product of the two,
-lies between -1 and 1 and loses nothing in 16 bits, and the gradient of the data is a combination of two tensors with
-one number a channel each: with `s` the deviation of `g`, `d` that of the data,
+by one kernel. A BatchNormalization with given statistics, which is another, scales and shifts. The gradient `g` of the
+result is normalised as the data are. Then `r`, the mean product of the two, lies between -1 and 1 and loses nothing in
+16 bits, and the gradient of the data is a combination of two tensors with one number a channel each: with `s` the
+deviation of `g`, `d` that of the data,
 
     dx = scale * s / d * (normalised g - r * normalised x),  dscale = n * s * r,  dbias = n * mean of g.
 
-The combination and the scaling keep their factors in float32 beside 16-bit data, by two operators of ONNX Runtime whose
-kernels are elementwise: `HyperConnectionPostMix` and `HyperConnectionPreMix` of `com.microsoft`, with one stream.
+The combination keeps its factors in float32 beside 16-bit data, by an operator of ONNX Runtime whose kernel is
+elementwise: `HyperConnectionPostMix` of `com.microsoft`, with one stream; and so does the scaling of bfloat16, by
+`HyperConnectionPreMix`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ __all__ = ["Rows", "affine", "can_be_rows", "gradients", "normalise"]
 _CONTRIB = "com.microsoft"
 _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _LAYER_NORM = 17  # the opset that brought LayerNormalization
+_UNIT_EPSILON = 1e-5  # with a variance that it makes 1
 _TINY = 1e-36  # in place of epsilon for gradients: it must be small beside the square of any, and not 0
 
 
@@ -64,6 +67,11 @@ class Rows:
         """The numbers of a channel."""
         return math.prod(self.shape) // self.channels
 
+    @property
+    def are_views(self) -> bool:
+        """Whether rows lie in memory as the data do: of one sample, or of one channel."""
+        return 1 in self.shape[:2]
+
 
 def normalise(builder: GraphBuilder, x: ir.Value, epsilon: float) -> Rows:
     """Return the rows of `x`, normalised with `epsilon` added to the variance."""
@@ -75,8 +83,27 @@ def normalise(builder: GraphBuilder, x: ir.Value, epsilon: float) -> Rows:
     return Rows(shape, *made)
 
 
-def affine(builder: GraphBuilder, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
-    """Return the data in their first shape, times `scale` plus `bias`, which are [C]."""
+def affine(builder: GraphBuilder, x: ir.Value, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
+    """Return the normalised `x`, whose rows these are, times `scale` plus `bias`, which are [C]: in its shape and type.
+
+    BatchNormalization with given statistics computes it in one kernel, whose factors have the type of the data. Where
+    rows are views, it takes the normalised ones. Otherwise it takes `x` itself, and nothing is laid out anew; a mean in
+    16 bits is as far off as they are at that place. CUDA has none for bfloat16.
+    """
+    if x.dtype == ir.DataType.BFLOAT16:
+        return _affine_of_rows(builder, rows, scale, bias)
+    if rows.are_views:
+        data, factor, mean = builder.reshape(rows.values, rows.shape), scale, builder.constant(np.zeros(rows.channels))
+    else:
+        data, mean = x, builder.reshape(rows.mean, [-1])
+        factor = builder.reshape(_slope(builder, rows, scale), [-1])
+    epsilon = _UNIT_EPSILON
+    unit = builder.constant(np.full(rows.channels, 1 - epsilon), x.dtype)
+    given = [data, *(builder.cast(value, x.dtype) for value in (factor, bias, mean)), unit]
+    return builder.op("BatchNormalization", given, {"epsilon": epsilon})
+
+
+def _affine_of_rows(builder: GraphBuilder, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
     values = rows.values
     column = builder.reshape(scale, [rows.channels, 1])
     if scale.dtype == values.dtype:
@@ -86,6 +113,11 @@ def affine(builder: GraphBuilder, rows: Rows, scale: ir.Value, bias: ir.Value) -
         scaled = _contrib(builder, "HyperConnectionPreMix", [streams, column], {}, values)
     shift = builder.reshape(builder.cast(bias, values.dtype), [rows.channels, 1])
     return _from_rows(builder, builder.add(scaled, shift), rows.shape)
+
+
+def _slope(builder: GraphBuilder, rows: Rows, scale: ir.Value) -> ir.Value:
+    """Return `scale` over the deviation: [C, 1], in float32."""
+    return builder.mul(builder.reshape(builder.high(scale), [rows.channels, 1]), rows.inverse)
 
 
 def gradients(
@@ -124,8 +156,7 @@ def _minus_product(builder: GraphBuilder, data: Rows, gradient: Rows) -> ir.Valu
 
 
 def _of_data(builder: GraphBuilder, data: Rows, gradient: Rows, scale: ir.Value, against: ir.Value) -> ir.Value:
-    wide = builder.reshape(builder.high(scale), [data.channels, 1])
-    own = builder.div(builder.mul(wide, data.inverse), gradient.inverse)
+    own = builder.div(_slope(builder, data, scale), gradient.inverse)
     other = builder.reshape(builder.mul(own, against), [data.channels, 1, 1])
     streams = builder.reshape(data.values, [data.channels, 1, data.count])
     mixed = _contrib(builder, "HyperConnectionPostMix", [streams, gradient.values, own, other], {}, streams)

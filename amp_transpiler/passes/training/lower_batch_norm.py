@@ -122,7 +122,7 @@ class _Scope:
         x, scale, bias, _, _ = _inputs(node)
         rows = normalise(builder, x, _float(node, "epsilon", 1e-5))
         if is_used(node.outputs[0]):
-            take_over(node.outputs[0], affine(builder, rows, scale, bias), builder.names)
+            take_over(node.outputs[0], affine(builder, x, rows, scale, bias), builder.names)
         for gradient in self._gradients:
             g = gradient.reads - {x, scale}
             if {x, scale} <= gradient.reads | {scale} and len(g) == 1:

@@ -167,6 +167,11 @@ def _is_low(node: ir.Node, sizes: Sizes) -> bool:
     return sizes.dtype(node.inputs[0]) in LOW
 
 
+def _batch_norm(node: ir.Node, sizes: Sizes) -> int:
+    """In a low format scale, bias and both statistics become float32 first."""
+    return 5 if _is_low(node, sizes) else 1
+
+
 def _fused_attention(node: ir.Node, sizes: Sizes) -> int:
     """Low formats: projection, bias, one kernel, and one for the mask. float32: scores, softmax and both transposes."""
     if not node.domain:  # ONNX's own operator: transposed there and back
@@ -202,6 +207,7 @@ def _has(node: ir.Node, index: int) -> bool:
 
 LAUNCHES: Mapping[str, Number] = MappingProxyType(
     {
+        "BatchNormalization": _batch_norm,
         "Gemm": _gemm,
         "ConvTranspose": lambda node, _: 1 + _has(node, 2),
         "ReduceMean": _reduce_mean,
