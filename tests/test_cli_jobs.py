@@ -82,3 +82,11 @@ def test_many_models_in_two_processes(tmp_path, capfd):
         *("a.onnx", "b.onnx", "bad.onnx", "r.json"),
         *("a.fp16.onnx", "b.fp16.onnx"),
     }
+
+
+def test_pages_of_several_processes_have_pictures(tmp_path):
+    for name in ("a", "b"):
+        onnx.save(onnx.parser.parse_model(MODEL), tmp_path / f"{name}.onnx")
+    page = tmp_path / "report.html"
+    assert cli.main([str(tmp_path), "--no-verify", "--jobs", "2", "--quiet", "--report", str(page)]) == 0
+    assert page.read_text().count('class="graph"') == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
@@ -29,6 +30,13 @@ class Cell:
     key: float | None = None
     code: bool = False
     link: str = ""
+
+    @property
+    def sorts_by(self) -> str:
+        """The key as a script reads numbers; empty without any, and for what is no number."""
+        if self.key is None or math.isnan(self.key):
+            return ""
+        return str(self.key) if math.isfinite(self.key) else "Infinity" if self.key > 0 else "-Infinity"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -22,7 +22,15 @@ def costliest_fp32(report: Report, most: int = MOST) -> list[DecisionRow]:
 
 
 def squared_error_shares(report: Report) -> dict[str, float]:
-    """Return low node -> its share of the predicted error: contributions add in squares."""
-    squares = {row.name: row.error**2 for row in report.decisions if row.precision == "low" and row.error}
+    """Return low node -> its share of the predicted error: contributions add in squares.
+
+    Nodes that overflow have infinite errors. They share all of it.
+    """
+    errors = {row.name: row.error for row in report.decisions if row.precision == "low" and row.error}
+    largest = max(errors.values(), default=0.0)
+    if not largest:
+        return {}
+    # By the largest one, so that no square overflows or vanishes.
+    squares = {name: (1.0 if error == largest else (error / largest) ** 2) for name, error in errors.items()}
     total = sum(squares.values())
-    return {name: square / total for name, square in squares.items()} if total else {}
+    return {name: square / total for name, square in squares.items()}

@@ -2,18 +2,22 @@
 
 import dataclasses
 import html
+import io
 import math
 import re
 
 import pytest
+from rich.console import Console
 
 import amp_transpiler as amp
 from amp_transpiler.report import DecisionRow, FrontierPoint, Report
 from amp_transpiler.report.as_html import page
 from amp_transpiler.report.frontier_chart import frontier_chart
 from amp_transpiler.report.headline import headline, predicted_words, slower_words
+from amp_transpiler.report.page_table import Cell
 from amp_transpiler.report.picture import MOST_NODES, graphs_of, levels_of
 from amp_transpiler.report.sections import casts_table, costly_table, frontier_table, nodes_table, sources_table
+from amp_transpiler.report.text_table import text_table
 from amp_transpiler.report.wording import human_time
 from amp_transpiler.report.worst import costliest_fp32, squared_error_shares, worst_sources
 from tests.report.large_report import POINTS, deep_model, dressed, large_report
@@ -103,6 +107,30 @@ def test_the_worst_come_first_and_only_low_nodes_spoil_the_result():
     assert shares == {"n0": pytest.approx(0.36), "n1": pytest.approx(0.64)}
     assert cells(sources_table(one), "error") == ["4%", "3%"]
     assert cells(costly_table(one), "in float32") == ["2 ms", "1 ms"]
+
+
+def test_nodes_that_overflow_share_all_of_the_error():
+    rows = tuple(
+        DecisionRow(f"n{i}", "Add", "low", "", error=error) for i, error in enumerate([math.inf, 1.0, math.inf])
+    )
+    one = dataclasses.replace(EMPTY, decisions=rows)
+    assert squared_error_shares(one) == {"n0": 0.5, "n1": 0.0, "n2": 0.5}
+    assert [row.name for row in worst_sources(one)] == ["n0", "n2", "n1"]
+    assert 'data-k="Infinity">inf<' in page([(one, None)])
+
+
+@pytest.mark.parametrize("error", [1e-300, 1e300])
+def test_shares_of_errors_of_any_size(error):
+    rows = tuple(DecisionRow(f"n{i}", "Add", "low", "", error=error) for i in range(4))
+    assert set(squared_error_shares(dataclasses.replace(EMPTY, decisions=rows)).values()) == {0.25}
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [(None, ""), (2, "2"), (0.5, "0.5"), (math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "")],
+)
+def test_a_script_reads_the_number_that_a_cell_sorts_by(key, text):
+    assert Cell("x", key=key).sorts_by == text
 
 
 def test_ten_are_enough(report):
@@ -237,3 +265,21 @@ def test_hostile_names_are_text_in_every_part():
     assert "alert('x')" not in text
     assert "\x1b" not in report._repr_html_()
     assert "<script>" not in report._repr_html_()
+
+
+def test_a_notebook_folds_what_is_long(report):
+    text = report._repr_html_()
+    assert text.count("<details>") == 3
+    for expected in ("What adds most to the error", "Where float32 takes most time", "What else could be chosen"):
+        assert f"<summary>{expected}</summary>" in text
+    assert "predicted 1.9 ms instead of 3.1 ms on H100" in plain(text)
+    assert "<script" not in text
+    assert len(text) < 12_000
+
+
+def test_the_frontier_in_the_terminal(report):
+    file = io.StringIO()
+    Console(file=file, width=80).print(text_table(frontier_table(report)))
+    lines = [line.split() for line in file.getvalue().splitlines()]
+    assert lines[0] == ["point", "error", "known", "by", "predicted", "low", "nodes", "casts"]
+    assert lines[3] == ["chosen", "0.1%", "emulation", "1.9", "ms", "90%", "5"]

@@ -12,7 +12,9 @@ import subprocess
 import pytest
 
 from amp_transpiler.report.as_html import page
-from tests.report.large_report import large_report
+from amp_transpiler.report.difference import difference_page
+from amp_transpiler.verification.difference import compare_models
+from tests.report.large_report import deep_model, large_report
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="needs playwright: pip install 'amp-transpiler[browser]'"
@@ -53,8 +55,15 @@ def axe(tmp_path_factory):
 def files(tmp_path_factory):
     """Pages of models: of some hundred nodes, and of 2000."""
     folder = tmp_path_factory.mktemp("pages")
-    for name, layers in (("page", 8), ("large", 40)):
-        (folder / f"{name}.html").write_text(page([(large_report(layers), None)]), encoding="utf-8")
+    small = large_report(8)
+    texts = {
+        "page": page([(small, None)]),
+        "large": page([(large_report(40), None)]),
+        "two": page([(large_report(1), None), (large_report(1), "the check failed")]),
+        "diff": difference_page(compare_models(deep_model(1), small.program, run=False)),
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return folder
 
 
@@ -109,6 +118,25 @@ def test_axe_finds_nothing(opened, axe, scheme, width):
     found = tab.evaluate("axe.run({resultTypes: ['violations']})")
     faults = [(rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]) for rule in found["violations"]]
     assert faults == []
+
+
+@pytest.mark.parametrize("name", ["two", "diff"])
+@pytest.mark.parametrize("width", ["phone", "desktop"])
+def test_axe_finds_nothing_on_the_other_pages(opened, axe, name, width):
+    tab = opened(WIDTHS[width], name=name, bypass_csp=True)
+    for part in tab.locator("details.part > summary").all():
+        part.click()
+    tab.evaluate(axe)
+    found = tab.evaluate("axe.run({resultTypes: ['violations']})")
+    faults = [(rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]) for rule in found["violations"]]
+    assert faults == []
+    assert tab.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width]
+
+
+def test_colours_of_one_model_are_its_own(opened):
+    tab = opened(name="two")
+    tab.locator(".by-error").first.check()
+    assert [legend.is_visible() for legend in tab.locator(".of-error").all()] == [True, False]
 
 
 def test_tables_sort_by_number_both_ways_and_back(opened):

@@ -193,6 +193,16 @@ def test_summary_without_colour_has_no_escape_sequences_even_from_names():
     assert "[bold]" in text  # no markup is read out of names
 
 
+def test_summary_begins_with_a_result_that_is_slower():
+    times = {"device": "H100", "predicted_ms": (1.0, 1.25)}
+    text = shown(make_report(**times))
+    assert text.startswith("predicted slower than float32 at these shapes on H100: 1.25 ms instead of 1 ms")
+    assert " predicted 1.25 ms instead of 1 ms on H100 (0.8x as fast)" in " ".join(text.split())
+    faster = shown(make_report(device="H100", predicted_ms=(1.25, 1.0)))
+    assert faster.startswith("models/net.onnx")
+    assert "predicted" not in shown(make_report())
+
+
 def test_summary_of_a_failed_check_says_that_nothing_was_written():
     text = shown(make_report(verdict="failed: 3 non-finite"), failed=True)
     assert "models/net.onnx -> nothing written" in text
