@@ -20,9 +20,14 @@ _SMALL = 4096  # elements of a constant that is looked at: "minus infinity" beco
 
 def rounded(builder: GraphBuilder, value: ir.Value, low: LowFormat) -> ir.Value:
     """Append a pair of casts to the low format and back; return its result."""
-    made = builder.explicit_cast(builder.explicit_cast(value, low.dtype), ir.DataType.FLOAT)
-    _copy_shape(value, made)
-    return made
+    for dtype in (low.dtype, ir.DataType.FLOAT):
+        made = ir.Value(name=builder.names.fresh("rounded"), type=ir.TensorType(dtype))
+        _copy_shape(value, made)
+        to = ir.AttrInt64("to", int(dtype))
+        # As its type is known, nothing is inferred: there are thousands of these.
+        builder.graph.append(ir.Node("", "Cast", [value], [to], outputs=[made], name=builder.names.fresh("rounding")))
+        value = made
+    return value
 
 
 def replicate(builder: GraphBuilder, node: ir.Node, inputs: Mapping[ir.Value, ir.Value]) -> list[ir.Value]:

@@ -1,7 +1,7 @@
 """How much the rounding of each node and each value adds to a program's outputs, from reverse sweeps on data.
 
 For the error e of a result, made by rounding, and the adjoint a of that result, an output changes by the sum over
-elements of a * e. The signs of rounding errors are as good as random, so the square of that is the sum of (a * e)^2.
+elements of a * e. Where the signs of rounding errors are as good as random, the square of that is the sum of (a * e)^2.
 The adjoint is that of random signs over the output's norm, averaged over a few draws: so the sum is the square of the
 share of the output's norm that the rounding adds. The contributions of different nodes add up as squares.
 
@@ -30,7 +30,7 @@ from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.calibrate import PIECE, Calibration, NamedSample, calibrate
 from amp_transpiler.verification.settled_sample import SettledProgram, settle
-from amp_transpiler.verification.sweep import Contributions, Sweep, open_sweep
+from amp_transpiler.verification.sweep import Contributions, Draw, Sweep, open_sweep
 
 __all__ = ["Sensitivity", "collect_evidence", "low_forms", "measure_sensitivity"]
 
@@ -162,23 +162,35 @@ class _Run:
 
 @dataclasses.dataclass(slots=True)
 class _Total:
-    """Sums over the samples of an output: of contributions, and of the squares of its norm."""
+    """Sums over the samples of an output.
+
+    Attributes:
+        norm: of the squares of its norm.
+        draws: of contributions.
+        exact: whether its elements were swept one by one, so that no random signs come in.
+    """
 
     norm: float = 0.0
-    sums: Contributions = dataclasses.field(default_factory=Contributions)
+    draws: Draw = dataclasses.field(default_factory=Draw)
+    exact: bool = True
 
-    def add(self, found: Contributions, weight: float) -> None:
+    def add(self, found: Draw, weight: float) -> None:
         """Add contributions that are shares of a norm whose square is, over the draws, `weight`."""
-        for field in ("nodes", "alone", "casts"):
-            sums = getattr(self.sums, field)
-            for name, error in getattr(found, field).items():
-                sums[name] = sums.get(name, 0.0) + weight * error
+        for sums, made in ((self.draws.squares, found.squares), (self.draws.signed, found.signed)):
+            for field, name, error in made.items():
+                sums.add(field, name, weight * error)
 
     def contributions(self) -> Contributions:
-        """Return the shares of the norm over all samples."""
-        every = (getattr(self.sums, field) for field in ("nodes", "alone", "casts"))
-        nodes, alone, casts = ({name: value / self.norm for name, value in sums.items()} for sums in every)
-        return Contributions(nodes, alone, casts)
+        """Return the shares of the norm over all samples.
+
+        Sums of squares are steady, but blind to errors that depend on each other, as those of equal pixels do. Squares
+        of sums are not, but a few draws leave them noisy. Their geometric mean ranks nodes better than either.
+        """
+        made = Contributions()
+        for field, name, square in self.draws.squares.items():
+            signed = self.draws.signed.of(field)[name]
+            made.add(field, name, (signed if self.exact else math.sqrt(square) * math.sqrt(signed)) / self.norm)
+        return made
 
 
 def _add_sample(totals: dict[str, _Total], run: _Run, feeds: Mapping[str, Any], index: int, draws: int) -> None:
@@ -187,15 +199,20 @@ def _add_sample(totals: dict[str, _Total], run: _Run, feeds: Mapping[str, Any], 
     felt = [name for name, norm in norms.items() if norm > 0.0]
     known = run.sweep.values(feeds)
     for group in _groups(felt):
+        seeds = _one_by_one(run.settled, group, draws)
+        exact = bool(seeds)
+        seeds = seeds or [_signs(run.settled, group, np.random.default_rng([index, draw])) for draw in range(draws)]
         for name in group:
-            totals.setdefault(name, _Total()).norm += norms[name]
-        for draw in range(draws):
-            seeds = _seeds(run.settled, group, np.random.default_rng([index, draw]))
-            found, adjoints = run.sweep.back(known, seeds)
-            found.casts |= _casts_of_inputs(feeds, adjoints, run.low)
-            spread_over_bodies(run.settled.program, run.forms, found)
+            total = totals.setdefault(name, _Total())
+            total.norm += norms[name]
+            total.exact &= exact
+        for seed in seeds:
+            found, adjoints = run.sweep.back(known, seed)
+            _add_inputs(found, feeds, adjoints, run.low)
+            for made in (found.squares, found.signed):
+                spread_over_bodies(run.settled.program, run.forms, made)
             for name in group:
-                totals[name].add(found, norms[name] / draws)
+                totals[name].add(found, norms[name] if exact else norms[name] / draws)
 
 
 def _groups(names: Sequence[str]) -> list[list[str]]:
@@ -209,7 +226,18 @@ def _norm(settled: SettledProgram, output: str) -> float:
     return float(sum(np.square(array[np.isfinite(array)]).sum() for array in arrays))
 
 
-def _seeds(settled: SettledProgram, outputs: Sequence[str], rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _one_by_one(settled: SettledProgram, outputs: Sequence[str], most: int) -> list[dict[str, np.ndarray]]:
+    """Return cotangents of one element each over the norm, for an output with few elements; none for others."""
+    targets = settled.targets[outputs[0]] if len(outputs) == 1 else ()
+    if len(targets) != 1 or settled.values[targets[0]].size > most:
+        return []
+    array = settled.values[targets[0]]
+    norm = math.sqrt(_norm(settled, outputs[0]))
+    every = np.eye(array.size, dtype=np.float32) / np.float32(norm)
+    return [{targets[0]: row.reshape(array.shape)} for row in every[np.isfinite(array).ravel()]]
+
+
+def _signs(settled: SettledProgram, outputs: Sequence[str], rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return random signs over the norm, for the values that outputs are or come from."""
     seeds: dict[str, np.ndarray] = {}
     for output in outputs:
@@ -222,16 +250,16 @@ def _seeds(settled: SettledProgram, outputs: Sequence[str], rng: np.random.Gener
     return seeds
 
 
-def _casts_of_inputs(feeds: Mapping[str, Any], adjoints: Mapping[str, np.ndarray], low: LowFormat) -> dict[str, float]:
-    found = {}
+def _add_inputs(found: Draw, feeds: Mapping[str, Any], adjoints: Mapping[str, np.ndarray], low: LowFormat) -> None:
+    """Add the casts of the program's inputs."""
     for name, adjoint in adjoints.items():
         if name in feeds:
             exact = np.asarray(feeds[name], np.float32)
             with np.errstate(over="ignore", invalid="ignore"):
                 error = exact.astype(low.numpy).astype(np.float32) - exact
                 product = np.where(adjoint == 0.0, 0.0, adjoint.astype(np.float64) * error)
-            found[name] = float(np.square(product).sum())
-    return found
+            found.squares.add("casts", name, float(np.square(product).sum()))
+            found.signed.add("casts", name, float(np.square(product.sum())))
 
 
 # ---- estimates ----

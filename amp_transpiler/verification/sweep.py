@@ -28,7 +28,7 @@ from amp_transpiler.verification.low_twins import Twins, replicate
 from amp_transpiler.verification.pieces import Piece, cut_out, pieces
 from amp_transpiler.verification.remote import RemoteSession, open_plain
 
-__all__ = ["Contributions", "Sweep", "open_sweep"]
+__all__ = ["Contributions", "Draw", "Sweep", "open_sweep"]
 
 _STEP = 2.0**-9  # relative change of an input whose gain is measured
 _TINY = 1e-37
@@ -48,22 +48,51 @@ class Contributions:
     alone: dict[str, float] = dataclasses.field(default_factory=dict)
     casts: dict[str, float] = dataclasses.field(default_factory=dict)
 
+    def add(self, field: str, name: str, number: float) -> None:
+        """Add a number to what a name has in a field."""
+        errors = self.of(field)
+        errors[name] = errors.get(name, 0.0) + number
+
+    def of(self, field: str) -> dict[str, float]:
+        """Return a field by its name."""
+        found: dict[str, float] = getattr(self, field)
+        return found
+
+    def items(self) -> Iterator[tuple[str, str, float]]:
+        """Yield field, name and number."""
+        for field in ("nodes", "alone", "casts"):
+            for name, number in self.of(field).items():
+                yield field, name, number
+
+
+@dataclasses.dataclass(slots=True)
+class Draw:
+    """What one draw of random signs says.
+
+    Attributes:
+        squares: sums of squares over elements: steady, but blind to rounding errors that depend on each other.
+        signed: squares of sums over elements: true on average over many draws.
+    """
+
+    squares: Contributions = dataclasses.field(default_factory=Contributions)
+    signed: Contributions = dataclasses.field(default_factory=Contributions)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Backward:
     """The differentiated program of a piece.
 
     Attributes:
-        program: its outputs are, as far as there are any, three vectors of contributions, then adjoints.
+        program: its outputs are sums over elements, those of squares and the plain ones, then adjoints.
         seeds: value made in the piece -> the input that takes its adjoint.
-        vectors: field of `Contributions` -> output, and what its elements belong to.
+        terms: both outputs of a term, and the fields of `Contributions` that it adds to, with the name there.
         adjoints: value read from before -> the output that is its adjoint.
         measured: node without a rule -> why.
     """
 
     program: Program
     seeds: Mapping[str, str]
-    vectors: Mapping[str, tuple[str, Sequence[str]]]
+    terms: Sequence[tuple[str, str, Sequence[tuple[str, str]]]]
     adjoints: Mapping[str, str]
     measured: Mapping[str, str]
 
@@ -84,7 +113,8 @@ class _Weigher(Driver):
         super().__init__(builder, {*self._entries, *self._inner, *weights}, set(), otherwise=self._measure)
         self._measured: dict[str, str] = {}
         self._draws = 0
-        self._terms: dict[str, dict[str, ir.Value]] = {"nodes": {}, "alone": {}, "casts": {}}
+        self._terms: list[tuple[ir.Value, ir.Value, Sequence[tuple[str, str]]]] = []
+        self._errors: dict[ir.Value, ir.Value] = {}
 
     def _own_constants(self, node: ir.Node, builder: GraphBuilder) -> Iterator[ir.Value]:
         """Give a node constants that nobody else reads, so that their gradients are its own; yield them."""
@@ -117,12 +147,12 @@ class _Weigher(Driver):
         for node in nodes:
             if node not in self._visited:  # computed from integers or constants alone
                 self._weigh_node(node, [adjoints.get(value) for value in node.outputs], {})
-        graph.outputs.clear()
-        vectors = {field: self._vector(terms) for field, terms in self._terms.items() if terms}
+        graph.outputs[:] = [value for square, total, _ in self._terms for value in (square, total)]
         back = {str(value.name): self._output(adjoints[value]) for value in self._entries if value in adjoints}
         self._program.touch()
         names = {str(value.name): str(seed.name) for value, seed in seeds.items()}
-        return _Backward(self._program, names, vectors, back, self._measured)
+        terms = [(str(square.name), str(total.name), owners) for square, total, owners in self._terms]
+        return _Backward(self._program, names, terms, back, self._measured)
 
     def _seed(self, value: ir.Value) -> ir.Value:
         name = self.builder.names.fresh(f"{value.name}_adjoint")
@@ -137,21 +167,24 @@ class _Weigher(Driver):
     ) -> list[tuple[ir.Value, ir.Value]]:
         """Differentiate a node, and weigh it while its adjoints are in memory."""
         parts = super().gradients_of(node, grads, active)
-        self._weigh_node(node, grads, dict(parts))
+        by_value: dict[ir.Value, ir.Value] = {}
+        for value, grad in parts:  # a node may read a value twice
+            by_value[value] = self.builder.add(by_value[value], grad) if value in by_value else grad
+        self._weigh_node(node, grads, by_value)
         return parts
 
     def _weigh_node(self, node: ir.Node, grads: Sequence[ir.Value | None], parts: Mapping[ir.Value, ir.Value]) -> None:
         self._visited.add(node)
+        name = str(node.name)
         felt = [(index, grad) for index, grad in enumerate(grads) if grad is not None]
         for index, grad in felt:
             value = node.outputs[index]
             if is_float32(value) and constant_of(value) is None:
-                self._add("casts", str(value.name), [self._rounding(grad, value)])
+                self._add(self._rounding(grad, value), ("casts", str(value.name)))
         if has_bodies(node) and felt:
-            own = self._differences(felt, node.outputs, self._twins.of_bodies(node))
-            self._add("nodes", str(node.name), own)
-            self._add("alone", str(node.name), own)
-        elif str(node.name) in self._forms and felt:
+            for product in self._differences(felt, node.outputs, self._twins.of_bodies(node)):
+                self._add(product, ("nodes", name), ("alone", name))
+        elif name in self._forms and felt:
             self._weigh(node, felt, parts)
 
     def _weigh(self, node: ir.Node, felt: Sequence[tuple[int, ir.Value]], parts: Mapping[ir.Value, ir.Value]) -> None:
@@ -161,43 +194,49 @@ class _Weigher(Driver):
         adjoint, in which these places are summed.
         """
         read, constants = self._twins.inputs(node)
-        made, low = self._twins.of(node)
-        own = [] if _only_moves(node) else self._differences(felt, made, low)
-        weighed = [value for value in constants if value in parts]
-        own += [self._rounding(parts[value], value) for value in weighed]
+        own: list[ir.Value] = []
+        if not _only_moves(node):
+            own += self._differences(felt, *self._twins.of(node))
+        own += [self._rounding(parts[value], value) for value in constants if value in parts]
         others = [value for value in constants if value not in parts]
         if others:
             own += self._differences(felt, node.outputs, self._twins.with_low(node, others))
-        self._add("nodes", str(node.name), own)
-        self._add(
-            "alone", str(node.name), own + [self._rounding(parts[value], value) for value in read if value in parts]
-        )
+        for product in own:
+            self._add(product, ("nodes", str(node.name)), ("alone", str(node.name)))
+        for value in read:
+            if value in parts:
+                self._add(self._rounding(parts[value], value), ("alone", str(node.name)))
 
     def _differences(
         self, felt: Sequence[tuple[int, ir.Value]], before: Sequence[ir.Value], after: Sequence[ir.Value]
     ) -> list[ir.Value]:
-        return [
-            self._square(grad, self.builder.sub(after[i], before[i])) for i, grad in felt if after[i] is not before[i]
-        ]
+        changed = [(index, grad) for index, grad in felt if after[index] is not before[index]]
+        return [self._product(grad, self._op("Sub", after[index], before[index])) for index, grad in changed]
 
     def _rounding(self, adjoint: ir.Value, value: ir.Value) -> ir.Value:
-        return self._square(adjoint, self.builder.sub(self._twins.rounded(value), value))
+        if value not in self._errors:
+            self._errors[value] = self._op("Sub", self._twins.rounded(value), value)
+        return self._product(adjoint, self._errors[value])
 
-    def _square(self, adjoint: ir.Value, error: ir.Value) -> ir.Value:
-        """Return the sum of squares of the products; nothing that is infinite counts where the adjoint is zero."""
-        builder = self.builder
-        product = builder.where(builder.compare("Equal", adjoint, 0.0), 0.0, builder.mul(adjoint, error))
-        return builder.reduce("ReduceSumSquare", builder.reshape(product, [-1]), [0])
+    def _product(self, adjoint: ir.Value, error: ir.Value) -> ir.Value:
+        """Return the product, element by element; nothing that is infinite counts where the adjoint is zero."""
+        none = self.builder.constant(np.float32(0.0))
+        is_zero = self._op("Equal", adjoint, none, dtype=ir.DataType.BOOL)
+        return self._op("Where", is_zero, none, self._op("Mul", adjoint, error))
 
-    def _add(self, field: str, name: str, squares: Sequence[ir.Value]) -> None:
-        if squares:
-            self._terms[field][name] = self._total(squares)
+    def _op(
+        self, op_type: str, *inputs: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT, **attributes: int
+    ) -> ir.Value:
+        """Append an operator whose type is known. Inference takes most of the time that building a node takes."""
+        result = ir.Value(name=self.builder.names.fresh("weighed"), type=ir.TensorType(dtype))
+        made = [ir.AttrInt64(name, number) for name, number in attributes.items()]
+        name = self.builder.names.fresh("weighing")
+        self.builder.graph.append(ir.Node("", op_type, inputs, made, outputs=[result], name=name))
+        return result
 
-    def _total(self, squares: Sequence[ir.Value]) -> ir.Value:
-        return squares[0] if len(squares) == 1 else self.builder.op("Sum", list(squares))
-
-    def _vector(self, terms: Mapping[str, ir.Value]) -> tuple[str, Sequence[str]]:
-        return self._output(self.builder.concat(list(terms.values()), 0)), list(terms)
+    def _add(self, product: ir.Value, *owners: tuple[str, str]) -> None:
+        square, total = (self._op(name, product, keepdims=0) for name in ("ReduceSumSquare", "ReduceSum"))
+        self._terms.append((square, total, owners))
 
     def _output(self, value: ir.Value) -> str:
         made = self.builder.op("Identity", [value])  # a value may be an input, or asked for twice
@@ -222,14 +261,13 @@ class _Weigher(Driver):
         builder = self.builder
         change = builder.mul(builder.mul(value, self._signs(value)), _STEP)
         moved = replicate(builder, node, {value: builder.add(value, change)})
-        felt = [
-            self._square(grad, builder.sub(after, before))
-            for grad, after, before in zip(grads, moved, node.outputs, strict=True)
-            if grad is not None
-        ]
-        size = builder.reduce("ReduceSumSquare", builder.reshape(change, [-1]), [0])
-        gain = builder.op("Sqrt", [builder.div(self._total(felt), builder.maximum(size, _TINY))])
-        return builder.mul(self._signs(value), gain)
+        felt = self._differences([(i, grad) for i, grad in enumerate(grads) if grad is not None], node.outputs, moved)
+        size = self._op("ReduceSumSquare", change, keepdims=0)
+        squares = [self._op("ReduceSumSquare", product, keepdims=0) for product in felt]
+        gain = builder.op("Sqrt", [builder.div(builder.op("Sum", squares), builder.maximum(size, _TINY))])
+        made = builder.mul(self._signs(value), gain)
+        made.shape = value.shape
+        return made
 
     def _signs(self, value: ir.Value) -> ir.Value:
         """Return random signs in the shape of a value."""
@@ -260,7 +298,7 @@ class Sweep:
             known.update(zip(piece.leaves, found, strict=True))
         return known
 
-    def back(self, known: Mapping[str, Any], seeds: Mapping[str, np.ndarray]) -> tuple[Contributions, dict[str, Any]]:
+    def back(self, known: Mapping[str, Any], seeds: Mapping[str, np.ndarray]) -> tuple[Draw, dict[str, Any]]:
         """Run backward.
 
         Args:
@@ -271,7 +309,7 @@ class Sweep:
             The contributions of nodes and results, and the adjoints of the program's inputs.
         """
         adjoints = dict(seeds)
-        made = Contributions()
+        made = Draw()
         for piece, session in reversed(self._backward):
             fed = {info.name: known[info.name] for info in session.inputs if info.name in known}
             shapes = {info.name: info.shape for info in session.inputs}
@@ -279,16 +317,21 @@ class Sweep:
                 given = adjoints.pop(name, None)
                 fed[feed] = np.zeros(shapes[feed] or (), np.float32) if given is None else given
             results = dict(zip((info.name for info in session.outputs), session.run(fed), strict=True))
-            for field, (output, owners) in piece.vectors.items():
-                getattr(made, field).update(zip(owners, map(_known, results[output]), strict=True))
+            for square, total, owners in piece.terms:
+                for field, owner in owners:
+                    made.squares.add(field, owner, _known(results[square]))
+                    made.signed.add(field, owner, _known(results[total]))
             for name, output in piece.adjoints.items():
                 adjoints[name] = adjoints[name] + results[output] if name in adjoints else results[output]
+        for field, name, number in made.signed.items():
+            made.signed.of(field)[name] = number * number
         return made, adjoints
 
 
-def _known(square: float) -> float:
-    """Return a contribution; infinite for NaN, which comes of an infinite value times zero."""
-    return math.inf if math.isnan(square) else float(square)
+def _known(square: np.ndarray) -> float:
+    """Return a sum; infinite for NaN, which comes of an infinite value times zero."""
+    found = float(square)
+    return math.inf if math.isnan(found) else found
 
 
 def _only_moves(node: ir.Node) -> bool:
