@@ -220,7 +220,6 @@ def _residual_graph(edges: list[_Edge], count: int) -> Any:
     starts, ends, costs = zip(*edges, strict=True)
     at = np.array(starts, np.int32), np.array(ends, np.int32)  # older releases of scipy keep the indices' type
     residual = csr_array((np.array(costs, np.int64), at), shape=(count, count))
-    residual.sum_duplicates()
     limit = int(residual.data.max())
     while True:
         shift = max(0, limit.bit_length() - _BITS)

@@ -13,7 +13,7 @@ from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.choices import choices
-from amp_transpiler.precision.constraints import Constraints
+from amp_transpiler.precision.constraints import Constraints, LowForm
 from tests.cuts import casts_left, prepared
 from tests.support import array, parse
 
@@ -103,6 +103,13 @@ PROGRAMS = {
         "a = Relu (x) f = Cast <to = 1> (a) b = Tanh (f) d = Exp (f) y = Add (b, d)",
     ),
     "a cast to double": ("", "double[4,4] f, float[4,4] y", "a = Relu (x) f = Cast <to = 11> (a) y = Tanh (a)"),
+    "a body whose meaning is unknown": (
+        "",
+        "float[4,4] y",
+        """h = Relu (x) s = SequenceConstruct (h)
+        r = SequenceMap <body = b (float[4,4] a) => (float[4,4] o) { o = Tanh (a) }> (s)
+        t = SequenceAt (r, nought) y = Neg (t)""",
+    ),
     "nobody reads it as float": ("", "int64[2] y", "a = Relu (x) b = Tanh (a) y = Shape (b)"),
 }
 
@@ -169,7 +176,7 @@ def low_names(found):
 
 
 def test_nodes_that_share_one_precision_are_one_item():
-    found = named(parse(CHAIN), Unit(node=1), together=[["a", "b"], ["b", "c"]])
+    found = named(parse(CHAIN), Unit(node=1), together=[["b", "a"], ["b", "c"]])
     assert names(found.nodes(0)) == {"a", "b", "c"}
     assert low_names(found) == {"a", "b", "c"}
 
@@ -179,6 +186,26 @@ def test_a_whole_is_float32_where_a_part_must_be():
     found = named(parse(CHAIN), Unit(node=9), together=[["a", "b"]], fixed=must)
     assert low_names(found) == {"c"}
     assert low_names(named(parse(CHAIN), Unit(node=9), fixed=must)) == {"a", "c"}
+
+
+def test_a_whole_is_free_where_another_part_is_low_by_force_or_has_no_precision():
+    b = Decision("low", "by force", LowForm(frozenset({0}), frozenset({0})), forced=True)
+    for fixed in (b, Decision("untouched", "it takes any", takes_any=True)):
+        found = named(parse(CHAIN), Unit(node=9), together=[["a", "b"]], fixed={"b": fixed})
+        assert low_names(found) == {"a", "c"}
+
+
+def test_a_float32_node_whose_result_is_stored_low():
+    """Its float32 readers read the rounded numbers through a cast."""
+    for rounded, expected in ((frozenset(), set()), (frozenset({0}), {"c"})):
+        stored = Decision("high", "it rounds its result", rounded=rounded)
+        body = "[a] p = Relu (x) [b] q = Tanh (p) [c] y = Sigmoid (q)"
+        found = named(
+            parse(f"(float[4,4] x) => (float[4,4] y) {{ {body} }}"),
+            Unit(node=0.5),
+            fixed={"a": Decision("high", "it must"), "b": stored},
+        )
+        assert low_names(found) == expected
 
 
 def test_outputs_as_computed_need_no_cast():

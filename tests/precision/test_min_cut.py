@@ -67,6 +67,15 @@ def test_large_costs_are_exact(block):
         assert minimum_cut(large) == by_brute_force(large), (seed, large)
 
 
+def test_opposite_edges_at_the_limit_of_int32():
+    """What flows one way adds to the room the other way."""
+    most = (1 << 31) - 1
+    wants_low, wants_high = Tensor(0, read_low=True, to_low=most), Tensor(1, read_high=True, to_high=most)
+    both = Tensor(0, readers=(1,), to_low=most, to_high=most), Tensor(1, readers=(0,), to_low=most, to_high=most)
+    problem = CutProblem([0, 0], [1, 1], [wants_low, wants_high, *both])
+    assert minimum_cut(problem) == by_brute_force(problem)
+
+
 def by_networkx(problem):
     """The cost of the cheapest choice, by the textbook's graph: nothing contracted, no limit inside a cast."""
     graph = nx.DiGraph()
