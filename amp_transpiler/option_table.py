@@ -233,6 +233,28 @@ OPTIONS = (
         "and runs in lower precision otherwise. Constants do not count at levels auto and O2.",
     ),
     Option(
+        name="prefer",
+        group="decide",
+        flags=("--prefer",),
+        metavar="WHAT",
+        parameter="prefer",
+        default="low",
+        text="What level auto aims at, among all conversions that keep the limits.",
+        values={
+            "low": "the most computation in lower precision, at the fewest casts",
+            "time": "the least predicted time on the device, which may be float32 throughout",
+        },
+    ),
+    Option(
+        name="headroom",
+        group="decide",
+        flags=("--headroom",),
+        metavar="X",
+        parameter="headroom",
+        text="Level auto with data: a node may run in lower precision only if X times the largest magnitude that it was "
+        "seen with fits. Default: 4.",
+    ),
+    Option(
         name="policy",
         group="decide",
         flags=("--policy",),
@@ -358,6 +380,48 @@ OPTIONS = (
         text="The largest share of the integers, truth values or texts of an output that may differ, such as `0.001` "
         "or `0.1%`. Default: none may wherever a tolerance applies, but for labels that fp32 itself decided by a "
         "hair's breadth (at most 1% of them); elsewhere there is no limit.",
+    ),
+    Option(
+        name="metric",
+        group="check",
+        flags=("--metric",),
+        metavar="FILE.py:FUNCTION",
+        parameter="metric",
+        text="Your own measure: a function of the outputs of fp32 and of the result, each a list with a dict (output to "
+        "array) for every sample; the less it returns, the better. Level auto finds the best conversion for which it is "
+        "at most `--metric-bound`, and no other tolerance holds unless one is given.",
+        python="Your own measure, with `metric_bound`: a function of the outputs of fp32 and of the result, each a list "
+        "with a dict (output to array) for every sample, or `FILE.py:FUNCTION`; the less it returns, the better. Level "
+        "auto finds the best conversion for which it is at most the bound, and no other tolerance holds unless one is "
+        "given.",
+    ),
+    Option(
+        name="metric_bound",
+        group="check",
+        flags=("--metric-bound",),
+        metavar="B",
+        parameter="metric_bound",
+        text="The largest value of `--metric` that is accepted.",
+        python="The largest value of `metric` that is accepted.",
+    ),
+    Option(
+        name="frontier",
+        group="check",
+        flags=("--frontier",),
+        parameter="frontier",
+        text="Level auto: work out the whole curve between accuracy and speed, from runs on the data, and report error, "
+        "predicted time, share of low nodes and casts along it, and what each node adds to the error. A report in HTML "
+        "has it anyway.",
+        python="Level auto: work out the whole curve between accuracy and speed, from runs on the data: "
+        "`Report.frontier`, and the error of each row of `Report.decisions`.",
+    ),
+    Option(
+        name="no_cache",
+        group="check",
+        flags=("--no-cache",),
+        parameter="cache",
+        text="Do not keep, or use, what runs have shown about a model, in the user's cache folder.",
+        python="Keep what runs have shown about a model in the user's cache folder, and use what is there.",
     ),
     Option(
         name="no_verify",

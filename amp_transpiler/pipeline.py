@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import math
 import os
 import pathlib
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
@@ -22,7 +23,7 @@ from amp_transpiler.graph.saving import Staged, check_destination, stage
 from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.graph.training_info import merge, split
 from amp_transpiler.passes.training.aids import add_training_aids
-from amp_transpiler.precision.limits import Mismatch, Tolerance, with_limits
+from amp_transpiler.precision.limits import HEADROOM, Mismatch, Tolerance, checked_headroom, with_limits
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.training import NO_STATE, UNSCALED, TrainingWishes, holds_gradients
@@ -53,7 +54,8 @@ from amp_transpiler.verification.transformers import (
     check_optimized,
     optimized,
 )
-from amp_transpiler.verification.verify import Basis, check_result, check_source, convert_and_compare
+from amp_transpiler.verification.user_metric import MetricFunction, load_metric
+from amp_transpiler.verification.verify import Basis, Questions, check_result, check_source, convert_and_compare
 
 __all__ = ["DefaultPlace", "transpile"]
 
@@ -102,6 +104,12 @@ def transpile(
     loss_scaling: bool = False,
     optimize: bool = False,
     recipe: str | os.PathLike[str] | Recipe | None = None,
+    prefer: Literal["low", "time"] = "low",
+    headroom: float = HEADROOM,
+    metric: str | MetricFunction | None = None,
+    metric_bound: float | None = None,
+    frontier: bool = False,
+    cache: bool = True,
 ) -> Report:
     """Convert an fp32 model to mixed precision, check it, and write it.
 
@@ -200,8 +208,10 @@ def transpile(
     # A wrong option is told before the model is read.
     chosen = _with_wishes(choose_policy(request), state, master_weights=master_weights, loss_scaling=loss_scaling)
     chosen = dataclasses.replace(chosen, limits=with_limits(chosen.limits, tolerance, mismatch))
-    if recipe is not None:  # which is the outcome of a repair, if one was needed
-        chosen = dataclasses.replace(chosen, settled=recipe.settled(), repair_limit=0)
+    if recipe is not None:  # which is the outcome of a search, if one was needed
+        chosen = dataclasses.replace(chosen, settled=recipe.settled(), search_runs=0)
+    asked = Questions(load_metric(metric, metric_bound), frontier=frontier, cache=cache)
+    chosen = _aimed(chosen, asked, prefer, checked_headroom(headroom), has_tolerance=tolerance is not None)
     if optimize:
         check_optimizable(chosen)
     marks = _Marks(keep_io_types, guard, disable_amp, include)
@@ -212,6 +222,7 @@ def transpile(
         inputs,
         marks,
         recipe,
+        asked,
         settings=as_settings(_changed(given)),
         verify=verify,
         optimize=optimize,
@@ -237,6 +248,25 @@ def _added_by(recipe: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in recipe.arguments().items() if name not in changed}
 
 
+def _aimed(
+    policy: Policy, asked: Questions, prefer: Literal["low", "time"], headroom: float, *, has_tolerance: bool
+) -> Policy:
+    """Return the policy with what level auto aims at.
+
+    Raises:
+        OptionError: an option has no meaning at another level, or is no value of its kind.
+    """
+    if prefer not in ("low", "time"):
+        raise OptionError(f"prefer is {prefer!r}: expected 'low' or 'time'")
+    decides = policy.objective != "rules"
+    for name, is_given in (("prefer", prefer != "low"), ("headroom", headroom != HEADROOM), ("frontier", asked.frontier)):
+        if is_given and not decides:
+            raise OptionError(f"{name} has a meaning at level auto only, which decides by cost: drop one of the two")
+    if asked.metric is not None and not has_tolerance:
+        policy = dataclasses.replace(policy, limits=dataclasses.replace(policy.limits, tolerance=math.inf))
+    return dataclasses.replace(policy, objective=prefer, headroom=headroom) if decides else policy
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Marks:
     """The user's words about single inputs, outputs and nodes; see `transpile`."""
@@ -257,6 +287,7 @@ class _Job:
     inputs: Any
     marks: _Marks
     recipe: Recipe | None
+    asked: Questions
     settings: Mapping[str, Any]
     verify: bool
     optimize: bool
@@ -290,7 +321,7 @@ def _begin(job: _Job, request: Request, chosen: Policy) -> _Begun:
         check_destination(destination, given)
     if job.amp_lists is not None:
         request = dataclasses.replace(request, lists=resolved_lists(job.amp_lists, given, request.low.name))
-        kept = {name: getattr(chosen, name) for name in ("limits", "wishes", "settled", "repair_limit")}
+        kept = {name: getattr(chosen, name) for name in ("limits", "wishes", "settled", "search_runs", "objective", "headroom")}
         chosen = dataclasses.replace(choose_policy(request), **kept)
     chosen = dataclasses.replace(chosen, limits=limits_by_output(given, chosen.limits))
     source = _with_algorithms(given, chosen)

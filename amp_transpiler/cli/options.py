@@ -38,6 +38,11 @@ _NO_EFFECT_ON_COPIES = (
     "optimize",
     "recipe",
     "save_recipe",
+    "prefer",
+    "headroom",
+    "metric",
+    "metric_bound",
+    "frontier",
     "inputs",
     "tolerance",
     "mismatch",
@@ -71,6 +76,8 @@ class Options:
     disable_amp: list[str]
     include: list[str]
     opset: int | None
+    prefer: str
+    headroom: float
     policy: str
     preset: str | None
     mixed_ops: str | None
@@ -82,6 +89,10 @@ class Options:
     inputs: str | None
     tolerance: float | str | None
     mismatch: float | None
+    metric: str | None
+    metric_bound: float | None
+    frontier: bool
+    no_cache: bool
     no_verify: bool
     benchmark: bool
     explain: bool
@@ -120,6 +131,12 @@ class Options:
             "inputs": self.inputs,
             "tolerance": self.tolerance,
             "mismatch": self.mismatch,
+            "prefer": self.prefer,
+            "headroom": self.headroom,
+            "metric": self.metric,
+            "metric_bound": self.metric_bound,
+            "frontier": self.frontier or (self.report is not None and self.level.lower() == "auto"),
+            "cache": not self.no_cache,
             "verify": not self.no_verify,
         }
 
@@ -193,8 +210,8 @@ def _with_joined_mixed_ops(arguments: Sequence[str]) -> list[str]:
 
 
 def _check_contradictions(options: Options) -> None:
-    for name in ("tolerance", "mismatch"):
-        if options.no_verify and getattr(options, name) is not None:
+    for name in ("tolerance", "mismatch", "metric", "frontier"):
+        if options.no_verify and getattr(options, name) not in (None, False):
             raise OptionError(f"--{name} needs the comparison that --no-verify skips; drop one of the two")
     both = sorted(set(options.white) & set(options.black))
     if both:

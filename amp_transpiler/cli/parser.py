@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from amp_transpiler.cli.exit_status import EXIT_STATUS_TEXT
 from amp_transpiler.errors import OptionError
 from amp_transpiler.option_table import GROUPS, OPTIONS, Option
-from amp_transpiler.precision.limits import parse_mismatch, parse_tolerance
+from amp_transpiler.precision.limits import HEADROOM, checked_headroom, parse_mismatch, parse_tolerance
 from amp_transpiler.version import __version__
 
 __all__ = ["Formatter", "Parser", "build_parser"]
@@ -152,6 +152,20 @@ def _mismatch(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _headroom(text: str) -> float:
+    try:
+        return checked_headroom(float(text))
+    except (ValueError, OptionError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no headroom: expected a number of at least 1") from error
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from error
+
+
 def _jobs(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= _MOST_JOBS:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of processes: expected 1 to {_MOST_JOBS}")
@@ -187,8 +201,10 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "opset": _opset,
     "tolerance": _tolerance,
     "mismatch": _mismatch,
+    "headroom": _headroom,
+    "metric_bound": _number,
     "io_types": _io_types,
     "jobs": _jobs,
     "state": _state,
 }
-_DEFAULTS: dict[str, Any] = {"io_types": True, "jobs": 1}
+_DEFAULTS: dict[str, Any] = {"io_types": True, "jobs": 1, "headroom": HEADROOM}

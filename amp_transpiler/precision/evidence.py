@@ -14,11 +14,9 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.constraints import LowForm, is_float32
+from amp_transpiler.precision.limits import HEADROOM
 
-__all__ = ["HEADROOM", "Evidence", "TensorRange", "near_overflow", "range_fault"]
-
-HEADROOM = 4.0
-"""How many times a range that was seen must fit into the low format."""
+__all__ = ["Evidence", "TensorRange", "near_overflow", "range_fault"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,10 +9,22 @@ from typing import Any, TypeAlias
 
 from amp_transpiler.errors import OptionError
 
-__all__ = ["Limits", "Mismatch", "Tolerance", "parse_mismatch", "parse_tolerance", "with_limits"]
+__all__ = [
+    "HEADROOM",
+    "Limits",
+    "Mismatch",
+    "Tolerance",
+    "checked_headroom",
+    "parse_mismatch",
+    "parse_tolerance",
+    "with_limits",
+]
+
+HEADROOM = 4.0
+"""How many times a range that was seen must fit into the low format."""
 
 Tolerance: TypeAlias = float | str | Mapping[str, float | str]
-"""A fraction above 0, `1%`, `logits=1%,boxes=0.5`, `2%,logits=1%`; or output, or a pattern of some -> a fraction."""
+"""A fraction of at least 0 (which is float32), `1%`, `logits=1%,boxes=0.5`, `2%,logits=1%`; or output, or a pattern of some -> a fraction."""
 
 Mismatch: TypeAlias = float | str
 """A share from 0 to 1, or `0.1%`."""
@@ -99,11 +111,22 @@ def parse_mismatch(given: Mismatch) -> float:
     return _fraction(given, given, lambda share: 0.0 <= share <= 1.0, "mismatch is {}: expected a share from 0 to 1")
 
 
-_EXPECTED = "tolerance is {}: expected a fraction above 0 such as 0.01, '1%', or 'logits=1%,boxes=0.5'"
+def checked_headroom(given: float) -> float:
+    """Return the headroom.
+
+    Raises:
+        OptionError: it is no number of at least 1.
+    """
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 1.0 <= given < math.inf:
+        raise OptionError(f"headroom is {given!r}: expected a number of at least 1, such as 4")
+    return float(given)
+
+
+_EXPECTED = "tolerance is {}: expected a fraction of at least 0 such as 0.01, '1%', or 'logits=1%,boxes=0.5'"
 
 
 def _is_tolerance(value: float) -> bool:
-    return value > 0.0
+    return value >= 0.0
 
 
 def _fraction(value: Any, given: Any, fits: Callable[[float], bool], expected: str) -> float:

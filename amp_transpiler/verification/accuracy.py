@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,12 +94,15 @@ class Reference:
         zero = [name for name in self.outputs[0] if all(_is_practically_zero(o[name]) for o in self.outputs)]
         return {**dict.fromkeys(zero, "practically zero on made-up inputs"), **self.unsteady}
 
-    def compare(self, low: Program, limits: Limits) -> dict[str, OutputComparison]:
+    def compare(
+        self, low: Program, limits: Limits, keep: Callable[[dict[str, Any]], None] | None = None
+    ) -> dict[str, OutputComparison]:
         """Run `low`, emulated, on the samples and compare every output.
 
         Args:
             low: the converted program.
             limits: by which close labels are excused.
+            keep: is given the outputs of each sample.
 
         Raises:
             CannotCompare: the emulated program does not run.
@@ -110,7 +113,7 @@ class Reference:
                 # Inputs that changed their type take the samples in the new one.
                 feeds = self.feeds(info.name for info in session.inputs)
                 samples = (check_feeds(sample, session.inputs, lenient=True) for sample in feeds)
-                results = (named_outputs(session, sample) for sample in samples)  # one after the other
+                results = (_kept(named_outputs(session, sample), keep) for sample in samples)  # one after the other
                 return self.compare_results(results, limits, output_kinds(low.model, self.samples[0]))
         except RUN_ERRORS as error:
             raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
@@ -281,6 +284,12 @@ def _open(source: Program, fallback: Program) -> Iterator[tuple[Program, RemoteS
             except RUN_ERRORS:
                 raise CannotCompare(f"the fp32 model does not load in ONNX Runtime on the CPU: {first}") from error
         yield found
+
+
+def _kept(outputs: dict[str, Any], keep: Callable[[dict[str, Any]], None] | None) -> dict[str, Any]:
+    if keep is not None:
+        keep(outputs)
+    return outputs
 
 
 def named_outputs(session: RemoteSession, sample: dict[str, Any]) -> dict[str, Any]:

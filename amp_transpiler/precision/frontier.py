@@ -1,0 +1,185 @@
+"""The curve of best choices between error and cost: one dial, from no limit to no error.
+
+Each point is an exact minimum cut, where an error has a price: Lagrange's multiplier of the bound on the sum of squared
+errors. The higher the price, the fewer nodes are low that the outputs feel. Multipliers give the curve's convex hull;
+between two neighbours on it the nodes with the largest errors are held in float32 one after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterable, Mapping
+
+import onnx_ir as ir
+
+from amp_transpiler.precision.choices import Choices, Weights
+from amp_transpiler.precision.evidence import Evidence
+from amp_transpiler.precision.objectives import WithErrors
+
+__all__ = ["Frontier", "Point"]
+
+_STEPS = 24  # of a search for a multiplier: enough to tell a millionth of its logarithm apart
+_RANGE = 30.0  # natural logarithm of the largest multiplier, as a share of all costs; the least is its inverse
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    """One choice.
+
+    Attributes:
+        low: names of the nodes that are low, of those that may be.
+        predicted: the error of the worst output as predicted, over the one that is allowed there.
+        cost: in the unit of the weights, without the price of errors.
+        casts: how many are needed.
+    """
+
+    low: frozenset[str]
+    predicted: float
+    cost: float
+    casts: int
+
+
+class Frontier:
+    """The best choices of a program, for every bound on the error.
+
+    Args:
+        choices: what may be chosen.
+        weights: what it costs, whatever its errors.
+        evidence: the errors.
+        allowed: output -> the relative error that is allowed there. Outputs that are not named may have any.
+
+    Attributes:
+        free: the cheapest choice of all.
+        exact: float32 wherever there is a choice.
+    """
+
+    def __init__(self, choices: Choices, weights: Weights, evidence: Evidence, allowed: Mapping[str, float]) -> None:
+        self._choices, self._weights = choices, weights
+        self._plain = choices.weighed(weights)
+        self._node_errors = _shares(evidence.node_errors_by_output, allowed)
+        self._cast_errors = _shares(evidence.cast_errors_by_output, allowed)
+        self._nodes, self._casts = _summed(self._node_errors), _summed(self._cast_errors)
+        self._known: dict[tuple[float, frozenset[str]], Point] = {}
+        self.exact = self._point([False] * len(self._plain.problem.low))
+        self.free = self._at(0.0)
+
+    def cheapest(self, limit: float) -> Point:
+        """Return the cheapest choice that is found whose predicted error is at most `limit`; at 0 `exact`."""
+        if limit <= 0.0:
+            return self.exact
+        if self.free.predicted <= limit:
+            return self.free
+        below, above = -_RANGE, _RANGE
+        for _ in range(_STEPS):
+            middle = (below + above) / 2
+            if self._at(self._multiplier(middle)).predicted <= limit:
+                above = middle
+            else:
+                below = middle
+        found = self._at(self._multiplier(above))
+        best = found if found.predicted <= limit else self.exact
+        return min(best, self._filled(best, self._multiplier(below), limit), key=_rank)
+
+    def curve(self) -> list[Point]:
+        """Return points of the curve, from no limit to no error; each has less error and costs more than the last."""
+        for step in range(2 * _STEPS + 1):
+            self._at(self._multiplier(_RANGE * (step / _STEPS - 1)))
+        kept: list[Point] = []
+        for point in sorted({*self._known.values(), self.exact}, key=lambda point: (point.predicted, point.cost)):
+            if not kept or point.cost < kept[-1].cost:
+                kept.append(point)
+        return kept[::-1]
+
+    def _multiplier(self, logarithm: float) -> float:
+        return math.exp(logarithm) * (self.exact.cost or 1.0)
+
+    def _filled(self, best: Point, cheaper: float, limit: float) -> Point:
+        """Return a choice between two neighbours of the hull: some of the nodes that differ are held in float32.
+
+        Args:
+            best: the one that keeps the limit.
+            cheaper: the multiplier of the other one.
+            limit: of the predicted error.
+        """
+        differing = self._at(cheaper).low - best.low
+        largest = sorted(differing, key=lambda name: (-self._nodes.get(name, 0.0), name))
+        few, many = 0, len(largest)
+        while many - few > 1:  # holding `many` of them keeps the limit, holding `few` does not
+            middle = (few + many) // 2
+            if self._at(cheaper, largest[:middle]).predicted <= limit:
+                many = middle
+            else:
+                few = middle
+        found = self._at(cheaper, largest[:many])
+        return found if found.predicted <= limit else best
+
+    def _at(self, multiplier: float, held: Iterable[str] = ()) -> Point:
+        key = multiplier, frozenset(held)
+        if key not in self._known:
+            priced = WithErrors(self._weights, self._nodes, self._casts, multiplier)
+            self._known[key] = self._point(self._choices.weighed(_Holding(priced, key[1])).solve())
+        return self._known[key]
+
+    def _point(self, low: list[bool]) -> Point:
+        chosen = self._plain.decide(low)
+        nodes = frozenset(str(node.name) for node in chosen.low)
+        casts = frozenset(str(cast.value.name) for cast in chosen.casts if cast.target == "low")
+        squares = (
+            _total(self._node_errors[name], nodes) + _total(self._cast_errors.get(name, {}), casts)
+            for name in self._node_errors
+        )
+        predicted = math.sqrt(max(squares, default=0.0))
+        return Point(nodes, predicted, self._plain.problem.cost(low) * self._plain.unit, len(chosen.casts))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Holding:
+    """Weights that hold some nodes in float32."""
+
+    weights: Weights
+    held: Collection[str]
+
+    def low(self, node: ir.Node) -> float:
+        return math.inf if node.name in self.held else self.weights.low(node)
+
+    def high(self, node: ir.Node) -> float:
+        return self.weights.high(node)
+
+    def cast_to_low(self, value: ir.Value) -> float:
+        return self.weights.cast_to_low(value)
+
+    def cast_to_high(self, value: ir.Value) -> float:
+        return self.weights.cast_to_high(value)
+
+
+def _shares(errors: Mapping[str, Mapping[str, float]], allowed: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Return squared errors as shares of those that are allowed, of the outputs that have a limit."""
+    return {
+        output: {name: _share(error, allowed[output]) for name, error in found.items()}
+        for output, found in errors.items()
+        if math.isfinite(allowed.get(output, math.inf))
+    }
+
+
+def _share(error: float, allowed: float) -> float:
+    if error == 0.0:
+        return 0.0
+    return error / allowed**2 if allowed > 0.0 else math.inf
+
+
+def _summed(errors: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the sum over all outputs, which is no less than the worst one."""
+    found: dict[str, float] = {}
+    for of_output in errors.values():
+        for name, error in of_output.items():
+            found[name] = found.get(name, 0.0) + error
+    return found
+
+
+def _total(errors: Mapping[str, float], names: Iterable[str]) -> float:
+    return math.fsum(errors.get(name, 0.0) for name in names)
+
+
+def _rank(point: Point) -> tuple[float, float]:
+    return point.cost, point.predicted
