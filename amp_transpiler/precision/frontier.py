@@ -50,6 +50,7 @@ class Frontier:
         allowed: output -> the relative error that is allowed there. Outputs that are not named may have any.
 
     Attributes:
+        names: the nodes that may be either.
         free: the cheapest choice of all.
         exact: float32 wherever there is a choice.
     """
@@ -61,6 +62,7 @@ class Frontier:
         self._cast_errors = _shares(evidence.cast_errors_by_output, allowed)
         self._nodes, self._casts = _summed(self._node_errors), _summed(self._cast_errors)
         self._known: dict[tuple[float, frozenset[str]], Point] = {}
+        self.names = [str(node.name) for item in range(len(self._plain.problem.low)) for node in choices.nodes(item)]
         self.exact = self._point([False] * len(self._plain.problem.low))
         self.free = self._at(0.0)
 

@@ -24,7 +24,7 @@ HEADROOM = 4.0
 """How many times a range that was seen must fit into the low format."""
 
 Tolerance: TypeAlias = float | str | Mapping[str, float | str]
-"""A fraction of at least 0 (which is float32), `1%`, `logits=1%,boxes=0.5`, `2%,logits=1%`; or output, or a pattern of some -> a fraction."""
+"""A fraction from 0 (float32) on, `1%`, `logits=1%,boxes=0.5`, `2%,logits=1%`; or output, or a pattern of some -> a fraction."""
 
 Mismatch: TypeAlias = float | str
 """A share from 0 to 1, or `0.1%`."""

@@ -55,7 +55,7 @@ class Policy:
         evidence: what runs on data told about this very program.
         headroom: how many times the range that data showed must fit into the low format.
         low_parameters: parameters of a training program are stored low where every reader wants them low.
-        repair_limit: how often a result that is not accurate enough may be repaired.
+        search_runs: how many other conversions may be run for one that keeps the limits.
         limits: how far the outputs may be from fp32.
         use_guard: if the program has any `fp16_guard` region, only nodes inside one may be low.
         included: some nodes are low by force (regions of the kind `include`).
@@ -86,7 +86,7 @@ class Policy:
     evidence: Evidence | None = None
     headroom: float = HEADROOM
     low_parameters: bool = False
-    repair_limit: int = 0
+    search_runs: int = 0
     limits: Limits = dataclasses.field(default_factory=Limits)
     use_guard: bool = True
     included: bool = False

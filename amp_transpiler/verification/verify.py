@@ -1,4 +1,4 @@
-"""Verification: the source is valid, the result is accurate (repaired if the policy says so), and the file loads."""
+"""Verification: the source is valid, the result is accurate (searched for, if need be), and the file loads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import math
 from collections.abc import Callable, Iterator
 
 from amp_transpiler.conversion import Conversion, convert
@@ -27,13 +26,14 @@ from amp_transpiler.verification.default_session import must_run, open_as_users_
 from amp_transpiler.verification.exact_update import exact_update
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.remote import open_program
-from amp_transpiler.verification.repair import RepairBudget, worst_nodes
+from amp_transpiler.verification.search import Conversions, best_conversion
 from amp_transpiler.verification.steps import compare_steps
 from amp_transpiler.verification.steps_verdict import judge_steps
 from amp_transpiler.verification.structure import check_load
+from amp_transpiler.verification.user_metric import Metric
 from amp_transpiler.verification.verdict import failing_outputs, judge
 
-__all__ = ["Basis", "check_result", "check_source", "convert_and_compare"]
+__all__ = ["Basis", "Questions", "check_result", "check_source", "convert_and_compare"]
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +90,21 @@ def check_source(source: Program, program: Program, phase: Phase) -> None:
             program.notes.append(f"fault of the source: {mended}")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Questions:
+    """The user's questions about accuracy, beside the limits.
+
+    Attributes:
+        metric: a measure of the user's own, or None.
+        frontier: whether the curve between error and cost is wanted, even if the first conversion keeps the limits.
+        cache: whether what runs have shown may be kept, and found again.
+    """
+
+    metric: Metric | None = None
+    frontier: bool = False
+    cache: bool = True
+
+
 def convert_and_compare(
     source: Program,
     prepared: Program,
@@ -99,26 +114,26 @@ def convert_and_compare(
     report: Report,
     phase: Phase,
     reference: Reference | None = None,
+    asked: Questions | None = None,
 ) -> tuple[Program, Conversion, str, Basis]:
-    """Convert `prepared`, compare the result with `source`, and repair it as often as the policy allows.
+    """Convert `prepared`, compare the result with `source`, and search for another one if it is not good enough.
 
     Args:
         source: the program as the user gave it.
         prepared: the program to convert; not changed.
-        policy: how the conversion decides, how often it repairs, and the limits.
+        policy: how the conversion decides, how many others may be run, and the limits.
         ranges: a look-up of constants.
         inputs: data to compare on; None for made-up inputs.
-        report: gets outputs, verdict and notes.
+        report: gets outputs, verdict, frontier and notes.
         phase: times a block.
         reference: what `source` computes, if it is known already.
+        asked: the user's other questions.
 
     Returns:
         The converted program, the record of its conversion, why it is not good enough (empty if it is), and what its
         file is to be checked against.
     """
-    program = prepared.clone()
-    with phase("convert"):
-        conversion = convert(program, policy, ranges)
+    asked = asked or Questions()
     try:
         with phase("run fp32"):
             if reference is None:
@@ -126,33 +141,23 @@ def convert_and_compare(
             if prepared.widened:
                 reference = dataclasses.replace(reference, name="the source")
             report.notes = (*report.notes, *_reference_note(reference, source, prepared, policy))
-        forced: dict[str, str] = {}
-        budget = RepairBudget()
-        for attempt in range(policy.repair_limit + 1):
-            with phase("compare"):
-                report.outputs = reference.compare(program, policy.limits)
-            failing = failing_outputs(report.outputs.values(), reference, policy.limits)
-            if not failing or attempt == policy.repair_limit:
-                break
-            with phase("repair"):
-                budget.update(max(math.inf if row.nonfinite else max(row.relative, row.mismatch) for row in failing))
-                found = _nodes_to_repair(prepared, program, conversion, reference, policy, report, budget.share)
-                if not found:
-                    break
-                forced |= found
-                program = prepared.clone()
-                conversion = convert(program, dataclasses.replace(policy, forced_high=forced), ranges)
+        conversions = Conversions(prepared, policy, ranges, reference, asked.metric, phase)
+        found = best_conversion(conversions, report, frontier=asked.frontier, cache=asked.cache)
     except CannotCompare as reason:
         report.verdict = f"{Verdict.STRUCTURE_ONLY}: {reason}"
         report.notes = (*report.notes, f"not compared with the fp32 model: {reason}")
+        program = prepared.clone()
+        with phase("convert"):
+            conversion = convert(program, policy, ranges)
         # Users' sessions may run what emulation cannot, so the samples are kept for them.
         return program, conversion, "", Basis(source, policy, reference)
-    report.repaired = tuple(forced)
+    report.outputs = found.outputs
+    failing = failing_outputs(report.outputs.values(), reference, policy.limits)
     failure = judge(report, reference, failing, policy.limits)
-    step = program.step
+    program, conversion, step = found.program, found.conversion, found.program.step
     if not failure and step is not None and step.parameters and policy.low is not FLOAT32:
         with phase("run steps"):
-            final = dataclasses.replace(policy, forced_high=forced)
+            final = dataclasses.replace(policy, settled=found.settled)
             exact = functools.partial(exact_update, prepared, step, final, ranges, conversion)
             report.steps = compare_steps(program, step, reference, exact)
         wanted = policy.wishes.master_weights is False  # small updates vanish, as was asked for
@@ -177,25 +182,6 @@ def _reference_note(reference: Reference, source: Program, prepared: Program, po
     if policy.low is FLOAT32:
         return (f"compared with the source emulated, since the CPU does not run its {formats}",)
     return (f"compared with the source in float32, since the CPU does not run its {formats}",)
-
-
-def _nodes_to_repair(
-    prepared: Program,
-    program: Program,
-    conversion: Conversion,
-    reference: Reference,
-    policy: Policy,
-    report: Report,
-    share: float,
-) -> dict[str, str]:
-    """Return the nodes to make float32, with reasons; none, and a note, if intermediate values cannot be read."""
-    decided, low = conversion.assignment, policy.low
-    try:
-        found = worst_nodes(prepared, program, decided, reference, low, share)
-        return found or worst_nodes(prepared, program, decided, reference, low, share, held=True)
-    except CannotCompare as reason:
-        report.notes = (*report.notes, f"not repaired: {reason}")
-        return {}
 
 
 def check_result(staged: Staged, program: Program, basis: Basis, report: Report, phase: Phase) -> None:

@@ -58,7 +58,7 @@ LEVELS: Mapping[str, Level] = types.MappingProxyType(
                 name="auto",
                 lists="lifted",
                 policy=functools.partial(
-                    Policy, numerics="static", strict_ranges=True, drop_islands="all", repair_limit=10
+                    Policy, numerics="static", strict_ranges=True, drop_islands="all", search_runs=10, objective="low"
                 ),
                 tolerances={"float16": 0.02, "bfloat16": 0.05},
                 without_levels=True,
