@@ -174,6 +174,19 @@ def transpile(
         recipe: A recipe (`Report.save_recipe`) whose conversion is replayed, on the same model or on its next export:
             its options, except those given beside it, and its decision about each node, found by name. What no longer
             fits is warned of; nodes that the recipe does not know are decided anew.
+        prefer: What level auto aims at, among all conversions that keep the limits. `low` (default): the most
+            computation in lower precision, at the fewest casts; `time`: the least predicted time on the device, which
+            may be float32 throughout.
+        headroom: Level auto with data: a node may run in lower precision only if X times the largest magnitude that it
+            was seen with fits. Default: 4.
+        metric: Your own measure, with `metric_bound`: a function of the outputs of fp32 and of the result, each a list
+            with a dict (output to array) for every sample, or `FILE.py:FUNCTION`; the less it returns, the better.
+            Level auto finds the best conversion for which it is at most the bound, and no other tolerance holds unless
+            one is given.
+        metric_bound: The largest value of `metric` that is accepted.
+        frontier: Level auto: work out the whole curve between accuracy and speed, from runs on the data:
+            `Report.frontier`, and the error of each row of `Report.decisions`.
+        cache: Keep what runs have shown about a model in the user's cache folder, and use what is there.
 
     Returns:
         The report, with the converted program.
@@ -361,7 +374,7 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
     if job.verify:
         check_source(source, program, clock.phase)
         program, conversion, failure, basis = convert_and_compare(
-            source, program, chosen, ranges, job.inputs, report, clock.phase, reference
+            source, program, chosen, ranges, job.inputs, report, clock.phase, reference, job.asked
         )
     else:
         with clock.phase("convert"):

@@ -117,7 +117,7 @@ def checked_headroom(given: float) -> float:
     Raises:
         OptionError: it is no number of at least 1.
     """
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 1.0 <= given < math.inf:
+    if isinstance(given, bool) or not 1.0 <= given < math.inf:
         raise OptionError(f"headroom is {given!r}: expected a number of at least 1, such as 4")
     return float(given)
 

@@ -99,6 +99,8 @@ def _is_settled(trials: list[Trial[C]], good: float, bad: float) -> bool:
 
 def _next_limit(trial: Trial[C], good: float, bad: float) -> float:
     """Return the predicted error to ask for next, between what is known to hold and what is known not to."""
+    if not math.isfinite(bad):  # nothing is predicted of what overflows, or where no error is allowed
+        return max(1.0, 2.0 * good)
     if not math.isfinite(trial.measured):
         wanted = _FAR * bad
     elif trial.measured > 0.0:
