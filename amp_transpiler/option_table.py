@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from amp_transpiler.systems.registry import SYSTEMS
 from amp_transpiler.targets import TARGETS
+from amp_transpiler.targets.devices import DEVICES
 
 __all__ = ["GROUPS", "OPTIONS", "Option"]
 
@@ -246,13 +247,35 @@ OPTIONS = (
         },
     ),
     Option(
+        name="device",
+        group="decide",
+        flags=("--device",),
+        metavar="DEVICE",
+        parameter="device",
+        default="H100",
+        text="The GPU whose times are predicted, for the report and for `--prefer time`.",
+        values={name: device.words for name, device in DEVICES.items()},
+    ),
+    Option(
+        name="dims",
+        group="decide",
+        flags=("--dim",),
+        metavar="NAME=SIZE",
+        repeated=True,
+        parameter="dims",
+        text="The size of an open dimension of the inputs, such as `batch=8`, for predicted times. Default: 1 for a "
+        "batch, and for others what made-up inputs have.",
+        python="Name of an open dimension of the inputs -> its size, for predicted times. Default: 1 for a batch, and "
+        "for others what made-up inputs have.",
+    ),
+    Option(
         name="headroom",
         group="decide",
         flags=("--headroom",),
         metavar="X",
         parameter="headroom",
-        text="Level auto with data: a node may run in lower precision only if X times the largest magnitude that it was "
-        "seen with fits. Default: 4.",
+        text="Level auto with data: a node may run in lower precision only if X times the largest magnitude that it "
+        "was seen with fits. Default: 4.",
     ),
     Option(
         name="policy",
@@ -387,13 +410,13 @@ OPTIONS = (
         flags=("--metric",),
         metavar="FILE.py:FUNCTION",
         parameter="metric",
-        text="Your own measure: a function of the outputs of fp32 and of the result, each a list with a dict (output to "
-        "array) for every sample; the less it returns, the better. Level auto finds the best conversion for which it is "
-        "at most `--metric-bound`, and no other tolerance holds unless one is given.",
-        python="Your own measure, with `metric_bound`: a function of the outputs of fp32 and of the result, each a list "
-        "with a dict (output to array) for every sample, or `FILE.py:FUNCTION`; the less it returns, the better. Level "
-        "auto finds the best conversion for which it is at most the bound, and no other tolerance holds unless one is "
-        "given.",
+        text="Your own measure: a function of the outputs of fp32 and of the result, each a list with a dict (output "
+        "to array) for every sample; the less it returns, the better. Level auto finds the best conversion for "
+        "which it is at most `--metric-bound`, and no other tolerance holds unless one is given.",
+        python="Your own measure, with `metric_bound`: a function of the outputs of fp32 and of the result, each a "
+        "list with a dict (output to array) for every sample, or `FILE.py:FUNCTION`; the less it returns, the "
+        "better. Level auto finds the best conversion for which it is at most the bound, and no other tolerance "
+        "holds unless one is given.",
     ),
     Option(
         name="metric_bound",
@@ -409,9 +432,9 @@ OPTIONS = (
         group="check",
         flags=("--frontier",),
         parameter="frontier",
-        text="Level auto: work out the whole curve between accuracy and speed, from runs on the data, and report error, "
-        "predicted time, share of low nodes and casts along it, and what each node adds to the error. A report in HTML "
-        "has it anyway.",
+        text="Level auto: work out the whole curve between accuracy and speed, from runs on the data, and report "
+        "error, predicted time, share of low nodes and casts along it, and what each node adds to the error. A "
+        "report in HTML has it anyway.",
         python="Level auto: work out the whole curve between accuracy and speed, from runs on the data: "
         "`Report.frontier`, and the error of each row of `Report.decisions`.",
     ),

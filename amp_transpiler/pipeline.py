@@ -31,6 +31,7 @@ from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report, Verdict
 from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.describe import describe_copy, describe_needless, describe_result, describe_source
+from amp_transpiler.report.predictions import add_errors, add_prices, predict_times
 from amp_transpiler.report.recipe import Recipe, as_settings, digest
 from amp_transpiler.systems.choice import (
     DEFAULT_DTYPE,
@@ -44,6 +45,7 @@ from amp_transpiler.systems.choice import (
 )
 from amp_transpiler.systems.program_names import IoTypes, limits_by_output, low_inputs_and_outputs, resolved_lists
 from amp_transpiler.targets import Target
+from amp_transpiler.targets.devices import DEFAULT_DEVICE, checked_dims, find_device
 from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.child import start_early
@@ -105,6 +107,8 @@ def transpile(
     optimize: bool = False,
     recipe: str | os.PathLike[str] | Recipe | None = None,
     prefer: Literal["low", "time"] = "low",
+    device: str = DEFAULT_DEVICE.name,
+    dims: Mapping[str, int] | None = None,
     headroom: float = HEADROOM,
     metric: str | MetricFunction | None = None,
     metric_bound: float | None = None,
@@ -177,6 +181,12 @@ def transpile(
         prefer: What level auto aims at, among all conversions that keep the limits. `low` (default): the most
             computation in lower precision, at the fewest casts; `time`: the least predicted time on the device, which
             may be float32 throughout.
+        device: The GPU whose times are predicted, for the report and for `--prefer time`. `H100` (default): 80 GB,
+            3,350 GB/s, 989 TFLOP/s; `H200`: 141 GB, 4,800 GB/s, 989 TFLOP/s; `A100`: 80 GB, 2,039 GB/s, 312 TFLOP/s;
+            `L4`: 24 GB, 300 GB/s, 121 TFLOP/s; `T4`: 16 GB, 320 GB/s, 65 TFLOP/s; `RTX4090`: 24 GB, 1,008 GB/s, 165
+            TFLOP/s.
+        dims: Name of an open dimension of the inputs -> its size, for predicted times. Default: 1 for a batch, and for
+            others what made-up inputs have.
         headroom: Level auto with data: a node may run in lower precision only if X times the largest magnitude that it
             was seen with fits. Default: 4.
         metric: Your own measure, with `metric_bound`: a function of the outputs of fp32 and of the result, each a list
@@ -223,7 +233,8 @@ def transpile(
     chosen = dataclasses.replace(chosen, limits=with_limits(chosen.limits, tolerance, mismatch))
     if recipe is not None:  # which is the outcome of a search, if one was needed
         chosen = dataclasses.replace(chosen, settled=recipe.settled(), search_runs=0)
-    asked = Questions(load_metric(metric, metric_bound), frontier=frontier, cache=cache)
+    asked = Questions(inputs, load_metric(metric, metric_bound), frontier=frontier, cache=cache)
+    chosen = dataclasses.replace(chosen, device=find_device(device).name, dims=checked_dims(dims))
     chosen = _aimed(chosen, asked, prefer, checked_headroom(headroom), has_tolerance=tolerance is not None)
     if optimize:
         check_optimizable(chosen)
@@ -232,7 +243,6 @@ def transpile(
         src,
         dst,
         amp_lists,
-        inputs,
         marks,
         recipe,
         asked,
@@ -272,7 +282,11 @@ def _aimed(
     if prefer not in ("low", "time"):
         raise OptionError(f"prefer is {prefer!r}: expected 'low' or 'time'")
     decides = policy.objective != "rules"
-    for name, is_given in (("prefer", prefer != "low"), ("headroom", headroom != HEADROOM), ("frontier", asked.frontier)):
+    for name, is_given in (
+        ("prefer", prefer != "low"),
+        ("headroom", headroom != HEADROOM),
+        ("frontier", asked.frontier),
+    ):
         if is_given and not decides:
             raise OptionError(f"{name} has a meaning at level auto only, which decides by cost: drop one of the two")
     if asked.metric is not None and not has_tolerance:
@@ -297,7 +311,6 @@ class _Job:
     src: Any
     dst: str | os.PathLike[str] | None
     amp_lists: UserLists | None
-    inputs: Any
     marks: _Marks
     recipe: Recipe | None
     asked: Questions
@@ -334,7 +347,10 @@ def _begin(job: _Job, request: Request, chosen: Policy) -> _Begun:
         check_destination(destination, given)
     if job.amp_lists is not None:
         request = dataclasses.replace(request, lists=resolved_lists(job.amp_lists, given, request.low.name))
-        kept = {name: getattr(chosen, name) for name in ("limits", "wishes", "settled", "search_runs", "objective", "headroom")}
+        kept = {
+            name: getattr(chosen, name)
+            for name in ("limits", "wishes", "settled", "search_runs", "objective", "headroom")
+        }
         chosen = dataclasses.replace(choose_policy(request), **kept)
     chosen = dataclasses.replace(chosen, limits=limits_by_output(given, chosen.limits))
     source = _with_algorithms(given, chosen)
@@ -371,16 +387,25 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
     if needless is not None:
         return _left_alone(report, given, needless, None if isinstance(job.dst, DefaultPlace) else destination, clock)
     basis: Basis | None = None
+    prepared = program
     if job.verify:
         check_source(source, program, clock.phase)
         program, conversion, failure, basis = convert_and_compare(
-            source, program, chosen, ranges, job.inputs, report, clock.phase, reference, job.asked
+            source, program, chosen, ranges, job.asked, report, clock.phase, reference
         )
     else:
+        prepared = program.clone() if chosen.objective != "rules" else program
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""
         report.verdict = f"{Verdict.NOT_CHECKED}: verification was switched off"
     _describe(report, program, conversion, job.recipe)
+    if chosen.objective != "rules" and chosen.target.name != "tensorrt":
+        with clock.phase("predict"):
+            predict_times(report, prepared, chosen)
+            if job.asked.frontier:
+                add_prices(report, prepared, chosen)
+    if basis is not None and basis.evidence is not None:
+        add_errors(report, prepared, basis.evidence)
     if failure:
         raise CheckFailed(failure, report)
     _write(program, destination, _basis_of_file(given, program, basis), report, clock)
@@ -396,7 +421,7 @@ def _optimized(source: Program, program: Program, report: Report, job: _Job) -> 
     plain = plain_copy(program)
     try:
         made = optimized(plain)
-        reference = check_optimized(source, plain, made.program, job.inputs) if job.verify else None
+        reference = check_optimized(source, plain, made.program, job.asked.inputs) if job.verify else None
     except NotOptimized as reason:
         report.warnings = (*report.warnings, f"not optimized: {reason}")
         return program, None

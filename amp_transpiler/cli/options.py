@@ -39,6 +39,8 @@ _NO_EFFECT_ON_COPIES = (
     "recipe",
     "save_recipe",
     "prefer",
+    "device",
+    "dims",
     "headroom",
     "metric",
     "metric_bound",
@@ -77,6 +79,8 @@ class Options:
     include: list[str]
     opset: int | None
     prefer: str
+    device: str
+    dims: list[tuple[str, int]]
     headroom: float
     policy: str
     preset: str | None
@@ -132,13 +136,21 @@ class Options:
             "tolerance": self.tolerance,
             "mismatch": self.mismatch,
             "prefer": self.prefer,
+            "device": self.device,
+            "dims": dict(self.dims) or None,
             "headroom": self.headroom,
             "metric": self.metric,
             "metric_bound": self.metric_bound,
-            "frontier": self.frontier or (self.report is not None and self.level.lower() == "auto"),
+            "frontier": self.frontier or self.report_shows_curve,
             "cache": not self.no_cache,
             "verify": not self.no_verify,
         }
+
+    @property
+    def report_shows_curve(self) -> bool:
+        """Whether the report in HTML has a curve between error and cost to show."""
+        decides = self.level.lower() == "auto" and self.policy == "paddle" and not (self.preset or self.mixed_ops)
+        return self.report is not None and decides and not self.no_verify and self.dtype != "float32"
 
     @property
     def kept_io_types(self) -> bool | dict[str, str]:

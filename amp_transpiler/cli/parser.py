@@ -152,6 +152,13 @@ def _mismatch(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _dim(text: str) -> tuple[str, int]:
+    name, equals, size = text.rpartition("=")
+    if not (name and equals and size.isdecimal() and int(size)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=SIZE: expected such as batch=8")
+    return name, int(size)
+
+
 def _headroom(text: str) -> float:
     try:
         return checked_headroom(float(text))
@@ -201,6 +208,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "opset": _opset,
     "tolerance": _tolerance,
     "mismatch": _mismatch,
+    "dims": _dim,
     "headroom": _headroom,
     "metric_bound": _number,
     "io_types": _io_types,

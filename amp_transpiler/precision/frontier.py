@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
-from amp_transpiler.precision.choices import Choices, Weights
+from amp_transpiler.precision.choices import Choices, Chosen, Weights
+from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.objectives import WithErrors
 
@@ -30,12 +31,14 @@ class Point:
     Attributes:
         low: names of the nodes that are low, of those that may be.
         predicted: the error of the worst output as predicted, over the one that is allowed there.
+        error: the error of the worst output as predicted, a fraction of its norm.
         cost: in the unit of the weights, without the price of errors.
         casts: how many are needed.
     """
 
     low: frozenset[str]
     predicted: float
+    error: float
     cost: float
     casts: int
 
@@ -50,7 +53,7 @@ class Frontier:
         allowed: output -> the relative error that is allowed there. Outputs that are not named may have any.
 
     Attributes:
-        names: the nodes that may be either.
+        names, open_names: the nodes that may be either, in the order of execution and as a set.
         free: the cheapest choice of all.
         exact: float32 wherever there is a choice.
     """
@@ -61,8 +64,12 @@ class Frontier:
         self._node_errors = _shares(evidence.node_errors_by_output, allowed)
         self._cast_errors = _shares(evidence.cast_errors_by_output, allowed)
         self._nodes, self._casts = _summed(self._node_errors), _summed(self._cast_errors)
+        self._evidence = evidence
         self._known: dict[tuple[float, frozenset[str]], Point] = {}
-        self.names = [str(node.name) for item in range(len(self._plain.problem.low)) for node in choices.nodes(item)]
+        self._chosen: dict[Point, Chosen] = {}
+        self._items = [choices.nodes(item) for item in range(len(self._plain.problem.low))]
+        self.names = [str(node.name) for nodes in self._items for node in nodes]
+        self.open_names = frozenset(self.names)
         self.exact = self._point([False] * len(self._plain.problem.low))
         self.free = self._at(0.0)
 
@@ -83,15 +90,36 @@ class Frontier:
         best = found if found.predicted <= limit else self.exact
         return min(best, self._filled(best, self._multiplier(below), limit), key=_rank)
 
-    def curve(self) -> list[Point]:
-        """Return points of the curve, from no limit to no error; each has less error and costs more than the last."""
+    def curve(self, low: Collection[str]) -> list[Point]:
+        """Return points of the curve, from no limit to no error; each has less error and costs more than the last.
+
+        Args:
+            low: nodes of a choice that is among them, wherever it lies.
+        """
         for step in range(2 * _STEPS + 1):
             self._at(self._multiplier(_RANGE * (step / _STEPS - 1)))
+        own = self._point(self._choices.weighed(_Settled(self._weights, low)).solve())
         kept: list[Point] = []
-        for point in sorted({*self._known.values(), self.exact}, key=lambda point: (point.predicted, point.cost)):
-            if not kept or point.cost < kept[-1].cost:
+        for point in sorted({*self._known.values(), self.exact}, key=lambda point: (point.error, point.cost)):
+            if point != own and (not kept or point.cost < kept[-1].cost):
                 kept.append(point)
-        return kept[::-1]
+        return sorted((*kept, own), key=lambda point: (-point.error, point.cost))
+
+    def seconds(self, point: Point, prices: Prices) -> float:
+        """Return the predicted time of a choice.
+
+        Args:
+            point: the choice.
+            prices: of the program that it is made in.
+        """
+        chosen = self._chosen[point]
+        fixed = sum(seconds for node, seconds in prices.high.items() if node.name not in self.open_names)
+        own = sum(
+            (prices.low if node in chosen.low else prices.high).get(node, 0.0)
+            for nodes in self._items
+            for node in nodes
+        )
+        return fixed + own + sum(prices.cast(cast.value) for cast in chosen.casts)
 
     def _multiplier(self, logarithm: float) -> float:
         return math.exp(logarithm) * (self.exact.cost or 1.0)
@@ -131,8 +159,15 @@ class Frontier:
             _total(self._node_errors[name], nodes) + _total(self._cast_errors.get(name, {}), casts)
             for name in self._node_errors
         )
-        predicted = math.sqrt(max(squares, default=0.0))
-        return Point(nodes, predicted, self._plain.problem.cost(low) * self._plain.unit, len(chosen.casts))
+        point = Point(
+            nodes,
+            predicted=math.sqrt(max(squares, default=0.0)),
+            error=self._evidence.predicted(nodes, casts),
+            cost=self._plain.problem.cost(low) * self._plain.unit,
+            casts=len(chosen.casts),
+        )
+        self._chosen[point] = chosen
+        return point
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,6 +182,26 @@ class _Holding:
 
     def high(self, node: ir.Node) -> float:
         return self.weights.high(node)
+
+    def cast_to_low(self, value: ir.Value) -> float:
+        return self.weights.cast_to_low(value)
+
+    def cast_to_high(self, value: ir.Value) -> float:
+        return self.weights.cast_to_high(value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Settled:
+    """Weights that leave no choice but where control flow passes values on."""
+
+    weights: Weights
+    names: Collection[str]
+
+    def low(self, node: ir.Node) -> float:
+        return self.weights.low(node) if node.name in self.names else math.inf
+
+    def high(self, node: ir.Node) -> float:
+        return math.inf if node.name in self.names else self.weights.high(node)
 
     def cast_to_low(self, value: ir.Value) -> float:
         return self.weights.cast_to_low(value)

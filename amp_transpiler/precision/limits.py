@@ -24,10 +24,13 @@ HEADROOM = 4.0
 """How many times a range that was seen must fit into the low format."""
 
 Tolerance: TypeAlias = float | str | Mapping[str, float | str]
-"""A fraction from 0 (float32) on, `1%`, `logits=1%,boxes=0.5`, `2%,logits=1%`; or output, or a pattern of some -> a fraction."""
+"""A fraction from 0 (float32) on, `1%`, `logits=1%,boxes=0.5`, `2%,logits=1%`; or output (a pattern) -> a fraction."""
 
 Mismatch: TypeAlias = float | str
 """A share from 0 to 1, or `0.1%`."""
+
+
+_FLOAT32 = 2.0**-18  # what float32 itself differs by when operators are written in another way
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +51,11 @@ class Limits:
     def for_output(self, name: str) -> float:
         """Return the tolerance of an output; infinite for no limit."""
         return self.outputs.get(name, self.tolerance)
+
+    def of_float32(self) -> Limits:
+        """Return the limits of a program that is float32 throughout: its own rounding is none of a conversion's."""
+        outputs = {name: max(tolerance, _FLOAT32) for name, tolerance in self.outputs.items()}
+        return dataclasses.replace(self, tolerance=max(self.tolerance, _FLOAT32), outputs=outputs)
 
     def mismatch_for(self, name: str) -> float | None:
         """Return the largest share of differing integers, truth values or texts of an output; None for no limit."""

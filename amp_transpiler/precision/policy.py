@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.assignment import ConstantStorage
-from amp_transpiler.precision.evidence import HEADROOM, Evidence
-from amp_transpiler.precision.limits import Limits
+from amp_transpiler.precision.evidence import Evidence
+from amp_transpiler.precision.limits import HEADROOM, Limits
 from amp_transpiler.precision.rules import Rules
 from amp_transpiler.precision.training.wishes import TrainingWishes
 from amp_transpiler.targets import Target
@@ -61,7 +61,7 @@ class Policy:
         included: some nodes are low by force (regions of the kind `include`).
         opset: the version of ONNX's own domain to convert to; None: the source's, or a higher one with more low nodes.
         low_io: names of graph inputs and outputs that become low themselves.
-        forced_high: node name -> reason, for nodes that a repair made float32.
+        forced_high: node name -> reason, for nodes that stay float32 whatever the rules say.
         settled: node name -> its precision, for nodes that were decided before: by a recipe, or by a search.
         parameters: names of the graph inputs of a training program that hold parameters.
         training: the program is a training program, so BatchNormalization and Dropout are lowered to plain operators

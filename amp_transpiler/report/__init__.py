@@ -1,6 +1,6 @@
 """The report of a conversion: the record, and its forms as a table, an explanation, JSON and HTML."""
 
-from amp_transpiler.report.report import CastRow, DecisionRow, FrontierPoint, OutputComparison, Report
+from amp_transpiler.report.report import CastRow, DecisionRow, FrontierPoint, MetricValue, OutputComparison, Report
 from amp_transpiler.report.steps import StateWay, StepsComparison
 from amp_transpiler.report.verdict import Verdict
 
@@ -8,6 +8,7 @@ __all__ = [
     "CastRow",
     "DecisionRow",
     "FrontierPoint",
+    "MetricValue",
     "OutputComparison",
     "Report",
     "StateWay",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from amp_transpiler.graph.training_step import State
     from amp_transpiler.graph.view.outline import Outline
 
-__all__ = ["CastRow", "DecisionRow", "FrontierPoint", "OutputComparison", "Report"]
+__all__ = ["CastRow", "DecisionRow", "FrontierPoint", "MetricValue", "OutputComparison", "Report"]
 
 Precision = Literal["low", "high", "untouched"]
 
@@ -80,6 +80,26 @@ class FrontierPoint:
     casts: int
     measured: bool = False
     chosen: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MetricValue:
+    """The user's own measure of a result.
+
+    Attributes:
+        name: of the function.
+        value: what it returned.
+        bound: the largest value that was accepted.
+    """
+
+    name: str
+    value: float
+    bound: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the value is accepted."""
+        return self.value <= self.bound
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -196,6 +216,7 @@ class Report:
         steps: of a training step: how far its states came in several steps, in fp32 and in the result; None if none was
             found, or nothing was compared.
         outputs: graph output -> comparison; empty if nothing was compared.
+        metric: the user's own measure; None without one.
         verdict: one line: one of the words of `Verdict`, then after `: ` what it rests on.
         checks: the checks that passed, in order, a short phrase each.
         warnings: for the user: results that no limit forbids, but that look wrong.
@@ -237,6 +258,7 @@ class Report:
     states: tuple[State, ...] = ()
     steps: StepsComparison | None = None
     outputs: dict[str, OutputComparison] = dataclasses.field(default_factory=dict)
+    metric: MetricValue | None = None
     verdict: str = Verdict.NOT_CHECKED
     checks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -93,7 +93,25 @@ def summary(report: Report, *, failed: bool = False) -> RenderableType:
         parts.insert(0, Text(slower, style="bold red"))
     if report.outputs:
         parts.append(_outputs(report))
+    if report.frontier:
+        parts.append(_frontier(report))
     return Group(*parts)
+
+
+def _frontier(report: Report) -> RenderableType:
+    """Return the curve between error and cost; what is carried out is marked."""
+    table = Table(
+        box=None, padding=(0, 2), title="from fastest to most exact", title_justify="left", title_style="bold"
+    )
+    for head in ("error", "", f"ms, {report.device}" if report.device else "ms", f"in {report.dtype}", "casts", ""):
+        table.add_column(head, justify="left" if not head else "right", no_wrap=True)
+    for point in report.frontier:
+        time = "-" if point.milliseconds is None else f"{point.milliseconds:.3g}"
+        how = "measured" if point.measured else "predicted"
+        error = percent(point.error) if math.isfinite(point.error) else "not finite"
+        row = (error, how, time, f"{point.low_share:.0%}", str(point.casts), "<- chosen" if point.chosen else "")
+        table.add_row(*row, style="bold" if point.chosen else None)
+    return table
 
 
 def _title(report: Report, *, failed: bool) -> Text:

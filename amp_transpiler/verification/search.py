@@ -11,19 +11,21 @@ import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.program import Program
-from amp_transpiler.precision.assign import open_assignment
+from amp_transpiler.precision.assign import open_choices
+from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.cost import find_device, prices
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier, Point
+from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.policy import Policy, Settled
 from amp_transpiler.precision.ranges import RangeFaults
-from amp_transpiler.report import OutputComparison, Report
-from amp_transpiler.report.wording import percent
+from amp_transpiler.report import FrontierPoint, OutputComparison, Report
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.calibrate import NamedSample, calibrate
@@ -34,7 +36,7 @@ from amp_transpiler.verification.remembered import remembered_evidence
 from amp_transpiler.verification.sensitivity import collect_evidence
 from amp_transpiler.verification.user_metric import Metric
 
-__all__ = ["Conversions", "Measured", "best_conversion"]
+__all__ = ["Conversions", "Found", "Measured", "best_conversion"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class Measured:
         metric: the user's measure of it; None without one.
         excess: its error over the one that is allowed; at most 1 if every limit is kept.
         settled: the decisions that were made before it, by a search.
+        limits: those that it is judged by.
     """
 
     program: Program
@@ -62,6 +65,7 @@ class Measured:
     metric: float | None
     excess: float
     settled: Mapping[str, Settled]
+    limits: Limits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,14 +98,17 @@ class Conversions:
         program = self.prepared.clone()
         with self.phase("convert"):
             conversion = convert(program, policy, self.ranges)
+        decisions = conversion.assignment.decisions.values()
+        is_float32 = not any(decision.precision == "low" for decision in decisions)
+        limits = policy.limits.of_float32() if is_float32 else policy.limits
         with self.phase("compare"):
             kept: list[dict[str, Any]] = []
-            outputs = self.reference.compare(program, policy.limits, None if self.metric is None else kept.append)
-            found, value = excess(outputs.values(), self.reference, policy.limits), None
+            outputs = self.reference.compare(program, limits, None if self.metric is None else kept.append)
+            found, value = excess(outputs.values(), self.reference, limits), None
             if self.metric is not None:
                 value = self.metric.of(self.reference.outputs, kept)
                 found = max(found, excess_of_metric(value, self.metric))
-        return Measured(program, conversion, outputs, value, found, policy.settled)
+        return Measured(program, conversion, outputs, value, found, policy.settled, limits)
 
     def samples(self) -> list[NamedSample]:
         """Return the samples for the prepared program, each with its name."""
@@ -109,12 +116,29 @@ class Conversions:
         return [(f"sample {number}", sample) for number, sample in enumerate(feeds, start=1)]
 
 
-def best_conversion(conversions: Conversions, report: Report, *, frontier: bool, cache: bool) -> Measured:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """The outcome of a search.
+
+    Attributes:
+        best: the cheapest conversion that keeps the limits; without one, that with the smallest error.
+        evidence: what runs say about the program; None if nothing was asked of them.
+        repaired: nodes that were low at first and are float32 for the limits.
+        curve: points of the curve between error and cost; empty if it was not worked out.
+    """
+
+    best: Measured
+    evidence: Evidence | None = None
+    repaired: tuple[str, ...] = ()
+    curve: tuple[FrontierPoint, ...] = ()
+
+
+def best_conversion(conversions: Conversions, report: Report, *, frontier: bool, cache: bool) -> Found:
     """Return the cheapest conversion that keeps the limits; without one, that with the smallest error.
 
     Args:
         conversions: the program, the policy and the data.
-        report: gets notes, the nodes that a search made float32, and what the curve is drawn from.
+        report: gets notes.
         frontier: whether the curve is wanted even if the first conversion keeps the limits.
         cache: whether what runs have shown may be kept, and found again.
 
@@ -122,20 +146,23 @@ def best_conversion(conversions: Conversions, report: Report, *, frontier: bool,
         CannotCompare: an emulated program does not run.
         InputError: the user's metric fails.
     """
-    policy = conversions.policy
+    policy, evidence = conversions.policy, None
     decides = policy.objective != "rules"
     if decides and conversions.reference.given and policy.search_runs:
         with conversions.phase("calibrate"):
-            policy = dataclasses.replace(policy, evidence=_ranges_seen(conversions, report))
+            evidence = _ranges_seen(conversions, report)
+            policy = dataclasses.replace(policy, evidence=evidence)
     first = conversions.measured(policy)
-    wanted = first.excess > 1.0 and policy.search_runs > 0
-    if not decides or not (wanted or frontier):
-        return first
+    searches = first.excess > 1.0 and policy.search_runs > 0
+    if not decides or not (searches or frontier):
+        return Found(first, evidence)
     with conversions.phase("find errors"):
         evidence = _evidence(conversions, report, cache=cache)
     if evidence.ranges:
-        policy = dataclasses.replace(policy, evidence=dataclasses.replace(evidence, given=conversions.reference.given))
-    return _turned(first, conversions, policy, evidence, report) if wanted else first
+        policy = dataclasses.replace(policy, evidence=evidence)
+    search = _Search(first, conversions, policy, evidence)
+    best = search.turned() if searches else first
+    return Found(best, evidence, search.repaired(best), tuple(search.curve(best)) if frontier else ())
 
 
 def _ranges_seen(conversions: Conversions, report: Report) -> Evidence | None:
@@ -165,30 +192,85 @@ def _evidence(conversions: Conversions, report: Report, *, cache: bool) -> Evide
         return Evidence()
 
 
-def _turned(
-    first: Measured, conversions: Conversions, policy: Policy, evidence: Evidence, report: Report
-) -> Measured:
-    """Turn a conversion towards float32 until it keeps the limits."""
-    opened = open_assignment(conversions.prepared.model, policy, conversions.ranges)
-    frontier = Frontier(opened.choices, opened.weights, evidence, _allowed(first.outputs, policy))
-    reasons = {str(node.name): decision.reason for node, decision in first.conversion.assignment.decisions.items()}
-    best: list[tuple[Point, Measured]] = [(frontier.free, first)]
+class _Search:
+    """One search, from the conversion without a limit towards float32.
 
-    def run(point: Point) -> float:
-        chosen = dataclasses.replace(policy, settled=_settled(point, frontier, reasons, evidence, policy))
-        found = conversions.measured(chosen)
+    Args:
+        first: that conversion.
+        conversions: the program, and the data to compare on.
+        policy: how to decide, with the ranges that were seen.
+        evidence: what runs say about the program.
+    """
+
+    def __init__(self, first: Measured, conversions: Conversions, policy: Policy, evidence: Evidence) -> None:
+        self._first, self._conversions, self._policy, self._evidence = first, conversions, policy, evidence
+        opened = open_choices(conversions.prepared.model, policy, conversions.ranges)
+        self._frontier = Frontier(opened.choices, opened.weights, evidence, _allowed(first.outputs, policy))
+        decisions = first.conversion.assignment.decisions
+        self._decisions = {str(node.name): decision for node, decision in decisions.items()}
+        self._best: tuple[Point, Measured] | None = None
+        self._errors: dict[Point, float] = {}
+
+    def turned(self) -> Measured:
+        """Turn the conversion towards float32 until it keeps the limits."""
+        frontier = self._frontier
+        low = {name for name in frontier.names if self._decisions[name].precision == "low"}
+        if low == frontier.free.low:
+            self._note(frontier.free, self._first)
+            start = self._first.excess
+        else:  # the ranges that were seen since forbid some
+            start = self._run(frontier.free)
+        trials = turn(frontier.cheapest, self._run, Trial(frontier.free, start), self._policy.search_runs)
+        logger.info("%d conversions were run", len(trials))
+        assert self._best is not None
+        return self._best[1]
+
+    def repaired(self, best: Measured) -> tuple[str, ...]:
+        """Return the nodes that were low at first and are float32 in another conversion."""
+        high = {name for name, decision in best.settled.items() if decision.precision == "high"}
+        was_low = (name for name, decision in self._decisions.items() if decision.precision == "low")
+        return tuple(name for name in was_low if name in high)
+
+    def curve(self, best: Measured) -> Iterator[FrontierPoint]:
+        """Yield the points of the curve; the chosen one is measured."""
+        prepared, policy, frontier = self._conversions.prepared, self._policy, self._frontier
+        priced = prices(prepared.model, policy.low, find_device(policy.device), policy.dims)
+        low = frozenset(
+            str(node.name)
+            for node, decision in best.conversion.assignment.decisions.items()
+            if decision.precision == "low" and node.name in frontier.open_names
+        )
+        for point in frontier.curve(low):
+            error = self._errors.get(point)
+            is_chosen = point.low == low
+            yield FrontierPoint(
+                error=worst_error(best.outputs) if is_chosen else point.error if error is None else error,
+                milliseconds=1e3 * frontier.seconds(point, priced),
+                low_share=len(point.low) / max(1, len(frontier.names)),
+                casts=point.casts,
+                measured=is_chosen or error is not None,
+                chosen=is_chosen,
+            )
+
+    def _run(self, point: Point) -> float:
+        policy = self._policy
+        settled = _settled(point, self._frontier, self._decisions, self._evidence, policy)
+        found = self._conversions.measured(dataclasses.replace(policy, settled=settled))
         logger.info(
             "%d nodes low: predicted %.3g of what is allowed, %.3g found", len(point.low), point.predicted, found.excess
         )
-        if _rank(point, found) < _rank(*best[0]):  # one program in memory is enough
-            best[:] = [(point, found)]
+        self._note(point, found)
         return found.excess
 
-    trials = turn(frontier.cheapest, run, Trial(frontier.free, first.excess), policy.search_runs)
-    [(point, found)] = best
-    report.repaired = tuple(name for name in frontier.names if name in frontier.free.low and name not in point.low)
-    logger.info("%d conversions were run", len(trials))
-    return found
+    def _note(self, point: Point, found: Measured) -> None:
+        self._errors[point] = worst_error(found.outputs)
+        if self._best is None or _rank(point, found) < _rank(*self._best):  # one program in memory is enough
+            self._best = point, found
+
+
+def worst_error(outputs: Mapping[str, OutputComparison]) -> float:
+    """Return the largest relative error of an output; infinite if one became infinite or NaN."""
+    return max((math.inf if row.nonfinite else row.relative for row in outputs.values()), default=0.0)
 
 
 def _rank(point: Point, found: Measured) -> tuple[float, float]:
@@ -203,24 +285,22 @@ def _allowed(outputs: Mapping[str, OutputComparison], policy: Policy) -> dict[st
 
 
 def _settled(
-    point: Point, frontier: Frontier, reasons: Mapping[str, str], evidence: Evidence, policy: Policy
+    point: Point, frontier: Frontier, decisions: Mapping[str, Decision], evidence: Evidence, policy: Policy
 ) -> dict[str, Settled]:
     """Return the decisions of a choice, each with its reason: that of the first conversion where it is the same."""
     found = {}
     for name in frontier.names:
         is_low = name in point.low
         is_new = not is_low and name in frontier.free.low
-        reason = _why_high(name, evidence, policy) if is_new else reasons.get(name, "")
+        reason = _why_high(name, evidence, policy) if is_new else decisions[name].reason
         found[name] = Settled("low" if is_low else "high", reason)
     return found
 
 
 def _why_high(name: str, evidence: Evidence, policy: Policy) -> str:
-    """Say why the limits keep a node in float32."""
-    shares = {output: math.sqrt(errors.get(name, 0.0)) for output, errors in evidence.node_errors_by_output.items()}
+    """Say why the limits keep a node in float32; by how much is in the report's row of it."""
+    shares = {output: errors.get(name, 0.0) for output, errors in evidence.node_errors_by_output.items()}
     output = max(shares, key=lambda output: shares[output], default="")
-    share = shares.get(output, 0.0)
-    if share == 0.0:
+    if not shares.get(output):
         return "for the tolerance: its neighbours are float32, and casts around it would add to the error"
-    about = "about " if name in evidence.estimated else ""
-    return f"for the tolerance: in {policy.low.name} it adds {about}{percent(share)} to output '{output}'"
+    return f"for the tolerance: in {policy.low.name} it would add to the error of output '{output}'"

@@ -73,6 +73,12 @@ def judge(report: Report, reference: Reference, failing: list[OutputComparison],
         report.verdict = f"{Verdict.FAILED}: {fault}, on {samples}"
         repaired = f" after making {len(report.repaired)} nodes float32" if report.repaired else ""
         return f"{report.source}: {fault}{repaired}; nothing was written. {advice(report, row, limits)}"
+    metric = report.metric
+    if metric is not None and not metric.holds:
+        fault = f"{metric.name} is {metric.value:.4g}, allowed are {metric.bound:.4g}"
+        report.verdict = f"{Verdict.FAILED}: {fault}, on {samples}"
+        least = f" in the best conversion that was found, of {len(report.repaired)} nodes made float32"
+        return f"{report.source}: {fault}{least if report.repaired else ''}; nothing was written"
     left_out = _left_out(report, reference)
     judged = [row for row in report.outputs.values() if row.name not in left_out]
     report.notes = (*report.notes, *_remarks(report, reference, left_out, limits))
@@ -81,10 +87,13 @@ def judge(report: Report, reference: Reference, failing: list[OutputComparison],
         report.verdict = f"{Verdict.STRUCTURE_ONLY}: {why}{_named(left_out)}"
         return ""
     unlimited = [row for row in judged if not _has_limit(row, limits)]
+    if metric is not None:  # it is the limit
+        unlimited = []
     report.warnings = (*report.warnings, *_warnings(unlimited, report.dtype))
     wholly = reference.given and not left_out
     word = Verdict.COMPARED if unlimited else Verdict.VERIFIED if wholly else Verdict.PLAUSIBLE
-    measured = f"{_measured(judged, reference.name)} on {samples}, rounding emulated"
+    own = "" if metric is None else f"{metric.name} is {metric.value:.4g}, at most {metric.bound:.4g} allowed; "
+    measured = f"{own}{_measured(judged, reference.name)} on {samples}, rounding emulated"
     no_limit = _without_limit(unlimited, judged)
     report.verdict = f"{word}: {measured}{no_limit}{_named(left_out)}"
     return ""

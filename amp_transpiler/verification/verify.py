@@ -17,9 +17,10 @@ from amp_transpiler.graph.saving import Staged
 from amp_transpiler.ops.limits import OLDEST_OPSET
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.emulate import emulate
+from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
-from amp_transpiler.report import Report, Verdict
+from amp_transpiler.report import MetricValue, Report, Verdict
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.default_session import must_run, open_as_users_do
@@ -50,11 +51,13 @@ class Basis:
         source: the program as the user gave it.
         policy: whose target and limits count.
         reference: samples and fp32 outputs; None if there are none.
+        evidence: what runs on the samples said about the prepared program; None if nothing was asked of them.
     """
 
     source: Program
     policy: Policy
     reference: Reference | None
+    evidence: Evidence | None = None
 
     def without_algorithms(self, source: Program) -> Basis:
         """Return the same for a file, whose graph does not hold the training algorithms that were compared with it.
@@ -95,11 +98,13 @@ class Questions:
     """The user's questions about accuracy, beside the limits.
 
     Attributes:
+        inputs: data to compare on; None for made-up inputs.
         metric: a measure of the user's own, or None.
         frontier: whether the curve between error and cost is wanted, even if the first conversion keeps the limits.
         cache: whether what runs have shown may be kept, and found again.
     """
 
+    inputs: Inputs | None = None
     metric: Metric | None = None
     frontier: bool = False
     cache: bool = True
@@ -110,11 +115,10 @@ def convert_and_compare(
     prepared: Program,
     policy: Policy,
     ranges: RangeFaults,
-    inputs: Inputs | None,
+    asked: Questions,
     report: Report,
     phase: Phase,
     reference: Reference | None = None,
-    asked: Questions | None = None,
 ) -> tuple[Program, Conversion, str, Basis]:
     """Convert `prepared`, compare the result with `source`, and search for another one if it is not good enough.
 
@@ -123,21 +127,19 @@ def convert_and_compare(
         prepared: the program to convert; not changed.
         policy: how the conversion decides, how many others may be run, and the limits.
         ranges: a look-up of constants.
-        inputs: data to compare on; None for made-up inputs.
+        asked: the data to compare on, and the user's questions.
         report: gets outputs, verdict, frontier and notes.
         phase: times a block.
         reference: what `source` computes, if it is known already.
-        asked: the user's other questions.
 
     Returns:
         The converted program, the record of its conversion, why it is not good enough (empty if it is), and what its
         file is to be checked against.
     """
-    asked = asked or Questions()
     try:
         with phase("run fp32"):
             if reference is None:
-                reference = make_reference(source, _stand_in(source, prepared, policy), inputs, prepared.step)
+                reference = make_reference(source, _stand_in(source, prepared, policy), asked.inputs, prepared.step)
             if prepared.widened:
                 reference = dataclasses.replace(reference, name="the source")
             report.notes = (*report.notes, *_reference_note(reference, source, prepared, policy))
@@ -151,18 +153,22 @@ def convert_and_compare(
             conversion = convert(program, policy, ranges)
         # Users' sessions may run what emulation cannot, so the samples are kept for them.
         return program, conversion, "", Basis(source, policy, reference)
-    report.outputs = found.outputs
+    best, policy = found.best, dataclasses.replace(policy, limits=found.best.limits)
+    report.outputs, report.repaired, report.frontier = best.outputs, found.repaired, found.curve
+    report.headroom = None if found.evidence is None else policy.headroom
+    if asked.metric is not None and best.metric is not None:
+        report.metric = MetricValue(asked.metric.name, best.metric, asked.metric.bound)
     failing = failing_outputs(report.outputs.values(), reference, policy.limits)
     failure = judge(report, reference, failing, policy.limits)
-    program, conversion, step = found.program, found.conversion, found.program.step
+    program, conversion, step = best.program, best.conversion, best.program.step
     if not failure and step is not None and step.parameters and policy.low is not FLOAT32:
         with phase("run steps"):
-            final = dataclasses.replace(policy, settled=found.settled)
+            final = dataclasses.replace(policy, settled=best.settled)
             exact = functools.partial(exact_update, prepared, step, final, ranges, conversion)
             report.steps = compare_steps(program, step, reference, exact)
         wanted = policy.wishes.master_weights is False  # small updates vanish, as was asked for
         failure = judge_steps(report, report.steps, fails=reference.given and not wanted)
-    return program, conversion, failure, Basis(source, policy, reference)
+    return program, conversion, failure, Basis(source, policy, reference, found.evidence)
 
 
 def _stand_in(source: Program, prepared: Program, policy: Policy) -> Program:

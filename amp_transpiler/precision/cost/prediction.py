@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from amp_transpiler.precision.cost.devices import Device
 from amp_transpiler.precision.cost.traffic import NodeCost, traffic
+from amp_transpiler.targets.devices import Device
 
 __all__ = ["Kernel", "Prediction", "node_seconds", "pays_from", "predict", "time_of"]
 

@@ -14,11 +14,11 @@ import onnx_ir as ir
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.walk import scopes
-from amp_transpiler.precision.cost.devices import Device
 from amp_transpiler.precision.cost.fusions import Plan, joined, plan_of
 from amp_transpiler.precision.cost.prediction import node_seconds
 from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
 from amp_transpiler.precision.cost.traffic import NodeCost, costs_of
+from amp_transpiler.targets.devices import Device
 
 __all__ = ["Prices", "prices"]
 

@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.walk import all_nodes, has_bodies, scopes
-from amp_transpiler.precision.cost.devices import Rate
 from amp_transpiler.precision.cost.fusions import NO_PLAN, Fused, Plan, plan_of
 from amp_transpiler.precision.cost.operators import (
     ALIASES,
@@ -28,6 +27,7 @@ from amp_transpiler.precision.cost.operators import (
     in_place,
 )
 from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
+from amp_transpiler.targets.devices import Rate
 
 __all__ = ["NodeCost", "costs_of", "traffic"]
 

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 
 from amp_transpiler.errors import OptionError
 
-__all__ = ["DEVICES", "Device", "Rate", "find_device"]
+__all__ = ["DEFAULT_DEVICE", "DEVICES", "Device", "Rate", "checked_dims", "find_device"]
 
 Rate: TypeAlias = Literal["float32", "tf32", "float16", "bfloat16"]
 GB, TERA = 10**9, 10**12
@@ -53,6 +53,11 @@ class Device:
     smallest: float = SMALLEST
     memory_share: float = MEMORY_SHARE
     compute_share: float = COMPUTE_SHARE
+
+    @property
+    def words(self) -> str:
+        """What it is, in a few words."""
+        return f"{self.memory // GB} GB, {self.bandwidth / GB:,.0f} GB/s, {self.rates['float16'] / TERA:.0f} TFLOP/s"
 
     def seconds(self, size: float, flops: float, rate: Rate) -> float:
         """Return the time of a kernel that moves `size` bytes and computes `flops` operations, the slower of both."""
@@ -86,6 +91,10 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
 """Name -> device."""
 
 
+DEFAULT_DEVICE = DEVICES["H100"]
+"""The device that is predicted for where none is named."""
+
+
 def find_device(name: str) -> Device:
     """Return the device with this name, in any case, with or without spaces.
 
@@ -96,3 +105,16 @@ def find_device(name: str) -> Device:
     if wanted not in DEVICES:
         raise OptionError(f"unknown device {name!r}: expected one of {', '.join(DEVICES)}")
     return DEVICES[wanted]
+
+
+def checked_dims(dims: Mapping[str, int] | None) -> dict[str, int]:
+    """Return the sizes of open dimensions.
+
+    Raises:
+        OptionError: a size is no positive number.
+    """
+    found = dict(dims or {})
+    for name, size in found.items():
+        if isinstance(size, bool) or size != int(size) or size < 1:
+            raise OptionError(f"dims has {name}={size!r}: expected a whole number of at least 1")
+    return found

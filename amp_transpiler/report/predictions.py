@@ -1,0 +1,97 @@
+"""Predicted times and measured errors in a report: of the whole, of every node, and along the curve between both."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.precision.cost import find_device, pays_from, predict, prices
+from amp_transpiler.precision.cost.prices import Prices
+from amp_transpiler.precision.cost.shapes import open_dims
+from amp_transpiler.precision.evidence import Evidence, TensorRange
+from amp_transpiler.precision.policy import Policy
+from amp_transpiler.report.report import DecisionRow, Report
+
+__all__ = ["add_errors", "add_prices", "predict_times"]
+
+
+def predict_times(report: Report, prepared: Program, policy: Policy) -> None:
+    """Predict the time of one run, in float32 and of the result, and where the result pays if it is slower.
+
+    Args:
+        report: has the result; gets the times.
+        prepared: the program before it was converted.
+        policy: has the device, and the sizes of open dimensions.
+
+    Raises:
+        OptionError: no input has an open dimension of a name that sizes are given for.
+    """
+    assert report.program is not None, "it is described"
+    device, result = find_device(policy.device), report.program.model
+    before = predict(prepared.model, device, policy.dims, fuse=True).milliseconds
+    after = predict(result, device, policy.dims, fuse=True).milliseconds
+    report.device, report.predicted_ms = device.name, (before, after)
+    if after <= before:
+        return
+    dim = next((name for name in open_dims(prepared.model) if name not in policy.dims), None)
+    size = None if dim is None else pays_from(result, prepared.model, device, dim, policy.dims)
+    report.pays_from = "" if size is None else f"{dim}={size}"
+
+
+def add_prices(report: Report, prepared: Program, policy: Policy) -> None:
+    """Add bytes and predicted times to the rows of a report.
+
+    Args:
+        report: has the rows.
+        prepared: the program before it was converted.
+        policy: has the low format, the device, and the sizes of open dimensions.
+    """
+    priced = prices(prepared.model, policy.low, find_device(policy.device), policy.dims)
+    nodes = {str(node.name): node for node in all_nodes(prepared.model)}
+    report.decisions = tuple(_priced(row, nodes.get(row.name), priced) for row in report.decisions)
+
+
+def _priced(row: DecisionRow, node: ir.Node | None, priced: Prices) -> DecisionRow:
+    if node is None or node not in priced.high:
+        return row
+    is_low = row.precision == "low"
+    cost = (priced.costs_low if is_low else priced.costs_high)[node]
+    seconds = (priced.low if is_low else priced.high)[node]
+    return dataclasses.replace(
+        row, bytes=cost.bytes, milliseconds=1e3 * seconds, milliseconds_fp32=1e3 * priced.high[node]
+    )
+
+
+def add_errors(report: Report, prepared: Program, evidence: Evidence) -> None:
+    """Add errors and ranges to the rows of a report, as data showed them.
+
+    Args:
+        report: has the rows.
+        prepared: the program before it was converted.
+        evidence: what runs on data say about it.
+    """
+    values = {
+        str(node.name): [str(value.name) for value in (*node.inputs, *node.outputs) if value is not None]
+        for node in all_nodes(prepared.model)
+    }
+    report.decisions = tuple(_with_error(row, values.get(row.name, ()), evidence) for row in report.decisions)
+
+
+def _with_error(row: DecisionRow, values: Sequence[str], evidence: Evidence) -> DecisionRow:
+    error = evidence.node_errors.get(row.name)
+    seen = _largest(values, evidence.ranges)
+    return dataclasses.replace(
+        row,
+        error=None if error is None else math.sqrt(error),
+        largest=None if seen is None else seen.largest,
+        sample="" if seen is None else seen.sample,
+    )
+
+
+def _largest(values: Iterable[str], ranges: Mapping[str, TensorRange]) -> TensorRange | None:
+    return max((ranges[name] for name in values if name in ranges), key=lambda seen: seen.largest, default=None)
