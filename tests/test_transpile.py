@@ -92,7 +92,7 @@ REFUSED = {
     "unknown level": ({"level": "O3"}, OptionError),
     "unknown dtype": ({"dtype": "int8"}, OptionError),
     "unknown target": ({"target": "tpu"}, OptionError),
-    "tolerance of zero": ({"tolerance": 0.0}, OptionError),
+    "tolerance below zero": ({"tolerance": -0.01}, OptionError),
     "region that matches nothing": ({"disable_amp": "nothing_is_called_so"}, OptionError),
     "guard that matches nothing": ({"guard": ["first", "nothing_is_called_so"]}, OptionError),
     "unknown input or output": ({"keep_io_types": ["nowhere"]}, OptionError),
