@@ -12,7 +12,20 @@ from amp_transpiler.errors import visible
 
 __all__ = ["PHASES", "progress_bar"]
 
-PHASES = ("load", "prepare", "check source", "convert", "run fp32", "compare", "repair", "write", "check result")
+PHASES = (
+    "load",
+    "optimize",
+    "prepare",
+    "check source",
+    "run fp32",
+    "calibrate",
+    "convert",
+    "compare",
+    "find errors",
+    "predict",
+    "write",
+    "check result",
+)
 _SECONDS_BEFORE_IT_SHOWS = 1.0
 
 
@@ -31,7 +44,7 @@ def progress_bar(title: str, options: Options) -> Iterator[Callable[[str, float]
 
     def advance(phase: str, done: float) -> None:
         reached = PHASES.index(phase) + done if phase in PHASES else 0.0
-        # A repair returns to an earlier phase, but the bar never moves back.
+        # A search returns to an earlier phase, but the bar never moves back.
         bar.update(task, description=phase, completed=max(reached, bar.tasks[0].completed))
 
     timer = threading.Timer(_SECONDS_BEFORE_IT_SHOWS, bar.start)

@@ -245,7 +245,10 @@ class _Assigner:
         return {name: seen for name, seen in self._policy.evidence.ranges.items() if name not in known}
 
     def _is_fixed(self, node: ir.Node) -> bool:
-        """Whether the user, or a repair, keeps the node as it is."""
+        """Whether the user, or a search, keeps the node as it is."""
+        settled = self._policy.settled.get(str(node.name))
+        if settled is not None and settled.precision == "high":
+            return True
         if str(node.name) in self._policy.forced_high or DISABLE_AMP in region_of(node):
             return True
         return is_kept(node, guarded=self._guarded)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.ops.kinds import MOVEMENT
-from amp_transpiler.ops.names import is_standard
+from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.ranges import RangeFaults
 
@@ -23,7 +23,13 @@ __all__ = ["NO_MASKS", "Masks", "find_masks"]
 
 # Operator -> the inputs through which a mask may pass; all outputs of a movement.
 _PASSES = {"Add": (0, 1), "Sub": (0,), "Where": (1, 2), "Max": None, "Cast": (0,)}
-_ENDS = {"Softmax": (0,), "Attention": (3,)}  # what bounds a masked value: operator -> inputs
+# What bounds a masked value: operator -> inputs.
+_ENDS = {
+    "Softmax": (0,),
+    "Attention": (3,),
+    "com.microsoft::Attention": (5,),
+    "com.microsoft::MultiHeadAttention": (5,),
+}
 _STARTS = {"Where": (1, 2), "Add": (0, 1), "Mul": (0, 1)}  # operators that make a mask of a constant
 
 
@@ -118,10 +124,12 @@ def _hidden(nodes: list[ir.Node], is_fixed: Callable[[ir.Node], bool]) -> set[ir
 
 def _hides(node: ir.Node, index: int, hidden: set[ir.Value], is_fixed: Callable[[ir.Node], bool]) -> bool:
     """Whether a value that a node reads as input `index` ends in a Softmax there, or goes on to nothing else."""
-    if not is_standard(node) or is_fixed(node):
+    if is_fixed(node):
         return False
-    if index in _ENDS.get(node.op_type, ()):
+    if index in _ENDS.get(operator_name(node), ()):
         return True
+    if not is_standard(node):
+        return False
     passes = _PASSES.get(node.op_type, ())
     through = node.op_type in MOVEMENT or passes is None or index in passes
     return through and all(value in hidden and is_float32(value) for value in node.outputs)

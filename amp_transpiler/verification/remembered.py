@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from amp_transpiler.graph.digest import Digest, add_model, new_digest
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.user_cache import Records
 from amp_transpiler.precision.evidence import Evidence, TensorRange
+from amp_transpiler.targets.releases import installed_version
 from amp_transpiler.version import __version__
 
 __all__ = ["remembered_evidence"]
@@ -54,7 +54,7 @@ def remembered_evidence(
 
 def _name(prepared: Program, samples: Sequence[Mapping[str, Any]], words: Sequence[str]) -> str:
     digest = new_digest()
-    digest.update(repr((_FORMAT, __version__, onnxruntime.__version__, np.__version__, *words)).encode())
+    digest.update(repr((_FORMAT, __version__, installed_version(), np.__version__, *words)).encode())
     add_model(digest, prepared.model)
     for sample in samples:
         for name in sorted(sample):

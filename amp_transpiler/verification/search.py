@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from amp_transpiler.conversion import Conversion, convert
@@ -99,7 +99,7 @@ class Conversions:
         with self.phase("convert"):
             conversion = convert(program, policy, self.ranges)
         decisions = conversion.assignment.decisions.values()
-        is_float32 = not any(decision.precision == "low" for decision in decisions)
+        is_float32 = not policy.low_io and not any(decision.precision == "low" for decision in decisions)
         limits = policy.limits.of_float32() if is_float32 else policy.limits
         with self.phase("compare"):
             kept: list[dict[str, Any]] = []
@@ -231,8 +231,8 @@ class _Search:
         was_low = (name for name, decision in self._decisions.items() if decision.precision == "low")
         return tuple(name for name in was_low if name in high)
 
-    def curve(self, best: Measured) -> Iterator[FrontierPoint]:
-        """Yield the points of the curve; the chosen one is measured."""
+    def curve(self, best: Measured) -> list[FrontierPoint]:
+        """Return the points of the curve, those with the largest errors first; the chosen one is measured."""
         prepared, policy, frontier = self._conversions.prepared, self._policy, self._frontier
         priced = prices(prepared.model, policy.low, find_device(policy.device), policy.dims)
         low = frozenset(
@@ -240,17 +240,21 @@ class _Search:
             for node, decision in best.conversion.assignment.decisions.items()
             if decision.precision == "low" and node.name in frontier.open_names
         )
+        points = []
         for point in frontier.curve(low):
             error = self._errors.get(point)
             is_chosen = point.low == low
-            yield FrontierPoint(
-                error=worst_error(best.outputs) if is_chosen else point.error if error is None else error,
-                milliseconds=1e3 * frontier.seconds(point, priced),
-                low_share=len(point.low) / max(1, len(frontier.names)),
-                casts=point.casts,
-                measured=is_chosen or error is not None,
-                chosen=is_chosen,
+            points.append(
+                FrontierPoint(
+                    error=worst_error(best.outputs) if is_chosen else point.error if error is None else error,
+                    milliseconds=1e3 * frontier.seconds(point, priced),
+                    low_share=len(point.low) / max(1, len(frontier.names)),
+                    casts=point.casts,
+                    measured=is_chosen or error is not None,
+                    chosen=is_chosen,
+                )
             )
+        return sorted(points, key=lambda point: (-point.error, point.casts))
 
     def _run(self, point: Point) -> float:
         policy = self._policy

@@ -236,7 +236,9 @@ def test_what_overflows_is_repaired_at_auto_and_nothing_else(place):
     source, destination = place / "models" / "bad.onnx", place / "empty" / "bad.onnx"
     report = amp.transpile(source, destination, inputs=[large, FEEDS])
     assert report.verdict.startswith("verified")
-    assert "MatMul_h" in report.repaired
+    [row] = [row for row in report.decisions if row.name == "MatMul_h"]
+    assert row.precision == "high"
+    assert "4 times that is beyond float16's" in row.reason
     assert amp.transpile(source, destination, inputs=FEEDS).repaired == ()
 
 

@@ -1,0 +1,221 @@
+"""The search for the best conversion that keeps a limit: what it finds, explains and reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+import amp_transpiler as amp
+from amp_transpiler.errors import CheckFailed, OptionError
+from amp_transpiler.verification import search
+from tests import support
+from tests.support import array, chain, parse
+
+W = array(4, 4, seed=1, scale=0.5)
+EYE = np.eye(4, dtype=np.float32)
+X = {"x": array(2, 4)}
+
+
+def body(text, **weights):
+    return parse(f"(float[2,4] x) => (float[2,4] y) {{ {text} }}", w=W, eye=EYE, **weights)
+
+
+# name: (model, data, nodes that must be float32)
+FAILING = {
+    "a product overflows": (
+        body(
+            "[a] h = MatMul (x, eye) [b] d = Add (h, h) [c] m = MatMul (d, eye) [d] s = Mul (m, tiny) [e] y = MatMul "
+            "(s, w)",
+            tiny=np.float32(1e-4),
+        ),
+        {"x": np.full((2, 4), 4e4, np.float32)},
+        {"b"},
+    ),
+    "a difference cancels": (
+        body("[a] h = MatMul (x, eye) [b] s = Add (h, v) [c] d = Sub (s, x) [e] y = MatMul (d, w)", v=array(4, seed=3)),
+        {"x": 1000.0 + array(2, 4)},
+        {"c"},
+    ),
+    "inside a body": (
+        parse(
+            """(float[2,4] x, bool c) => (float[2,4] y) {
+                h = MatMul (x, eye)
+                y = If (c) <then_branch = t () => (float[2,4] p) { [a] d = Add (h, h) [b] e = Mul (d, tiny) [e] p
+                    = MatMul (e, w) },
+                            else_branch = e () => (float[2,4] q) { [z] q = MatMul (h, w) }>
+            }""",
+            w=W,
+            eye=EYE,
+            tiny=np.float32(1e-4),
+        ),
+        {"x": np.full((2, 4), 4e4, np.float32), "c": np.array(True)},
+        {"a"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_what_fails_on_the_data_given_goes_back_to_float32(name):
+    model, feeds, required = FAILING[name]
+    report = amp.transpile(model, inputs=feeds)
+    assert report.verdict_word == "verified", report.verdict
+    decisions = support.decisions(report)
+    assert all(decisions[node] == "high" for node in required)
+    support.assert_valid(report.program)
+    support.assert_close(support.run(model, feeds), support.run_emulated(report.program, feeds), 0.02)
+    assert "low" in decisions.values(), "not everything"
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_the_same_model_on_tame_data_needs_no_search(name, monkeypatch):
+    monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: pytest.fail("it searches"))
+    model, feeds, _ = FAILING[name]
+    report = amp.transpile(model, inputs={**feeds, "x": X["x"]}, tolerance=0.05)
+    assert report.repaired == ()
+
+
+@pytest.mark.parametrize("level", ["OD", "O1", "O2"])
+def test_other_levels_do_not_search(level):
+    """They do what their lists say, and warn or fail."""
+    model, feeds, _ = FAILING["a product overflows"]
+    lists = amp.AutoMixedPrecisionLists(custom_white_list=["Add", "Mul"])
+    with pytest.raises(CheckFailed, match="non-finite") as caught:
+        amp.transpile(model, level=level, inputs=feeds, amp_lists=lists)
+    assert caught.value.report.repaired == ()
+
+
+DEEP = chain(*["MatMul ({}, w)", "Tanh ({})"] * 6, w=array(4, 4, seed=2))
+
+
+@pytest.mark.parametrize("share", [0.7, 0.3, 0.1, 0.03, 0.01, 0.0])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_is_reachable_is_never_refused(share, dtype):
+    free = amp.transpile(DEEP, inputs=X, dtype=dtype, tolerance=1.0)
+    error = max(row.relative for row in free.outputs.values())
+    report = amp.transpile(DEEP, inputs=X, dtype=dtype, tolerance=share * error)
+    assert report.verdict_word == "verified"
+    assert max(row.relative for row in report.outputs.values()) <= max(share * error, 2.0**-18)
+    assert report.low_nodes < free.low_nodes
+    assert set(report.repaired) == {
+        row.name for row, was in zip(report.decisions, free.decisions, strict=True) if row.precision != was.precision
+    }
+
+
+def test_a_smaller_error_is_not_given_for_fewer_low_nodes():
+    errors = [amp.transpile(DEEP, inputs=X, tolerance=share).low_nodes for share in (1e-3, 3e-4, 1e-4, 3e-5, 1e-5)]
+    assert errors == sorted(errors, reverse=True)
+
+
+def test_each_node_says_why_it_went_back():
+    report = amp.transpile(DEEP, inputs=X, tolerance=1e-4)
+    assert report.repaired
+    reasons = support.reasons(report)
+    assert all(reasons[name].startswith("for the tolerance: ") for name in report.repaired)
+    rows = {row.name: row for row in report.decisions}
+    assert all(rows[name].error is not None and rows[name].error > 0 for name in report.repaired)
+    assert all(rows[name].sample == "sample 1" and rows[name].largest for name in report.repaired)
+
+
+def test_the_second_question_needs_no_sweep(monkeypatch, tmp_path):
+    monkeypatch.setenv("AMP_TRANSPILER_CACHE", str(tmp_path))
+    first = amp.transpile(DEEP, inputs=X, tolerance=1e-4)
+    monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: pytest.fail("it sweeps again"))
+    again = amp.transpile(DEEP, inputs=X, tolerance=1e-4)
+    assert support.decisions(again) == support.decisions(first)
+    with pytest.raises(pytest.fail.Exception, match="sweeps again"):
+        amp.transpile(DEEP, inputs=X, tolerance=1e-4, cache=False)
+
+
+def worst(exact, low):
+    return max(float(np.abs(one["y"] - other["y"]).max()) for one, other in zip(exact, low, strict=True))
+
+
+def last(proto):
+    return proto.graph.output[0].name
+
+
+def measured_by(proto):
+    name = last(proto)
+    return lambda exact, low: worst([{"y": one[name]} for one in exact], [{"y": other[name]} for other in low])
+
+
+def test_a_metric_is_the_limit():
+    metric = measured_by(DEEP)
+    loose = amp.transpile(DEEP, inputs=X, metric=metric, metric_bound=1.0)
+    assert loose.repaired == ()
+    assert loose.verdict.startswith("verified: <lambda> is ")
+    bound = 0.3 * loose.metric.value
+    tight = amp.transpile(DEEP, inputs=X, metric=metric, metric_bound=bound)
+    assert tight.metric.value <= bound
+    assert 0 < tight.low_nodes < loose.low_nodes
+
+
+def test_an_unreachable_metric_says_what_was_achieved():
+    with pytest.raises(CheckFailed, match=r"<lambda> is 3, allowed are 2") as caught:
+        amp.transpile(DEEP, inputs=X, metric=lambda *_: 3.0, metric_bound=2.0)
+    assert caught.value.report.metric == dataclasses.replace(caught.value.report.metric, value=3.0, bound=2.0)
+
+
+def test_the_curve_holds_the_chosen_point():
+    report = amp.transpile(DEEP, inputs=X, tolerance=1e-4, frontier=True)
+    points = report.frontier
+    assert [point.error for point in points] == sorted((point.error for point in points), reverse=True)
+    [chosen] = [point for point in points if point.chosen]
+    assert chosen.measured
+    assert chosen.error == max(row.relative for row in report.outputs.values())
+    assert chosen.casts == report.casts
+    assert chosen.low_share == pytest.approx(report.low_nodes / (report.low_nodes + report.high_nodes))
+    exact = points[-1]
+    assert (exact.error, exact.low_share, exact.casts) == (0.0, 0.0, 0)
+    assert all(point.milliseconds > 0 for point in points)
+    assert report.headroom == 4.0
+
+
+def test_the_curve_is_worked_out_without_a_search():
+    report = amp.transpile(DEEP, inputs=X, frontier=True)
+    assert report.repaired == ()
+    assert len(report.frontier) > 2
+    assert [point.chosen for point in report.frontier].index(True) == 0
+    assert all(row.milliseconds is not None for row in report.decisions if row.precision == "low")
+
+
+def test_time_is_preferred_where_asked():
+    report = amp.transpile(DEEP, inputs=X, prefer="time")
+    assert report.low_nodes == 0, "a product of two rows by four gains nothing"
+    assert report.predicted_ms[0] == report.predicted_ms[1]
+    default = amp.transpile(DEEP, inputs=X)
+    assert default.low_nodes > 0
+    assert default.predicted_ms[1] > default.predicted_ms[0]
+
+
+# options -> words of the error
+WRONG = {
+    "prefer at another level": ({"prefer": "time", "level": "O2"}, "prefer has a meaning at level auto only"),
+    "headroom at another level": ({"headroom": 2.0, "level": "O1"}, "headroom has a meaning at level auto only"),
+    "frontier of a system": ({"frontier": True, "policy": "torch"}, "frontier has a meaning at level auto only"),
+    "no objective": ({"prefer": "speed"}, "prefer is 'speed': expected 'low' or 'time'"),
+    "a headroom below 1": ({"headroom": 0.5}, "headroom is 0.5: expected a number of at least 1"),
+    "a headroom that is no number": ({"headroom": math.nan}, "headroom is nan"),
+    "a metric without a bound": ({"metric": worst}, "go together"),
+    "an unknown device": ({"device": "V100"}, "unknown device 'V100'"),
+    "an unknown dimension": ({"dims": {"batch": 8}}, "no input has an open dimension 'batch'"),
+    "a size of zero": ({"dims": {"batch": 0}}, "dims has batch=0"),
+}
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG.values(), ids=WRONG)
+def test_options_that_mean_nothing_are_refused(options, words):
+    with pytest.raises(OptionError, match=words):
+        amp.transpile(DEEP, inputs=X, **options)
+
+
+def test_a_recipe_keeps_what_a_search_found(tmp_path, monkeypatch):
+    made = amp.transpile(DEEP, inputs=X, tolerance=1e-4)
+    made.save_recipe(tmp_path / "r.toml")
+    monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: pytest.fail("it searches"))
+    again = amp.transpile(DEEP, inputs=X, recipe=tmp_path / "r.toml")
+    assert support.decisions(again) == support.decisions(made)
+    assert again.casts == made.casts
