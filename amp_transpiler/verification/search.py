@@ -18,7 +18,6 @@ from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.precision.assign import open_choices
-from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.cost import find_device, prices
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier, Point
@@ -206,16 +205,17 @@ class _Search:
         self._first, self._conversions, self._policy, self._evidence = first, conversions, policy, evidence
         opened = open_choices(conversions.prepared.model, policy, conversions.ranges)
         self._frontier = Frontier(opened.choices, opened.weights, evidence, _allowed(first.outputs, policy))
+        free = opened.assignment(opened.choices.solve()).decisions
+        self._reasons = {str(node.name): decision.reason for node, decision in free.items()}
         decisions = first.conversion.assignment.decisions
-        self._decisions = {str(node.name): decision for node, decision in decisions.items()}
+        self._was_low = [str(node.name) for node, decision in decisions.items() if decision.precision == "low"]
         self._best: tuple[Point, Measured] | None = None
         self._errors: dict[Point, float] = {}
 
     def turned(self) -> Measured:
         """Turn the conversion towards float32 until it keeps the limits."""
         frontier = self._frontier
-        low = {name for name in frontier.names if self._decisions[name].precision == "low"}
-        if low == frontier.free.low:
+        if frontier.open_names.intersection(self._was_low) == frontier.free.low:
             self._note(frontier.free, self._first)
             start = self._first.excess
         else:  # the ranges that were seen since forbid some
@@ -228,8 +228,7 @@ class _Search:
     def repaired(self, best: Measured) -> tuple[str, ...]:
         """Return the nodes that were low at first and are float32 in another conversion."""
         high = {name for name, decision in best.settled.items() if decision.precision == "high"}
-        was_low = (name for name, decision in self._decisions.items() if decision.precision == "low")
-        return tuple(name for name in was_low if name in high)
+        return tuple(name for name in self._was_low if name in high)
 
     def curve(self, best: Measured) -> list[FrontierPoint]:
         """Return the points of the curve, those with the largest errors first; the chosen one is measured."""
@@ -258,7 +257,7 @@ class _Search:
 
     def _run(self, point: Point) -> float:
         policy = self._policy
-        settled = _settled(point, self._frontier, self._decisions, self._evidence, policy)
+        settled = _settled(point, self._frontier, self._reasons, self._evidence, policy)
         found = self._conversions.measured(dataclasses.replace(policy, settled=settled))
         logger.info(
             "%d nodes low: predicted %.3g of what is allowed, %.3g found", len(point.low), point.predicted, found.excess
@@ -289,14 +288,14 @@ def _allowed(outputs: Mapping[str, OutputComparison], policy: Policy) -> dict[st
 
 
 def _settled(
-    point: Point, frontier: Frontier, decisions: Mapping[str, Decision], evidence: Evidence, policy: Policy
+    point: Point, frontier: Frontier, reasons: Mapping[str, str], evidence: Evidence, policy: Policy
 ) -> dict[str, Settled]:
-    """Return the decisions of a choice, each with its reason: that of the first conversion where it is the same."""
+    """Return the decisions of a choice, each with its reason: that without a limit where it is the same."""
     found = {}
     for name in frontier.names:
         is_low = name in point.low
         is_new = not is_low and name in frontier.free.low
-        reason = _why_high(name, evidence, policy) if is_new else decisions[name].reason
+        reason = _why_high(name, evidence, policy) if is_new else reasons[name]
         found[name] = Settled("low" if is_low else "high", reason)
     return found
 

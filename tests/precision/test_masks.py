@@ -103,7 +103,7 @@ def test_a_row_that_is_masked_as_a_whole_is_repaired():
     scores = {"x": 400 * array(4, 4), "c": np.zeros((4, 4), bool)}
     report = support.convert(model(BODIES["added"][0]), {**FEEDS, **scores}, "auto")
     assert support.decisions(report)["m"] == "high"
-    assert "repaired" in support.reasons(report)["m"]
+    assert "for the tolerance" in support.reasons(report)["m"]
 
 
 def test_other_levels_take_the_largest_magnitude():
