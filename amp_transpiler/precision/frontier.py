@@ -21,12 +21,13 @@ from amp_transpiler.precision.objectives import WithErrors
 __all__ = ["Frontier", "Point"]
 
 _STEPS = 24  # of a search for a multiplier: enough to tell a millionth of its logarithm apart
+_FAR_OFF = 3.0  # times the predicted error: more has another cause than what was not exact
 _RANGE = 30.0  # natural logarithm of the largest multiplier, as a share of all costs; the least is its inverse
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Point:
-    """One choice.
+    """One choice. Two with the same low nodes are equal.
 
     Attributes:
         low: names of the nodes that are low, of those that may be.
@@ -37,10 +38,10 @@ class Point:
     """
 
     low: frozenset[str]
-    predicted: float
-    error: float
-    cost: float
-    casts: int
+    predicted: float = dataclasses.field(compare=False)
+    error: float = dataclasses.field(compare=False)
+    cost: float = dataclasses.field(compare=False)
+    casts: int = dataclasses.field(compare=False)
 
 
 class Frontier:
@@ -61,10 +62,12 @@ class Frontier:
     def __init__(self, choices: Choices, weights: Weights, evidence: Evidence, allowed: Mapping[str, float]) -> None:
         self._choices, self._weights = choices, weights
         self._plain = choices.weighed(weights)
+        self._evidence = evidence
+        self._found: dict[frozenset[str], float] = {}  # low nodes -> the square of an error beyond any prediction
+        self._unexplained: dict[str, float] = {}
         self._node_errors = _shares(evidence.node_errors_by_output, allowed)
         self._cast_errors = _shares(evidence.cast_errors_by_output, allowed)
-        self._nodes, self._casts = _summed(self._node_errors), _summed(self._cast_errors)
-        self._evidence = evidence
+        self._sum()
         self._known: dict[tuple[float, frozenset[str]], Point] = {}
         self._chosen: dict[Point, Chosen] = {}
         self._items = [choices.nodes(item) for item in range(len(self._plain.problem.low))]
@@ -77,18 +80,45 @@ class Frontier:
         """Return the cheapest choice that is found whose predicted error is at most `limit`; at 0 `exact`."""
         if limit <= 0.0:
             return self.exact
-        if self.free.predicted <= limit:
+        if self.predicted(self.free) <= limit:
             return self.free
         below, above = -_RANGE, _RANGE
         for _ in range(_STEPS):
             middle = (below + above) / 2
-            if self._at(self._multiplier(middle)).predicted <= limit:
+            if self.predicted(self._at(self._multiplier(middle))) <= limit:
                 above = middle
             else:
                 below = middle
         found = self._at(self._multiplier(above))
-        best = found if found.predicted <= limit else self.exact
+        best = found if self.predicted(found) <= limit else self.exact
         return min(best, self._filled(best, self._multiplier(below), limit), key=_rank)
+
+    def predicted(self, point: Point) -> float:
+        """Return the predicted error of a choice over the one that is allowed, as far as it is known by now."""
+        extra = math.fsum(self._unexplained.get(name, 0.0) for name in point.low)
+        return math.sqrt(point.predicted**2 + extra)
+
+    def learn(self, point: Point, measured: float) -> None:
+        """Note the error of a choice. If it is far more than predicted, the low nodes share what is not explained.
+
+        Roundings that cancel as long as both of two readers take part make such errors, for one. What a smaller choice
+        explains is taken off larger ones first.
+
+        Args:
+            point: the choice.
+            measured: its error over the one that is allowed.
+        """
+        if not math.isfinite(measured) or measured <= _FAR_OFF * point.predicted or not point.low:
+            return
+        self._found[point.low] = measured**2 - point.predicted**2
+        self._unexplained.clear()
+        self._known.clear()
+        for low, square in sorted(self._found.items(), key=lambda item: (len(item[0]), sorted(item[0]))):
+            rest = square - math.fsum(self._unexplained.get(name, 0.0) for name in low)
+            if rest > square / 2:
+                for name in low:
+                    self._unexplained[name] = self._unexplained.get(name, 0.0) + rest / len(low)
+        self._sum()
 
     def curve(self, low: Collection[str]) -> list[Point]:
         """Return points of the curve, from no limit to no error; each has less error and costs more than the last.
@@ -121,6 +151,11 @@ class Frontier:
         )
         return fixed + own + sum(prices.cast(cast.value) for cast in chosen.casts)
 
+    def _sum(self) -> None:
+        """Add the errors of all outputs up, which is no less than the worst one."""
+        self._nodes = _summed([*self._node_errors.values(), self._unexplained])
+        self._casts = _summed(self._cast_errors.values())
+
     def _multiplier(self, logarithm: float) -> float:
         return math.exp(logarithm) * (self.exact.cost or 1.0)
 
@@ -137,12 +172,12 @@ class Frontier:
         few, many = 0, len(largest)
         while many - few > 1:  # holding `many` of them keeps the limit, holding `few` does not
             middle = (few + many) // 2
-            if self._at(cheaper, largest[:middle]).predicted <= limit:
+            if self.predicted(self._at(cheaper, largest[:middle])) <= limit:
                 many = middle
             else:
                 few = middle
         found = self._at(cheaper, largest[:many])
-        return found if found.predicted <= limit else best
+        return found if self.predicted(found) <= limit else best
 
     def _at(self, multiplier: float, held: Iterable[str] = ()) -> Point:
         key = multiplier, frozenset(held)
@@ -225,10 +260,9 @@ def _share(error: float, allowed: float) -> float:
     return error / allowed**2 if allowed > 0.0 else math.inf
 
 
-def _summed(errors: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return the sum over all outputs, which is no less than the worst one."""
+def _summed(errors: Iterable[Mapping[str, float]]) -> dict[str, float]:
     found: dict[str, float] = {}
-    for of_output in errors.values():
+    for of_output in errors:
         for name, error in of_output.items():
             found[name] = found.get(name, 0.0) + error
     return found

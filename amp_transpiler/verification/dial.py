@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
 
-__all__ = ["Candidate", "Trial", "turn"]
+__all__ = ["Trial", "turn"]
 
 _NEARER = 0.95  # of the error that is allowed: predictions are not exact
 _FAR = 0.25  # of the last limit, where a measurement says nothing but "too much"
@@ -20,19 +20,7 @@ _CLOSE = 1.05  # a bracket as narrow as this holds no candidate worth a run
 _ASKED = 8  # candidates that are asked for, for each that may be measured: many limits have the same cheapest one
 
 
-class Candidate(Protocol):
-    """One way to convert a program; equal ones have equal results."""
-
-    @property
-    def predicted(self) -> float:
-        """Its error as predicted, over the error that is allowed; not negative."""
-
-    @property
-    def cost(self) -> float:
-        """What it costs: the less, the better."""
-
-
-C = TypeVar("C", bound=Candidate)
+C = TypeVar("C", bound=Hashable)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,39 +42,47 @@ class Trial(Generic[C]):
 
 
 def turn(
-    cheapest: Callable[[float], C], measure: Callable[[C], float], first: Trial[C], runs: int = 10
+    cheapest: Callable[[float], C],
+    predicted: Callable[[C], float],
+    measure: Callable[[C], float],
+    first: Trial[C],
+    runs: int = 10,
 ) -> list[Trial[C]]:
     """Measure candidates until the cheapest one that keeps the bound is found, or the runs are used up.
 
     Args:
         cheapest: returns the cheapest candidate whose predicted error is at most the given one; at 0 one without any
             predicted error.
+        predicted: returns the predicted error of a candidate, over the error that is allowed. It may learn from what is
+            measured.
         measure: runs a candidate and returns its error over the error that is allowed. NaN counts as too much.
         first: the candidate without any limit, measured already.
         runs: how many candidates may be measured.
 
     Returns:
-        All trials in their order, `first` included. If one holds, the best one is `min` of those that hold by cost.
+        All trials in their order, `first` included. Equal candidates are measured once.
     """
     trials, known = [first], {first.candidate: first}
-    good, bad = 0.0, first.candidate.predicted  # the largest limit that holds, the least predicted error that does not
-    trial = first
+    trial, asked = first, 0.0  # the largest limit whose candidate holds
     for _ in range(_ASKED * runs):
+        good = max((predicted(each.candidate) for each in trials if each.holds), default=0.0)
+        bad = min((predicted(each.candidate) for each in trials if not each.holds), default=math.inf)
+        good = max(good, asked)
         if _is_settled(trials, good, bad) or len(trials) > runs:
             break
-        is_last = len(trials) == runs and not any(trial.holds for trial in trials)
-        limit = 0.0 if is_last else _next_limit(trial, good, bad)  # the last run goes to what cannot fail
+        is_last = len(trials) == runs and not any(each.holds for each in trials)
+        # The last run goes to what cannot fail.
+        limit = 0.0 if is_last else _next_limit(predicted(trial.candidate), trial.measured, good, bad)
         candidate = cheapest(limit)
         if candidate not in known:
             measured = measure(candidate)
             known[candidate] = Trial(candidate, math.inf if math.isnan(measured) else measured)
             trials.append(known[candidate])
+            asked = 0.0  # predictions may be others now
         trial = known[candidate]
         if trial.holds:
-            good = max(good, limit, candidate.predicted)
-        else:
-            bad = min(bad, candidate.predicted)
-        if limit == 0.0:
+            asked = max(asked, limit)
+        if limit == 0.0 and is_last:
             break
     return trials
 
@@ -97,14 +93,21 @@ def _is_settled(trials: list[Trial[C]], good: float, bad: float) -> bool:
     return any(trial.holds for trial in trials) and bad <= _CLOSE * good
 
 
-def _next_limit(trial: Trial[C], good: float, bad: float) -> float:
-    """Return the predicted error to ask for next, between what is known to hold and what is known not to."""
+def _next_limit(predicted: float, measured: float, good: float, bad: float) -> float:
+    """Return the predicted error to ask for next, between what is known to hold and what is known not to.
+
+    Args:
+        predicted: the error of the last candidate.
+        measured: the same as found.
+        good: the largest predicted error that holds.
+        bad: the least one that does not.
+    """
     if not math.isfinite(bad):  # nothing is predicted of what overflows, or where no error is allowed
         return max(1.0, 2.0 * good)
-    if not math.isfinite(trial.measured):
+    if not math.isfinite(measured):
         wanted = _FAR * bad
-    elif trial.measured > 0.0:
-        wanted = _NEARER * trial.candidate.predicted / trial.measured
+    elif measured > 0.0:
+        wanted = _NEARER * predicted / measured
     else:
         wanted = bad
     if good < wanted < bad:

@@ -220,7 +220,9 @@ class _Search:
             start = self._first.excess
         else:  # the ranges that were seen since forbid some
             start = self._run(frontier.free)
-        trials = turn(frontier.cheapest, self._run, Trial(frontier.free, start), self._policy.search_runs)
+        trials = turn(
+            frontier.cheapest, frontier.predicted, self._run, Trial(frontier.free, start), self._policy.search_runs
+        )
         logger.info("%d conversions were run", len(trials))
         assert self._best is not None
         return self._best[1]
@@ -263,6 +265,7 @@ class _Search:
             "%d nodes low: predicted %.3g of what is allowed, %.3g found", len(point.low), point.predicted, found.excess
         )
         self._note(point, found)
+        self._frontier.learn(point, found.excess)
         return found.excess
 
     def _note(self, point: Point, found: Measured) -> None:
@@ -294,7 +297,8 @@ def _settled(
     found = {}
     for name in frontier.names:
         is_low = name in point.low
-        is_new = not is_low and name in frontier.free.low
+        spoils = math.isinf(evidence.node_errors.get(name, 0.0))
+        is_new = not is_low and (spoils or name in frontier.free.low)
         reason = _why_high(name, evidence, policy) if is_new else reasons[name]
         found[name] = Settled("low" if is_low else "high", reason)
     return found
@@ -304,6 +308,8 @@ def _why_high(name: str, evidence: Evidence, policy: Policy) -> str:
     """Say why the limits keep a node in float32; by how much is in the report's row of it."""
     shares = {output: errors.get(name, 0.0) for output, errors in evidence.node_errors_by_output.items()}
     output = max(shares, key=lambda output: shares[output], default="")
+    if math.isinf(shares.get(output, 0.0)):
+        return f"for the tolerance: in {policy.low.name} it overflows on the data, or spoils output '{output}'"
     if not shares.get(output):
         return "for the tolerance: its neighbours are float32, and casts around it would add to the error"
     return f"for the tolerance: in {policy.low.name} it would add to the error of output '{output}'"

@@ -26,6 +26,10 @@ def frontier(size: int, seed: int = 0) -> list[Row]:
     return [Row(0.0, float(size)), *(Row(error, float(size - 1 - place)) for place, error in enumerate(errors))]
 
 
+def predicted(row: Row) -> float:
+    return row.predicted
+
+
 def cheapest_of(rows: list[Row]):
     return lambda limit: min((row for row in rows if row.predicted <= limit), key=lambda row: row.cost)
 
@@ -54,7 +58,9 @@ def test_the_bound_is_kept_in_ten_runs_close_to_the_best(truth, seed):
         return truth(row.predicted)
 
     first = rows[-1]
-    trials = turn(cheapest_of(rows), measure, Trial(first, math.inf if math.isnan(x := truth(first.predicted)) else x))
+    trials = turn(
+        cheapest_of(rows), predicted, measure, Trial(first, math.inf if math.isnan(x := truth(first.predicted)) else x)
+    )
     holding = [trial for trial in trials if trial.holds]
     assert len(asked) <= 10
     assert len(set(asked)) == len(asked)
@@ -65,19 +71,21 @@ def test_the_bound_is_kept_in_ten_runs_close_to_the_best(truth, seed):
 
 def test_nothing_is_run_if_the_first_candidate_holds():
     rows = frontier(9)
-    [trial] = turn(cheapest_of(rows), lambda row: pytest.fail("it ran"), Trial(rows[-1], 1.0))
+    [trial] = turn(cheapest_of(rows), predicted, lambda row: pytest.fail("it ran"), Trial(rows[-1], 1.0))
     assert trial.candidate is rows[-1]
 
 
 def test_the_last_run_goes_to_what_has_no_error():
     rows = frontier(40)
-    trials = turn(cheapest_of(rows), lambda row: 9.0 if row.predicted else 0.0, Trial(rows[-1], math.inf), runs=3)
+    trials = turn(
+        cheapest_of(rows), predicted, lambda row: 9.0 if row.predicted else 0.0, Trial(rows[-1], math.inf), runs=3
+    )
     assert [trial.holds for trial in trials] == [False, False, False, True]
     assert trials[-1].candidate is rows[0]
 
 
 def test_what_cannot_hold_ends_with_all_trials():
     rows = frontier(5)
-    trials = turn(cheapest_of(rows), lambda row: 2.0 + row.predicted, Trial(rows[-1], 12.0))
+    trials = turn(cheapest_of(rows), predicted, lambda row: 2.0 + row.predicted, Trial(rows[-1], 12.0))
     assert not any(trial.holds for trial in trials)
     assert min(trial.measured for trial in trials) == 2.0
