@@ -34,6 +34,27 @@ ROWS = [
         (7,),
     ),
     (
+        "a range that is too long to be kept",
+        """g (float[N] x) => (int64[M] z) <int64 one = {1}, int64 zero = {0}>
+        { s = Shape (x) l = Squeeze (s) r = Range (zero, l, one) z = Neg (r) }""",
+        {"N": 8000},
+        (8000,),
+    ),
+    (
+        "half of the frequencies unless told otherwise",
+        """g (float[N, 160, 1] x) => (float[?, ?, ?, ?] z) <int64 step = {20}, float[4] window = {1, 1, 1, 1}>
+        { y = STFT (x, step, window) z = Neg (y) }""",
+        {"N": 2},
+        (2, 8, 3, 2),
+    ),
+    (
+        "recurrent steps in 8 bits",
+        """g (float[S, B, 4] x, int8[2, 4, 12] w, int8[2, 3, 12] r) => (float[?, ?, ?, ?] z)
+        { y = com.microsoft.DynamicQuantizeLSTM <hidden_size = 3> (x, w, r) z = Neg (y) }""",
+        {"S": 7, "B": 5},
+        (7, 2, 5, 3),
+    ),
+    (
         "an operator that ONNX does not know",
         "g (float[N, 8] x, float[8, 3] w) => (float[?, ?] z) { y = com.microsoft.FusedMatMul (x, w) z = Relu (y) }",
         {"N": 4},
@@ -93,6 +114,19 @@ def test_a_loop_counts_its_trips():
     assert sizes.runs(body) == 5
     assert sizes.shape(body.outputs[1]) == (3, 4)
     assert [sizes.shape(value) for value in model.graph.outputs] == [(3, 4), (5, 3, 4)]
+
+
+SCAN = """g (float[N, T, 4] x) => (float[?, ?, ?] z)
+{ z = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],
+            body = b (float[?, 4] s) => (float[?, 4] t) { t = Neg (s) }> (x) }"""
+
+
+def test_a_scan_runs_along_its_axis():
+    model = model_of(SCAN)
+    sizes = sizes_of(model, {"N": 3, "T": 6})
+    body = next(iter(model.graph)).attributes["body"].as_graph()
+    assert sizes.runs(body) == 6
+    assert [sizes.shape(value) for value in (*body.outputs, *model.graph.outputs)] == [(3, 4), (3, 6, 4)]
 
 
 def test_a_branch_that_is_not_taken_does_not_run():

@@ -61,6 +61,15 @@ def _embedding(_: ir.Node, shapes: Shapes) -> Shapes:
     return [None if ids is None or not table else (*ids, table[-1])]
 
 
+def _recurrent(node: ir.Node, shapes: Shapes) -> Shapes:
+    """Data [steps, batch, inputs] and recurrent weights [directions, hidden, gates]."""
+    data, weights = shapes[0], shapes[2]
+    if not data or not weights:
+        return [None]
+    directions, hidden = weights[0], node.attributes.get_int("hidden_size", weights[1])
+    return [(data[0], directions, data[1], hidden), *[(directions, data[1], hidden)] * 2]
+
+
 def _few_bits(node: ir.Node, shapes: Shapes) -> Shapes:
     return [None if not shapes[0] else (*shapes[0][:-1], node.attributes.get_int("N", 1))]
 
@@ -92,6 +101,7 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "Attention": _packed_attention,
         **dict.fromkeys(("MultiHeadAttention", "DecoderMaskedMultiHeadAttention"), _cross_attention),
         "EmbedLayerNormalization": _embedding,
+        "DynamicQuantizeLSTM": _recurrent,
         **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), _few_bits),
         "QLinearConcat": _joined,
         **dict.fromkeys(("QLinearAdd", "QLinearMul"), _spread),
@@ -214,7 +224,7 @@ class ShapeWalk:
                 continue
             types[str(value.name)] = onnx.helper.make_tensor_type_proto(int(dtype), self._shape(value))
             if (content := self._content(value)) is not None and content.dtype.kind in "iufb":
-                data[str(value.name)] = onnx.numpy_helper.from_array(np.ascontiguousarray(content), value.name)
+                data[str(value.name)] = onnx.numpy_helper.from_array(np.array(content, order="C"), value.name)
         proto = ir.to_proto(node)
         proto.op_type, proto.domain = op_type, schema.domain
         try:
@@ -306,7 +316,10 @@ class ShapeWalk:
                 trips, shape = shape[axis], (*shape[:axis], *shape[axis + 1 :])
             self._set(inner, shape, self._dtype(outer))
         self._walk(body, runs * trips)
+        along = node.attributes.get_ints("scan_output_axes", ()) or (0,) * (len(node.outputs) - states)
         for index, value in enumerate(node.outputs):
             shape = self._shape(body.outputs[index])
-            if shape is not None:
-                self._set(value, shape if index < states else (trips, *shape), self._dtype(body.outputs[index]))
+            if shape is not None and index >= states:
+                axis = along[index - states] % (len(shape) + 1)
+                shape = (*shape[:axis], trips, *shape[axis:])
+            self._set(value, shape, self._dtype(body.outputs[index]))

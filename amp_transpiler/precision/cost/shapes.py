@@ -162,19 +162,7 @@ def _is_open(value: ir.Value) -> bool:
 
 def _inferred(model: ir.Model, symbols: Mapping[str, int], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what ONNX infers."""
-    proto = to_proto_without_weights(model)
-    for info in proto.graph.input:
-        if info.name in inputs:
-            info.CopyFrom(_info(info.name, inputs[info.name]))
-    for graph in proto_graphs(proto.graph):
-        for info in (*graph.input, *graph.output, *graph.value_info):
-            _fix(info, symbols)
-    known = [info for info in proto.graph.value_info if _sizes(info) is not None]
-    del proto.graph.value_info[:]
-    proto.graph.value_info.extend(known)  # operators that ONNX does not know may be between
-    for info in proto.graph.output:
-        if _sizes(info) is None:
-            info.type.tensor_type.ClearField("shape")
+    proto = _concrete(to_proto_without_weights(model), symbols, inputs)
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
@@ -187,6 +175,26 @@ def _inferred(model: ir.Model, symbols: Mapping[str, int], inputs: Mapping[str, 
             if shape is not None:
                 found[info.name] = Tensor(ir.DataType(info.type.tensor_type.elem_type), shape)
     return found
+
+
+def _concrete(proto: onnx.ModelProto, symbols: Mapping[str, int], inputs: Mapping[str, Tensor]) -> onnx.ModelProto:
+    """Put sizes in the place of names, and drop the shapes that stay open, in a message; return it."""
+    for info in proto.graph.input:
+        if info.name in inputs:
+            info.CopyFrom(_info(info.name, inputs[info.name]))
+    for graph in proto_graphs(proto.graph):
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            _fix(info, symbols)
+        for node in graph.node:
+            if node.op_type == "STFT" and all(attribute.name != "onesided" for attribute in node.attribute):
+                node.attribute.append(onnx.helper.make_attribute("onesided", 1))  # ONNX infers as if it were 0
+    known = [info for info in proto.graph.value_info if _sizes(info) is not None]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(known)  # operators that ONNX does not know may be between
+    for info in proto.graph.output:
+        if _sizes(info) is None:
+            info.type.tensor_type.ClearField("shape")
+    return proto
 
 
 def _info(name: str, tensor: Tensor) -> onnx.ValueInfoProto:
