@@ -125,6 +125,14 @@ def test_launches_after_optimization(text, launches, fused):
     assert sum(cost.launches for cost in traffic(model, fuse=True)) == launches
 
 
+def test_a_reciprocal_is_fused_in_what_this_package_writes_alone():
+    model = model_of(f"{X} {{ {RMS} i = Reciprocal (r) n = Mul (x, i) z = Mul (n, w) }}")
+    sizes = sizes_of(model)
+    assert plan_of([model.graph], sizes).fused == ()
+    (whole,) = plan_of([model.graph], sizes, written=True).fused
+    assert (whole.name, whole.nodes) == ("SimplifiedLayerNormalization", frozenset(model.graph))
+
+
 def test_a_fused_operator_reads_what_comes_from_outside_and_writes_its_result():
     model = model_of(f"{X} {{ y = Add (x, b) {GELU} }}")
     cost = next(cost for cost in traffic(model, fuse=True) if cost.launches)

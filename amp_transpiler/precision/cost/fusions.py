@@ -75,24 +75,47 @@ _RMS_NORM = tuple(
     for whole in ("Div(x, {0})", "Mul(x, Div(c, {0}))")
     for form in ("{0}", "Cast({0})")
 )
-_GELUS = {"a tanh GELU": "FastGelu", "a GELU": "Gelu", "a SiLU": "QuickGelu"}
-_FORMS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("LayerNormalization", _LAYER_NORM),
-    ("SimplifiedLayerNormalization", _RMS_NORM),
-    *((_GELUS[pattern.name], pattern.forms) for pattern in PATTERNS if pattern.name in _GELUS),
+_SPELT = tuple(  # once this package has written them as a division
+    f"Mul({form.format(f'Mul(x, Reciprocal({root}))')}, w)" for root in _ROOTS for form in ("{0}", "Cast({0})")
 )
-_ENDS: dict[str, list[tuple[str, Call, frozenset[str]]]] = {}  # with the operators that make the last node's inputs
-for _name, _forms in _FORMS:
-    for _form in map(parsed, _forms):
-        _makers = frozenset(term.op_type for term in _form.arguments if isinstance(term, Call))
-        _ENDS.setdefault(_form.op_type, []).append((_name, _form, _makers))
+_GELUS = {"a tanh GELU": "FastGelu", "a GELU": "Gelu", "a SiLU": "QuickGelu"}
+_FORMS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
+    ("LayerNormalization", _LAYER_NORM, False),
+    ("SimplifiedLayerNormalization", _RMS_NORM, False),
+    ("SimplifiedLayerNormalization", _SPELT, True),
+    *((_GELUS[pattern.name], pattern.forms, False) for pattern in PATTERNS if pattern.name in _GELUS),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Form:
+    """A form of an operator.
+
+    Attributes:
+        name: the operator.
+        term: the form.
+        makers: operators that make the inputs of its last node.
+        written: it is fused in files that this package writes alone.
+    """
+
+    name: str
+    term: Call
+    makers: frozenset[str]
+    written: bool
+
+
+_ENDS: dict[str, list[_Form]] = {}
+for _name, _texts, _written in _FORMS:
+    for _term in map(parsed, _texts):
+        _makers = frozenset(term.op_type for term in _term.arguments if isinstance(term, Call))
+        _ENDS.setdefault(_term.op_type, []).append(_Form(_name, _term, _makers, _written))
 
 
 class _Planner:
     """Works out a plan, graph by graph."""
 
-    def __init__(self, sizes: Sizes, *, has_shapes: bool) -> None:
-        self.sizes, self.has_shapes = sizes, has_shapes
+    def __init__(self, sizes: Sizes, *, written: bool) -> None:
+        self.sizes, self.written = sizes, written
         self.gone: set[ir.Node] = set()
         self.constants: set[ir.Value] = set()
         self.fused: dict[ir.Node, Fused] = {}  # by each of its nodes
@@ -166,12 +189,12 @@ class _Planner:
         if node.op_type not in _ENDS or not is_standard(node):
             return
         makers = {maker.op_type for value in node.inputs if value is not None and (maker := value.producer())}
-        for name, form, needed in _ENDS[node.op_type]:
-            if not needed <= makers:
+        for form in _ENDS[node.op_type]:
+            if not form.makers <= makers or (form.written and not self.written):
                 continue
-            found = found_at(form, node, self.kind_of)
+            found = found_at(form.term, node, self.kind_of)
             if found is not None and not any(member in self.fused for member in found):
-                self._join(Fused(name, found, node, node))
+                self._join(Fused(form.name, found, node, node))
                 return
 
     def _take_in(self, node: ir.Node, row: _TakesIn) -> None:
@@ -298,7 +321,7 @@ def _bias(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
 def _sum(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
     """An addition of two tensors of one shape, of three dimensions."""
     for node in _producers(whole, "Add"):
-        if not (planner.has_shapes or all(map(planner.sizes.is_inferred, node.inputs))):
+        if not (planner.written or all(map(planner.sizes.is_inferred, node.inputs))):
             continue
         shapes = {planner.sizes.shape(value) for value in node.inputs}
         if len(shapes) == 1 and len(next(iter(shapes)) or ()) == 3:
@@ -382,15 +405,16 @@ _TAKES_IN: Mapping[str, tuple[_TakesIn, ...]] = MappingProxyType(
 )
 
 
-def plan_of(graphs: Iterable[ir.Graph], sizes: Sizes, *, has_shapes: bool = False) -> Plan:
+def plan_of(graphs: Iterable[ir.Graph], sizes: Sizes, *, written: bool = False) -> Plan:
     """Return what becomes of the nodes of some graphs.
 
     Args:
         graphs: the graphs of a model.
         sizes: of all its values.
-        has_shapes: ONNX Runtime will find all shapes in the file, as in those that this package writes.
+        written: the nodes are those of a file that this package will write: with all shapes, and with normalisations in
+            the form that ONNX Runtime knows.
     """
-    planner = _Planner(sizes, has_shapes=has_shapes)
+    planner = _Planner(sizes, written=written)
     for graph in graphs:
         planner.plan(graph)
     return Plan(frozenset(planner.gone), tuple(dict.fromkeys(planner.fused.values())), frozenset(planner.constants))

@@ -82,7 +82,7 @@ def prices(
         OptionError: no input has an open dimension of that name.
     """
     sizes = sizes_of(model, dims)
-    plan = joined(plan_of((scope.graph for scope in scopes(model)), sizes, has_shapes=True), together)
+    plan = joined(plan_of((scope.graph for scope in scopes(model)), sizes, written=True), together)
     high, costs_high = _prices(model, sizes, plan, device)
     cheaper, costs_low = _prices(model, sizes.lowered(low.dtype), plan, device)
     return Prices(
