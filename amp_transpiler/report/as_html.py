@@ -32,6 +32,7 @@ from amp_transpiler.report.wording import PRECISIONS, percent, precision_name, r
 __all__ = ["page", "render", "summary"]
 
 _OUTPUTS_IN_SUMMARY = 5
+_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'"
 _SOURCES = "Errors of single nodes add in squares. A node is listed with what it adds to the worst output."
 _COSTLY = "Predicted time in float32, on {device}."
 _FRONTIER = (
@@ -91,7 +92,7 @@ def render(template: str, **values: Any) -> str:
         .render(
             style=Markup(_file("page.css")),  # noqa: S704  ours
             script=Markup(script),  # noqa: S704  ours
-            policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+            policy=f"{_POLICY}; script-src 'sha256-{digest}'",
             versions=", ".join(
                 f"{name} {found}" for name, found in package_versions().items() if name != "json_format"
             ),

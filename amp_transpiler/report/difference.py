@@ -119,7 +119,7 @@ def facts_table(difference: Difference) -> PageTable:
     rows = [("nodes", str(first.nodes), str(second.nodes))]
     for kind in kinds:
         counts = [str(model.precisions.get(kind, 0)) for model in (first, second)]
-        rows.append((f"  {words.get(kind, kind)}", counts[0], counts[1]))
+        rows.append((words.get(kind, f"in {kind}"), counts[0], counts[1]))
     rows += [
         ("opset", str(first.opset), str(second.opset)),
         ("weights", human_bytes(first.weight_bytes), _beside(human_bytes, first.weight_bytes, second.weight_bytes)),

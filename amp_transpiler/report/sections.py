@@ -122,7 +122,7 @@ def _node_columns(report: Report) -> dict[str, Column[DecisionRow]]:
         Column("operator", lambda row: row.op),
         Column("node", lambda row: row.name, code=True),
         Column("body", lambda row: row.scope, lambda row: bool(row.scope)),
-        Column("reason", lambda row: row.reason),
+        Column("reason", lambda row: row.reason, kind=_words),
         Column(
             "error",
             lambda row: percent(row.error or 0.0),
@@ -140,9 +140,14 @@ def _node_columns(report: Report) -> dict[str, Column[DecisionRow]]:
         ),
         _time_column("predicted", "milliseconds"),
         _time_column("in float32", "milliseconds_fp32"),
-        Column("to change it", lambda row: row.remedy, lambda row: bool(row.remedy)),
+        Column("to change it", lambda row: row.remedy, lambda row: bool(row.remedy), kind=_words),
     )
     return {column.head: column for column in columns}
+
+
+def _words(_: DecisionRow) -> str:
+    """Return the class of a cell with a sentence, which is not to be squeezed."""
+    return "words"
 
 
 def _time_column(head: str, field: str) -> Column[DecisionRow]:
