@@ -29,6 +29,7 @@ from amp_transpiler.passes.training import (
     Formulation,
     FuseProducts,
     GroupUpdates,
+    JoinProducts,
     Legalize,
     LowerBatchNorm,
     LowerDropout,
@@ -129,7 +130,8 @@ def split_large(model: ir.Model) -> None:
         return
     infer_shapes(model)
     if has_low_values(Program(model)):
-        PassManager([MeanByProducts(), SumByProducts(), MoveRowFactors(), CastTogether(), SplitRows()])(model)
+        joined = [MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
+        PassManager([*joined, MoveRowFactors(), CastTogether(), SplitRows()])(model)
     PassManager([FuseProducts(), WriteInPlace()])(model)
 
 

@@ -9,6 +9,7 @@ from amp_transpiler.passes.training.fuse_skip_norms import FuseSkipNorms
 from amp_transpiler.passes.training.group_plan import CPU_WORTH, CUDA_WORTH, Worth
 from amp_transpiler.passes.training.group_updates import Grouped, GroupUpdates, group_members
 from amp_transpiler.passes.training.insert_masters import InsertMasters, Mastered
+from amp_transpiler.passes.training.join_products import JoinProducts
 from amp_transpiler.passes.training.legalize import Legalize
 from amp_transpiler.passes.training.lower_batch_norm import LowerBatchNorm
 from amp_transpiler.passes.training.lower_dropout import LowerDropout
@@ -40,6 +41,7 @@ __all__ = [
     "GroupUpdates",
     "Grouped",
     "InsertMasters",
+    "JoinProducts",
     "Legalize",
     "LowerBatchNorm",
     "LowerDropout",
