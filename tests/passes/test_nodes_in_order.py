@@ -27,6 +27,11 @@ BIASES = {
         "p = MatMul (x, w) y = Add (p, b)",
         "Reshape Gemm Reshape",
     ),
+    "a Gemm without one": (
+        "(float[4,3] x, float[5,4] w, float[5] b) => (float[3,5] y)",
+        "p = Gemm <transA = 1, transB = 1, alpha = 0.5> (x, w) y = Add (p, b)",
+        "Gemm",
+    ),
     "a product that is read twice": (
         "(float[3,4] x, float[4,5] w, float[5] b) => (float[3,5] y, float[3,5] z)",
         "p = MatMul (x, w) y = Add (p, b) z = Exp (p)",

@@ -125,6 +125,21 @@ NORMS = {
         { d = Add (v, b) c = Add (a, d) y0 = LayerNormalization <axis = 2, epsilon = 0.1> (c, s) y = Exp (y0) }""",
         "SkipLayerNormalization Exp",
     ),
+    "positions, the same for a batch": (
+        """(float[2,3,4] a, float[3,4] b, float[4] s) => (float[2,3,4] y, float[2,3,4] z)
+        { c = Add (b, a) y0 = LayerNormalization (c, s) y = Exp (y0) z = Exp (c) }""",
+        "SkipLayerNormalization Exp Exp",
+    ),
+    "a batch of one": (
+        """(float[2,3,4] a, float[1,3,4] b, float[4] s) => (float[2,3,4] y)
+        { c = Add (a, b) y0 = LayerNormalization (c, s) y = Exp (y0) }""",
+        "SkipLayerNormalization Exp",
+    ),
+    "a token, the same for all places": (
+        """(float[2,3,4] a, float[2,1,4] b, float[4] s) => (float[2,3,4] y)
+        { c = Add (a, b) y0 = LayerNormalization (c, s) y = Exp (y0) }""",
+        None,
+    ),
     "a biased term that others read too": (
         """(float[6,4] a, float[6,4] b, float[4] s, float[4] v) => (float[6,4] y, float[6,4] z)
         { d = Add (b, v) c = Add (a, d) y0 = LayerNormalization (c, s) y = Exp (y0) z = Exp (d) }""",
@@ -253,3 +268,17 @@ def test_three_parameters_are_cast_each_by_itself(run):
         "y",
     )
     assert not run_pass(CastTogether(), model).modified
+
+
+def test_rows_are_numbered_once_for_the_same_indices(run):
+    model = step(
+        """(float[3,5] x, int64[3,1] i, float[3,1] u, float[3,1] v) => (float[3,5] y)
+        { e = Exp (x) s = ScatterElements <axis = 1> (e, i, u) n = Neg (s)
+          t = ScatterElements <axis = 1> (n, i, v) y = Neg (t) }""",
+        "y",
+    )
+    feeds = {name: array(3, size) for name, size in (("x", 5), ("u", 1), ("v", 1))} | {"i": np.array([[0], [4], [2]])}
+    old = run(model, feeds)
+    assert run_pass(WriteInPlace(), model).count == 2
+    assert outline(model).count("Concat") == 1
+    np.testing.assert_array_equal(old, run(model, feeds))

@@ -16,7 +16,7 @@ __all__ = ["FuseBiases"]
 
 
 class FuseBiases(Pass[PassResult]):
-    """Writes a MatMul with a matrix, and the Add of a vector behind it, as Gemm; counts them.
+    """Writes a product with a matrix, and the Add of a vector behind it, as one Gemm; counts them.
 
     ONNX Runtime does so too, but the order in which a step runs is the order of its nodes, and a node that ONNX
     Runtime makes comes last: before it, all that could run does, such as masks of the backward pass. That stays alive.
@@ -43,7 +43,9 @@ def _product(total: ir.Node) -> ir.Node | None:
         return None
     for value, other in (total.inputs, tuple(reversed(total.inputs))):
         node = None if value is None else value.producer()
-        if node is None or node.op_type != "MatMul" or not is_standard(node) or node.graph is not total.graph:
+        if node is None or node.op_type not in ("MatMul", "Gemm") or len(node.inputs) != 2:
+            continue
+        if not is_standard(node) or node.graph is not total.graph:
             continue
         result = node.outputs[0]
         if len(result.uses()) == 1 and not result.is_graph_output() and _fits(node, other):
@@ -55,7 +57,8 @@ def _fits(product: ir.Node, bias: ir.Value | None) -> bool:
     if bias is None or any(value is None or not is_static(value) for value in (*product.inputs, bias)):
         return False
     left, right = (shape_of(value) for value in product.inputs if value is not None)
-    return len(left) >= 2 and len(right) == 2 and math.prod(left) > 0 and shape_of(bias) == (right[1],)
+    columns = shape_of(product.outputs[0])[-1:] if is_static(product.outputs[0]) else None
+    return len(left) >= 2 and len(right) == 2 and math.prod(left) > 0 and shape_of(bias) == columns
 
 
 def _fuse(model: ir.Model, names: NameAllocator, total: ir.Node, product: ir.Node) -> None:
@@ -65,7 +68,8 @@ def _fuse(model: ir.Model, names: NameAllocator, total: ir.Node, product: ir.Nod
     shape = shape_of(left)
     builder = GraphBuilder(model, before=total, names=names, metadata=product.metadata_props, prefix=f"{product.name}/")
     rows = left if len(shape) == 2 else builder.reshape(left, [math.prod(shape[:-1]), shape[-1]])
-    made = builder.op("Gemm", [rows, right, bias])
+    attributes = {name: attribute.value for name, attribute in product.attributes.items()}
+    made = builder.op("Gemm", [rows, right, bias], attributes)
     if len(shape) > 2:
         made = builder.reshape(made, [*shape[:-1], shape_of(made)[-1]])
     take_over(total.outputs[0], made, names)

@@ -23,7 +23,8 @@ class FuseSkipNorms(Pass[PassResult]):
 
     ONNX Runtime does so too, but not where the sum is read elsewhere, as the backward pass does.
 
-    1. Both terms have the shape of the sum, and the normalization is over the last axis.
+    1. Both terms have the shape of the sum, or one is the same for a whole batch, as positions are. The normalization
+       is over the last axis.
     2. A vector that was added to one term, and to nothing else, is given as the bias: one operator less, and the
        product before it needs no rows of biases written first.
 
@@ -73,10 +74,14 @@ class _Pattern:
         a, b = total.inputs
         if a is None or b is None or scale is None or not _is_over_last_axis(norm, summed, scale):
             return None
-        if not (_same_shape(a, summed) and _same_shape(b, summed)) or summed.is_graph_output():
+        if summed.is_graph_output():
+            return None
+        if not _same_shape(a, summed):
+            a, b = b, a
+        if not (_same_shape(a, summed) and (_same_shape(b, summed) or _repeats(b, summed))):
             return None
         for first, second in ((a, b), (b, a)):
-            found = _biased(first)
+            found = _biased(first) if _same_shape(second, summed) else None
             if found is not None:
                 return cls(norm, total, (found[1], second), found[2], (found[0],))
         return cls(norm, total, (a, b), None, ())
@@ -107,6 +112,12 @@ class _Pattern:
 
 def _same_shape(value: ir.Value, other: ir.Value) -> bool:
     return is_static(value) and is_static(other) and shape_of(value) == shape_of(other)
+
+
+def _repeats(value: ir.Value, summed: ir.Value) -> bool:
+    """Whether a value is repeated for every sample of a batch [batch, length, size]."""
+    shape = shape_of(summed) if is_static(summed) else ()
+    return len(shape) == 3 and is_static(value) and shape_of(value) in (shape[1:], (1, *shape[1:]))
 
 
 def _is_over_last_axis(norm: ir.Node, summed: ir.Value, scale: ir.Value) -> bool:

@@ -31,8 +31,9 @@ class WriteInPlace(Pass[PassResult]):
         order = {node: index for index, node in enumerate(model.graph)}
         found = [node for node in order if _writes_one_a_row(node, order)]
         names = NameAllocator(model)
+        places: dict[ir.Value, ir.Value] = {}
         for node in found:
-            _rewrite(model, node, names)
+            _rewrite(model, node, names, places)
         return PassResult(model, modified=bool(found), count=len(found))
 
 
@@ -51,14 +52,16 @@ def _writes_one_a_row(node: ir.Node, order: Mapping[ir.Node, int]) -> bool:
     return replaces and own and one_a_row
 
 
-def _rewrite(model: ir.Model, node: ir.Node, names: NameAllocator) -> None:
+def _rewrite(model: ir.Model, node: ir.Node, names: NameAllocator, places: dict[ir.Value, ir.Value]) -> None:
+    """Replace a node; `places` has the indices with the numbers of their rows, for the next one with the same."""
     data, indices, updates = node.inputs
     assert data is not None
     assert indices is not None
     assert updates is not None
     builder = GraphBuilder(model, before=node, names=names, metadata=node.metadata_props, prefix=f"{node.name}/")
-    rows = builder.constant(np.arange(shape_of(data)[0], dtype=np.int64)[:, None])
-    where = builder.concat([rows, builder.cast(indices, ir.DataType.INT64)], 1)
-    result = builder.op("ScatterND", [data, where, builder.squeeze(updates, [1])])
+    if indices not in places:
+        rows = builder.constant(np.arange(shape_of(data)[0], dtype=np.int64)[:, None])
+        places[indices] = builder.concat([rows, builder.cast(indices, ir.DataType.INT64)], 1)
+    result = builder.op("ScatterND", [data, places[indices], builder.squeeze(updates, [1])])
     node.outputs[0].replace_all_uses_with(result)
     model.graph.remove(node, safe=True)
