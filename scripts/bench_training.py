@@ -19,6 +19,7 @@ float32, steps of both in turns. The networks are in `scripts/programs`.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import dataclasses
 import json
 import os
@@ -60,15 +61,19 @@ def cases(networks: Sequence[str], levels: Sequence[str], dtypes: Sequence[str])
 
 
 # ---- ours, in children ----
-def counted(case: Case, layouts: int, *, tiny: bool) -> Record | None:
+def counted(case: Case, layouts: int, *, tiny: bool, jobs: int = 1) -> Record | None:
     """Count a step: exactly once, then what the arena takes under several layouts; None where this cannot be told."""
     arguments = [case.network, case.level, case.dtype, *(["small"] if tiny else [])]
-    record = _launched(["--exact-memory"], arguments)
-    if record is None:
-        return None
-    if case.dtype != "bfloat16":  # its tensors are as large as those of float16
-        runs = (_launched([], [*arguments, "layout"], LAUNCHES_RANDOM_LAYOUT="1") for _ in range(layouts))
-        record["reserved"] = min(run["memory"]["reserved_peak"] for run in runs if run is not None)
+
+    def under_a_layout(_: int) -> Record | None:
+        return _launched([], [*arguments, "layout"], LAUNCHES_RANDOM_LAYOUT="1")
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        exact = pool.submit(_launched, ["--exact-memory"], arguments)
+        runs = [run for run in pool.map(under_a_layout, range(layouts)) if run is not None]
+        record = exact.result()
+    if record is not None and runs:
+        record["reserved"] = min(run["memory"]["reserved_peak"] for run in runs)
     return record
 
 
@@ -123,7 +128,7 @@ def measure(options: argparse.Namespace) -> Record:
     for case in cases(options.networks, options.levels, options.dtypes):
         if dataclasses.astuple(case) in known:
             continue
-        record = counted(case, options.layouts, tiny=options.small)
+        record = counted(case, options.layouts, tiny=options.small, jobs=options.jobs)
         if record is None:
             break
         steps.append({**dataclasses.asdict(case), "ours": record})
@@ -161,6 +166,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="sizes that take seconds")
     parser.add_argument("--cpu", action=argparse.BooleanOptionalAction, default=True, help="also time steps on the CPU")
     parser.add_argument("--layouts", type=int, default=LAYOUTS, help="layouts of addresses to try (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="children that count at the same time (%(default)s)")
     parser.add_argument("--resume", type=pathlib.Path, metavar="FILE", help="keep counted steps here, and take them up")
     parser.add_argument("--json", type=pathlib.Path, metavar="OUT", help="also write everything that was found")
     parser.add_argument("--read", type=pathlib.Path, metavar="IN", help="measure nothing: show what --json wrote")
