@@ -14,6 +14,7 @@ from amp_transpiler.nn import functional
 import amp_transpiler as amp
 import launches
 from amp_transpiler import optimizer, static, tensor
+from amp_transpiler.errors import EnvironmentProblem
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace, to_host
 from amp_transpiler.runtime.values import device_of, to_ort
 
@@ -91,15 +92,20 @@ def bfloat16():
 
 
 def on_the_cpu():
-    """Train on the stand-ins, then go on on the CPU with the same scope."""
+    """Train on the stand-ins, then go on on the CPU with the same scope, whose numbers are those of the device."""
     main, startup, loss, *_ = network("O2")
     scope = static.Scope()
-    for place in (PLACE, CPUPlace()):
-        executor = static.Executor(place)
-        if place is PLACE:
-            executor.run(startup, scope=scope)
-        [value] = executor.run(main, feed(4), [loss], scope)
-    return [scope.held(next(iter(scope))).device_name(), bool(np.isfinite(value).all())]
+    with static.Executor(PLACE) as executor:
+        executor.run(startup, scope=scope)
+        executor.run(main, feed(4), [loss], scope)
+    on_device = {name: scope[name].tobytes() for name in scope}
+    moved = []
+    with static.Executor(CPUPlace()) as executor:
+        state = executor._steps._state
+        executor._steps._state = lambda *given: moved.append(state(*given)) or moved[-1]
+        executor.run(main, feed(4), [loss], scope)
+    same = [to_host(array).tobytes() == on_device[name] for name, array in moved[0].items() if name in on_device]
+    return [scope.held(next(iter(scope))).device_name(), len(same) > 1 and all(same)]
 
 
 def steps():
@@ -131,6 +137,19 @@ def graphs():
     return {"steps": told, "HtoD": counts["memcpy"]["HtoD"]["bytes"], "device": value.device_name()}
 
 
+def options_of(given):
+    """Return the options of a step's session, or the error that they raise."""
+    main, startup, loss, *_ = network()
+    try:
+        with static.Executor(PLACE, provider_options=given) as executor, static.scope_guard(static.Scope()):
+            executor.run(startup)
+            executor.run(main, feed(4), [loss])
+            session = next(reversed(executor._steps._steps.values())).session
+            return session.get_provider_options()["CUDAExecutionProvider"]
+    except EnvironmentProblem as error:
+        return str(error)
+
+
 def main():
     told = {"read_back": {name: read_back(dtype) for name, dtype in DTYPES.items()}}
     told |= {"bfloat16": bfloat16(), "cpu_after_cuda": on_the_cpu(), **steps()}
@@ -140,6 +159,7 @@ def main():
     told["before"] = launches.reserved()
     told["largest"], told["held"], told["closed"] = shapes([100])
     told["hundred"], *_ = shapes(np.random.default_rng(0).permutation(np.arange(1, 101)))
+    told["options"] = {name: options_of({name: value}) for name, value in {"use_tf32": "0", "nonsense": "1"}.items()}
     sys.stdout.write(json.dumps(told) + "\n")
 
 
