@@ -13,7 +13,7 @@ from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, has_guard, is_kept, region_of
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.walk import WIDENED, ControlPort, all_nodes, bodies, control_ports, has_bodies, scopes
-from amp_transpiler.ops.kinds import CAPPED
+from amp_transpiler.ops.kinds import CAPPED, COMPUTE
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.precision.assignment import Assignment, Decision
@@ -121,9 +121,22 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
     weights: Weights = LowWeights(wholes)
     if policy.objective == "time":
         priced = prices(model, policy.low, find_device(policy.device), policy.dims, wholes)
-        together += [nodes for nodes in priced.fused if all(decisions[node].form is not None for node in nodes)]
-        weights = TimeWeights(priced)
+        groups = [nodes for nodes in priced.fused if _stays_whole(nodes, decisions)]
+        together += [[node for node in nodes if decisions[node].form is not None] for nodes in groups]
+        weights = TimeWeights(
+            priced, [nodes for nodes in groups if any(decisions[node].form is None for node in nodes)]
+        )
     return OpenChoices(weights, open_decisions(model, policy, decisions, together, weights), assigner)
+
+
+def _stays_whole(nodes: Collection[ir.Node], decisions: Mapping[ir.Node, Decision]) -> bool:
+    """Whether ONNX Runtime makes one operator of some nodes though some of them must be float32.
+
+    It looks past casts in what computes in float32 inside, as a normalisation does, not beside a matrix product.
+    """
+    return all(decisions[node].form is not None for node in nodes) or not any(
+        operator_name(node) in COMPUTE for node in nodes
+    )
 
 
 def _in_float32(node: ir.Node) -> Decision:

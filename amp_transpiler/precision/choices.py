@@ -30,7 +30,7 @@ from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.min_cut import CutProblem, Tensor, minimum_cut
 from amp_transpiler.precision.ports import is_float32_port, may_pass_low
 
-__all__ = ["Casting", "Choices", "Chosen", "Island", "Weights", "choices"]
+__all__ = ["Casting", "Choices", "Chosen", "Island", "Weights", "choices", "origin_of"]
 
 _PRECISE = 40  # bits of the cost of the best of two plain choices; the rest is room for the sum of all costs
 
@@ -299,8 +299,8 @@ class _Reading:
 
     def _origin(self, value: ir.Value) -> ir.Value:
         """The value that the source's own casts from float32 hand on, or the first of equal casts of one graph."""
-        while (node := _source_cast(value)) is not None and is_float32(node.inputs[0]):
-            value = node.inputs[0]
+        value = origin_of(value)
+        node = _source_cast(value)
         return value if node is None else self._first_cast.setdefault((node.inputs[0], node.graph), value)
 
     def _producer_item(self, value: ir.Value) -> int | None:
@@ -359,6 +359,13 @@ def _source_cast(value: ir.Value) -> ir.Node | None:
     """Return the cast of the source that makes a value float32."""
     node = value.producer()
     return node if node is not None and node.op_type == "Cast" and is_standard(node) else None
+
+
+def origin_of(value: ir.Value) -> ir.Value:
+    """Return the value that the source's own casts from float32 to float32 hand on."""
+    while (node := _source_cast(value)) is not None and is_float32(node.inputs[0]) and is_float32(value):
+        value = node.inputs[0]
+    return value
 
 
 def _merged(together: Iterable[Collection[ir.Node]]) -> list[list[ir.Node]]:

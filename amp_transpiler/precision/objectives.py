@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.ops.kinds import COMPUTE, MOVEMENT
 from amp_transpiler.ops.names import is_standard, operator_name
-from amp_transpiler.precision.choices import Weights
+from amp_transpiler.precision.choices import Weights, origin_of
 
 __all__ = ["LowWeights", "Pricing", "TimeWeights", "WithErrors"]
 
@@ -77,15 +77,23 @@ class Pricing(Protocol):
         """Return the seconds of a cast."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class TimeWeights:
     """The least predicted time.
 
-    Attributes:
+    Args:
         prices: the predictions; a node without one takes no time.
+        with_casts: nodes that become one operator though some of them must be float32, for each: a written-out
+            normalisation, of which the casts become part.
     """
 
-    prices: Pricing
+    def __init__(self, prices: Pricing, with_casts: Iterable[Collection[ir.Node]] = ()) -> None:
+        self.prices = prices
+        self._read: set[ir.Value] = set()
+        self._inside: set[ir.Value] = set()
+        for nodes in with_casts:
+            read = {origin_of(value) for node in nodes for value in node.inputs if value is not None}
+            self._read |= read
+            self._inside |= {value for node in nodes for value in node.outputs if value in read}
 
     def low(self, node: ir.Node) -> float:
         """Return the seconds of a node in lower precision."""
@@ -97,11 +105,11 @@ class TimeWeights:
 
     def cast_to_low(self, value: ir.Value) -> float:
         """Return the seconds of a cast."""
-        return self.prices.cast(value) + _TIE
+        return _TIE if value in self._inside else self.prices.cast(value) + _TIE
 
     def cast_to_high(self, value: ir.Value) -> float:
         """Return the seconds of a cast."""
-        return self.prices.cast(value) + _TIE
+        return _TIE if value in self._read else self.prices.cast(value) + _TIE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

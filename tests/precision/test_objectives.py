@@ -190,6 +190,26 @@ def test_time_decides_by_open_dimensions():
         converted(model, "time", dims={"M": 256})
 
 
+def test_casts_around_a_norm_that_is_fused_take_no_time():
+    """Its squares must be float32, but ONNX Runtime makes one operator of it all, casts included."""
+    norm = """q = Pow ({x}, two) m{n} = ReduceMean <keepdims = 1> (q, last) e{n} = Add (m{n}, small) r{n} = Sqrt (e{n})
+        d{n} = Div (one, r{n}) n{n} = Mul ({x}, d{n}) [g{n}] h{n} = Mul (n{n}, k) [p{n}] a{n} = MatMul (h{n}, w)
+        [s{n}] x{n} = Add ({x}, a{n})"""
+    parts = [norm.replace("q =", "q{n} =").replace("(q,", "(q{n},").format(x=x, n=n) for n, x in enumerate(("x", "x0"))]
+    model = parse(
+        f"(float[64,1024,64] x) => (float[64,1024,64] y) {{ {' '.join(parts)} [end] y = MatMul (x1, w) }}",
+        w=array(64, 64),
+        k=array(64),
+        two=np.float32(2),
+        one=np.float32(1),
+        small=np.float32(1e-6),
+        last=np.array([-1]),
+    )
+    conversion, program = converted(model, "time")
+    assert_valid(program)
+    assert {"g0", "p0", "s0", "g1", "p1", "s1", "end"} == low_nodes(conversion)
+
+
 def test_a_device_that_is_not_known():
     with pytest.raises(OptionError, match="unknown device 'abacus'"):
         converted(image(8), "time", device="abacus")
