@@ -26,6 +26,7 @@ from amp_transpiler.passes.training import (
     CUDA_WORTH,
     CancelTransposes,
     CastTogether,
+    CheckByProducts,
     Formulation,
     FuseProducts,
     GroupUpdates,
@@ -38,6 +39,7 @@ from amp_transpiler.passes.training import (
     MergeEqual,
     MoveRowFactors,
     PlaceCasts,
+    ReadUnrounded,
     Recompute,
     SplitRows,
     SumByProducts,
@@ -81,6 +83,7 @@ def ready_to_open(
     formulation of convolutions' weight gradients; see `passes.training.WeightGradients`.
     """
     specialise(assembled.model, shapes)
+    ReadUnrounded()(assembled.model)
     if worth is not None:  # first: the optimizer is most of the nodes, and less is left to do for the others
         assembled = group_updates(assembled, worth)
     if by_rows and any(node.op_type == "BatchNormalization" for node in assembled.model.graph):
@@ -119,6 +122,7 @@ def worth_on(place: Place) -> Worth:
 def group_updates(assembled: Assembled, worth: Worth) -> Assembled:
     """Compute the updates of equal parameters of an assembled step together; their states become rows of matrices."""
     grouped = GroupUpdates(assembled.updates, assembled.fetches.values(), worth)(assembled.model)
+    CheckByProducts()(assembled.model)
     rows = {name for stack in grouped.stacks for name in stack.members}
     state = (*(name for name in assembled.state if name not in rows), *(stack.name for stack in grouped.stacks))
     return dataclasses.replace(assembled, state=state, updates=grouped.updates, stacks=grouped.stacks)

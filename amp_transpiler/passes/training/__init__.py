@@ -3,6 +3,7 @@
 from amp_transpiler.passes.training.add_in_place import AddInPlace
 from amp_transpiler.passes.training.cancel_transposes import CancelTransposes
 from amp_transpiler.passes.training.cast_together import CastTogether
+from amp_transpiler.passes.training.check_by_products import CheckByProducts
 from amp_transpiler.passes.training.fuse_biases import FuseBiases
 from amp_transpiler.passes.training.fuse_products import FuseProducts
 from amp_transpiler.passes.training.fuse_skip_norms import FuseSkipNorms
@@ -19,6 +20,7 @@ from amp_transpiler.passes.training.merge_equal import MergeEqual
 from amp_transpiler.passes.training.move_row_factors import MoveRowFactors
 from amp_transpiler.passes.training.place_casts import VIEWS, PlaceCasts
 from amp_transpiler.passes.training.plain_for_cpu import PlainForCpu
+from amp_transpiler.passes.training.read_unrounded import ReadUnrounded
 from amp_transpiler.passes.training.recompute import Recompute
 from amp_transpiler.passes.training.scale_loss import Scaled, ScaleLoss
 from amp_transpiler.passes.training.split_rows import SplitRows
@@ -34,6 +36,7 @@ __all__ = [
     "AddInPlace",
     "CancelTransposes",
     "CastTogether",
+    "CheckByProducts",
     "Formulation",
     "FuseBiases",
     "FuseProducts",
@@ -52,6 +55,7 @@ __all__ = [
     "MoveRowFactors",
     "PlaceCasts",
     "PlainForCpu",
+    "ReadUnrounded",
     "Recompute",
     "ScaleLoss",
     "Scaled",
