@@ -35,6 +35,7 @@ __all__ = ["GroupUpdates", "Grouped", "group_members"]
 logger = logging.getLogger(__name__)
 
 _SPLIT_OPSET = 18  # Split takes the number of parts from here on
+_LARGE = 1 << 20  # elements that are better copied once than by a Slice and a Split
 _MEMBERS_KEY = "amp_transpiler.members"  # of a Concat that joins gradients: it is one of a group
 
 
@@ -396,7 +397,7 @@ class _Writing:
         for first, last in runs_of(group.shapes):
             some = [index for index in range(first, last) if index in wanted]
             shape, count = group.shapes[first], last - first
-            together = 2 * len(some) > count > 1
+            together = 2 * len(some) > count > 1 and (count == len(group.chains) or group.sizes[first] < _LARGE)
             for a, b in [(first, last)] if together else [(index, index + 1) for index in some]:
                 rows = matrix
                 if b - a < len(group.chains):
