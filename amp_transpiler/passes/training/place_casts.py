@@ -20,7 +20,7 @@ __all__ = ["VIEWS", "PlaceCasts"]
 VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators that only change the shape: ONNX Runtime lets their result share the input's memory."""
 
-_LARGE = 1 << 25  # elements: 64 MB in 16 bits, which take three times that to be cast again
+_LARGE = 1 << 24  # elements: 32 MB in 16 bits
 _MOVES = VIEWS | {"Transpose"}
 _FLOAT = ir.DataType.FLOAT
 

@@ -45,7 +45,7 @@ class AmpOptions:
     Attributes:
         request: whose rules decide, at which level, with which lists, in which format.
         use_guard: only nodes built inside `fp16_guard` run in lower precision; None: if there are any.
-        master_grad: at O2, gradients are cast to float32 before clipping, regularising and updating.
+        master_grad: Paddle's, no effect: gradients are clipped, regularised and used in float32 anyway.
         init_loss_scaling: the scale to start from.
         dynamic: whether the scale changes.
         rule: how the scale changes.
@@ -262,8 +262,6 @@ class OptimizerWithMixedPrecision:
         builder = self._program.builder("optimize")
         params = [param for param, _ in params_grads]
         grads = [grad.value for _, grad in params_grads]
-        if self.options.mode.is_pure and self.options.master_grad:
-            grads = [builder.high(grad) for grad in grads]
         inverse = None
         if self._scales:
             scale = builder.reshape(self.get_loss_scaling().value, [])
