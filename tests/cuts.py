@@ -5,7 +5,7 @@ import dataclasses
 import onnx_ir as ir
 
 import amp_transpiler as amp
-from amp_transpiler.conversion import fitted, prepare, prepare_and_convert
+from amp_transpiler.conversion import fitted, prepare
 from amp_transpiler.graph.dtypes import INTEGER_DTYPES, LOW_DTYPES
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
@@ -23,14 +23,6 @@ def prepared(model, dtype="float16", **options):
     ranges = RangeFaults(policy.low, strict=True)
     prepare(program, policy, ranges)
     return program, policy, ranges
-
-
-def by_rules(model):
-    """Convert a model at level auto as before there were objectives; return the conversion, and decisions by name."""
-    program = amp.load(model)
-    policy = dataclasses.replace(choose_policy(Request(level="auto")), objective="rules")
-    conversion = prepare_and_convert(program, policy)
-    return conversion, {node.name: decision for node, decision in conversion.assignment.decisions.items()}
 
 
 def casts_left(program, assignment):

@@ -17,7 +17,6 @@ from amp_transpiler.ops.kinds import CAPPED, COMPUTE
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.precision.assignment import Assignment, Decision
-from amp_transpiler.precision.borders import costly_borders
 from amp_transpiler.precision.choices import Choices, Weights
 from amp_transpiler.precision.constraints import (
     FIRST_OPSET_WITH_BFLOAT16,
@@ -65,12 +64,9 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
         return found.assignment(found.choices.solve())
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
-    if policy.drop_islands != "none":
-        for node, reason in islands(decisions, quantized=policy.drop_islands == "quantized"):
+    if policy.drop_islands == "quantized":
+        for node, reason in islands(decisions):
             decisions[node] = Decision("high", reason, neutral=True)
-    if policy.drop_islands == "all":
-        for node in list(costly_borders(decisions, assigner.together(), policy.low_io)):
-            decisions[node] = Decision("high", "at the border: lower precision costs a cast more here", neutral=True)
     return assigner.assignment(decisions)
 
 
@@ -114,7 +110,7 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
     """
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
-    for node, reason in islands(decisions, quantized=True):
+    for node, reason in islands(decisions):
         decisions[node] = Decision("high", reason, neutral=True)
     wholes = assigner.wholes()
     together: list[Collection[ir.Node]] = [*wholes, *assigner.bound(decisions)]
@@ -199,10 +195,6 @@ class _Assigner:
     def wholes(self) -> list[frozenset[ir.Node]]:
         """Return the nodes that are one operator, for each."""
         return [whole.nodes for whole in self._wholes]
-
-    def together(self) -> set[ir.Node]:
-        """Return the nodes that are decided together with others."""
-        return {node for whole in self._wholes for node in whole.nodes}
 
     def bound(self, decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, ir.Node]]:
         """Yield the low nodes that may be low only because another is, each with that one (see `quantizes_low`)."""

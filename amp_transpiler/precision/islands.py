@@ -1,8 +1,7 @@
-"""Islands: groups of connected low nodes that save less than the casts around them cost.
+"""Islands: groups of connected low nodes between quantized operators, which save less than the casts around them cost.
 
-Two low nodes are connected if one reads low a value that the other computes low. A group with a computing node (a
-convolution, a matrix product) always stays low. Another group stays low if it has more nodes than casts at its border.
-Nodes that only move values do not count. What a quantizer has written has a test of its own (`quantized`).
+Two low nodes are connected if one reads low a value that the other computes low. What is no such island is left to the
+objective of a policy.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
-from amp_transpiler.ops.kinds import COMPUTE, MOVEMENT
-from amp_transpiler.ops.names import is_standard, operator_name
+from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.quantized import quantized_part
@@ -22,12 +20,11 @@ from amp_transpiler.precision.quantized import quantized_part
 __all__ = ["islands"]
 
 
-def islands(decisions: Mapping[ir.Node, Decision], *, quantized: bool = False) -> Iterator[tuple[ir.Node, str]]:
+def islands(decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, str]]:
     """Yield the nodes of every island, with the reason.
 
     Args:
         decisions: of every node.
-        quantized: only those that a quantizer has written.
     """
     groups: dict[ir.Node, list[ir.Node]] = collections.defaultdict(list)
     parent = _connected(decisions)
@@ -38,21 +35,6 @@ def islands(decisions: Mapping[ir.Node, Decision], *, quantized: bool = False) -
             continue
         if reason := quantized_part(group, decisions, _inward(group, decisions)):
             yield from ((node, f"an island: {reason}") for node in group)
-            continue
-        if quantized or any(map(_computes, group)):
-            continue
-        work = sum(not (is_standard(node) and node.op_type in MOVEMENT) for node in group)
-        casts = _casts(group, decisions)
-        if work <= casts:
-            reason = "it only moves values" if not work else f"{casts} casts for {work} cheap operators"
-            yield from (
-                (node, f"an island: {reason}, and nothing connected to it computes in lower precision")
-                for node in group
-            )
-
-
-def _computes(node: ir.Node) -> bool:
-    return operator_name(node) in COMPUTE
 
 
 def _connected(decisions: Mapping[ir.Node, Decision]) -> dict[ir.Node, ir.Node]:
@@ -91,18 +73,6 @@ def _makes_low(producer: ir.Node, value: ir.Value, decisions: Mapping[ir.Node, D
     return form is not None and value.index() in form.outputs
 
 
-def _casts(group: list[ir.Node], decisions: Mapping[ir.Node, Decision]) -> int:
-    """Count the values that would be cast on their way into the group or out of it."""
-    outward = 0
-    for node in group:
-        form = decisions[node].form
-        assert form is not None  # it is in a group
-        for index in form.outputs:
-            value = node.outputs[index]
-            outward += value.is_graph_output() or any(_reads_high(use.node, use.idx, decisions) for use in value.uses())
-    return len(_inward(group, decisions)) + outward
-
-
 def _inward(group: list[ir.Node], decisions: Mapping[ir.Node, Decision]) -> set[ir.Value]:
     """The values that would be cast on their way into the group."""
     found: set[ir.Value] = set()
@@ -112,11 +82,6 @@ def _inward(group: list[ir.Node], decisions: Mapping[ir.Node, Decision]) -> set[
             if constant_of(value) is None and (producer is None or not _makes_low(producer, value, decisions)):
                 found.add(value)
     return found
-
-
-def _reads_high(node: ir.Node, index: int, decisions: Mapping[ir.Node, Decision]) -> bool:
-    decision = decisions[node]
-    return not decision.takes_any and (decision.form is None or index not in decision.form.inputs)
 
 
 def _root(parent: dict[ir.Node, ir.Node], node: ir.Node) -> ir.Node:

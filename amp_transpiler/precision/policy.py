@@ -45,11 +45,11 @@ class Policy:
         numerics: `static`: operators that are unsafe by `precision/numerics.py` stay float32; `ignore`: they do not.
         strict_ranges: every constant that the low format cannot hold keeps its readers in float32, the "minus infinity"
             of masks and small constants included.
-        drop_islands: groups of low nodes that cost more casts than they are worth become float32: all of them, or those
-            between quantized operators alone.
+        drop_islands: groups of low nodes between quantized operators that cost more casts than they are worth become
+            float32, or none do.
         objective: what decides about nodes that may be either. `rules`: the rules, then `drop_islands`; `low`: the most
             computation in lower precision at the fewest casts; `time`: the least predicted time. The last two are exact
-            (`precision/min_cut.py`), and take the place of `drop_islands="all"`.
+            (`precision/min_cut.py`).
         device: the device whose time counts.
         dims: name of an open dimension of the inputs -> its size, for predicted times.
         evidence: what runs on data told about this very program.
@@ -79,7 +79,7 @@ class Policy:
     copies: bool = False
     numerics: Literal["ignore", "static"] = "ignore"
     strict_ranges: bool = False
-    drop_islands: Literal["none", "quantized", "all"] = "none"
+    drop_islands: Literal["none", "quantized"] = "none"
     objective: Literal["rules", "low", "time"] = "rules"
     device: str = "H100"
     dims: Mapping[str, int] = dataclasses.field(default_factory=dict)

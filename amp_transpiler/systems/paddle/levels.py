@@ -58,7 +58,12 @@ LEVELS: Mapping[str, Level] = types.MappingProxyType(
                 name="auto",
                 lists="lifted",
                 policy=functools.partial(
-                    Policy, numerics="static", strict_ranges=True, drop_islands="all", search_runs=10, objective="low"
+                    Policy,
+                    numerics="static",
+                    strict_ranges=True,
+                    drop_islands="quantized",
+                    search_runs=10,
+                    objective="low",
                 ),
                 tolerances={"float16": 0.02, "bfloat16": 0.05},
                 without_levels=True,
