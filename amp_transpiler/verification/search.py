@@ -236,21 +236,20 @@ class _Search:
         """Return the points of the curve, those with the largest errors first; the chosen one is measured."""
         prepared, policy, frontier = self._conversions.prepared, self._policy, self._frontier
         priced = prices(prepared.model, policy.low, find_device(policy.device), policy.dims)
-        low = frozenset(
-            str(node.name)
-            for node, decision in best.conversion.assignment.decisions.items()
-            if decision.precision == "low" and node.name in frontier.open_names
-        )
+        decisions = best.conversion.assignment.decisions
+        decided = {str(node.name): d.precision for node, d in decisions.items() if d.precision != "untouched"}
+        low = frozenset(name for name, precision in decided.items() if precision == "low")
+        fixed = len(low - frontier.open_names)
         points = []
-        for point in frontier.curve(low):
+        for point in frontier.curve(low & frontier.open_names):
             error = self._errors.get(point)
-            is_chosen = point.low == low
+            is_chosen = point.low == low & frontier.open_names
             points.append(
                 FrontierPoint(
                     error=worst_error(best.outputs) if is_chosen else point.error if error is None else error,
                     milliseconds=1e3 * frontier.seconds(point, priced),
-                    low_share=len(point.low) / max(1, len(frontier.names)),
-                    casts=point.casts,
+                    low_share=(len(point.low) + fixed) / max(1, len(decided)),
+                    casts=best.conversion.casts if is_chosen else point.casts,
                     measured=is_chosen or error is not None,
                     chosen=is_chosen,
                 )
