@@ -47,20 +47,18 @@ MODELS = {
     "MobileNetV3": ("CNN", "exported/timm_mobilenetv3_large/dynamo.onnx"),
     "ResNet-50": ("CNN", "exported/resnet50/torchscript.onnx"),
     "MiniLM": ("transformer encoder", "exported/minilm_real/dynamo.onnx"),
-    "MiniLM, older exporter": ("transformer encoder", "exported/minilm_real/torchscript.onnx"),
-    "ViT-base": ("vision transformer", "exported/vit_base/dynamo.onnx"),
     "GPT-2": ("decoder", "exported/gpt2_small/dynamo.onnx"),
     "Llama, 2 layers": ("decoder", "exported/llama_2l/dynamo.onnx"),
-    "T5-small encoder": ("transformer encoder", "exported/t5_small_encoder/torchscript.onnx"),
     "wav2vec 2.0, 2 layers": ("speech", "exported/wav2vec2_base_2l/dynamo.onnx"),
     "PP-OCR rec": ("OCR", "shipped/rapidocr/PP-OCRv6_rec_small.onnx"),
     "PP-OCR det": ("text detector", "shipped/rapidocr/PP-OCRv6_det_small.onnx"),
     "nudenet YOLO": ("detector", "shipped/nudenet/320n.onnx"),
     "ddddocr det": ("detector", "shipped/ddddocr/common_det.onnx"),
+    "ddddocr OCR": ("OCR, dynamically quantized", "shipped/ddddocr/common_old.onnx"),
     "silero VAD": ("speech, If and LSTM", "shipped/silero-vad/silero_vad.onnx"),
     "basic-pitch": ("music, CNN", "shipped/basic-pitch/nmp.onnx"),
 }
-MOST_NODES = 150  # whose truth is found; of more, some at equal distances
+MOST_NODES = 100  # whose truth is found; of more, some at equal distances
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,8 +85,9 @@ class Finding:
 
     @property
     def ratio(self) -> tuple[float, float, float]:
-        """Predicted over true: the tenth, fiftieth and ninetieth percentile."""
-        ratios = [self.predicted.get(name, 0.0) / true for name, true in self.true.items()]
+        """Predicted over true: the tenth, fiftieth and ninetieth percentile of those that are finite."""
+        every = [self.predicted.get(name, 0.0) / true for name, true in self.true.items()]
+        ratios = [ratio for ratio in every if np.isfinite(ratio)]
         tenth, half, most = np.percentile(ratios, [10, 50, 90]) if ratios else (0.0, 0.0, 0.0)
         return float(tenth), float(half), float(most)
 
@@ -217,7 +216,12 @@ INTRODUCTION = """# Sensitivities, predicted and true
 
 Written by `scripts/bench_sensitivity.py`. For each node: the relative error of the worst output when this node alone is
 {dtype}, its inputs cast, as one reverse sweep predicts it (`verification/sensitivity.py`) and as emulation shows it, on
-the same made-up sample. Nodes are those whose true error is not zero, at most 150 of a model at equal distances.
+the same made-up sample. Nodes are those whose true error is not zero, of at most 100 at equal distances in a model.
+
+Two kinds of model are hard. Where activations are quantized dynamically, a rounding error is felt only where it moves a
+number by a step, and a few quantizations further on by steps everywhere: gains are estimates, and what overflows counts
+as infinite although a quantization may clip it. In silero's VAD nearly everything is felt through an LSTM, which has no
+gradient rule: its gain is measured, and the direction of what it feels is lost.
 
 """
 

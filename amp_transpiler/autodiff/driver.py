@@ -98,7 +98,7 @@ class Driver:
             return total.get(value)
 
         for node in reversed(nodes):
-            if not any(value in active for value in (*node.inputs, *captured(node))):
+            if not any(value in active for value in self.reads(node)):
                 continue
             with inside_region_of(node), built_as(node):
                 grads = [settle(value) for value in node.outputs]
@@ -112,11 +112,15 @@ class Driver:
                 settle(value)
         return {value: grad for value, grad in total.items() if value in self._wanted}
 
+    def reads(self, node: ir.Node) -> Sequence[ir.Value | None]:
+        """Return the values that a node's results may be differentiated by."""
+        return (*node.inputs, *captured(node))
+
     def _active(self, nodes: Sequence[ir.Node]) -> set[ir.Value]:
         """The values that depend on a wanted one and that gradients may pass through."""
         active = set(self._wanted)
         for node in nodes:
-            if any(value in active for value in (*node.inputs, *captured(node))):
+            if any(value in active for value in self.reads(node)):
                 active.update(v for v in node.outputs if is_float_tensor(v) and v not in self._stop)
         return active
 

@@ -19,7 +19,7 @@ from amp_transpiler.verification.child import lease
 from amp_transpiler.verification.magnitudes import Magnitudes, measure
 from amp_transpiler.verification.pieces import Piece, cut_out, pieces
 from amp_transpiler.verification.remote import RemoteSession, open_plain
-from amp_transpiler.verification.settled_sample import survey, write_shapes
+from amp_transpiler.verification.settled_sample import inline_branches, survey, write_shapes
 
 __all__ = ["PIECE", "Calibration", "NamedSample", "calibrate"]
 
@@ -35,7 +35,8 @@ class Calibration:
     """The ranges over all samples.
 
     Attributes:
-        ranges: name -> range, for every float32 value of the main graph that is no constant.
+        ranges: name -> range, for every float32 value that is no constant, of the main graph and of the branches that
+            were taken. Values inside loops are not measured.
         samples: the names of the samples.
     """
 
@@ -60,12 +61,10 @@ def calibrate(program: Program, low: LowFormat, samples: Iterable[NamedSample], 
     setters: dict[str, str] = {}
     names: list[str] = []
     with contextlib.ExitStack() as stack:
-        opened: list[tuple[Piece, RemoteSession]] = []
+        opened: dict[tuple[bool, ...], _Opened] = {}
         for name, feeds in samples:
-            if not names:
-                opened = stack.enter_context(_open(program, feeds, limit))
             names.append(name)
-            for value, found in _magnitudes(program.model.graph, opened, feeds, low):
+            for value, found in _magnitudes(_opened_for(program, feeds, opened, stack, limit), feeds, low):
                 before = totals.get(value, Magnitudes())
                 if value not in setters or found.largest > before.largest:
                     setters[value] = name
@@ -79,14 +78,45 @@ def calibrate(program: Program, low: LowFormat, samples: Iterable[NamedSample], 
     return Calibration(ranges, tuple(names))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Opened:
+    """The sessions of a program's pieces.
+
+    Attributes:
+        inputs: names of its float32 inputs.
+        pieces: each with the values that it measures, and its session.
+    """
+
+    inputs: tuple[str, ...]
+    pieces: list[tuple[Piece, list[str], RemoteSession]]
+
+
+def _opened_for(
+    program: Program,
+    feeds: Mapping[str, Any],
+    opened: dict[tuple[bool, ...], _Opened],
+    stack: contextlib.ExitStack,
+    limit: float,
+) -> _Opened:
+    """Return the sessions for a sample, those of an earlier one that took the same branches if there are any."""
+    taken: tuple[bool, ...] = ()
+    inlined = program
+    if any(node.op_type == "If" for node in program.model.graph):
+        inlined = program.clone()
+        inlined.source = None
+        taken = tuple(inline_branches(inlined, feeds))
+    if taken not in opened:
+        opened[taken] = stack.enter_context(_open(inlined, feeds, limit))
+    return opened[taken]
+
+
 @contextlib.contextmanager
-def _open(program: Program, feeds: Mapping[str, Any], limit: float) -> Iterator[list[tuple[Piece, RemoteSession]]]:
+def _open(program: Program, feeds: Mapping[str, Any], limit: float) -> Iterator[_Opened]:
     """Open the pieces of a program, cut by the sizes that its values have on one sample."""
     sized = program.clone()
     shapes, _ = survey(sized, feeds)
     graph = sized.model.graph
-    every = (*graph.inputs, *(value for node in graph for value in node.outputs))
-    declared = {value: value.shape for value in every}
+    declared = {value: value.shape for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     write_shapes(graph, shapes)
     found = pieces(sized, limit)
     for value, shape in declared.items():  # other samples may be larger
@@ -99,26 +129,22 @@ def _open(program: Program, feeds: Mapping[str, Any], limit: float) -> Iterator[
             made = [str(value.name) for node in inside for value in node.outputs if _is_measured(value)]
             part = cut_out(sized, piece, dict.fromkeys((*made, *piece.leaves)))
             if part.model.graph.outputs:
-                opened.append((piece, stack.enter_context(open_plain(part, child))))
-        yield opened
+                opened.append((piece, made, stack.enter_context(open_plain(part, child))))
+        yield _Opened(tuple(str(value.name) for value in graph.inputs if is_float32(value)), opened)
 
 
 def _is_measured(value: ir.Value) -> bool:
     return is_float32(value) and bool(value.name) and constant_of(value) is None
 
 
-def _magnitudes(
-    graph: ir.Graph, opened: list[tuple[Piece, RemoteSession]], feeds: Mapping[str, Any], low: LowFormat
-) -> Iterator[tuple[str, Magnitudes]]:
+def _magnitudes(opened: _Opened, feeds: Mapping[str, Any], low: LowFormat) -> Iterator[tuple[str, Magnitudes]]:
     """Run the pieces on a sample and yield what they hold."""
-    for value in graph.inputs:
-        if is_float32(value) and value.name in feeds:
-            yield str(value.name), measure(feeds[str(value.name)], low.smallest)
-    floats = {str(value.name) for node in graph for value in node.outputs if _is_measured(value)}
+    for name in opened.inputs:
+        if name in feeds:
+            yield name, measure(feeds[name], low.smallest)
     known = dict(feeds)
-    for piece, session in opened:
-        names = [info.name for info in session.outputs if info.name in floats]
+    for piece, made, session in opened.pieces:
         fed = {info.name: known[info.name] for info in session.inputs if info.name in known}
-        found, kept = session.measure(fed, names, low.smallest, piece.leaves)
+        found, kept = session.measure(fed, made, low.smallest, piece.leaves)
         known.update(zip(piece.leaves, kept, strict=True))
-        yield from zip(names, found, strict=True)
+        yield from zip(made, found, strict=True)

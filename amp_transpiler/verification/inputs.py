@@ -6,7 +6,7 @@ import os
 import pathlib
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +19,7 @@ from amp_transpiler.graph.source_check import tensor_fault
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds, model_inputs
 from amp_transpiler.verification.npz import check_regular, read_npz
 
-__all__ = ["Inputs", "given_inputs"]
+__all__ = ["Inputs", "given_inputs", "named_inputs"]
 
 Inputs: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
@@ -39,14 +39,29 @@ def given_inputs(inputs: Inputs, model: ir.Model) -> list[dict[str, Any]]:
     Raises:
         InputError: there is no sample, a file is unreadable, or an array does not fit the model's input.
     """
+    return [sample for _, sample in named_inputs(inputs, model)]
+
+
+def named_inputs(inputs: Inputs, model: ir.Model) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the samples that the user gave, each with its origin in words; only one needs to be in memory.
+
+    Args:
+        inputs: as for `given_inputs`; files are read, and an iterable is asked, when a sample is wanted.
+        model: the model to feed.
+
+    Raises:
+        InputError: as for `given_inputs`.
+    """
     infos = model_inputs(model)
-    samples = [check_feeds(sample, infos, lenient=True, where=where) for where, sample in _samples(inputs, model)]
-    if not samples:
+    empty = True
+    for where, sample in _samples(inputs, model):
+        empty = False
+        yield where, check_feeds(sample, infos, lenient=True, where=where)
+    if empty:
         raise InputError("inputs: no sample was given; expected a dict of arrays, or several")
-    return samples
 
 
-def _samples(inputs: Inputs, model: ir.Model) -> list[tuple[str, Mapping[str, Any]]]:
+def _samples(inputs: Inputs, model: ir.Model) -> Iterable[tuple[str, Mapping[str, Any]]]:
     """Return every sample, each with its origin in words, for messages."""
     if isinstance(inputs, (str, os.PathLike)):
         if not os.fspath(inputs):
@@ -58,14 +73,17 @@ def _samples(inputs: Inputs, model: ir.Model) -> list[tuple[str, Mapping[str, An
         raise InputError(
             f"inputs: got {type(inputs).__name__}, expected a path, a dict of arrays by input name, or several dicts"
         )
-    samples = list(inputs)
-    for index, sample in enumerate(samples):
+    return _from_iterable(inputs)
+
+
+def _from_iterable(inputs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for index, sample in enumerate(inputs):
         if not isinstance(sample, Mapping):
             raise InputError(f"inputs[{index}]: got {type(sample).__name__}, expected a dict of arrays by input name")
-    return [(f"inputs[{index}]", sample) for index, sample in enumerate(samples)]
+        yield f"inputs[{index}]", sample
 
 
-def _from_path(path: pathlib.Path, model: ir.Model) -> list[tuple[str, Mapping[str, Any]]]:
+def _from_path(path: pathlib.Path, model: ir.Model) -> Iterable[tuple[str, Mapping[str, Any]]]:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # a ValueError: a name with a NUL
@@ -81,17 +99,18 @@ def _infos(model: ir.Model) -> dict[str, ValueInfo]:
     return {info.name: info for info in model_inputs(model)}
 
 
-def _from_folder(folder: pathlib.Path, model: ir.Model) -> list[tuple[str, Mapping[str, Any]]]:
+def _from_folder(folder: pathlib.Path, model: ir.Model) -> Iterator[tuple[str, Mapping[str, Any]]]:
     sets = sorted((f for f in folder.glob("test_data_set_*") if f.is_dir()), key=lambda f: _number(f.name))
     if not sets and (folder / "input_0.pb").exists():
         sets = [folder]
-    found: list[tuple[str, Mapping[str, Any]]] = [(str(f), _read_data_set(f, model)) for f in sets]
-    if not found:
-        infos = _infos(model)
-        found = [(str(file), read_npz(file, infos)) for file in sorted(folder.glob("*.npz"))]
-    if not found:
+    files = [] if sets else sorted(folder.glob("*.npz"))
+    if not sets and not files:
         raise InputError(f"{folder}: is a folder that holds no inputs; expected .npz files or folders test_data_set_*")
-    return found
+    for one in sets:
+        yield str(one), _read_data_set(one, model)
+    infos = _infos(model)
+    for file in files:
+        yield str(file), read_npz(file, infos)
 
 
 def _number(name: str) -> tuple[int, str]:

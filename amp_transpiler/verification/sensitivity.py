@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,7 @@ def low_forms(model: ir.Model, target: Target, low: LowFormat) -> dict[str, LowF
 
 
 def collect_evidence(
-    prepared: Program, target: Target, low: LowFormat, samples: Sequence[NamedSample], *, given: bool
+    prepared: Program, target: Target, low: LowFormat, samples: Iterable[NamedSample], *, given: bool
 ) -> Evidence:
     """Return what runs on samples say about a prepared program: ranges over all of them, errors over a few.
 
@@ -58,23 +57,30 @@ def collect_evidence(
         prepared: the prepared float32 program; not changed.
         target: whose kernels count.
         low: the low format.
-        samples: names and inputs.
+        samples: names and inputs, taken one by one; a few are kept.
         given: the samples are the user's, not made up.
 
     Raises:
         InputError: there is no sample.
         RUN_ERRORS: the program does not run.
     """
-    calibration = calibrate(prepared, low, samples)
+    kept: list[Mapping[str, Any]] = []
+    calibration = calibrate(prepared, low, _keeping(samples, kept))
     forms = low_forms(prepared.model, target, low)
-    chosen = [feeds for _, feeds in spread(samples, _SAMPLES)]
+    chosen = kept[:: math.ceil(len(kept) / _SAMPLES)]
     return measure_sensitivity(prepared, low, forms, chosen).evidence(calibration, given=given)
 
 
-def spread(samples: Sequence[NamedSample], count: int) -> list[NamedSample]:
-    """Return at most `count` samples, at equal distances."""
-    step = max(1, math.ceil(len(samples) / count))
-    return list(itertools.islice(samples, 0, None, step))
+def _keeping(samples: Iterable[NamedSample], kept: list[Mapping[str, Any]]) -> Iterator[NamedSample]:
+    """Yield the samples, and keep a few of them at equal distances."""
+    step = 1
+    for index, (name, feeds) in enumerate(samples):
+        if index % step == 0:
+            kept.append(feeds)
+            if len(kept) > 2 * _SAMPLES:
+                kept[:] = kept[::2]
+                step *= 2
+        yield name, feeds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -189,7 +195,8 @@ class _Total:
         made = Contributions()
         for field, name, square in self.draws.squares.items():
             signed = self.draws.signed.of(field)[name]
-            made.add(field, name, (signed if self.exact else math.sqrt(square) * math.sqrt(signed)) / self.norm)
+            error = (signed if self.exact else math.sqrt(square) * math.sqrt(signed)) / self.norm
+            made.add(field, name, min(error, 1.0) if math.isfinite(error) else error)  # gains of estimates multiply
         return made
 
 

@@ -27,11 +27,22 @@ from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.verification.remote import open_plain
 
-__all__ = ["SettledProgram", "drop_unread", "run_plain", "settle", "survey", "write_shapes"]
+__all__ = [
+    "SettledProgram",
+    "drop_unread",
+    "inline_branches",
+    "is_quantized",
+    "run_plain",
+    "settle",
+    "survey",
+    "write_shapes",
+]
 
 _OLDEST = 13  # the first opset that gradient rules are written for
 _SMALL = 4096  # elements of integers that become constants
 _MOST_NESTED = 8  # Ifs inside Ifs
+_QUANTIZED = frozenset({ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.UINT16, ir.DataType.INT16})
+_INTEGER_PRODUCTS = frozenset({"MatMulInteger", "ConvInteger", "QuantizeLinear", "Add", "Sub"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,14 +78,18 @@ def settle(program: Program, feeds: Mapping[str, Any]) -> SettledProgram:
     if opset_of(copy.model, "") < _OLDEST:
         ConvertOpset(_OLDEST)(copy.model)
         copy.touch()
-    taken = _inline_branches(copy, feeds)
+    taken = inline_branches(copy, feeds)
     targets = {str(output.name): tuple(_felt(output)) for output in copy.model.graph.outputs}
     shapes, arrays = survey(copy, feeds, {name for names in targets.values() for name in names})
     write_shapes(copy.model.graph, shapes)
     _lift_constants(copy.model.graph)
     found = _values(copy.model.graph)
     wanted = {name: array for name, array in arrays.items() if not _is_discrete(found[name])}
-    integers = {name: array for name, array in arrays.items() if name not in wanted and array.size <= _SMALL}
+    integers = {
+        name: array
+        for name, array in arrays.items()
+        if name not in wanted and array.size <= _SMALL and not is_quantized(found[name])
+    }
     _fix_integers(copy, integers, [found[name] for name in wanted])
     copy.touch()
     digest = hashlib.sha256(repr((taken, sorted(shapes.items()))).encode())
@@ -132,8 +147,12 @@ def _values(graph: ir.Graph) -> dict[str, ir.Value]:
 # ---- branches ----
 
 
-def _inline_branches(program: Program, feeds: Mapping[str, Any]) -> list[bool]:
-    """Put the branch that is taken in the place of every If of the main graph; return which they were."""
+def inline_branches(program: Program, feeds: Mapping[str, Any]) -> list[bool]:
+    """Put the branch that is taken in the place of every If of the main graph; return which they were.
+
+    Raises:
+        RUN_ERRORS: the program does not run.
+    """
     taken: list[bool] = []
     graph = program.model.graph
     for _ in range(_MOST_NESTED):
@@ -220,6 +239,14 @@ def survey(
     return shapes, {name: np.asarray(arrays[name]) for name in fetched}
 
 
+def is_quantized(value: ir.Value) -> bool:
+    """Return whether the integers of a value stand for numbers, not for places or sizes."""
+    maker = value.producer()
+    if value.dtype == ir.DataType.INT32:
+        return maker is not None and maker.op_type in _INTEGER_PRODUCTS
+    return value.dtype in _QUANTIZED
+
+
 def _is_discrete(value: ir.Value) -> bool:
     return value.dtype is not None and (value.dtype.is_integer() or value.dtype == ir.DataType.BOOL)
 
@@ -257,7 +284,8 @@ def _fix_integers(program: Program, integers: Mapping[str, np.ndarray], kept: Co
         constant = ir.Value(name=names.fresh(f"{name}_settled"), type=value.type, shape=ir.Shape(array.shape))
         constant.const_value = ir.tensor(array, dtype=value.dtype, name=constant.name)
         graph.register_initializer(constant)
-        value.replace_all_uses_with(constant, replace_graph_outputs=False)
+        for reader, place in list(value.uses()):  # an output of the graph stays what it is
+            reader.replace_input_with(place, constant)
     drop_unread(graph, kept)
 
 

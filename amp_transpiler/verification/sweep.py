@@ -27,10 +27,11 @@ from amp_transpiler.verification.child import lease
 from amp_transpiler.verification.low_twins import Twins, replicate
 from amp_transpiler.verification.pieces import Piece, cut_out, pieces
 from amp_transpiler.verification.remote import RemoteSession, open_plain
+from amp_transpiler.verification.settled_sample import is_quantized
 
 __all__ = ["Contributions", "Draw", "Sweep", "open_sweep"]
 
-_STEP = 2.0**-9  # relative change of an input whose gain is measured
+_COARSE = 2.0**-8  # that before a quantization: a step of it, to which rounding errors grow behind a few of them
 _TINY = 1e-37
 
 
@@ -103,6 +104,7 @@ class _Weigher(Driver):
     def __init__(self, program: Program, low: LowFormat, forms: Mapping[str, LowForm]) -> None:
         self._program = program
         self._forms = forms
+        self._step = 2.0 ** -(low.digits + 1)  # the relative change where a gain is measured: that of rounding
         graph = program.model.graph
         builder = GraphBuilder(program.model)
         self._twins = Twins(builder, low, forms)
@@ -112,6 +114,7 @@ class _Weigher(Driver):
         weights = [value for node in graph for value in self._own_constants(node, builder)]
         super().__init__(builder, {*self._entries, *self._inner, *weights}, set(), otherwise=self._measure)
         self._measured: dict[str, str] = {}
+        self._bridges: dict[ir.Node, tuple[list[ir.Value], list[ir.Node]]] = {}
         self._draws = 0
         self._terms: list[tuple[ir.Value, ir.Value, Sequence[tuple[str, str]]]] = []
         self._errors: dict[ir.Value, ir.Value] = {}
@@ -167,6 +170,7 @@ class _Weigher(Driver):
     ) -> list[tuple[ir.Value, ir.Value]]:
         """Differentiate a node, and weigh it while its adjoints are in memory."""
         parts = super().gradients_of(node, grads, active)
+        parts += self._through_integers(node, grads, active)
         by_value: dict[ir.Value, ir.Value] = {}
         for value, grad in parts:  # a node may read a value twice
             by_value[value] = self.builder.add(by_value[value], grad) if value in by_value else grad
@@ -254,13 +258,61 @@ class _Weigher(Driver):
     ) -> Sequence[tuple[ir.Value, ir.Value]]:
         """Return adjoints of the node's inputs of one magnitude each, that by which a random change is felt."""
         self._measured[str(node.name)] = str(reason)
+        if any(map(is_quantized, node.outputs)):
+            return []  # a scale that extremes alone decide; the numbers are felt through the integers
         reads = dict.fromkeys(value for value in (*node.inputs, *captured(node)) if is_float32(value))
         return [(value, self._gain(node, value, grads)) for value in reads if counts(value)]
 
-    def _gain(self, node: ir.Node, value: ir.Value, grads: Sequence[ir.Value | None]) -> ir.Value:
+    def reads(self, node: ir.Node) -> Sequence[ir.Value | None]:
+        """Return the values that a node's results depend on, through quantized values, too."""
+        return (*super().reads(node), *self._bridge(node)[0])
+
+    def _bridge(self, node: ir.Node) -> tuple[list[ir.Value], list[ir.Node]]:
+        """Return the float32 values behind the quantized inputs of a node, and the nodes between, in order."""
+        if node not in self._bridges:
+            sources: dict[ir.Value, None] = {}
+            between: dict[ir.Node, None] = {}
+            if any(map(is_float32, node.outputs)) and not has_bodies(node):
+                for value in node.inputs:
+                    self._go_back(value, sources, between)
+            self._bridges[node] = list(sources), list(between)
+        return self._bridges[node]
+
+    def _go_back(self, value: ir.Value | None, sources: dict[ir.Value, None], between: dict[ir.Node, None]) -> None:
+        maker = None if value is None or not is_quantized(value) else value.producer()
+        if maker is None or maker in between:
+            return
+        data = maker.inputs[0]
+        if is_float32(data) and constant_of(data) is None:
+            sources[data] = None
+        for read in maker.inputs:
+            self._go_back(read, sources, between)
+        between[maker] = None
+
+    def _through_integers(
+        self, node: ir.Node, grads: Sequence[ir.Value | None], active: set[ir.Value]
+    ) -> list[tuple[ir.Value, ir.Value]]:
+        """Return adjoints of the float32 values behind quantized inputs: no gradient passes through integers."""
+        sources, between = self._bridge(node)
+        reason = "it reads quantized values, which have no gradient"
+        if sources and any(grad is not None for grad in grads):
+            self._measured.setdefault(str(node.name), reason)
+        return [(value, self._gain(node, value, grads, between)) for value in sources if value in active]
+
+    def _gain(
+        self, node: ir.Node, value: ir.Value, grads: Sequence[ir.Value | None], between: Sequence[ir.Node] = ()
+    ) -> ir.Value:
         builder = self.builder
-        change = builder.mul(builder.mul(value, self._signs(value)), _STEP)
-        moved = replicate(builder, node, {value: builder.add(value, change)})
+        change = builder.mul(builder.mul(value, self._signs(value)), _COARSE if between else self._step)
+        if between:  # the extremes stay, and with them a dynamic quantization's scale
+            below = self.builder.compare("Less", value, self._extreme("ReduceMax", value))
+            above = self.builder.compare("Greater", value, self._extreme("ReduceMin", value))
+            change = builder.where(builder.op("And", [below, above]), change, 0.0)
+        read = {value: builder.add(value, change)}
+        for maker in between:  # what has no integer behind it is computed from the value as it was
+            read.update(zip(maker.outputs, replicate(builder, maker, dict(read)), strict=True))
+        inside = {result for maker in between for result in maker.outputs if is_quantized(result)}
+        moved = replicate(builder, node, {v: new for v, new in read.items() if not between or v in inside})
         felt = self._differences([(i, grad) for i, grad in enumerate(grads) if grad is not None], node.outputs, moved)
         size = self._op("ReduceSumSquare", change, keepdims=0)
         squares = [self._op("ReduceSumSquare", product, keepdims=0) for product in felt]
@@ -268,6 +320,9 @@ class _Weigher(Driver):
         made = builder.mul(self._signs(value), gain)
         made.shape = value.shape
         return made
+
+    def _extreme(self, op_type: str, value: ir.Value) -> ir.Value:
+        return self.builder.mul(self._op(op_type, value, keepdims=0), 1.0 - 2.0 * _COARSE)
 
     def _signs(self, value: ir.Value) -> ir.Value:
         """Return random signs in the shape of a value."""

@@ -19,12 +19,15 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.child import TIMED_OUT, RuntimeCrash
 from amp_transpiler.verification.signals import drawing, picture, sound
 
-__all__ = ["CannotSynthesise", "synthesise_inputs"]
+__all__ = ["CannotSynthesise", "made_up_samples", "synthesise_inputs"]
 
 _MOST_ELEMENTS = 1 << 25  # larger guesses are skipped: a model may square the length of a long sequence
 
 _MOST_DIMENSIONS = 64  # numpy has no more
 _MOST_CRASHES = 4  # of ONNX Runtime, before no other guess is tried
+
+_SIGNALS = ("image", "sound", "numbers", "activation")
+_SCALES = (1.0, 0.1, 3.0)  # of further made-up samples: ranges of real data are not known
 
 _CONSTANTS = {
     "one": 1.0,
@@ -40,7 +43,12 @@ _CONSTANTS = {
 
 
 def synthesise_inputs(
-    model: ir.Model, run: Callable[[dict[str, np.ndarray]], object], seed: int = 0, *, drawn: bool = False
+    model: ir.Model,
+    run: Callable[[dict[str, np.ndarray]], object],
+    seed: int = 0,
+    *,
+    drawn: bool = False,
+    scale: float = 1.0,
 ) -> dict[str, np.ndarray]:
     """Return plausible inputs that `run` accepts.
 
@@ -49,6 +57,7 @@ def synthesise_inputs(
         run: tries inputs; any exception means that they do not fit, and the next guess is tried.
         seed: of the random numbers; equal seeds give equal inputs.
         drawn: images are strokes on a page, not like photographs.
+        scale: float images, sounds and other signals are multiplied by it.
 
     Returns:
         Input name -> array. An input that is also an initializer keeps its default and is left out.
@@ -68,7 +77,7 @@ def synthesise_inputs(
         if attempt in tried:
             continue
         tried.add(attempt)
-        feeds = _feeds(inputs, found, guess, seed, drawn=drawn)
+        feeds = _feeds(inputs, found, guess, seed, drawn=drawn, scale=scale)
         try:
             run(feeds)
         except Exception as error:  # noqa: BLE001  any failure of the model means that this guess does not fit
@@ -84,8 +93,40 @@ def synthesise_inputs(
     raise CannotSynthesise(f"{len(tried)} guesses of sizes and values were refused, the last with: {reason}")
 
 
+def made_up_samples(
+    model: ir.Model, run: Callable[[dict[str, np.ndarray]], object], *, drawn: bool = False
+) -> list[tuple[str, dict[str, np.ndarray]]]:
+    """Return several plausible samples of differing numbers and scales, with their names.
+
+    Args:
+        model: as for `synthesise_inputs`.
+        run: likewise.
+        drawn: likewise.
+
+    Returns:
+        Names and samples. The first is that of `synthesise_inputs`; further ones that the model refuses are left out.
+
+    Raises:
+        CannotSynthesise: not even the first was accepted.
+    """
+    found = [("made-up sample 1", synthesise_inputs(model, run, drawn=drawn))]
+    for seed, scale in enumerate(_SCALES[1:], 1):
+        try:
+            sample = synthesise_inputs(model, run, seed, drawn=drawn, scale=scale)
+        except CannotSynthesise:
+            continue
+        found.append((f"made-up sample {seed + 1}, signals times {scale:g}", sample))
+    return found
+
+
 def _feeds(
-    inputs: Sequence[ModelInput], found: dict[str, Shape], guess: Guess, seed: int, *, drawn: bool
+    inputs: Sequence[ModelInput],
+    found: dict[str, Shape],
+    guess: Guess,
+    seed: int,
+    *,
+    drawn: bool,
+    scale: float,
 ) -> dict[str, np.ndarray]:
     length = sequence_length(inputs, found, guess)
     feeds = {}
@@ -97,8 +138,13 @@ def _feeds(
             )
         # Seeded by name, so that an input keeps its values when others are added or removed.
         rng = np.random.default_rng([seed, *info.name.encode()])
-        feeds[info.name] = _values(info, found[info.name], guess, length, rng, drawn=drawn)
+        values = _values(info, found[info.name], guess, length, rng, drawn=drawn)
+        feeds[info.name] = values * info.dtype.type(scale) if _is_signal(info) else values
     return feeds
+
+
+def _is_signal(info: ModelInput) -> bool:
+    return info.role in _SIGNALS and info.dtype.kind == "f"
 
 
 def _values(

@@ -86,3 +86,18 @@ def test_without_samples_there_is_nothing_to_say():
 def test_magnitudes(numbers, largest, smallest, nonzero, flushed):
     found = measure(np.array(numbers, np.float32), FLOAT16.smallest)
     assert (found.largest, found.smallest, found.nonzero, found.flushed) == (largest, smallest, nonzero, flushed)
+
+
+BRANCH = """(float[2,4] x, bool b) => (float[2,4] y) {
+    y = If(b) <then_branch = yes () => (float[2,4] p) { p = Neg(x) },
+              else_branch = no () => (float[2,4] q) { q = Exp(x) }> }"""
+
+
+def test_branches_are_measured_as_they_are_taken():
+    loaded = program(BRANCH)
+    samples = [(str(b), {"x": array(2, 4), "b": np.array(b)}) for b in (True, False, True)]
+    one, both = calibrate(loaded, FLOAT16, samples[:1]).ranges, calibrate(loaded, FLOAT16, samples).ranges
+    assert {"x", "p"} <= set(one)
+    assert "q" not in one
+    assert both["q"].sample == "False"
+    assert both["q"].largest == pytest.approx(np.exp(array(2, 4)).max(), rel=1e-6)

@@ -7,9 +7,11 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
+from amp_transpiler.graph.loading import load
 from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.verification import search
 from amp_transpiler.verification.signals import drawing
+from amp_transpiler.verification.synthesis import made_up_samples, synthesise_inputs
 from tests.support import parse
 
 EDGES = np.array([[[[-1.0, 1.0]]]], np.float32)  # a detector of edges, steeper than any in smooth noise
@@ -102,3 +104,30 @@ def test_without_evidence_float32_throughout_keeps_the_limit(monkeypatch):
     report = amp.transpile(DETECTOR, level="auto", tolerance=1e-9, cache=False)
     assert report.low_nodes == 0
     assert any("no derivative here" in note for note in report.notes)
+
+
+def test_several_samples_differ_in_numbers_and_scale():
+    model = load(
+        parse("(float[1,3,32,32] image, int64[1,4] ids) => (float[1,3,32,32] y) { y = Identity(image) }")
+    ).model
+    samples = made_up_samples(model, lambda feeds: None)
+    assert [name for name, _ in samples] == [
+        "made-up sample 1",
+        "made-up sample 2, signals times 0.1",
+        "made-up sample 3, signals times 3",
+    ]
+    first, small, large = (np.abs(feeds["image"]).max() for _, feeds in samples)
+    assert small < 0.3 * first
+    assert large > 2.0 * first
+    assert all(feeds["ids"].dtype == np.int64 and feeds["image"].dtype == np.float32 for _, feeds in samples)
+    np.testing.assert_array_equal(samples[0][1]["image"], synthesise_inputs(model, lambda feeds: None)["image"])
+
+
+def test_a_further_sample_that_the_model_refuses_is_left_out():
+    model = load(parse("(float[4] x) => (float[4] y) { y = Identity(x) }")).model
+
+    def run(feeds):
+        if np.abs(feeds["x"]).max() > 2.0:
+            raise ValueError("too large")
+
+    assert len(made_up_samples(model, run)) == 2

@@ -181,3 +181,30 @@ def test_an_output_of_few_elements_is_exact():
     feeds = {"x": np.array([1.0 + 2.0**-12, -1.0 - 2.0**-12, 2.0], np.float32)}
     made = swept(program(text), feeds).by_output["y"]
     assert made.casts["x"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_rounding_before_a_quantized_product_is_felt_behind_it():
+    """No gradient passes through integers: the gain from the values before them is measured."""
+    text = """(float[64,128] x) => (float[64,16] y) {
+        h = Relu(x) q, s, z = DynamicQuantizeLinear(h) m = MatMulInteger(q, w, z) f = Cast<to=1>(m) y = Mul(f, s) }"""
+    loaded = program(text, w=np.random.default_rng(1).integers(0, 255, (128, 16)).astype(np.uint8))
+    feeds = {"x": array(64, 128)}
+    made = swept(loaded, feeds)
+
+    def run(h):
+        s = h.max() / np.float32(255.0)
+        return np.rint(h / s) * s
+
+    h = np.maximum(feeds["x"], 0.0)
+    weights = next(iter(loaded.model.graph.initializers.values())).const_value.numpy().astype(np.float64)
+    true = relative(run(h) @ weights, run(rounded(h)) @ weights)
+    assert true / 20.0 < made.by_output["y"].casts["h"] ** 0.5 < 5.0 * true  # an estimate: rounding is felt in steps
+    assert any("the gain was measured" in reason for reason in made.estimated.values())
+
+
+def test_an_integer_that_is_an_output_and_is_read_too():
+    text = """(float[8,16] x) => (float[128] y, int64[2] s) {
+        s = Shape(x) p = ReduceProd<keepdims=1>(s) r = Reshape(x, p) y = Exp(r) }"""
+    made = swept(program(text)).by_output
+    assert set(made) == {"y"}
+    assert made["y"].casts["x"] > 0.0

@@ -1,0 +1,20 @@
+"""Predicted sensitivities rank nodes as emulation of each node alone does."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from bench_sensitivity import MODELS, examine
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["MobileNetV3", "MiniLM"])
+def test_rank_correlation(name: str, corpus: pathlib.Path) -> None:
+    model = corpus / MODELS[name][1]
+    if not model.is_file():
+        pytest.skip(f"the corpus lacks {MODELS[name][1]}")
+    found = examine(model, "float16")
+    assert len(found.true) >= 50
+    assert found.spearman > 0.9
