@@ -10,7 +10,6 @@ from bench_cost import FORMS, corpus_models, error_of, measure, summary
 from bench_inference import MODELS
 
 ERROR = 0.06  # of a form of one model
-QDQ = "smart-turn (Whisper encoder, QDQ int8)"
 # What is further off, and why.
 FURTHER = {
     # The sums before their normalisations have shapes that ONNX Runtime does not infer from these files.
@@ -18,8 +17,6 @@ FURTHER = {
     ("MiniLM, older exporter", "fp32"): 0.14,
     ("rxnmap", "fp32"): 0.17,
     ("wav2vec 2, 2 layers", "fp32"): 0.12,
-    # ONNX Runtime puts more pairs of QuantizeLinear and DequantizeLinear around what moves numbers.
-    **dict.fromkeys([(QDQ, form) for form in FORMS], 0.16),
 }
 
 

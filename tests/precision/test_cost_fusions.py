@@ -109,7 +109,10 @@ ROWS = [
     ("nothing happens", f"{X} {{ y = Mul (x, one) t = Dropout (y) z = Neg (t) }}", 1, []),
     ("random numbers are no constants", f"{X} {{ y = RandomNormalLike (w) z = Add (x, y) }}", 2, []),
 ]
-MORE = "int64 i0 = {0}, int64 i1 = {1}, float half2 = {0.5}, float16[8] lw = {1, 1, 1, 1, 1, 1, 1, 1}"
+MORE = (
+    "int8 i8 = {0}, int64[3] shape = {2, 4, 8}, int64 i0 = {0}, int64 i1 = {1}, float half2 = {0.5}, "
+    "float16[8] lw = {1, 1, 1, 1, 1, 1, 1, 1}"
+)
 
 
 def model_of(text: str) -> ir.Model:
@@ -138,6 +141,14 @@ def test_a_fused_operator_reads_what_comes_from_outside_and_writes_its_result():
     cost = next(cost for cost in traffic(model, fuse=True) if cost.launches)
     numbers = 3 * 4  # q, one and half
     assert (cost.read, cost.written) == (2 * 4 * 8 * 4 + 8 * 4 + numbers, 2 * 4 * 8 * 4)
+
+
+def test_moves_between_quantized_operators_work_on_quantized_numbers():
+    scale = "x0 = QuantizeLinear (x, half, i8) x1 = DequantizeLinear (x0, half, i8)"
+    text = f"{X} {{ {scale} t = Transpose <perm = [0, 2, 1]> (x1) u = Reshape (t, shape) z = Neg (u) }}"
+    launched = {cost.node.op_type: cost.launches for cost in traffic(model_of(text), fuse=True)}
+    # One pair is behind the transposition, another one behind the view.
+    assert launched == {"QuantizeLinear": 1, "DequantizeLinear": 1, "Transpose": 1 + 2, "Reshape": 2, "Neg": 1}
 
 
 def test_sizes_that_a_kernel_takes_from_the_host_do_not_keep_it_there():

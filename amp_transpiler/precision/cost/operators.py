@@ -23,6 +23,7 @@ __all__ = [
     "HOST_INPUTS",
     "LAUNCHES",
     "LOW",
+    "MOVES",
     "ONLY_SHAPES",
     "READS_WHAT_IT_WRITES",
     "SCATTERS",
@@ -31,6 +32,7 @@ __all__ = [
     "adds_bias",
     "copied_bytes",
     "in_place",
+    "requantized",
 ]
 
 Number: TypeAlias = Callable[[ir.Node, Sizes], int]
@@ -199,6 +201,49 @@ def _recurrent_launches(node: ir.Node, _: Sizes) -> int:
 def _dequantized(node: ir.Node, _: Sizes) -> int:
     """ONNX Runtime gives every reader of dequantized numbers a node of its own."""
     return max(1, len({use.node for use in node.outputs[0].uses()}))
+
+
+MOVES = ALIASES | {"Transpose"}
+_LONGEST = 8  # chain of moves that is followed
+
+
+def requantized(node: ir.Node) -> int:
+    """Return the launches of what ONNX Runtime puts around a move between quantized operators.
+
+    It has moves work on quantized numbers: after each that follows a DequantizeLinear, and before each that leads to a
+    QuantizeLinear, there is a further pair of the two.
+    """
+    maker, readers = _origin(node), _readers(node)
+    after = maker == "DequantizeLinear" and "QuantizeLinear" not in readers
+    before = _end(node) == "QuantizeLinear" and maker != "DequantizeLinear"
+    return 2 * (after + before)
+
+
+def _origin(node: ir.Node) -> str:
+    """Return the operator in front of a chain of moves."""
+    maker: ir.Node | None = node
+    for _ in range(_LONGEST):
+        value = maker.inputs[0] if maker is not None and maker.inputs else None
+        maker = None if value is None else value.producer()
+        if maker is None or maker.op_type not in MOVES:
+            break
+    return "" if maker is None else maker.op_type
+
+
+def _end(node: ir.Node) -> str:
+    """Return the operator behind a chain of moves that nothing else reads."""
+    for _ in range(_LONGEST):
+        uses = [use.node for use in node.outputs[0].uses()]
+        if len(uses) != 1:
+            return ""
+        node = uses[0]
+        if node.op_type not in MOVES:
+            return node.op_type
+    return ""
+
+
+def _readers(node: ir.Node) -> set[str]:
+    return {use.node.op_type for use in node.outputs[0].uses()}
 
 
 def _has(node: ir.Node, index: int) -> bool:

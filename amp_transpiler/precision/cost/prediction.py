@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.precision.cost.shapes import open_dims
 from amp_transpiler.precision.cost.traffic import NodeCost, traffic
 from amp_transpiler.targets.devices import Device
 
@@ -122,24 +123,33 @@ def pays_from(
 
 
 LARGEST = 1 << 16
-_POINTS = (2, 3, 4)  # not 1: a dimension of that size is moved and spread for nothing
+SMALLEST = 2  # not 1: a dimension of that size is moved and spread for nothing
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Curve:
-    """The costs of a model's nodes as polynomials in one dimension: bytes and operations are at most its square."""
+    """The costs of a model's nodes as polynomials in one dimension: bytes and operations are at most its square.
 
-    costs: tuple[Sequence[NodeCost], ...]  # at `_POINTS`
+    Attributes:
+        costs: at three sizes: `step`, twice and three times as much.
+        step: the size that made-up inputs have, so that strides and windows divide it.
+    """
+
+    costs: tuple[Sequence[NodeCost], ...]
+    step: int
 
     @classmethod
     def of(cls, model: ir.Model, dim: str, dims: Mapping[str, int]) -> _Curve:
-        return cls(tuple(traffic(model, {**dims, dim: size}, fuse=True) for size in _POINTS))
+        step = max(SMALLEST, open_dims(model).get(dim, 0))
+        costs = [traffic(model, {**dims, dim: size}, fuse=True) for size in (step, 2 * step, 3 * step)]
+        return cls(tuple(costs), step)
 
     def at(self, size: int) -> list[NodeCost]:
-        """Return the costs at a size; launches as at the last of the points."""
+        """Return the costs at a size; launches as at the largest of the three."""
+        steps = (size - self.step) / self.step
         return [
             dataclasses.replace(
-                nodes[-1], **{name: _extended([getattr(cost, name) for cost in nodes], size) for name in _SIZES}
+                nodes[-1], **{name: _extended([getattr(cost, name) for cost in nodes], steps) for name in _SIZES}
             )
             for nodes in zip(*self.costs, strict=True)
         ]
@@ -148,12 +158,11 @@ class _Curve:
 _SIZES = ("read", "written", "copied", "flops")
 
 
-def _extended(found: Sequence[int], size: int) -> int:
-    """Return the value at `size` of the parabola through three points next to each other."""
+def _extended(found: Sequence[int], steps: float) -> int:
+    """Return the value of the parabola through three points, each a step further, so many steps after the first."""
     first, second, third = found
     slope, bend = second - first, third - 2 * second + first
-    steps = size - _POINTS[0]
-    return max(0, first + slope * steps + bend * steps * (steps - 1) // 2)
+    return max(0, round(first + slope * steps + bend * steps * (steps - 1) / 2))
 
 
 def node_seconds(cost: NodeCost, device: Device) -> float:

@@ -17,6 +17,7 @@ from amp_transpiler.precision.cost.operators import (
     HOST_INPUTS,
     LAUNCHES,
     LOW,
+    MOVES,
     ONLY_SHAPES,
     READS_WHAT_IT_WRITES,
     SCATTERS,
@@ -25,6 +26,7 @@ from amp_transpiler.precision.cost.operators import (
     adds_bias,
     copied_bytes,
     in_place,
+    requantized,
 )
 from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
 from amp_transpiler.targets.devices import Rate
@@ -99,6 +101,7 @@ def costs_of(
     wide: Rate = "tf32" if tf32 else "float32"
     wholes = {node: whole for whole in plan.fused for node in whole.nodes}
     on_host: set[ir.Value] = set()
+    is_quantized = plan is not NO_PLAN and any(node.op_type == "DequantizeLinear" for node in model.graph)
     costs = []
     for node in all_nodes(model):
         whole = wholes.get(node)
@@ -111,6 +114,8 @@ def costs_of(
             cost = _cost(node, sizes, wide) if whole is None else _cost_of_whole(whole, sizes, wide)
             alone = not fuse_conv_bias and node.op_type == "Conv" and (adds_bias(node) or whole is not None)
             cost = dataclasses.replace(cost, launches=2) if alone else cost
+            if is_quantized and node.op_type in MOVES:
+                cost = dataclasses.replace(cost, launches=cost.launches + requantized(node))
             cost = _repeated(cost, sizes.runs(node.graph))
             costs.append(dataclasses.replace(cost, rare=True) if sizes.is_rare(node.graph) else cost)
     return costs
