@@ -29,10 +29,10 @@ class Row:
 
 
 ROWS = {
-    "rocm": Row("O1", 170, 0.62),
-    "raf": Row("O1", 267, 0.97),
-    "resnet18": Row("O2", 670, 0.62),
-    "transformer": Row("O2", 570, 0.62),
+    "rocm": Row("O1", 250, 0.62),
+    "raf": Row("O1", 245, 0.97),
+    "resnet18": Row("O2", 850, 0.62),
+    "transformer": Row("O2", 600, 0.75),
 }
 
 
