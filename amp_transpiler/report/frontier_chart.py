@@ -12,8 +12,9 @@ from amp_transpiler.report.wording import human_time, percent
 __all__ = ["frontier_chart"]
 
 _WIDTH, _HEIGHT = 720.0, 300.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 40.0, 20.0, 46.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 96.0, 40.0, 20.0, 46.0
 _TICKS = 4
+_MOST_DECADES = 5
 
 
 def frontier_chart(points: Sequence[FrontierPoint]) -> str:
@@ -24,7 +25,8 @@ def frontier_chart(points: Sequence[FrontierPoint]) -> str:
     timed = all(point.milliseconds is not None for point in points)
     across = [point.milliseconds or 0.0 if timed else point.low_share for point in points]
     places = list(zip(_scaled(across, _LEFT, _WIDTH - _RIGHT), _heights(points), strict=True))
-    order = sorted(range(len(points)), key=lambda index: across[index])
+    # From the most exact point to the least: where time is not what was minimised, the line may turn back.
+    order = sorted(range(len(points)), key=lambda index: (points[index].error, across[index]))
     line = " ".join(f"{'L' if place else 'M'}{places[i][0]:.1f} {places[i][1]:.1f}" for place, i in enumerate(order))
     parts = [*_axes(points, across, timed=timed), f'<path class="path" d="{line}"/>']
     for point, (x, y) in zip(points, places, strict=True):
@@ -44,14 +46,15 @@ def _scaled(numbers: Sequence[float], first: float, last: float) -> list[float]:
 
 
 def _decades(points: Sequence[FrontierPoint]) -> tuple[int, int]:
-    """Return the powers of ten between which all errors lie; no error at all is at the lower end."""
+    """Return the powers of ten that the picture shows; errors below it, and none at all, are at its lower end."""
     found = [point.error for point in points if 0 < point.error < math.inf]
     if not found:
         return -4, 0
     low, high = math.floor(math.log10(min(found))), math.ceil(math.log10(max(found)))
     if any(point.error == 0 for point in points):
         low -= 1
-    return low, max(high, low + 1)
+    high = max(high, low + 1)
+    return max(low, high - _MOST_DECADES), high
 
 
 def _heights(points: Sequence[FrontierPoint]) -> list[float]:
@@ -68,9 +71,9 @@ def _axes(points: Sequence[FrontierPoint], across: Sequence[float], *, timed: bo
     low, high = _decades(points)
     for decade in range(low, high + 1):
         y = _height(10.0**decade, low, high)
-        zero = decade == low and any(point.error == 0 for point in points)
+        below = [point.error for point in points if point.error < 10.0**low] if decade == low else []
         yield f'<line class="grid" x1="{_LEFT:.0f}" x2="{_WIDTH - _RIGHT:.0f}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield _tick(_LEFT - 8, y + 4, "0%" if zero else percent(10.0**decade), "end")
+        yield _tick(_LEFT - 8, y + 4, _bound(low, below) if below else percent(10.0**decade), "end")
     least, most = min(across), max(across)
     for index in range(_TICKS + 1):
         number = least + (most - least) * index / _TICKS
@@ -78,6 +81,11 @@ def _axes(points: Sequence[FrontierPoint], across: Sequence[float], *, timed: bo
         yield _tick(x, _HEIGHT - _BOTTOM + 18, human_time(number) if timed else percent(number), "middle")
     name = "predicted time of a run" if timed else "share of low nodes"
     yield _tick((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, name, "middle")
+
+
+def _bound(low: int, below: Sequence[float]) -> str:
+    """Return what the lower end of the axis stands for: no error, or any that is smaller."""
+    return f"below {percent(10.0**low)}" if any(below) else "0%"
 
 
 def _tick(x: float, y: float, text: str, anchor: str) -> str:

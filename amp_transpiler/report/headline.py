@@ -11,10 +11,13 @@ from amp_transpiler.report.wording import human_time, percent
 __all__ = ["headline", "predicted_words", "slower_words"]
 
 
+_NOTICEABLE = 0.01  # a smaller difference of predicted times says nothing
+
+
 def slower_words(report: Report) -> str:
     """Return that the result is predicted slower than fp32, by how much, and from where on it pays; else nothing."""
     before, after = report.predicted_ms
-    if before is None or after is None or after <= before:
+    if before is None or after is None or after <= before * (1 + _NOTICEABLE):
         return ""
     pays = f"; it pays from {report.pays_from} on" if report.pays_from else ""
     return (
@@ -26,8 +29,10 @@ def slower_words(report: Report) -> str:
 def predicted_words(report: Report) -> str:
     """Return the predicted times: `1.8 ms instead of 3.1 ms on H100 (1.7x as fast)`; nothing if they are not known."""
     before, after = report.predicted_ms
-    if before is None or not after:
+    if not before or not after:
         return ""
+    if abs(after / before - 1) <= _NOTICEABLE:
+        return f"{human_time(after)} on {report.device}, as in float32"
     return f"{human_time(after)} instead of {human_time(before)} on {report.device} ({before / after:.3g}x as fast)"
 
 

@@ -72,6 +72,13 @@ def test_the_first_sentence(case):
     assert slower in one._repr_html_()
 
 
+@pytest.mark.parametrize("after", [0.995, 1.0, 1.005])
+def test_times_that_hardly_differ_are_equal(after):
+    one = dataclasses.replace(EMPTY, predicted_ms=(1.0, after))
+    assert predicted_words(one) == f"{human_time(after)} on H100, as in float32"
+    assert slower_words(one) == ""
+
+
 def test_the_first_sentence_names_the_worst_output(report):
     assert headline(report).endswith("the worst output is off by 0.04%.")
     bad = dataclasses.replace(report.outputs["logits"], relative=math.nan)
@@ -241,6 +248,7 @@ ODD = {
     "one point": [FrontierPoint(0.01, 1.0, 1.0, 0)],
     "no errors": [FrontierPoint(0.0, 1.0, 0.0, 0), FrontierPoint(0.0, 2.0, 1.0, 0)],
     "no times": [FrontierPoint(0.0, None, 0.0, 0), FrontierPoint(0.1, None, 1.0, 0)],
+    "errors of many sizes": [FrontierPoint(10.0**-exponent, exponent, 0.5, 0) for exponent in range(1, 20)],
     "infinite": [FrontierPoint(math.inf, 1.0, 1.0, 0), FrontierPoint(0.1, 1.0, 1.0, 0)],
 }
 
@@ -250,6 +258,8 @@ def test_every_frontier_can_be_drawn(case):
     chart = frontier_chart(ODD[case])
     places = [float(number) for number in re.findall(r'c[xy]="([^"]+)"', chart)]
     assert all(0 <= place <= 720 for place in places)
+    assert chart.count('class="grid"') <= 6
+    assert ("below 0.0001%" in chart) == (case == "errors of many sizes")
     assert ("share of low nodes" in chart) == (case == "no times")
 
 
