@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -135,10 +136,9 @@ def facts_table(difference: Difference) -> PageTable:
     return PageTable("The models", (("", ""), *((title, "n") for title in difference.titles)), cells)
 
 
-def _beside(text: object, first: float | None, second: float | None) -> str:
-    assert callable(text), "a function that makes a text of a number"
-    change = f" ({second / first - 1:+.0%})" if first and second is not None else ""
-    return f"{text(second)}{change}"
+def _beside(text: Callable[[Any], str], first: float | None, second: float | None) -> str:
+    change = f"{second / first - 1:+.0%}" if first and second is not None else "+0%"
+    return text(second) if change in ("+0%", "-0%") else f"{text(second)} ({change})"
 
 
 def operators_table(difference: Difference) -> PageTable:
