@@ -32,9 +32,10 @@ with static.Executor(amp.CUDAPlace(0)) as executor:
 print(json.dumps({"launches": counts["launches"], "memcpy": counts["memcpy"].get("DtoD", {}), **counts["kinds"]}))
 """
 
-# Of a layer: its six products forward and twelve backward, each bias once; two normalizations with 12 kernels backward.
-# The optimizer's kernels are those of groups of parameters, which further layers only make larger.
-MOST = {"fp32": {"launches": 99, "cast": 0}, "O2": {"launches": 84, "cast": 2}, "O1": {"launches": 136, "cast": 29}}
+# Of a layer: its products forward and backward, each bias once, query, key and value as one where values are 16-bit;
+# two normalizations with 12 kernels backward. The optimizer's kernels are those of groups of parameters, which further
+# layers only make larger.
+MOST = {"fp32": {"launches": 90, "cast": 0}, "O2": {"launches": 77, "cast": 2}, "O1": {"launches": 96, "cast": 18}}
 
 
 @pytest.mark.parametrize("level", MOST)
@@ -42,4 +43,5 @@ def test_a_further_layer_takes_few_launches(counted, level):
     two, four = (counted.program(PROGRAM, level, str(layers)) for layers in (2, 4))
     for kind, most in MOST[level].items():
         assert four.get(kind, 0) - two.get(kind, 0) <= 2 * most, (kind, two, four)
-    assert four["memcpy"].get("count", 0) == two["memcpy"].get("count", 0)  # no activation is copied for its shape
+    # No activation is copied for its shape; parameters are, in pieces of their group's matrix.
+    assert four["memcpy"].get("count", 0) <= two["memcpy"].get("count", 0) + 1
