@@ -11,6 +11,7 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.passes.training import VIEWS
+from amp_transpiler.precision.cost.operators import in_place
 
 __all__ = ["Memory", "bytes_of", "reads"]
 
@@ -31,29 +32,35 @@ class Memory:
         self.nodes = list(graph)
         self._sources: dict[ir.Value, ir.Value] = {}
         for node in self.nodes:
-            if node.op_type in VIEWS and node.inputs[0] is not None:
+            overwritten = node.op_type == "ScatterND" and in_place(node)
+            if (overwritten or node.op_type in VIEWS) and node.inputs[0] is not None:
                 self._sources[node.outputs[0]] = self.of(node.inputs[0])
 
     def of(self, value: ir.Value) -> ir.Value:
-        """Return the value whose memory holds `value`: `value` itself, or the one it is a view of."""
+        """Return the value whose memory holds `value`: `value` itself, or the one it is a view of or overwrites."""
         return self._sources.get(value, value)
 
-    def alive(self) -> Iterator[int]:
-        """Yield the bytes alive before the first node and during each node."""
+    def changes(self) -> Iterator[tuple[list[ir.Value], list[ir.Value]]]:
+        """Yield for each node the values that take memory when it runs, and those that give it back behind it."""
         ends: dict[ir.Value, int] = {}
         for index, node in enumerate(self.nodes):
             ends |= {self.of(value): index for value in reads(node)}
         ends |= {self.of(value): len(self.nodes) for value in self.graph.outputs}
+        dying: dict[int, list[ir.Value]] = {}
+        for index, node in enumerate(self.nodes):
+            made = [value for value in node.outputs if value in ends and value not in self._sources]
+            for value in made:
+                dying.setdefault(ends[value], []).append(value)
+            yield made, dying.pop(index, [])
+
+    def alive(self) -> Iterator[int]:
+        """Yield the bytes alive before the first node and during each node."""
         alive = sum(map(bytes_of, self.graph.inputs))
         yield alive
-        dying: dict[int, int] = {}
-        for index, node in enumerate(self.nodes):
-            for value in node.outputs:
-                if value in ends and value not in self._sources:
-                    alive += bytes_of(value)
-                    dying[ends[value]] = dying.get(ends[value], 0) + bytes_of(value)
+        for made, dead in self.changes():
+            alive += sum(map(bytes_of, made))
             yield alive
-            alive -= dying.pop(index, 0)
+            alive -= sum(map(bytes_of, dead))
 
 
 def reads(node: ir.Node) -> Iterator[ir.Value]:

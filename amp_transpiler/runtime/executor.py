@@ -64,6 +64,7 @@ class StepExecutor:
         self.place, self._options, self._max_sessions = place, options, max_sessions
         self._runs = Runs(place)
         self._steps: OrderedDict[tuple[Any, ...], CompiledStep] = OrderedDict()  # the last used is the last
+        self._fresh: tuple[Any, ...] | None = None  # the step that has read the startup program's state at most
         self._programs: dict[int, Program] = {}  # keeps each program alive, since its id is part of the key
         self._skipped: dict[int, int] = {}  # how many steps of each program were skipped
 
@@ -143,6 +144,9 @@ class StepExecutor:
         found = self._steps.get(key)
         if found is not None:
             self._steps.move_to_end(key)
+            if key == self._fresh:  # what the first state lay in is free since the first run, in pieces of its sizes
+                self._fresh = None
+                self.place.release_unused_memory()
         else:
             for old in [k for k in self._steps if k[0] == id(program) and k[1] != program.version]:
                 self._forget(old)
@@ -154,7 +158,9 @@ class StepExecutor:
             if len(self._steps) > self._max_sessions:
                 self._forget(next(iter(self._steps)))
             # Where shapes vary, values that stay would keep the pieces of older shapes from being given back.
-            self.place.make_room(found.results if len(self._steps) <= _STEADY else 0)
+            steady = len(self._steps) <= _STEADY
+            self.place.make_room(found.results if steady else 0)
+            self._fresh = key if steady and found.results else None
         return found
 
     def _explained(
