@@ -28,7 +28,8 @@ from typing import Any, Literal, cast
 
 import tomli_w
 
-from amp_transpiler.errors import InputError, OptionError, visible
+from amp_transpiler.errors import InputError, visible
+from amp_transpiler.graph.dtypes import float_format
 from amp_transpiler.graph.durable import write_file
 from amp_transpiler.precision.policy import Settled
 from amp_transpiler.precision.user_lists import UserLists
@@ -214,6 +215,8 @@ def as_settings(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(name: str, value: Any) -> Any:
     """Return a value as TOML can hold it."""
+    if name == "dtype":  # a name, or numpy's type
+        return float_format(value).name
     if isinstance(value, UserLists):
         kinds = (value.custom_white_list, value.custom_black_list, value.black_varnames)
         return {kind: sorted(names) for kind, names in zip(_LISTS, kinds, strict=True) if names}
@@ -226,7 +229,7 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, Iterable):
         value = sorted(value) if isinstance(value, AbstractSet) else value
         return [_plain(name, item) for item in value]
-    raise OptionError(f"{name} is {value!r}, which a recipe cannot hold")
+    return repr(value)  # no value that `transpile` takes
 
 
 def _table(record: Mapping[str, Any], key: str, name: str) -> dict[str, Any]:

@@ -147,7 +147,9 @@ def best_conversion(conversions: Conversions, report: Report, *, frontier: bool,
     """
     policy, evidence = conversions.policy, None
     decides = policy.objective != "rules"
-    if decides and conversions.reference.given and policy.search_runs:
+    # A training step scales its gradients up to the edge of the range, and skips what overflows.
+    is_step = conversions.prepared.step is not None
+    if decides and conversions.reference.given and policy.search_runs and not is_step:
         with conversions.phase("calibrate"):
             evidence = _ranges_seen(conversions, report)
             policy = dataclasses.replace(policy, evidence=evidence)
@@ -157,7 +159,7 @@ def best_conversion(conversions: Conversions, report: Report, *, frontier: bool,
         return Found(first, evidence)
     with conversions.phase("find errors"):
         evidence = _evidence(conversions, report, cache=cache)
-    if evidence.ranges:
+    if evidence.ranges and not is_step:
         policy = dataclasses.replace(policy, evidence=evidence)
     search = _Search(first, conversions, policy, evidence)
     best = search.turned() if searches else first

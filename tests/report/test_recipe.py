@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tomllib
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.cli import main
-from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.errors import InputError
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report.recipe import Recipe, as_settings
 
@@ -124,9 +125,8 @@ def test_lists_and_patterns_go_through_toml():
     assert (lists.custom_white_list, lists.custom_black_list) == ({"Conv"}, {"Exp", "Log"})
 
 
-def test_what_no_file_can_hold_is_refused():
-    with pytest.raises(OptionError, match=r"state is <object .*>, which a recipe cannot hold"):
-        as_settings({"state": object()})
+def test_a_type_of_numpy_is_held_by_its_name():
+    assert as_settings({"dtype": np.float16}) == {"dtype": "float16"}
 
 
 # text of the file -> words of the error
