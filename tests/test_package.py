@@ -92,7 +92,7 @@ def test_the_metadata_says_what_pyproject_says(metadata):
     assert metadata.get_all("License-File") == list(LEGAL)
     assert set(metadata["Requires-Python"].split(",")) == set(PROJECT["requires-python"].split(","))
     assert set(metadata.get_all("Classifier")) == set(PROJECT["classifiers"])
-    assert metadata.get_payload() == (ROOT / "README.md").read_text(encoding="utf-8")
+    assert metadata.get_payload(decode=True).decode("utf-8") == (ROOT / "README.md").read_text(encoding="utf-8")
     needed = {str(Requirement(line)) for line in metadata.get_all("Requires-Dist") if "extra ==" not in line}
     assert len(needed) == len(PROJECT["dependencies"])
     assert set(metadata.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
