@@ -83,6 +83,18 @@ def test_the_error_of_another_rank_is_told(worlds):
         worlds[0].from_first(None) if worlds[0].rank else worlds[0].gather("")
 
 
+def test_a_rank_that_goes_on_after_its_error_is_not_lost(worlds):
+    worlds[1].fail(ValueError("a bad feed"))
+    assert "has failed: ValueError: a bad feed" in worlds[0]._missing(20.0)[1]
+    waiting = threading.Thread(target=worlds[1].gather, args=("from 1",))
+    waiting.start()
+    while not worlds[0]._store.check(["message/2/1"]):
+        pass
+    assert worlds[0].gather("from 0") == ["from 0", "from 1"]
+    waiting.join()
+    assert worlds[0]._missing(20.0) == {}
+
+
 def test_a_rank_that_takes_fewer_steps_is_named(worlds):
     worlds[0].step = 7
     with pytest.raises(DistributedError, match=r"rank 1 .* is at step 0, this one at 7"):

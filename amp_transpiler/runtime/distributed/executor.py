@@ -131,6 +131,7 @@ class DataParallelSteps(StepExecutor):
         self.world, self.sharing, self.exchange = world, sharing, Exchange(world)
         self._plans: OrderedDict[tuple[Any, ...], _Plan | None] = OrderedDict()  # the last used is the last
         self._layouts: set[str] = set()
+        self._compared: dict[int, Program] = {}  # which are the same on all ranks
         self._known: dict[tuple[int, int], tuple[Program, Scope]] = {}  # whose values are the same on all ranks
         self._latest: dict[int, _Plan] = {}  # the plan of each program's last step
         self._seeds: dict[int, tuple[onnxruntime.OrtValue, onnxruntime.OrtValue]] = {}
@@ -164,6 +165,7 @@ class DataParallelSteps(StepExecutor):
         """Close every session."""
         super().close()
         self._plans.clear()
+        self._compared.clear()
         self._known.clear()
         self._latest.clear()
         self._seeds.clear()
@@ -174,6 +176,7 @@ class DataParallelSteps(StepExecutor):
         self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray], scope: Scope
     ) -> list[onnxruntime.OrtValue]:
         shares = split_feeds(program, arrays, self.sharing.accumulate_steps)
+        self._compare_programs(program)  # first: other programs have other plans
         plan = self._plan(program, fetch, shares[0])
         if plan is None:
             return super().run(program, fetch, arrays, scope)
@@ -325,7 +328,7 @@ class DataParallelSteps(StepExecutor):
             DistributedError: the ranks have different programs, or one is lost.
             InputError: rank 0 has no value for one of them.
         """
-        self._compare("program", fingerprint(program, self.sharing), f"{program!r}")
+        self._compare_programs(program)
         missing = [name for name in program.persistables if name not in scope]
         told = self.world.from_first(", ".join(missing[:5]) if self.world.rank == 0 else None)
         if told:
@@ -372,6 +375,12 @@ class DataParallelSteps(StepExecutor):
             if self.world.rank == 0:
                 _hold(plan, found, share.name, value)
         return found
+
+    def _compare_programs(self, program: Program) -> None:
+        """Raise DistributedError if this program, at its first step, is not the same on all ranks."""
+        if id(program) not in self._compared:
+            self._compare("program", fingerprint(program, self.sharing), f"{program!r}")
+            self._compared[id(program)] = program
 
     def _compare(self, what: str, mine: str, shown: str) -> None:
         """Raise DistributedError if a text is not the same on all ranks."""

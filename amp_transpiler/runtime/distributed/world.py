@@ -72,6 +72,7 @@ class World:
         self.is_broken = False
         self._store = store
         self._messages = 0
+        self._has_failed = False
         self._beats: dict[int, tuple[str, float]] = {}  # rank -> its last heartbeat, and when it was first seen
         self._interval = max(0.05, min(1.0, timeout / 10))
         self._ended = threading.Event()
@@ -92,7 +93,7 @@ class World:
             self._store.set(f"left/{self.rank}", "1")
             ends = time.monotonic() + self.timeout
             while self.rank == 0 and not self.is_broken and time.monotonic() < ends:
-                if all(rank in self._left() for rank in range(1, self.size)) or self._missing(_BEATS * self._interval):
+                if all(rank in self._left() for rank in range(1, self.size)) or self._missing(self.timeout):
                     break
                 time.sleep(_POLL)
         except RuntimeError:
@@ -123,6 +124,9 @@ class World:
     def _next(self, text: str) -> int:
         self._messages += 1
         try:
+            if self._has_failed:  # the error was caught, and this rank goes on
+                self._store.set(f"failed/{self.rank}", "")
+                self._has_failed = False
             self._store.set(f"message/{self._messages}/{self.rank}", text)
         except RuntimeError as error:
             raise self.lost(error) from error
@@ -149,7 +153,8 @@ class World:
     # ---- life and death ----
 
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks why this one stops."""
+        """Tell the other ranks why this one stops; its next message takes that back."""
+        self._has_failed = True
         try:
             self._store.set(f"failed/{self.rank}", f"{type(error).__name__}: {error}")
         except RuntimeError:
