@@ -6,7 +6,7 @@ import dataclasses
 from typing import TypeAlias
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.paddle.nn.initializer import Initializer
+from amp_transpiler.paddle.initial_values import Initializer
 from amp_transpiler.paddle.regularizer import WeightDecayRegularizer
 
 __all__ = ["Attr", "ParamAttr"]

@@ -10,13 +10,13 @@ from typing import Any
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.framework.parameters import ParameterMaker, create_parameter
+from amp_transpiler.paddle.initial_values import Constant, Normal, XavierUniform
 from amp_transpiler.paddle.nn.functional import common, conv, normalization, prelu as functional_prelu
 from amp_transpiler.paddle.nn.functional.activation import activate
 from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, choice, numbers, program_of, size_at, wrap
 from amp_transpiler.paddle.nn.functional.layout import Padding
-from amp_transpiler.paddle.nn.initializer import Constant, Normal, XavierUniform
 from amp_transpiler.paddle.param_attr import Attr
-from amp_transpiler.paddle.static.parameters import Layer, create_parameter
 
 __all__ = [
     "batch_norm",
@@ -67,7 +67,7 @@ def fc(
     inputs = [given] if isinstance(given, Variable) else list(given or ())
     if not inputs or size < 1:
         raise OptionError(f"fc needs an input and a size of 1 or more, got {given!r} and {size}")
-    layer = Layer("fc", name, program_of(*inputs))
+    layer = ParameterMaker("fc", name, program_of(*inputs))
     total: Variable | None = None
     for item in inputs:
         flat = _flattened(item, num_flatten_dims)
@@ -118,7 +118,7 @@ def embedding(
     """
     if is_distributed:
         raise OptionError("embedding: is_distributed=True is not available: a program runs on one device")
-    layer = Layer("embedding", None, program_of(input))
+    layer = ParameterMaker("embedding", None, program_of(input))
     shape = numbers(size, 2, "embedding: size")
     table = _needed(layer.weight(param_attr, shape, parse_dtype(dtype), XavierUniform()), "embedding")
     return common.embedding(input, table, padding_idx, is_sparse)
@@ -163,7 +163,7 @@ def conv2d(
     del use_cudnn
     channels, groups = _grouped("conv2d", input, num_filters, groups, data_format)
     window = numbers(filter_size, 2, "conv2d: filter_size")
-    layer = Layer("conv2d", name, program_of(input))
+    layer = ParameterMaker("conv2d", name, program_of(input))
     initial = Normal(0.0, math.sqrt(2.0 / (math.prod(window) * channels)))
     shape = [num_filters, channels // groups, *window]
     weight = _needed(layer.weight(param_attr, shape, input.value.dtype, initial), "conv2d")
@@ -215,7 +215,7 @@ def conv2d_transpose(
     if filter_size is None:
         raise OptionError(f"{what}: give filter_size")
     channels, groups = _grouped(what, input, num_filters, groups, data_format)
-    layer = Layer(what, name, program_of(input))
+    layer = ParameterMaker(what, name, program_of(input))
     shape = [channels, num_filters // groups, *numbers(filter_size, 2, f"{what}: filter_size")]
     weight = _needed(layer.weight(param_attr, shape, input.value.dtype, XavierUniform()), what)
     bias = layer.bias(bias_attr, [num_filters], input.value.dtype)
@@ -266,7 +266,7 @@ def batch_norm(
     """
     del in_place, do_model_average_for_mean_and_var
     channels = size_at(input, _channel_axis(input, data_layout), "batch_norm")
-    layer = Layer("batch_norm", name, program_of(input))
+    layer = ParameterMaker("batch_norm", name, program_of(input))
     scale = layer.weight(param_attr, [channels], None, Constant(1.0))
     bias = layer.bias(bias_attr, [channels], None)
     mean = layer.statistic(moving_mean_name, channels, 0.0)
@@ -310,7 +310,7 @@ def layer_norm(
     sizes = input.shape[axis_of(input, begin_norm_axis) :]
     if any(size < 0 for size in sizes):
         raise InputError(f"layer_norm: the sizes from axis {begin_norm_axis} on must be known, got {input!r}")
-    layer = Layer("layer_norm", name, program_of(input))
+    layer = ParameterMaker("layer_norm", name, program_of(input))
     count, dtype = [math.prod(sizes)], input.value.dtype
     weight = layer.weight(param_attr, count, dtype, Constant(1.0)) if scale else None
     bias = layer.bias(bias_attr, count, dtype) if shift else None
@@ -343,7 +343,7 @@ def group_norm(
         InputError: the channels are not known, or cannot be split into so many groups.
     """
     channels = size_at(input, _channel_axis(input, data_layout), "group_norm")
-    layer = Layer("group_norm", name, program_of(input))
+    layer = ParameterMaker("group_norm", name, program_of(input))
     weight = layer.weight(param_attr, [channels], input.value.dtype, Constant(1.0))
     bias = layer.bias(bias_attr, [channels], input.value.dtype)
     return activate(normalization.group_norm(input, groups, epsilon, weight, bias, data_layout), act)
@@ -369,7 +369,7 @@ def instance_norm(
         InputError: the channels are not known.
     """
     channels = size_at(input, 1, "instance_norm")
-    layer = Layer("instance_norm", name, program_of(input))
+    layer = ParameterMaker("instance_norm", name, program_of(input))
     weight = layer.weight(param_attr, [channels], input.value.dtype, Constant(1.0))
     bias = layer.bias(bias_attr, [channels], input.value.dtype)
     return normalization.instance_norm(input, weight=weight, bias=bias, eps=epsilon)
@@ -398,7 +398,7 @@ def prelu(
         shape = [x.shape[axis] if other == axis else 1 for other in range(x.ndim)]
     elif mode == "element":
         shape = [1, *x.shape[1:]]
-    layer = Layer("prelu", name, program_of(x))
+    layer = ParameterMaker("prelu", name, program_of(x))
     weight = _needed(layer.weight(param_attr, shape, x.value.dtype, Constant(0.25)), "prelu")
     return functional_prelu(x, weight, data_format)
 

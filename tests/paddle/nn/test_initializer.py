@@ -7,6 +7,7 @@ import pytest
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program
+from amp_transpiler.paddle.framework.parameters import create_parameter
 from amp_transpiler.paddle.framework.programs import data, default_main_program, default_startup_program, program_guard
 from amp_transpiler.paddle.framework.random import generator, global_seed, seed
 from amp_transpiler.paddle.nn import initializer as init
@@ -14,7 +15,6 @@ from amp_transpiler.paddle.param_attr import ParamAttr
 from amp_transpiler.paddle.regularizer import L2Decay
 from amp_transpiler.paddle.static import nn
 from amp_transpiler.paddle.static.executor import Executor
-from amp_transpiler.paddle.static.parameters import create_parameter
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope

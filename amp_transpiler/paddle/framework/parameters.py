@@ -11,11 +11,11 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.framework.persistables import create_persistable
-from amp_transpiler.paddle.nn.initializer import Constant, Initializer, XavierUniform
+from amp_transpiler.paddle.initial_values import Constant, Initializer, XavierUniform
 from amp_transpiler.paddle.param_attr import Attr, ParamAttr
 from amp_transpiler.paddle.utils import unique_name
 
-__all__ = ["Layer", "create_parameter"]
+__all__ = ["ParameterMaker", "create_parameter"]
 
 
 def create_parameter(
@@ -40,7 +40,7 @@ def create_parameter(
         InputError: a program has the name already, with another shape or element type.
         OptionError: `attr` is False, or of a type that describes no parameter.
     """
-    layer = Layer("create_parameter")
+    layer = ParameterMaker("create_parameter")
     initial = default_initializer or (Constant(0.0) if is_bias else XavierUniform())
     parsed = ParamAttr.parse(attr)
     if parsed is None:
@@ -48,7 +48,7 @@ def create_parameter(
     return layer.create(parsed, "b" if is_bias else "w", shape, parse_dtype(dtype), initial, name=name)
 
 
-class Layer:
+class ParameterMaker:
     """A layer under construction: names its parameters.
 
     Args:
