@@ -132,7 +132,7 @@ class NodeGradient:
         value = self.source.outputs[index]
         if not value.name:
             value.name = self.builder.names.fresh(f"{self.source.name}_out{index}")
-        if value.type is None:
+        if value.type is None or value.shape is None:
             infer_outputs(self.builder.model, self.source)
         return Expr(value, self.builder)
 

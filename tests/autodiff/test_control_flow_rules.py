@@ -178,13 +178,6 @@ def test_random_branches_are_refused(node, problem):
             ),
             "Scan, opset 21.*unroll",
         ),
-        (
-            "float[2,1,3] a, float[1,8,3] w, float[1,8,2] r",
-            "y = LSTM<hidden_size=2>(a, w, r)",
-            "LSTM, opset 21.*unroll",
-        ),
-        ("float[2,1,3] a, float[1,6,3] w, float[1,6,2] r", "y = GRU<hidden_size=2>(a, w, r)", "GRU, opset 21.*unroll"),
-        ("float[2,1,3] a, float[1,2,3] w, float[1,2,2] r", "y = RNN<hidden_size=2>(a, w, r)", "RNN, opset 21.*unroll"),
         ("float[1,1,2,2] a, float[1,2,2,2] p", "y = GridSample(a, p)", "GridSample, opset 21.*Gather"),
     ],
 )

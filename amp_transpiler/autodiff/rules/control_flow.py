@@ -59,13 +59,6 @@ def loop() -> None:
     raise NotDifferentiable("loops have no gradient rule; unroll it (export with a fixed number of steps)")
 
 
-@gradient("LSTM", "GRU", "RNN")
-def recurrent() -> None:
-    raise NotDifferentiable(
-        "recurrent layers have no gradient rule; unroll it into MatMul, Sigmoid and Tanh, a step at a time"
-    )
-
-
 @gradient("GridSample")
 def grid_sample() -> None:
     raise NotDifferentiable(

@@ -170,11 +170,25 @@ def lstm():
     )
 
 
-def test_an_lstm_that_is_not_trained_is_a_warning_and_the_head_is_trained(caplog):
+def test_an_lstm_is_trained(caplog):
     main, told = warnings_of(caplog, lstm())
+    assert sorted(p.name for p in main.all_parameters()) == ["b", "head", "r", "w"]
+    assert not told
+
+
+def test_weights_of_an_operator_without_a_gradient_are_a_warning_and_the_head_is_trained(caplog):
+    model = support.parse(
+        """(float[n,3,4,4] x, float[n,18,2,2] offset) => (float[n,2,2,5] y) {
+            h = DeformConv(x, w, offset)
+            y = MatMul(h, head)
+        }""",
+        w=W(2, 3, 3, 3),
+        head=W(2, 5),
+    )
+    main, told = warnings_of(caplog, model)
     assert [p.name for p in main.all_parameters()] == ["head"]
     assert len(told) == 1
-    assert "weights of LSTM 'LSTM_h' are not trained: w, r, b; and nothing before" in told[0]
+    assert "weights of DeformConv 'DeformConv_h' are not trained: w; and nothing before" in told[0]
     assert "no gradient rule" in told[0]
 
 
@@ -299,3 +313,29 @@ def test_layers_that_share_running_statistics_by_identity_each_get_their_own():
     assert {parameter.name for parameter in main.all_parameters()} == {"s", "b", "s2", "b2"}
     assert sum(kept.kind == "statistic" for kept in main.persistables.values()) == 4
     assert len(set(main.updates)) == 4
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2"])
+def test_an_lstm_learns_at_every_level(level):
+    main, startup = lstm_program()
+    with static.program_guard(main, startup):
+        target = static.data("target", ["t", "n", 2])
+        loss = tensor.mean((main.var("y") - target) * (main.var("y") - target))
+        adam = optimizer.Adam(0.05, multi_precision=level == "O2")
+        if level != "O0":
+            adam = static.amp.decorate(adam, level=level, use_dynamic_loss_scaling=True)
+        adam.minimize(loss)
+    scope, exe = static.Scope(), static.Executor(CPUPlace())
+    exe.run(startup, scope=scope)
+    before = {name: np.asarray(scope[name]).copy() for name in "wrb"}
+    losses = []
+    for step in range(12):
+        feed = {"x": W(4 + step % 2, 3, 3, seed=1), "target": W(4 + step % 2, 3, 2, seed=2)}
+        losses.append(float(exe.run(main, feed=feed, fetch_list=[loss], scope=scope)[0]))
+    assert losses[-1] < 0.7 * losses[0]
+    assert all(np.abs(np.asarray(scope[name]) - before[name]).max() > 1e-3 for name in before)
+
+
+def lstm_program():
+    startup = static.Program()
+    return from_onnx(lstm(), startup), startup
