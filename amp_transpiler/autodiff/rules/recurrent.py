@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from amp_transpiler.autodiff.context import NodeGradient
 from amp_transpiler.autodiff.expression import Expr, concat
-from amp_transpiler.autodiff.recurrent import Way, part, stacked, ways_of
 from amp_transpiler.autodiff.registry import Gradients, gradient
+from amp_transpiler.autodiff.rules.recurrence import Way, part, stacked, ways_of
 from amp_transpiler.autodiff.scanning import Exprs, scan
 
 _Parts = dict[str, Expr]  # gradients of one direction: x, w, r, wb, rb, h, c, p
