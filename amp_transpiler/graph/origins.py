@@ -6,18 +6,57 @@ import contextlib
 import contextvars
 import functools
 import inspect
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import onnx_ir as ir
 
-__all__ = ["BUILT_BY_KEY", "ONE_ELEMENT_KEY", "built_as", "built_by", "mark_functions", "scope_of"]
+__all__ = [
+    "BUILT_BY_KEY",
+    "ONE_ELEMENT_KEY",
+    "OPERATOR_KEY",
+    "built_as",
+    "built_by",
+    "mark_functions",
+    "operator_label",
+    "part_of",
+    "scope_of",
+]
 
 ONE_ELEMENT_KEY = "amp_transpiler.one_element"  # metadata: the error if the first input does not have one element
 BUILT_BY_KEY = "amp_transpiler.built_by"  # metadata: the outermost function of `nn.functional` that built the node
+OPERATOR_KEY = "amp_transpiler.operator"  # metadata: which of Paddle's operators the node is a part of, as JSON
 _SCOPES = ("pkg.torch.onnx.name_scopes", "namespace")  # where exporters of PyTorch put the module
 
 _function: contextvars.ContextVar[str] = contextvars.ContextVar("amp_transpiler.built_by", default="")
+
+_operator: contextvars.ContextVar[str] = contextvars.ContextVar("amp_transpiler.operator", default="")
+
+
+def operator_label() -> str:
+    """Return the label of the operator that is being built now, or nothing."""
+    return _operator.get()
+
+
+@contextlib.contextmanager
+def part_of(
+    operator: str, dtype: ir.DataType, inputs: Mapping[str, str] | None = None, **attributes: bool
+) -> Iterator[None]:
+    """Mark nodes that are built in this context as one of Paddle's operators, such as the update of a parameter.
+
+    Args:
+        operator: Paddle's name (`adamw`, `update_loss_scaling`).
+        dtype: the element type that Paddle's statistics count it under.
+        inputs: slot (`Param`, `Grad`) -> name of a value.
+        attributes: those of Paddle's that are known.
+    """
+    label = {"type": operator, "dtype": dtype.name, "inputs": dict(inputs or {}), "attributes": attributes}
+    token = _operator.set(json.dumps(label))
+    try:
+        yield
+    finally:
+        _operator.reset(token)
 
 
 def built_by() -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.inference import switch_to_inference
 from amp_transpiler.graph.names import NameAllocator, values_by_name
 from amp_transpiler.graph.operands import is_operand, operate
-from amp_transpiler.graph.origins import BUILT_BY_KEY, built_by
+from amp_transpiler.graph.origins import BUILT_BY_KEY, OPERATOR_KEY, built_by, operator_label
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import REGION_KEY, current_region
 from amp_transpiler.graph.roles import ROLE_KEY, Role
@@ -29,6 +29,7 @@ from amp_transpiler.graph.training_info import Merged, attach
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.graph.variable_operators import VariableOperators
 from amp_transpiler.graph.view.draw import draw, notebook_view
+from amp_transpiler.graph.view.operators import Block, Operator, blocks_of
 from amp_transpiler.graph.view.outline import Outline, outline, typed
 from amp_transpiler.graph.view.text import program_text
 
@@ -235,6 +236,25 @@ class Program:
     def global_block(self) -> Program:
         """Return the program itself: an ONNX program's main graph is its global block."""
         return self
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The main graph and the bodies of its control flow, as Paddle's operators: to look at, not to edit."""
+        return blocks_of(self.model.graph)
+
+    @property
+    def num_blocks(self) -> int:
+        """The number of blocks: 1 without control flow."""
+        return len(self.blocks)
+
+    def block(self, index: int) -> Block:
+        """Return a block; 0 is the main graph."""
+        return self.blocks[index]
+
+    @property
+    def ops(self) -> Sequence[Operator]:
+        """The main graph as Paddle's operators: `program.global_block().ops`."""
+        return self.blocks[0].ops
 
     def list_vars(self) -> list[Variable]:
         """Return every variable of the main graph."""
@@ -492,6 +512,8 @@ class _ProgramBuilder(GraphBuilder):
             found[REGION_KEY] = region
         if function := built_by():
             found[BUILT_BY_KEY] = function
+        if label := operator_label():
+            found[OPERATOR_KEY] = label
         return found
 
     def on_created(self, values: Iterable[ir.Value]) -> None:

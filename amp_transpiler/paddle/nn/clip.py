@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.origins import part_of
 
 __all__ = ["ClipGradBase", "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue"]
 
@@ -95,4 +96,5 @@ class ClipGradByGlobalNorm(_ClipByNorm):
 
 def _sum_of_squares(builder: GraphBuilder, gradient: ir.Value) -> ir.Value:
     """Return a scalar. The gradient is float32: in 16 bits, squares would overflow or vanish."""
-    return builder.sum(builder.mul(gradient, gradient), keepdims=False)
+    with part_of("squared_l2_norm", ir.DataType.FLOAT, {"X": str(gradient.name)}):
+        return builder.sum(builder.mul(gradient, gradient), keepdims=False)

@@ -7,6 +7,7 @@ import itertools
 import logging
 import weakref
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import AMP_DTYPES, LOW_DTYPES
+from amp_transpiler.graph.origins import part_of
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.framework.backward import append_backward
 from amp_transpiler.paddle.framework.programs import default_startup_program
@@ -172,8 +174,16 @@ class Optimizer(abc.ABC):
             factor = self._rate_factor(parameter)
             if factor not in rates:
                 rates[factor] = rate if factor == 1.0 else rate * factor
-            self._update(self._parameter_update(step, parameter, gradient, rates[factor]))
+            with self._as_operator(parameter, gradient):
+                self._update(self._parameter_update(step, parameter, gradient, rates[factor]))
         return [str(node.name) for node in itertools.islice(program.model.graph, before, None)]
+
+    def _as_operator(self, parameter: Variable, gradient: ir.Value) -> AbstractContextManager[None]:
+        """Mark nodes as the update of a parameter, which is one of Paddle's operators."""
+        dtype = parameter.value.dtype or ir.DataType.FLOAT
+        masters = self.multi_precision and dtype in LOW_DTYPES
+        names = {"Param": parameter.name, "Grad": str(gradient.name)}
+        return part_of(type(self).__name__.lower(), dtype, names, multi_precision=masters)
 
     def apply_optimize(self, loss: Variable, startup_program: Program | None, params_grads: Pairs) -> list[str]:  # noqa: ARG002  # Paddle's
         """Append the update of every parameter given: `apply_gradients` with a startup program.

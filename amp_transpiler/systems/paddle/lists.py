@@ -13,6 +13,7 @@ from amp_transpiler.ops.schema import newest_opset, signature
 from amp_transpiler.ops.vocabulary import finer_classes, known_operator, near_operators, paddle_names
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.paddle.default_colours import DEFAULT_COLOURS, Colour
+from amp_transpiler.systems.paddle.operator_set import OperatorSet
 from amp_transpiler.targets import CUDA
 
 __all__ = ["AutoMixedPrecisionLists"]
@@ -39,7 +40,8 @@ class AutoMixedPrecisionLists(UserLists):
     is `Conv` alone. An unknown name is kept, with a warning: it may be an operator of a custom domain. For `transpile`,
     a pattern such as `Reduce.*` stands for the operators whose whole name it matches.
 
-    Both formats use the same lists, as in Paddle's static AMP.
+    Both formats use the same lists, as in Paddle's static AMP. They hold ONNX's names, and answer to Paddle's too
+    (`OperatorSet`).
 
     Attributes:
         white_list: operators that are low at every level.
@@ -70,11 +72,11 @@ class AutoMixedPrecisionLists(UserLists):
         dtype: str = "float16",
     ) -> None:
         self.dtype = low_format(dtype).name
-        self.white_list = set(DEFAULT_WHITE)
-        self.black_list = set(DEFAULT_BLACK | DEFAULT_EXTRA_BLACK)
-        self.gray_list = set(DEFAULT_GRAY)
-        self.extra_black_list = set(DEFAULT_EXTRA_BLACK)
-        self.unsupported_list = set(DEFAULT_EXTRA_BLACK)
+        self.white_list = OperatorSet(DEFAULT_WHITE)
+        self.black_list = OperatorSet(DEFAULT_BLACK | DEFAULT_EXTRA_BLACK)
+        self.gray_list = OperatorSet(DEFAULT_GRAY)
+        self.extra_black_list = OperatorSet(DEFAULT_EXTRA_BLACK)
+        self.unsupported_list = OperatorSet(DEFAULT_EXTRA_BLACK)
         white, wide_white = _resolve(_names(custom_white_list, "custom_white_list"))
         black, wide_black = _resolve(_names(custom_black_list, "custom_black_list"))
         _check_overlap(white, black)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.view.operators import working_type
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.paddle.framework.programs import default_main_program
@@ -39,6 +40,26 @@ class OperatorStats:
     fp32: int = 0
     other: int = 0
 
+    @property
+    def fp16_calls(self) -> int:
+        """Paddle's name of `fp16`."""
+        return self.fp16
+
+    @property
+    def bf16_calls(self) -> int:
+        """Paddle's name of `bf16`."""
+        return self.bf16
+
+    @property
+    def fp32_calls(self) -> int:
+        """Paddle's name of `fp32`."""
+        return self.fp32
+
+    @property
+    def other_calls(self) -> int:
+        """Paddle's name of `other`."""
+        return self.other
+
 
 def collect_operator_stats(program: Program | None = None, print_subblocks: bool = False) -> dict[str, OperatorStats]:
     """Count the nodes of each operator by the element type they compute in, and log the table.
@@ -54,11 +75,7 @@ def collect_operator_stats(program: Program | None = None, print_subblocks: bool
     """
     if program is None:
         program = default_main_program()
-    found: dict[str, OperatorStats] = {}
-    for node in _nodes(program, inner=print_subblocks):
-        column = _COLUMNS.get(_working_type(node) or ir.DataType.UNDEFINED, "other")
-        stats = found.setdefault(operator_name(node), OperatorStats())
-        setattr(stats, column, getattr(stats, column) + 1)
+    found = _count((operator_name(node), working_type(node)) for node in _nodes(program, inner=print_subblocks))
     for name in sorted(found):
         stats = found[name]
         logger.info(
@@ -67,15 +84,22 @@ def collect_operator_stats(program: Program | None = None, print_subblocks: bool
     return {name: found[name] for name in sorted(found)}
 
 
+def _get_op_stats_list(program: Program) -> list[dict[str, OperatorStats]]:
+    """Return for each block Paddle's name of an operator -> counts, as Paddle's own tests read them."""
+    return [_count((op.type, op.dtype) for op in block.ops) for block in program.blocks]
+
+
+def _count(found: Iterable[tuple[str, ir.DataType | None]]) -> dict[str, OperatorStats]:
+    stats: dict[str, OperatorStats] = {}
+    for name, dtype in found:
+        counts = stats.setdefault(name, OperatorStats())
+        column = _COLUMNS.get(dtype or ir.DataType.UNDEFINED, "other")
+        setattr(counts, column, getattr(counts, column) + 1)
+    return stats
+
+
 def _nodes(program: Program, *, inner: bool) -> Iterator[ir.Node]:
     return all_nodes(program.model) if inner else iter(program.model.graph)
-
-
-def _working_type(node: ir.Node) -> ir.DataType | None:
-    for value in node.inputs:
-        if value is not None and value.dtype is not None and value.dtype.is_floating_point():
-            return value.dtype
-    return node.outputs[0].dtype if node.outputs else None
 
 
 class DebugMode(enum.Enum):

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff.context import low_weight_sums
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.origins import part_of
 from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import default_startup_program
@@ -265,9 +266,11 @@ class OptimizerWithMixedPrecision:
         inverse = None
         if self._scales:
             scale = builder.reshape(self.get_loss_scaling().value, [])
-            self.found_inf, inverse = check_finite(builder, grads, scale)
+            with part_of("check_finite_and_unscale", ir.DataType.FLOAT):
+                self.found_inf, inverse = check_finite(builder, grads, scale)
             if self.options.dynamic:
-                self._update_scale(self.found_inf)
+                with part_of("update_loss_scaling", ir.DataType.FLOAT):
+                    self._update_scale(self.found_inf)
         pairs = [(p, Variable(self._program, str(g.name))) for p, g in zip(params, grads, strict=True)]
         return self._apply_guarded(pairs, inverse)
 
