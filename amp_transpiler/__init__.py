@@ -20,6 +20,7 @@ _ALIASES = {
     "nn": "paddle.nn",
     "optimizer": "paddle.optimizer",
     "paddle.amp.debugging": "paddle.static.amp.debugging",
+    "paddle.fluid": "paddle.base",
     "regularizer": "paddle.regularizer",
     "static": "paddle.static",
     "tensor": "paddle.tensor",

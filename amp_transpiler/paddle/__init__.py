@@ -8,17 +8,29 @@ from amp_transpiler.lazy import lazy_names
 if TYPE_CHECKING:
     from amp_transpiler.paddle import (
         amp as amp,
+        base as base,
+        device as device,
         distributed as distributed,
+        fluid as fluid,
         nn as nn,
         optimizer as optimizer,
+        reader as reader,
         regularizer as regularizer,
         static as static,
         tensor as tensor,
         utils as utils,
     )
+    from amp_transpiler.paddle.device import (
+        get_device as get_device,
+        is_compiled_with_cuda as is_compiled_with_cuda,
+        is_compiled_with_rocm as is_compiled_with_rocm,
+        is_compiled_with_xpu as is_compiled_with_xpu,
+        set_device as set_device,
+    )
     from amp_transpiler.paddle.framework.programs import enable_static as enable_static
     from amp_transpiler.paddle.framework.random import seed as seed
     from amp_transpiler.paddle.param_attr import ParamAttr as ParamAttr
+    from amp_transpiler.paddle.reader import batch as batch
     from amp_transpiler.paddle.tensor import *
     from amp_transpiler.paddle.training_log import TrainingLog as TrainingLog, TrainingStep as TrainingStep
     from amp_transpiler.runtime.flags import get_flags as get_flags, set_flags as set_flags

@@ -133,6 +133,10 @@ class ScopeVariable:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._scope[self.name], dtype=dtype)
 
+    def _dtype(self) -> str:
+        """Return the element type as numpy names it, as Paddle's own tests ask for it."""
+        return str(self._scope[self.name].dtype.name)
+
     def shape(self) -> list[int]:
         """The value's dimensions."""
         return list(self._scope[self.name].shape)

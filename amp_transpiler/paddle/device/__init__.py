@@ -1,0 +1,57 @@
+"""What programs can run on: `paddle.device`."""
+
+from __future__ import annotations
+
+import onnxruntime
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.paddle.device import cuda
+from amp_transpiler.runtime.cuda import cuda_problem
+from amp_transpiler.runtime.ort import CUDA_PROVIDER
+
+__all__ = [
+    "cuda",
+    "get_all_device_type",
+    "get_device",
+    "is_compiled_with_cuda",
+    "is_compiled_with_rocm",
+    "is_compiled_with_xpu",
+    "set_device",
+]
+
+
+def is_compiled_with_cuda() -> bool:
+    """Whether the installed ONNX Runtime has its CUDA provider; a device is another question (`cuda.device_count`)."""
+    return CUDA_PROVIDER in onnxruntime.get_available_providers()
+
+
+def is_compiled_with_xpu() -> bool:
+    """Return False: programs run on CUDA and on the CPU."""
+    return False
+
+
+def is_compiled_with_rocm() -> bool:
+    """Return False: programs run on CUDA and on the CPU."""
+    return False
+
+
+def get_all_device_type() -> list[str]:
+    """Return the kinds of device that programs can run on: `cpu`, and `gpu` with the CUDA provider."""
+    return ["cpu", "gpu"] if is_compiled_with_cuda() else ["cpu"]
+
+
+def get_device() -> str:
+    """Return the device that is best to run on here: `gpu:0` if CUDA works, else `cpu`."""
+    return "gpu:0" if cuda.device_count() and cuda_problem() is None else "cpu"
+
+
+def set_device(device: str) -> None:
+    """Do nothing: a static program runs where its Executor's place says.
+
+    Raises:
+        OptionError: there is no device of that name here.
+    """
+    kind, _, number = device.partition(":")
+    count = {"cpu": 1, "gpu": cuda.device_count()}.get(kind, 0)
+    if not (number or "0").isdigit() or int(number or 0) >= count:
+        raise OptionError(f"set_device: there is no device {device!r} here: expected 'cpu' or 'gpu:0', 'gpu:1', ...")
