@@ -19,7 +19,15 @@ from amp_transpiler.graph.stack import Stack
 from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.manager import PassManager
-from amp_transpiler.passes.training import AddInPlace, FuseBiases, FuseSkipNorms, PlainForCpu, SplitScatters
+from amp_transpiler.passes.training import (
+    AddInPlace,
+    FuseBiases,
+    FuseSkipNorms,
+    PlainForCpu,
+    SimplifyConcats,
+    SliceKnownRows,
+    SplitScatters,
+)
 from amp_transpiler.runtime.alive import Memory
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.finite import add_finite_check
@@ -204,7 +212,7 @@ def _for_place(
     if place.emulates_low:
         PassManager([PlainForCpu()])(model)
     if lean and fuse:  # not where it is emulated: a fused operator would round less often
-        PassManager([FuseSkipNorms()])(model)
+        PassManager([SliceKnownRows(), SimplifyConcats(), FuseSkipNorms()])(model)
     if lean and not place.in_main_memory:
         PassManager([FuseBiases(), AddInPlace()])(model)
     return model, fuse

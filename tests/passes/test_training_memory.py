@@ -21,6 +21,13 @@ CASTS = {
         1,
         "FLOAT Exp | FLOAT Mul Mul",
     ),
+    "the smallest beside large inputs stays": (
+        f"""(float16[4] x, float[99] w, float16[40] v) => (float[4] y, float[4] z, float[40] s, float[40] t)
+        {{ a = Cast <{F32}> (x) y = Exp (a) c = Cast <{F32}> (v) s = Exp (c) z = Mul (a, a) t = Mul (c, c) }}""",
+        "z",
+        1,
+        "FLOAT Exp FLOAT Exp | Mul FLOAT Mul",
+    ),
     "a parameter is rounded once a step": (
         f"(float[4] w) => (float16[4] y, float16[4] z) {{ a = Cast <{F16}> (w) y = Exp (a) z = Mul (a, a) }}",
         "z",
@@ -81,8 +88,7 @@ CASTS = {
 def test_casts_stand_next_to_their_readers(case, run):
     text, border, count, left = case
     model = step(text, border)
-    x = model.graph.inputs[0]
-    feeds = {x.name: array(*x.shape).astype(x.dtype.numpy())}
+    feeds = {x.name: array(*x.shape).astype(x.dtype.numpy()) for x in model.graph.inputs}
     same_after(PlaceCasts(), model, run, feeds, count)
     assert outline(model) == left
 

@@ -135,6 +135,16 @@ NORMS = {
         { c = Add (a, b) y0 = LayerNormalization (c, s) y = Exp (y0) }""",
         "SkipLayerNormalization Exp",
     ),
+    "with a bias and positions": (
+        """(float[2,3,4] a, float[3,4] b, float[4] s, float[4] v) => (float[2,3,4] y)
+        { d = Add (a, v) c = Add (d, b) y0 = LayerNormalization (c, s) y = Exp (y0) }""",
+        "SkipLayerNormalization Exp",
+    ),
+    "with biased positions": (
+        """(float[2,3,4] a, float[3,4] b, float[4] s, float[4] v) => (float[2,3,4] y)
+        { d = Add (v, b) c = Add (d, a) y0 = LayerNormalization (c, s) y = Exp (y0) }""",
+        "SkipLayerNormalization Exp",
+    ),
     "a token, the same for all places": (
         """(float[2,3,4] a, float[2,1,4] b, float[4] s) => (float[2,3,4] y)
         { c = Add (a, b) y0 = LayerNormalization (c, s) y = Exp (y0) }""",

@@ -29,10 +29,10 @@ class Row:
 
 
 ROWS = {
-    "rocm": Row("O1", 250, 0.62),
-    "raf": Row("O1", 245, 0.97),
-    "resnet18": Row("O2", 850, 0.62),
-    "transformer": Row("O2", 600, 0.75),
+    "rocm": Row("O1", 175, 0.55),
+    "raf": Row("O1", 220, 0.85),
+    "resnet18": Row("O2", 750, 0.6),
+    "transformer": Row("O2", 525, 0.7),
 }
 
 

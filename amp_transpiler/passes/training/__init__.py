@@ -23,6 +23,8 @@ from amp_transpiler.passes.training.plain_for_cpu import PlainForCpu
 from amp_transpiler.passes.training.read_unrounded import ReadUnrounded
 from amp_transpiler.passes.training.recompute import Recompute
 from amp_transpiler.passes.training.scale_loss import Scaled, ScaleLoss
+from amp_transpiler.passes.training.simplify_concats import SimplifyConcats
+from amp_transpiler.passes.training.slice_known_rows import SliceKnownRows
 from amp_transpiler.passes.training.split_rows import SplitRows
 from amp_transpiler.passes.training.split_scatters import SplitScatters
 from amp_transpiler.passes.training.sum_by_products import SumByProducts
@@ -59,6 +61,8 @@ __all__ = [
     "Recompute",
     "ScaleLoss",
     "Scaled",
+    "SimplifyConcats",
+    "SliceKnownRows",
     "SplitRows",
     "SplitScatters",
     "SumByProducts",

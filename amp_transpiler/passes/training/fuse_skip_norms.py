@@ -51,8 +51,8 @@ class _Pattern:
     Attributes:
         norm: the LayerNormalization.
         total: the Add before it.
-        terms: the terms of the sum; the first one without its bias.
-        bias: the vector added to the first term, None without one.
+        terms: the terms of the sum, one of them without its bias; the first has the shape of the sum.
+        bias: the vector added to one term, None without one.
         makers: the Add of the bias, if there is one.
     """
 
@@ -81,9 +81,10 @@ class _Pattern:
         if not (_same_shape(a, summed) and (_same_shape(b, summed) or _repeats(b, summed))):
             return None
         for first, second in ((a, b), (b, a)):
-            found = _biased(first) if _same_shape(second, summed) else None
+            found = _biased(first)
             if found is not None:
-                return cls(norm, total, (found[1], second), found[2], (found[0],))
+                terms = (found[1], second) if _same_shape(first, summed) else (second, found[1])
+                return cls(norm, total, terms, found[2], (found[0],))
         return cls(norm, total, (a, b), None, ())
 
     def fuse(self, names: NameAllocator) -> None:
