@@ -155,8 +155,9 @@ def _serve(connection: Connection[Any, Any], options: Options) -> None:
 
 def _without_program(report: Report, options: Options) -> Report:
     """Return the report as it goes to the command's own process: in place of the program what a picture needs of it."""
+    times = report.known_times()
     if options.report is None or report.program is None:
-        return dataclasses.replace(report, program=None)
+        return dataclasses.replace(report, program=None, times=times)
     from amp_transpiler.report.picture import graphs_of
 
-    return dataclasses.replace(report, program=None, graphs=graphs_of(report.program))
+    return dataclasses.replace(report, program=None, times=times, graphs=graphs_of(report.program))

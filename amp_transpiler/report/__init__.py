@@ -1,6 +1,14 @@
 """The report of a conversion: the record, and its forms as a table, an explanation, JSON and HTML."""
 
-from amp_transpiler.report.report import CastRow, DecisionRow, FrontierPoint, MetricValue, OutputComparison, Report
+from amp_transpiler.report.report import (
+    CastRow,
+    DecisionRow,
+    FrontierPoint,
+    MetricValue,
+    OutputComparison,
+    PredictedTimes,
+    Report,
+)
 from amp_transpiler.report.steps import StateWay, StepsComparison
 from amp_transpiler.report.verdict import Verdict
 
@@ -10,6 +18,7 @@ __all__ = [
     "FrontierPoint",
     "MetricValue",
     "OutputComparison",
+    "PredictedTimes",
     "Report",
     "StateWay",
     "StepsComparison",

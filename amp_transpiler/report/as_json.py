@@ -23,14 +23,15 @@ _PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_d
 
 
 def report_as_dict(report: Report) -> dict[str, Any]:
-    """Return every field of `report` except the program and its picture, as JSON values.
+    """Return every field of `report` except the program and its picture, and its predicted times, as JSON values.
 
     The notes are those that the table has, all of them.
     Floats that are not finite become the strings `NaN`, `Infinity` and `-Infinity`; pairs (before, after) become
     lists of two.
     """
     fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
-    del fields["program"], fields["graphs"]
+    del fields["program"], fields["graphs"], fields["times"]
+    fields["predicted_ms"], fields["pays_from"] = report.predicted_ms, report.pays_from
     fields["notes"] = remarks(report)
     fields["verdict_word"] = report.verdict_word
     converted = plain(fields)

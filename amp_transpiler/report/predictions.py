@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,32 +16,38 @@ from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.cost.shapes import open_dims
 from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.policy import Policy
-from amp_transpiler.report.report import DecisionRow, Report
+from amp_transpiler.report.report import DecisionRow, PredictedTimes, Report
 
 __all__ = ["add_errors", "add_prices", "predict_times"]
 
 
 def predict_times(report: Report, prepared: Program, policy: Policy) -> None:
-    """Predict the time of one run, in float32 and of the result, and where the result pays if it is slower.
+    """Have the time of one run predicted, in float32 and of the result, as soon as it is asked for.
+
+    A conversion takes less time than its prediction, which few callers read.
 
     Args:
         report: has the result; gets the times.
-        prepared: the program before it was converted.
+        prepared: the program before it was converted; it must not change any more.
         policy: has the device, and the sizes of open dimensions.
 
     Raises:
         OptionError: no input has an open dimension of a name that sizes are given for.
     """
     assert report.program is not None, "it is described"
-    device, result = find_device(policy.device), report.program.model
-    before = predict(prepared.model, device, policy.dims, fuse=True).milliseconds
-    after = predict(result, device, policy.dims, fuse=True).milliseconds
-    report.device, report.predicted_ms = device.name, (before, after)
-    if after <= before:
-        return
-    dim = next((name for name in open_dims(prepared.model) if name not in policy.dims), None)
-    size = None if dim is None else pays_from(result, prepared.model, device, dim, policy.dims)
-    report.pays_from = "" if size is None else f"{dim}={size}"
+    report.device = find_device(policy.device).name
+    report.times = functools.partial(_times, report.program.model, prepared.model, policy)
+    if policy.dims:  # one of which may not exist
+        report.known_times()
+
+
+def _times(result: ir.Model, prepared: ir.Model, policy: Policy) -> PredictedTimes:
+    """Predict the times of one run, and where the result pays if it is slower."""
+    device = find_device(policy.device)
+    before, after = (predict(model, device, policy.dims, fuse=True).milliseconds for model in (prepared, result))
+    dim = None if after <= before else next((name for name in open_dims(prepared) if name not in policy.dims), None)
+    size = None if dim is None else pays_from(result, prepared, device, dim, policy.dims)
+    return PredictedTimes(before, after, "" if size is None else f"{dim}={size}")
 
 
 def add_prices(report: Report, prepared: Program, policy: Policy) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from amp_transpiler.errors import InputError, visible
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from amp_transpiler.graph.training_step import State
     from amp_transpiler.graph.view.outline import Outline
 
-__all__ = ["CastRow", "DecisionRow", "FrontierPoint", "MetricValue", "OutputComparison", "Report"]
+__all__ = ["CastRow", "DecisionRow", "FrontierPoint", "MetricValue", "OutputComparison", "PredictedTimes", "Report"]
 
 Precision = Literal["low", "high", "untouched"]
 
@@ -80,6 +80,21 @@ class FrontierPoint:
     casts: int
     measured: bool = False
     chosen: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PredictedTimes:
+    """The predicted time of one run.
+
+    Attributes:
+        fp32: milliseconds in float32; None: not known.
+        result: milliseconds of the result; None: not known.
+        pays_from: see `Report`.
+    """
+
+    fp32: float | None = None
+    result: float | None = None
+    pays_from: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -203,9 +218,7 @@ class Report:
         casts_removed: Cast nodes of the source that it removed.
         casts_at: where the inserted casts are, one row each.
         device: the device that times are predicted for; empty if none are.
-        predicted_ms: predicted time of one run, in float32 and of the result; None: not known.
-        pays_from: from where on the result is faster than float32, where it is slower at the given shapes, in words
-            (`batch 8`); empty: not known, or it is faster.
+        times: predicted times of one run, or what predicts them when they are first asked for.
         frontier: what else could have been chosen, from float32 to all low; empty if no other was looked at.
         headroom: how many times the seen range of a node must fit in the low format; None where no range was seen.
         opset: ONNX opset before and after.
@@ -247,8 +260,7 @@ class Report:
     casts_removed: int = 0
     casts_at: tuple[CastRow, ...] = ()
     device: str = ""
-    predicted_ms: tuple[float | None, float | None] = (None, None)
-    pays_from: str = ""
+    times: PredictedTimes | Callable[[], PredictedTimes] = PredictedTimes()
     frontier: tuple[FrontierPoint, ...] = ()
     headroom: float | None = None
     opset: tuple[int, int] = (0, 0)
@@ -277,6 +289,26 @@ class Report:
     def verdict_word(self) -> Verdict:
         """The word that the verdict begins with."""
         return Verdict(self.verdict.partition(":")[0])
+
+    @property
+    def predicted_ms(self) -> tuple[float | None, float | None]:
+        """Predicted time of one run, in float32 and of the result; None: not known."""
+        times = self.known_times()
+        return times.fp32, times.result
+
+    @property
+    def pays_from(self) -> str:
+        """From where on the result is faster than float32, where it is slower at the given shapes, in words.
+
+        Such as `batch=8`; empty: not known, or it is faster.
+        """
+        return self.known_times().pays_from
+
+    def known_times(self) -> PredictedTimes:
+        """Return `times`, predicted now if they have not been."""
+        if callable(self.times):
+            self.times = self.times()
+        return self.times
 
     def __repr__(self) -> str:
         nodes = f"{self.low_nodes} of {self.nodes} nodes {self.dtype}, {self.high_nodes} float32, {self.casts} casts"

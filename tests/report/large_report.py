@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 
 import amp_transpiler as amp
-from amp_transpiler.report import FrontierPoint, OutputComparison
+from amp_transpiler.report import FrontierPoint, OutputComparison, PredictedTimes
 
 _BLOCK = ("MatMul", "Add", "Mul", "Exp", "Relu", "Sigmoid", "Neg", "Tanh", "Abs", "Softmax")
 POINTS = (
@@ -48,7 +48,7 @@ def dressed(report):
         decisions=rows,
         outputs=outputs,
         device="H100",
-        predicted_ms=(3.1, 1.9),
+        times=PredictedTimes(3.1, 1.9),
         frontier=POINTS,
         headroom=4.0,
         warnings=("a warning",),

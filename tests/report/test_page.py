@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import amp_transpiler as amp
-from amp_transpiler.report import DecisionRow, FrontierPoint, Report
+from amp_transpiler.report import DecisionRow, FrontierPoint, PredictedTimes, Report
 from amp_transpiler.report.as_html import page
 from amp_transpiler.report.frontier_chart import frontier_chart
 from amp_transpiler.report.headline import headline, predicted_words, slower_words
@@ -50,12 +50,12 @@ SENTENCES = {
     "one cast": ({"casts": 1}, "3 of 4 float nodes run in float16, with 1 cast.", ""),
     "a copy": ({"is_copy": True}, "The result is a copy of the source: nothing was changed.", ""),
     "faster": (
-        {"predicted_ms": (3.0, 1.5)},
+        {"times": PredictedTimes(3.0, 1.5)},
         "3 of 4 float nodes run in float16, with 2 casts; predicted 1.5 ms instead of 3 ms on H100 (2x as fast).",
         "",
     ),
     "slower": (
-        {"predicted_ms": (1.0, 1.25), "pays_from": "batch 8"},
+        {"times": PredictedTimes(1.0, 1.25, "batch 8")},
         "3 of 4 float nodes run in float16, with 2 casts; predicted 1.25 ms instead of 1 ms on H100 (0.8x as fast).",
         "predicted slower than float32 at these shapes on H100: 1.25 ms instead of 1 ms (25% more)" + PAYS,
     ),
@@ -74,7 +74,7 @@ def test_the_first_sentence(case):
 
 @pytest.mark.parametrize("after", [0.995, 1.0, 1.005])
 def test_times_that_hardly_differ_are_equal(after):
-    one = dataclasses.replace(EMPTY, predicted_ms=(1.0, after))
+    one = dataclasses.replace(EMPTY, times=PredictedTimes(1.0, after))
     assert predicted_words(one) == f"{human_time(after)} on H100, as in float32"
     assert slower_words(one) == ""
 
@@ -87,7 +87,7 @@ def test_the_first_sentence_names_the_worst_output(report):
 
 def test_times_of_which_one_is_not_known_are_not_compared():
     for times in ((None, 1.0), (1.0, None), (None, None)):
-        assert predicted_words(dataclasses.replace(EMPTY, predicted_ms=times)) == ""
+        assert predicted_words(dataclasses.replace(EMPTY, times=PredictedTimes(*times))) == ""
 
 
 @pytest.mark.parametrize(

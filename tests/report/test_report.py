@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from amp_transpiler.report import DecisionRow, OutputComparison, Report
+from amp_transpiler.report import DecisionRow, OutputComparison, PredictedTimes, Report
 from amp_transpiler.report.as_html import page
 from amp_transpiler.report.as_json import dump, package_versions, report_as_dict
 from amp_transpiler.report.explain import explain_lines
@@ -194,11 +194,11 @@ def test_summary_without_colour_has_no_escape_sequences_even_from_names():
 
 
 def test_summary_begins_with_a_result_that_is_slower():
-    times = {"device": "H100", "predicted_ms": (1.0, 1.25)}
+    times = {"device": "H100", "times": PredictedTimes(1.0, 1.25)}
     text = shown(make_report(**times))
     assert text.startswith("predicted slower than float32 at these shapes on H100: 1.25 ms instead of 1 ms")
     assert " predicted 1.25 ms instead of 1 ms on H100 (0.8x as fast)" in " ".join(text.split())
-    faster = shown(make_report(device="H100", predicted_ms=(1.25, 1.0)))
+    faster = shown(make_report(device="H100", times=PredictedTimes(1.25, 1.0)))
     assert faster.startswith("models/net.onnx")
     assert "predicted" not in shown(make_report())
 
@@ -526,3 +526,17 @@ def test_advice_to_convert_first(case):
     changes, expected = ADVICE[case]
     note = remarks(make_report(notes=(), **changes))
     assert [expected in text for text in note] == ([True] if expected else [])
+
+
+def test_times_are_predicted_when_they_are_first_asked_for():
+    made = []
+
+    def predict():
+        made.append(1)
+        return PredictedTimes(1.0, 1.25, "batch=8")
+
+    report = make_report(times=predict)
+    assert not made
+    assert (report.predicted_ms, report.pays_from, len(made)) == ((1.0, 1.25), "batch=8", 1)
+    found = report_as_dict(report)
+    assert (found["predicted_ms"], found["pays_from"], "times" in found) == ([1.0, 1.25], "batch=8", False)
