@@ -168,7 +168,10 @@ def _sources(value: ir.Value) -> list[ir.Node]:
         if node is None or node.op_type not in ("Transpose", "Mul") or node.inputs[0] is None:
             break
         found.append(node)
-        value = next(each for each in node.inputs if each is not None and constant_of(each) is None)
+        computed = [each for each in node.inputs if each is not None and constant_of(each) is None]
+        if not computed:
+            break
+        value = computed[0]
     return found
 
 

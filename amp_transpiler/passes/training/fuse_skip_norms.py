@@ -104,6 +104,8 @@ class _Pattern:
             metadata_props=dict(self.norm.metadata_props),
         )
         self.norm.prepend(node)
+        if result.is_graph_output():  # it is fetched by its name
+            result.name, new_result.name = new_result.name, result.name
         result.replace_all_uses_with(new_result, replace_graph_outputs=True)
         summed.replace_all_uses_with(new_sum)
         for old in (self.norm, self.total, *self.makers):

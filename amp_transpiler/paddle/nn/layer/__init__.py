@@ -1,0 +1,1 @@
+"""Layers as objects: `nn.Layer` and its subclasses."""

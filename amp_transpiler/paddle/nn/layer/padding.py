@@ -1,0 +1,239 @@
+"""Padding as layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.nn import functional
+from amp_transpiler.paddle.nn.functional.building import numbers
+from amp_transpiler.paddle.nn.layer.base import Layer
+
+__all__ = [
+    "CircularPad1D",
+    "CircularPad1d",
+    "CircularPad2D",
+    "CircularPad2d",
+    "CircularPad3D",
+    "CircularPad3d",
+    "ConstantPad1D",
+    "ConstantPad1d",
+    "ConstantPad2D",
+    "ConstantPad2d",
+    "ConstantPad3D",
+    "ConstantPad3d",
+    "Pad1D",
+    "Pad2D",
+    "Pad3D",
+    "ReflectionPad1D",
+    "ReflectionPad1d",
+    "ReflectionPad2D",
+    "ReflectionPad2d",
+    "ReflectionPad3D",
+    "ReflectionPad3d",
+    "ReplicationPad1D",
+    "ReplicationPad1d",
+    "ReplicationPad2D",
+    "ReplicationPad2d",
+    "ReplicationPad3D",
+    "ReplicationPad3d",
+    "ZeroPad1D",
+    "ZeroPad2D",
+    "ZeroPad3D",
+]
+
+
+class _Pad(Layer):
+    """`functional.pad` of the spatial axes.
+
+    Attributes:
+        spatial: how many there are.
+        layout: the layout unless another is given.
+        mode: what is added unless another way is given.
+        takes: the settings besides the padding, in Paddle's order.
+
+    Args:
+        padding: how much: one number, or two for each spatial axis, the last axis first.
+        settings: the settings by position.
+        data_format: the layout.
+        name: Paddle's, no effect.
+        named: the settings by name.
+
+    Raises:
+        OptionError: a setting that the layer does not have.
+    """
+
+    spatial: ClassVar[int] = 0
+    layout: ClassVar[str] = ""
+    mode: ClassVar[str] = "constant"
+    takes: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        padding: int | Sequence[int],
+        *settings: Any,
+        data_format: str | None = None,
+        name: str | None = None,
+        **named: Any,
+    ) -> None:
+        del name
+        super().__init__()
+        known = (*self.takes, "data_format")
+        given = {"data_format": data_format or self.layout, **dict(zip(known, settings, strict=False)), **named}
+        if len(settings) > len(known) or set(given) - set(known):
+            raise OptionError(f"{type(self).__name__} takes padding, {', '.join(known)}; got {[*settings, *named]}")
+        self._pad = numbers(padding, 2 * self.spatial, f"{type(self).__name__}: padding")
+        self._settings = {"mode": self.mode, **given}
+
+    def forward(self, x: Variable) -> Variable:
+        """Return `x`, padded."""
+        return functional.pad(x, self._pad, **self._settings)
+
+    def extra_repr(self) -> str:
+        """Return the settings."""
+        return f"padding={self._pad}, {', '.join(f'{name}={value!r}' for name, value in self._settings.items())}"
+
+
+class Pad1D(_Pad):
+    """Values added around sequences."""
+
+    spatial, layout = 1, "NCL"
+    takes = ("mode", "value")
+
+
+class Pad2D(_Pad):
+    """Values added around images."""
+
+    spatial, layout = 2, "NCHW"
+    takes = ("mode", "value")
+
+
+class Pad3D(_Pad):
+    """Values added around volumes."""
+
+    spatial, layout = 3, "NCDHW"
+    takes = ("mode", "value")
+
+
+class ConstantPad1D(_Pad):
+    """One number added around sequences."""
+
+    spatial, layout = 1, "NCL"
+    mode = "constant"
+    takes = ("value",)
+
+
+class ConstantPad2D(_Pad):
+    """One number added around images."""
+
+    spatial, layout = 2, "NCHW"
+    mode = "constant"
+    takes = ("value",)
+
+
+class ConstantPad3D(_Pad):
+    """One number added around volumes."""
+
+    spatial, layout = 3, "NCDHW"
+    mode = "constant"
+    takes = ("value",)
+
+
+class ReplicationPad1D(_Pad):
+    """The nearest value repeated around sequences."""
+
+    spatial, layout = 1, "NCL"
+    mode = "replicate"
+
+
+class ReplicationPad2D(_Pad):
+    """The nearest value repeated around images."""
+
+    spatial, layout = 2, "NCHW"
+    mode = "replicate"
+
+
+class ReplicationPad3D(_Pad):
+    """The nearest value repeated around volumes."""
+
+    spatial, layout = 3, "NCDHW"
+    mode = "replicate"
+
+
+class ReflectionPad1D(_Pad):
+    """Values mirrored around sequences."""
+
+    spatial, layout = 1, "NCL"
+    mode = "reflect"
+
+
+class ReflectionPad2D(_Pad):
+    """Values mirrored around images."""
+
+    spatial, layout = 2, "NCHW"
+    mode = "reflect"
+
+
+class ReflectionPad3D(_Pad):
+    """Values mirrored around volumes."""
+
+    spatial, layout = 3, "NCDHW"
+    mode = "reflect"
+
+
+class CircularPad1D(_Pad):
+    """Values of the other end added around sequences."""
+
+    spatial, layout = 1, "NCL"
+    mode = "circular"
+
+
+class CircularPad2D(_Pad):
+    """Values of the other end added around images."""
+
+    spatial, layout = 2, "NCHW"
+    mode = "circular"
+
+
+class CircularPad3D(_Pad):
+    """Values of the other end added around volumes."""
+
+    spatial, layout = 3, "NCDHW"
+    mode = "circular"
+
+
+class ZeroPad1D(_Pad):
+    """Zeros added around sequences."""
+
+    spatial, layout = 1, "NCL"
+    mode = "constant"
+
+
+class ZeroPad2D(_Pad):
+    """Zeros added around images."""
+
+    spatial, layout = 2, "NCHW"
+    mode = "constant"
+
+
+class ZeroPad3D(_Pad):
+    """Zeros added around volumes."""
+
+    spatial, layout = 3, "NCDHW"
+    mode = "constant"
+
+
+ConstantPad1d = ConstantPad1D
+ConstantPad2d = ConstantPad2D
+ConstantPad3d = ConstantPad3D
+ReplicationPad1d = ReplicationPad1D
+ReplicationPad2d = ReplicationPad2D
+ReplicationPad3d = ReplicationPad3D
+ReflectionPad1d = ReflectionPad1D
+ReflectionPad2d = ReflectionPad2D
+ReflectionPad3d = ReflectionPad3D
+CircularPad1d = CircularPad1D
+CircularPad2d = CircularPad2D
+CircularPad3d = CircularPad3D
