@@ -44,6 +44,13 @@ def test_var_types_are_element_types(vartype, name):
         assert paddle.static.data("x", [2], getattr(core.VarDesc.VarType, vartype)).dtype == name
 
 
+@pytest.mark.parametrize("dtype", ["uint16", np.uint16, np.dtype(np.uint16)])
+def test_uint16_declares_bfloat16(dtype):
+    main = paddle.static.Program()
+    with paddle.static.program_guard(main, paddle.static.Program()):
+        assert paddle.static.data("x", [2], dtype).dtype == "bfloat16"
+
+
 def test_what_the_core_says_of_this_machine():
     assert core.supports_bfloat16()
     assert core.is_float16_supported(paddle.CPUPlace())

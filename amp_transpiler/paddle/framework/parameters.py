@@ -8,8 +8,8 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Persistable, Program, Variable
+from amp_transpiler.paddle.framework.element_types import declared_dtype
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.initial_values import Constant, Initializer, XavierUniform
 from amp_transpiler.paddle.param_attr import Attr, ParamAttr
@@ -45,7 +45,7 @@ def create_parameter(
     parsed = ParamAttr.parse(attr)
     if parsed is None:
         raise OptionError("create_parameter: attr=False asks for no parameter: give None or a ParamAttr")
-    return layer.create(parsed, "b" if is_bias else "w", shape, parse_dtype(dtype), initial, name=name)
+    return layer.create(parsed, "b" if is_bias else "w", shape, declared_dtype(dtype), initial, name=name)
 
 
 class ParameterMaker:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.paddle.framework.element_types import declared_dtype
 
 __all__ = ["data", "default_main_program", "default_startup_program", "enable_static", "program_guard"]
 
@@ -53,7 +53,7 @@ def data(name: str, shape: Sequence[int | str | None], dtype: Any = "float32", l
         name: its name in `feed`.
         shape: its dimensions. None, -1 or a name is a free dimension, which may change from run to run. An unnamed free
             first dimension is called `batch` and is the same for all inputs; name it where it is not.
-        dtype: element type.
+        dtype: element type; `uint16` is bfloat16, as in Paddle.
         lod_level: Paddle's, must be 0.
 
     Raises:
@@ -62,7 +62,7 @@ def data(name: str, shape: Sequence[int | str | None], dtype: Any = "float32", l
     if lod_level:
         raise InputError(f"data '{name}': lod_level must be 0, got {lod_level}: ONNX has no nested sequences")
     program = default_main_program()
-    program.add_input(name, parse_dtype(dtype), [_dimension(name, axis, size) for axis, size in enumerate(shape)])
+    program.add_input(name, declared_dtype(dtype), [_dimension(name, axis, size) for axis, size in enumerate(shape)])
     program.no_gradient.add(name)
     return Variable(program, name)
 
