@@ -27,11 +27,12 @@ from amp_transpiler.precision.constraints import (
 )
 from amp_transpiler.precision.cost import find_device, prices
 from amp_transpiler.precision.evidence import TensorRange, range_fault
+from amp_transpiler.precision.fastest import fastest
 from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.islands import islands
 from amp_transpiler.precision.masks import NO_MASKS, find_masks
 from amp_transpiler.precision.numerics import from_integers, in_order, unsafe_nodes
-from amp_transpiler.precision.objectives import LowWeights, TimeWeights
+from amp_transpiler.precision.objectives import LowWeights
 from amp_transpiler.precision.optimum import OpenDecisions, open_decisions
 from amp_transpiler.precision.patterns import Match, matches
 from amp_transpiler.precision.policy import Policy
@@ -119,9 +120,12 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
         priced = prices(model, policy.low, find_device(policy.device), policy.dims, wholes)
         groups = [nodes for nodes in priced.fused if _stays_whole(nodes, decisions)]
         together += [[node for node in nodes if decisions[node].form is not None] for nodes in groups]
-        weights = TimeWeights(
-            priced, [nodes for nodes in groups if any(decisions[node].form is None for node in nodes)]
-        )
+        with_casts = [nodes for nodes in groups if any(decisions[node].form is None for node in nodes)]
+        opened = open_decisions(model, policy, decisions, together, weights)
+        open_nodes = opened.choices.open_nodes
+        fixed = [node for node, found in decisions.items() if found.precision == "low" and node not in open_nodes]
+        weights = fastest(opened.choices, priced, with_casts, fixed, [weights])
+        return OpenChoices(weights, opened.weighed(weights), assigner)
     return OpenChoices(weights, open_decisions(model, policy, decisions, together, weights), assigner)
 
 

@@ -30,7 +30,7 @@ from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.min_cut import CutProblem, Tensor, minimum_cut
 from amp_transpiler.precision.ports import is_float32_port, may_pass_low
 
-__all__ = ["Casting", "Choices", "Chosen", "Island", "Weights", "choices", "origin_of"]
+__all__ = ["Casting", "Choices", "Chosen", "Island", "Weights", "choices", "is_cast", "origin_of"]
 
 _PRECISE = 40  # bits of the cost of the best of two plain choices; the rest is room for the sum of all costs
 
@@ -147,6 +147,11 @@ class Choices:
     def nodes(self, item: int) -> tuple[ir.Node, ...]:
         """Return the nodes of an item; none for a port."""
         return self._items[item].nodes
+
+    @property
+    def open_nodes(self) -> frozenset[ir.Node]:
+        """The nodes with a choice."""
+        return frozenset(node for item in self._items for node in item.nodes)
 
     def weighed(self, weights: Weights) -> Choices:
         """Return the same choices under other weights."""
@@ -359,6 +364,11 @@ def _source_cast(value: ir.Value) -> ir.Node | None:
     """Return the cast of the source that makes a value float32."""
     node = value.producer()
     return node if node is not None and node.op_type == "Cast" and is_standard(node) else None
+
+
+def is_cast(value: ir.Value) -> bool:
+    """Whether a cast of the source makes a value."""
+    return _source_cast(value) is not None
 
 
 def origin_of(value: ir.Value) -> ir.Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 import onnx_ir as ir
 
@@ -105,11 +105,15 @@ class TimeWeights:
 
     def cast_to_low(self, value: ir.Value) -> float:
         """Return the seconds of a cast."""
-        return _TIE if value in self._inside else self.prices.cast(value) + _TIE
+        return _TIE if self.takes_in(value, "low") else self.prices.cast(value) + _TIE
 
     def cast_to_high(self, value: ir.Value) -> float:
         """Return the seconds of a cast."""
-        return _TIE if value in self._read else self.prices.cast(value) + _TIE
+        return _TIE if self.takes_in(value, "high") else self.prices.cast(value) + _TIE
+
+    def takes_in(self, value: ir.Value, target: Literal["low", "high"]) -> bool:
+        """Whether a cast becomes part of an operator, and takes no time of its own."""
+        return value in (self._inside if target == "low" else self._read)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

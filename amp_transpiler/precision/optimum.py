@@ -30,6 +30,10 @@ class OpenDecisions:
     _decisions: Mapping[ir.Node, Decision]
     _objective: str
 
+    def weighed(self, weights: Weights) -> OpenDecisions:
+        """Return the same decisions under other weights."""
+        return dataclasses.replace(self, choices=self.choices.weighed(weights))
+
     def decided(self, low: Sequence[bool]) -> tuple[dict[ir.Node, Decision], tuple[ControlPort, ...]]:
         """Return the decision about every node, and the ports that are low.
 

@@ -11,7 +11,7 @@ from amp_transpiler.precision.cost.shapes import open_dims
 from amp_transpiler.precision.cost.traffic import NodeCost, traffic
 from amp_transpiler.targets.devices import Device
 
-__all__ = ["Kernel", "Prediction", "node_seconds", "pays_from", "predict", "time_of"]
+__all__ = ["Kernel", "Prediction", "kernel_of", "node_seconds", "pays_from", "predict", "time_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,6 +25,10 @@ class Kernel:
 
     seconds: float
     calls: int
+
+    def alone(self, launch: float) -> float:
+        """Return its time or that of its calls, `launch` seconds each, whichever is longer."""
+        return max(self.seconds, self.calls * launch)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ def predict(
 
 def _predicted(costs: Sequence[NodeCost], device: Device, *, cuda_graph: bool = False) -> Prediction:
     costs = [cost for cost in costs if not cost.rare]
-    kernels = [_kernel(cost, device) for cost in costs if cost.bytes or cost.launches]
+    kernels = [kernel_of(cost, device) for cost in costs if cost.bytes or cost.launches]
     return Prediction(
         milliseconds=1e3 * time_of(kernels, device.launch, cuda_graph=cuda_graph),
         busy_milliseconds=1e3 * sum(kernel.seconds for kernel in kernels),
@@ -172,8 +176,7 @@ def node_seconds(cost: NodeCost, device: Device) -> float:
     """
     if not (cost.bytes or cost.launches):
         return 0.0
-    kernel = _kernel(cost, device)
-    return max(kernel.seconds, kernel.calls * device.launch)
+    return kernel_of(cost, device).alone(device.launch)
 
 
 def time_of(kernels: Iterable[Kernel], launch: float, *, cuda_graph: bool = False) -> float:
@@ -189,8 +192,8 @@ def time_of(kernels: Iterable[Kernel], launch: float, *, cuda_graph: bool = Fals
     return done + (launch if cuda_graph else 0.0)
 
 
-def _kernel(cost: NodeCost, device: Device) -> Kernel:
-    """A node of several launches is one kernel here: what lies between them mostly stays in the cache."""
+def kernel_of(cost: NodeCost, device: Device) -> Kernel:
+    """Return the kernel of a node. One of several launches is one: what lies between them mostly stays in the cache."""
     calls = max(1, cost.launches + bool(cost.copied))
     seconds = device.seconds(cost.bytes, cost.flops, cost.rate) + (calls - 1) * device.smallest
     return Kernel(seconds, calls)

@@ -15,7 +15,7 @@ from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.precision.cost.fusions import Plan, joined, plan_of
-from amp_transpiler.precision.cost.prediction import node_seconds
+from amp_transpiler.precision.cost.prediction import Kernel, kernel_of, node_seconds
 from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
 from amp_transpiler.precision.cost.traffic import NodeCost, costs_of
 from amp_transpiler.targets.devices import Device
@@ -53,12 +53,23 @@ class Prices:
 
     def cast(self, value: ir.Value) -> float:
         """Return the seconds of casting a value from float32 to the low format, or back; 0 for a constant."""
+        return self.cast_kernel(value).alone(self.device.launch)
+
+    def cast_kernel(self, value: ir.Value) -> Kernel:
+        """Return the kernel of such a cast; without calls for a constant."""
         if value.const_value is not None or value in self.constants:
-            return 0.0
+            return Kernel(0.0, 0)
         moved = self.sizes.elements(value) * (4 + self.format.dtype.bitwidth // 8)
         producer = value.producer()
         runs = self.sizes.runs(None if producer is None else producer.graph)
-        return runs * max(self.device.seconds(moved, 0, "float32"), self.device.launch)
+        return Kernel(runs * self.device.seconds(moved, 0, "float32"), runs)
+
+    def kernel(self, node: ir.Node, *, is_low: bool) -> Kernel:
+        """Return the kernel of a node in either precision; without calls where it has none, or seldom runs."""
+        cost = (self.costs_low if is_low else self.costs_high).get(node)
+        if cost is None or cost.rare or not (cost.bytes or cost.launches):
+            return Kernel(0.0, 0)
+        return kernel_of(cost, self.device)
 
 
 @collection_paused()
