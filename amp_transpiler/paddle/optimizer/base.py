@@ -23,7 +23,8 @@ from amp_transpiler.paddle.framework.backward import append_backward
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.nn.clip import ClipGradBase
-from amp_transpiler.paddle.optimizer.lr import LRScheduler
+from amp_transpiler.paddle.optimizer.lr_base import LRScheduler
+from amp_transpiler.paddle.optimizer.lr_driven import DrivenScheduler
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate, UpdateStep
 from amp_transpiler.paddle.regularizer import L2Decay, WeightDecayRegularizer
 from amp_transpiler.paddle.utils import unique_name
@@ -295,6 +296,9 @@ class Optimizer(abc.ABC):
     def _emit_rate(self, step: UpdateStep) -> ir.Value:
         """Return the learning rate of this step, a float32 scalar named `learning_rate_0` that can be fetched."""
         name = _generated("learning_rate", step.program)
+        if isinstance(self.learning_rate, DrivenScheduler):
+            self.learning_rate.follow(name)
+            return step.state(name, self.learning_rate.get_lr())
         if not isinstance(self.learning_rate, LRScheduler):
             self._rates[step.program] = name
             return step.state(name, float(self.learning_rate))

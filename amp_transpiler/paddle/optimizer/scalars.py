@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
 
-__all__ = ["Scalar", "Symbol", "ceil", "cos", "exp", "floor", "maximum", "minimum", "where_less"]
+__all__ = ["Scalar", "Symbol", "ceil", "cos", "exp", "floor", "log", "maximum", "minimum", "where_less"]
 
 Scalar: TypeAlias = "float | Symbol"
 
@@ -67,6 +67,11 @@ def _symbol(*operands: Scalar) -> Symbol | None:
 def exp(x: Scalar) -> Scalar:
     """Return e to the power of `x`."""
     return x.call("Exp", x) if isinstance(x, Symbol) else math.exp(x)
+
+
+def log(x: Scalar) -> Scalar:
+    """Return the natural logarithm of `x`."""
+    return x.call("Log", x) if isinstance(x, Symbol) else math.log(x)
 
 
 def cos(x: Scalar) -> Scalar:

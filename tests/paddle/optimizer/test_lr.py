@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from amp_transpiler.errors import OptionError
+from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.paddle.optimizer import SGD, lr
 from tests.paddle.optimizer.programs import gradient_fed
 
@@ -48,6 +48,11 @@ SCHEDULES = {
     "multi-step": (lr.MultiStepDecay(0.5, [2, 5], 0.2), lambda e: 0.5 * 0.2 ** ((e >= 2) + (e >= 5))),
     "step": (lr.StepDecay(0.5, 3, 0.2), lambda e: 0.5 * 0.2 ** (e // 3)),
     "cosine": (lr.CosineAnnealingDecay(0.5, 6, 0.1), lambda e: 0.1 + 0.4 * (1 + math.cos(math.pi * e / 6)) / 2),
+    "linear": (lr.LinearLR(0.5, 5, 0.25, 0.5), lambda e: 0.5 * (0.25 + 0.25 * min(e, 5) / 5)),
+    "cyclic-of-a-function": (
+        lr.CyclicLR(0.1, 0.5, 2, 3, scale_fn=lambda cycle: 1.0 / cycle),
+        lambda e: 0.1 + 0.4 * min(e % 5 / 2, (5 - e % 5) / 3) / (1 + e // 5),
+    ),
     "constant": (lr.PiecewiseDecay([], [0.25]), lambda _: 0.25),
 }
 ROWS = [(schedule, want) for schedule, want in SCHEDULES.values()]
@@ -90,6 +95,17 @@ TORCH = {
     "MultiStepLR": (lr.MultiStepDecay(0.5, [2, 5], 0.2), {"milestones": [2, 5], "gamma": 0.2}),
     "StepLR": (lr.StepDecay(0.5, 3, 0.2), {"step_size": 3, "gamma": 0.2}),
     "CosineAnnealingLR": (lr.CosineAnnealingDecay(0.5, 9, 0.1), {"T_max": 9, "eta_min": 0.1}),
+    "LinearLR": (lr.LinearLR(0.5, 6), {"total_iters": 6}),
+    "CyclicLR": (
+        lr.CyclicLR(0.1, 0.5, 3, 2, "triangular2"),
+        {"base_lr": 0.1, "max_lr": 0.5, "step_size_up": 3, "step_size_down": 2, "mode": "triangular2"},
+    ),
+    "CyclicLR ": (
+        lr.CyclicLR(0.1, 0.5, 2, mode="exp_range", exp_gamma=0.9),
+        {"base_lr": 0.1, "max_lr": 0.5, "step_size_up": 2, "mode": "exp_range", "gamma": 0.9},
+    ),
+    "CosineAnnealingWarmRestarts": (lr.CosineAnnealingWarmRestarts(0.5, 4, 1, 0.1), {"T_0": 4, "eta_min": 0.1}),
+    "CosineAnnealingWarmRestarts ": (lr.CosineAnnealingWarmRestarts(0.5, 2, 2), {"T_0": 2, "T_mult": 2}),
     "PolynomialLR": (lr.PolynomialDecay(0.5, 7, 0.0, 2.0), {"total_iters": 7, "power": 2.0}),
     "OneCycleLR": (
         lr.OneCycleLR(0.5, 10, 10.0, 0.0005),
@@ -104,13 +120,77 @@ def test_schedules_that_torch_has_too(name):
     import torch
 
     schedule, options = TORCH[name]
-    oracle = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
-    theirs = getattr(torch.optim.lr_scheduler, name)(oracle, **options)
+    oracle = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5, momentum=0.9)
+    theirs = getattr(torch.optim.lr_scheduler, name.strip())(oracle, **options)
     for step in range(10):
         assert schedule.lr_at(step) == pytest.approx(theirs.get_last_lr()[0], rel=1e-6, abs=1e-9)
         oracle.step()
         if step < 9:
             theirs.step()
+
+
+@pytest.mark.parametrize(
+    "name", ["CyclicLR", "CyclicLR ", "CosineAnnealingWarmRestarts", "CosineAnnealingWarmRestarts "]
+)
+def test_schedules_that_go_up_again_in_the_program(name):
+    schedule = TORCH[name][0]
+    python = [schedule.lr_at(step) for step in range(32)]
+    np.testing.assert_allclose(rates_of_program(schedule, 32), python, rtol=1e-4, atol=1e-5)
+
+
+def _followed(schedule):
+    ours = gradient_fed(SGD(schedule), {"w": np.zeros(1, "f")})
+    return ours, lambda: float(ours.scope["learning_rate_0"])
+
+
+@needs_torch
+def test_a_plateau_reduces_the_rate_as_torchs_does():
+    import torch
+
+    losses = [5.0, 4.0, 4.0, 4.1, 3.0, 3.0, 3.0, 3.0, 3.2, 3.1, 2.9999, 2.9999, 2.9999, 2.9999]
+    oracle = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(oracle, factor=0.3, patience=1, min_lr=0.01)
+    schedule = lr.ReduceOnPlateau(0.5, factor=0.3, patience=1, min_lr=0.01)
+    ours, rate = _followed(schedule)
+    for loss in losses:
+        schedule.step(np.array([loss], np.float32), scope=ours.scope)
+        theirs.step(float(np.float32(loss)))
+        assert rate() == pytest.approx(oracle.param_groups[0]["lr"], rel=1e-6)
+        assert schedule.get_lr() == pytest.approx(rate())
+    assert rate() == pytest.approx(0.01)
+    before = ours.scope["w"]
+    ours.run({"g_w": np.ones(1, "f")})
+    np.testing.assert_allclose(before - ours.scope["w"], 0.01, rtol=1e-4)
+
+
+def test_a_reduction_has_a_cooldown_in_which_nothing_counts():
+    schedule = lr.ReduceOnPlateau(0.8, "max", 0.5, patience=0, threshold=0.1, threshold_mode="abs", cooldown=2)
+    rates = []
+    for value in [1.0, 1.05, 9.0, 9.0, 2.0, 2.05]:
+        schedule.step(value)
+        rates.append(schedule.get_lr())
+    assert rates == [0.8, 0.4, 0.4, 0.4, 0.4, 0.2]
+    with pytest.raises(InputError, match="one measured number"):
+        schedule.step()
+
+
+def test_functions_of_python_are_called_by_step():
+    for schedule, want in (
+        (lr.LambdaDecay(0.5, lambda e: 0.9 ** (e // 2)), [0.5 * 0.9 ** (e // 2) for e in range(6)]),
+        (
+            lr.MultiplicativeDecay(0.5, lambda e: 1.0 - 0.1 * e),
+            [0.5 * math.prod(1 - 0.1 * n for n in range(1, e + 1)) for e in range(6)],
+        ),
+    ):
+        ours, rate = _followed(schedule)
+        for value in want:
+            assert rate() == pytest.approx(value)
+            schedule.step(scope=ours.scope)
+        state = schedule.state_dict()
+        schedule.step(0, scope=ours.scope)
+        assert rate() == 0.5
+        schedule.set_state_dict(state, ours.scope)
+        assert rate() == pytest.approx(state["last_lr"])
 
 
 @pytest.mark.parametrize("kind", ["step", "warmup-schedule", "polynomial-cycle"])
@@ -162,7 +242,17 @@ def test_the_state_is_the_programs():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: lr.LambdaDecay(0.5, lambda e: 0.9**e), "Python function"),
+        (lambda: lr.LambdaDecay(0.5, 0.9), "lr_lambda must be a function"),
+        (lambda: lr.LinearLR(0.5, 4, 0.0), "factors"),
+        (lambda: lr.CyclicLR(0.1, 0.5, 3, mode="square"), "mode must be"),
+        (lambda: lr.CyclicLR(0.1, 0.5, 3, scale_mode="epoch"), "scale_mode must be"),
+        (lambda: lr.CosineAnnealingWarmRestarts(0.5, 0), "T_0"),
+        (lambda: lr.ReduceOnPlateau(0.5, "least"), "mode must be"),
+        (lambda: lr.ReduceOnPlateau(0.5, factor=1.0), "factor must be below 1"),
+        (
+            lambda: gradient_fed(SGD(lr.LinearWarmup(lr.ReduceOnPlateau(0.5), 4, 0.1, 0.5)), {"w": np.zeros(1, "f")}),
+            "Python drives it",
+        ),
         (lambda: lr.StepDecay(0.5, 0), "step_size"),
         (lambda: lr.StepDecay(0.5, 3, steps_per_epoch=0), "steps_per_epoch"),
         (lambda: lr.PiecewiseDecay([1], [0.5]), "2 values"),
