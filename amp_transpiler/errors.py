@@ -5,6 +5,7 @@
     AmpError
     ├── InputError (ValueError)      the input, the options or the output place are wrong: exit status 2
     │   ├── ModelError               the model is unreadable, or was invalid before anything was changed
+    │   │   └── MisfitError          an operator does not fit its inputs
     │   ├── OptionError              an unknown level, dtype, operator, pattern that matches nothing, ...
     │   └── OutputError              the output cannot be written where it was asked for
     ├── EnvironmentProblem           the installation is broken (two ONNX Runtime wheels, CUDA libraries missing)
@@ -24,6 +25,7 @@ __all__ = [
     "DistributedError",
     "EnvironmentProblem",
     "InputError",
+    "MisfitError",
     "ModelError",
     "NotFiniteError",
     "OptionError",
@@ -78,7 +80,13 @@ class InputError(AmpError, ValueError):
 class ModelError(InputError):
     """The model is not readable as ONNX, or was invalid before this package touched it; at most 300 characters."""
 
-    _limit = 300
+    _limit: int | None = 300
+
+
+class MisfitError(ModelError):
+    """An operator does not fit its inputs; the message names them and the lines that made them."""
+
+    _limit = None
 
 
 class OptionError(InputError):

@@ -98,7 +98,9 @@ class GraphBuilder:
         )
         if domain:
             self.model.graph.opset_imports.setdefault(domain, 1)
+        self.on_node(node)
         infer_outputs(self.model, node)
+        self.check(node)
         if self.before is not None:
             self.graph.insert_before(self.before, node)
         else:
@@ -109,6 +111,12 @@ class GraphBuilder:
     def node_metadata(self) -> dict[str, str]:
         """Return the `metadata_props` of the next node."""
         return dict(self.metadata)
+
+    def on_node(self, node: ir.Node) -> None:
+        """Hook for subclasses, called with a new node before its outputs are typed."""
+
+    def check(self, node: ir.Node) -> None:
+        """Hook for subclasses, called with a new node whose outputs are typed, before it is added."""
 
     def on_created(self, values: Sequence[ir.Value]) -> None:
         """Hook for subclasses, called with newly created values."""

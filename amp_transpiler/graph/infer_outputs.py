@@ -8,8 +8,9 @@ from typing import TypeAlias
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.errors import ModelError
+from amp_transpiler.errors import MisfitError, ModelError
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.misfits import misfit
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.ops.schema import opset_of, type_string
 
@@ -100,9 +101,7 @@ def _inferred(model: ir.Model, node: ir.Node) -> tuple[_Found | None, ...]:
             schema, ir.to_proto(node), types, data, opset_imports=imports, ir_version=10
         )
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
-        shapes = ", ".join(f"{v.name}: {v.dtype} {v.shape}" for v in node.inputs if v is not None)
-        reason = " ".join(str(error).split())
-        raise ModelError(f"node '{node.name}' ({node.op_type}) does not fit its inputs ({shapes}): {reason}") from error
+        raise MisfitError(misfit(node, opset_of(model, node.domain), str(error))) from error
     return tuple(_found(found.get(str(value.name))) for value in node.outputs)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.lines import at_line_of, line_of
+
 __all__ = [
     "BUILT_BY_KEY",
     "ONE_ELEMENT_KEY",
@@ -66,10 +68,11 @@ def built_by() -> str:
 
 @contextlib.contextmanager
 def built_as(node: ir.Node) -> Iterator[None]:
-    """Mark nodes that are built in this context as those of the function that built `node`, such as its gradients."""
+    """Mark nodes that are built in this context as `node` is: by its function, at its line, such as its gradients."""
     token = _function.set(node.metadata_props.get(BUILT_BY_KEY, ""))
     try:
-        yield
+        with at_line_of(node):
+            yield
     finally:
         _function.reset(token)
 
@@ -102,8 +105,12 @@ def _marking(function: Any) -> Any:
 
 
 def scope_of(node: ir.Node) -> str:
-    """Return the function or module that a node comes from, as far as its metadata says."""
+    """Return the function, line or module that a node comes from, as far as its metadata says."""
+    line = line_of(node)
+    place = "" if line is None else f"at {line}"
     if (function := node.metadata_props.get(BUILT_BY_KEY)) is not None:
-        return f"built by nn.functional.{function}"
+        return f"built by nn.functional.{function} {place}".rstrip()
+    if place:
+        return place
     found = next((text for key in _SCOPES if (text := node.metadata_props.get(key))), "")
     return f"in {found}" if found else ""

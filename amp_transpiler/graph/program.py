@@ -13,11 +13,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.errors import InputError, ModelError, innermost_text
+from amp_transpiler.errors import InputError, MisfitError, ModelError, innermost_text
 from amp_transpiler.graph.assemble import assemble, with_values, written_model
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.inference import switch_to_inference
+from amp_transpiler.graph.lines import line_of, mark_line
+from amp_transpiler.graph.misfits import misfit, wrong_shape
+from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.names import NameAllocator, values_by_name
 from amp_transpiler.graph.operands import is_operand, operate
 from amp_transpiler.graph.origins import BUILT_BY_KEY, OPERATOR_KEY, built_by, operator_label
@@ -203,7 +206,8 @@ class Program:
         """
         found = self.find(name)
         if found is None:
-            raise InputError(f"there is no variable {name!r} in {self!r}")
+            assert self._values is not None  # filled by `find`
+            raise InputError(f"there is no variable {name!r}{did_you_mean(name, self._values)} in {self!r}")
         return found
 
     def var(self, name: str) -> Variable:
@@ -283,8 +287,11 @@ class Program:
             InputError: the name is taken.
         """
         if self.find(name) is not None:
-            raise InputError(f"the program already has a variable {name!r}: choose another name")
+            line = line_of(self.value(name))
+            where = "" if line is None else f" (made at {line})"
+            raise InputError(f"the program already has a variable {name!r}{where}: choose another name")
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(list(shape)))
+        mark_line(value)
         self.model.graph.inputs.append(value)
         self.builder().names.fresh(name)
         self.remember(value)
@@ -515,6 +522,18 @@ class _ProgramBuilder(GraphBuilder):
         if label := operator_label():
             found[OPERATOR_KEY] = label
         return found
+
+    def on_node(self, node: ir.Node) -> None:
+        mark_line(node)
+
+    def check(self, node: ir.Node) -> None:
+        """Refuse a node that ONNX accepts and that cannot be computed.
+
+        Raises:
+            MisfitError: the shapes of its inputs do not fit the operator.
+        """
+        if self._program.is_built and self._role == "forward" and wrong_shape(node) is not None:
+            raise MisfitError(misfit(node, self.opset, ""))
 
     def on_created(self, values: Iterable[ir.Value]) -> None:
         if self.graph is self.model.graph:

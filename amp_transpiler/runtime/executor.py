@@ -12,9 +12,10 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from amp_transpiler.errors import InputError, NotFiniteError, OptionError
+from amp_transpiler.errors import AmpError, InputError, NotFiniteError, OptionError
 from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.dtypes import AMP_DTYPES
+from amp_transpiler.graph.fed_shapes import specialise
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.shape_inference import infer_shapes
@@ -24,7 +25,6 @@ from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.finite import add_probes, describe
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.gemm_options import warn_without_effect
-from amp_transpiler.runtime.lowering import specialise
 from amp_transpiler.runtime.places import Place, to_host
 from amp_transpiler.runtime.run_errors import NO_VALUE, RUN_ERRORS, explained
 from amp_transpiler.runtime.runs import Runs
@@ -91,12 +91,14 @@ class StepExecutor:
         Raises:
             NotFiniteError: something is not finite, and `not_finite` is "stop".
         """
-        step = self._step(program, fetch, arrays, check_finite=not_finite != "allow")
-        feeds = _fed(step, arrays)
-        step.checks.check_feeds(feeds)
         try:
+            step = self._step(program, fetch, arrays, check_finite=not_finite != "allow")
+            feeds = _fed(step, arrays)
+            step.checks.check_feeds(feeds)
             outputs = self._run(step, feeds, self._state(step, scope))
         except RUN_ERRORS as error:
+            if isinstance(error, AmpError):
+                raise
             clearer = self._explained(error, program, fetch, arrays, scope)
             if clearer is None:
                 raise

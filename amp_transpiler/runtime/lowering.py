@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from amp_transpiler.errors import InputError
 from amp_transpiler.graph.assemble import Assembled
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.fed_shapes import specialise
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.roles import role_of
@@ -58,7 +58,6 @@ __all__ = [
     "has_backward_pass",
     "lower",
     "ready_to_open",
-    "specialise",
     "split_large",
     "worth_on",
 ]
@@ -143,33 +142,6 @@ def compute_again(model: ir.Model) -> None:
     """Infer the shapes of a training step, and compute cheap activations again in its backward pass."""
     infer_shapes(model)
     PassManager([Recompute()])(model)
-
-
-def specialise(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Give the inputs of a model the shapes that are fed, in place.
-
-    Raises:
-        InputError: they do not fit the declared shapes, or inputs that share a dimension are fed different sizes.
-    """
-    sizes: dict[str, tuple[int, str]] = {}
-    for value in model.graph.inputs:
-        name = str(value.name)
-        if name not in shapes or value.shape is None:
-            continue
-        for declared, size in zip(value.shape, shapes[name], strict=True):
-            if isinstance(declared, int):
-                if declared != size:
-                    raise InputError(f"input '{name}': got shape {list(shapes[name])}, expected {value.shape}")
-                continue
-            if declared.value is None:
-                continue
-            known, where = sizes.setdefault(declared.value, (size, name))
-            if known != size:
-                raise InputError(
-                    f"'{name}' is fed with {declared.value} = {size}, but '{where}' with {known}: feed the same size, "
-                    f"or give the dimensions names of their own, as in static.data('{name}', ['n', ...])"
-                )
-        value.shape = ir.Shape([int(size) for size in shapes[name]])
 
 
 def has_backward_pass(model: ir.Model) -> bool:

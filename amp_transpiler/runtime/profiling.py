@@ -14,12 +14,13 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.assemble import assemble
+from amp_transpiler.graph.fed_shapes import specialise
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.runtime.executor import StepExecutor
 from amp_transpiler.runtime.liveness import kept_bytes, live_bytes
-from amp_transpiler.runtime.lowering import lower, specialise
+from amp_transpiler.runtime.lowering import lower
 from amp_transpiler.runtime.places import Place, default_place
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.runtime.session import AnyProgram, Session

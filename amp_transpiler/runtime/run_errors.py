@@ -1,4 +1,4 @@
-"""ONNX Runtime's errors of a run, in the program's own names: which node failed, on what, and why."""
+"""ONNX Runtime's errors of a step, in the program's own names: which node failed, on what, and why."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import re
 
 import onnx_ir as ir
 
-from amp_transpiler.errors import InputError
+from amp_transpiler.errors import InputError, MisfitError
 from amp_transpiler.graph.assemble import Assembled
-from amp_transpiler.graph.origins import ONE_ELEMENT_KEY, scope_of
+from amp_transpiler.graph.lines import line_of
+from amp_transpiler.graph.misfits import misfit, wrong_shape
+from amp_transpiler.graph.origins import ONE_ELEMENT_KEY
+from amp_transpiler.graph.roles import role_of
+from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.runtime.finite import Compute
 from amp_transpiler.runtime.index_checks import message
 from amp_transpiler.runtime.index_uses import index_uses
@@ -23,7 +27,7 @@ NO_VALUE: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
 """Raised where a value cannot be computed by itself."""
 
 _INDEX_SIGNS = ("out of data bounds", "out of range", "invalid indice", "out of bound")
-_NODE = re.compile(r"running \w+ node\. Name:'([^']*)'")
+_NODE = re.compile(r"running \w+ node\. Name:'([^']*)'|Node \(([^)]*)\) Op \(")
 
 
 def explained(
@@ -37,7 +41,7 @@ def explained(
     Args:
         error: ONNX Runtime's.
         whole: the main graph of the program.
-        assembled: the model of the step, as it was before it was lowered.
+        assembled: the model of the step in the shapes fed, as it was before it was lowered.
         compute: see `Compute`.
     """
     graph, text = assembled.model.graph, str(error)
@@ -46,19 +50,24 @@ def explained(
             value = compute([str(node.inputs[0].name)]).get(str(node.inputs[0].name))
             if value is not None and value.size != 1:
                 return InputError(meaning)
-    if not any(sign in text.lower() for sign in _INDEX_SIGNS):
+    if any(sign in text.lower() for sign in _INDEX_SIGNS):
+        for use, _ in index_uses(graph, frozenset(assembled.state)):
+            positions = compute([use.value]).get(use.value)
+            bad = None if positions is None else use.outside(positions)
+            if positions is not None and bad is not None:
+                return InputError(message(use, positions, bad))
+    failed = next((node for node in graph if role_of(node) == "forward" and wrong_shape(node)), None) or _named(
+        graph, text
+    )
+    if failed is None:
         return None
-    for use, _ in index_uses(graph, frozenset(assembled.state)):
-        positions = compute([use.value]).get(use.value)
-        bad = None if positions is None else use.outside(positions)
-        if positions is not None and bad is not None:
-            return InputError(message(use, positions, bad))
+    said = misfit(failed, opset_of(assembled.model, failed.domain), error_text(error))
+    line = line_of(failed)
+    return MisfitError(f"{said}. That line is {line.text}" if line is not None and line.text else said)
+
+
+def _named(graph: ir.Graph, text: str) -> ir.Node | None:
+    """Return the node that a message of ONNX Runtime is about."""
     found = _NODE.search(text)
-    failed = None if found is None or not found[1] else next((node for node in graph if node.name == found[1]), None)
-    return None if failed is None else InputError(_raw(failed, error))
-
-
-def _raw(node: ir.Node, error: Exception) -> str:
-    reads = ", ".join(f"'{value.name}'" for value in node.inputs if value is not None)
-    origin = scope_of(node)
-    return f"{node.op_type} '{node.name}'{f' ({origin})' if origin else ''} of {reads} failed: {error_text(error)}"
+    name = "" if found is None else found[1] or found[2]
+    return next((node for node in graph if node.name == name), None) if name else None

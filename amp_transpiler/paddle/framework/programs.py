@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.graph.fed_shapes import mark_unnamed
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.framework.element_types import declared_dtype
 
@@ -62,7 +63,11 @@ def data(name: str, shape: Sequence[int | str | None], dtype: Any = "float32", l
     if lod_level:
         raise InputError(f"data '{name}': lod_level must be 0, got {lod_level}: ONNX has no nested sequences")
     program = default_main_program()
-    program.add_input(name, declared_dtype(dtype), [_dimension(name, axis, size) for axis, size in enumerate(shape)])
+    value = program.add_input(
+        name, declared_dtype(dtype), [_dimension(name, axis, size) for axis, size in enumerate(shape)]
+    )
+    if shape and not isinstance(shape[0], str) and (shape[0] is None or shape[0] < 0):
+        mark_unnamed(value)
     program.no_gradient.add(name)
     return Variable(program, name)
 
