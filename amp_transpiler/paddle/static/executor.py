@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
+import logging
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, get_args
 
 import numpy as np
 
-from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.program import Program
+from amp_transpiler.paddle.framework.feeding import FetchList, fed_arrays, fetched_names
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.passes.training import Formulation
 from amp_transpiler.runtime.executor import NotFinite, StepExecutor
@@ -20,6 +22,8 @@ from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.runtime.step_options import StepOptions
 
 __all__ = ["Executor"]
+
+logger = logging.getLogger(__name__)
 
 
 class Executor:
@@ -83,6 +87,7 @@ class Executor:
             provider_options=dict(provider_options or {}),
         )
         self._steps = self._executor(options, max_sessions)
+        self._warned: weakref.WeakSet[Program] = weakref.WeakSet()
 
     def _executor(self, options: StepOptions, max_sessions: int) -> StepExecutor:
         return StepExecutor(self.place, options, max_sessions=max_sessions)
@@ -99,10 +104,16 @@ class Executor:
     def run(
         self,
         program: Program | None = None,
-        feed: Mapping[str, Any] | None = None,
-        fetch_list: Sequence[Variable | str] | Variable | str | None = None,
+        feed: Mapping[Any, Any] | Sequence[Mapping[Any, Any]] | None = None,
+        fetch_list: FetchList = None,
+        feed_var_name: str | Scope = "feed",
+        fetch_var_name: str = "fetch",  # noqa: ARG002  # Paddle's
         scope: Scope | None = None,
         return_numpy: bool = True,
+        use_program_cache: bool = True,  # noqa: ARG002  # Paddle's
+        return_merged: bool = True,  # noqa: ARG002  # Paddle's
+        use_prune: bool = False,  # noqa: ARG002  # Paddle's
+        *,
         not_finite: NotFinite | None = None,
     ) -> list[Any]:
         """Run a program once, replace the persistable values that it updates, and return what is fetched.
@@ -111,10 +122,16 @@ class Executor:
 
         Args:
             program: a startup, training or inference program; the default main program unless given.
-            feed: input name -> array.
-            fetch_list: variables or their names, or one of them alone. A persistable one has its value after the run.
+            feed: input name -> array, or a list of one such dictionary. Lists take the input's element type.
+            fetch_list: variables or their names, or one of them alone; lists in it are joined. A persistable one has
+                its value after the run.
+            feed_var_name: Paddle's, no effect; a scope given here is taken as `scope`.
+            fetch_var_name: Paddle's, no effect.
             scope: where persistable values live; the global scope unless given.
             return_numpy: False for ONNX Runtime's values, left where they are.
+            use_program_cache: Paddle's, no effect: sessions are kept always.
+            return_merged: Paddle's, no effect.
+            use_prune: Paddle's, no effect: what nothing reads is never computed.
             not_finite: what happens if a value that replaces a persistable one, a loss, or a fetched value of the
                 forward pass is infinite or NaN. "allow": nothing; "skip": the scope stays as it was, all of the step's
                 updates are left out, and a warning says so; "stop": the scope stays as it was, and an error names the
@@ -133,28 +150,42 @@ class Executor:
         """
         program = default_main_program() if program is None else program
         reaction = _reaction(not_finite)
-        fetch = [_name(program, item) for item in _listed(fetch_list)]
-        arrays = _arrays(program, feed or {})
+        scope = feed_var_name if isinstance(feed_var_name, Scope) else scope
+        scope = global_scope() if scope is None else scope
+        fetch = fetched_names(program, fetch_list)
+        arrays = fed_arrays(program, feed)
         if not fetch and not program.updates:
             return []  # nothing to compute: an empty startup program, for one
-        found = self._steps.run(program, fetch, arrays, global_scope() if scope is None else scope, reaction)
-        return [to_host(value) for value in found] if return_numpy else list(found)
+        found = self._steps.run(program, fetch, arrays, scope, reaction)
+        if not return_numpy:
+            return list(found)
+        results = [to_host(value) for value in found]
+        self._warn_of_lost_values(program, dict(zip(fetch, results, strict=True)), scope)
+        return results
+
+    def _warn_of_lost_values(self, program: Program, results: Mapping[str, Any], scope: Scope) -> None:
+        """Warn once of a loss that is not finite, if the step has written such values to parameters, too."""
+        losses = [name for name in program.outputs if name in results and not _is_finite(results[name])]
+        if not losses or not program.updates or program in self._warned:
+            return
+        own = [p for p in program.persistables.values() if p.kind == "parameter" and p.name in program.updates]
+        lost = [p.name for p in own if p.name in scope and not _is_finite(scope[p.name])]
+        if lost:
+            self._warned.add(program)
+            logger.warning(
+                "the loss '%s' is not finite, and now %d of %d parameters hold infinity or NaN, such as '%s': look at "
+                "the data and the learning rate. not_finite='stop' names the first node that makes such a value and "
+                "keeps the parameters, not_finite='skip' leaves out such steps",
+                *(losses[0], len(lost), len(own), lost[0]),
+            )
 
     def close(self) -> None:
         """Close every session, and give back the memory that they took. What lies in scopes stays there."""
         self._steps.close()
 
 
-def _listed(fetch_list: Sequence[Variable | str] | Variable | str | None) -> Sequence[Variable | str]:
-    if fetch_list is None:
-        return ()
-    return [fetch_list] if isinstance(fetch_list, (str, Variable)) else fetch_list
-
-
-def _name(program: Program, item: Variable | str) -> str:
-    if isinstance(item, (str, Variable)):
-        return program.name_of(item)
-    raise InputError(f"feed and fetch_list take variables and names, got {item!r}")
+def _is_finite(array: Any) -> bool:
+    return not isinstance(array, np.ndarray) or bool(np.isfinite(array.astype(np.float32)).all())
 
 
 def _reaction(not_finite: NotFinite | None) -> NotFinite:
@@ -163,20 +194,3 @@ def _reaction(not_finite: NotFinite | None) -> NotFinite:
     if not_finite not in (words := get_args(NotFinite)):
         raise OptionError(f"not_finite must be one of {', '.join(map(repr, words))}, got {not_finite!r}")
     return not_finite
-
-
-def _arrays(program: Program, feed: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    inputs = {str(value.name): value for value in program.model.graph.inputs}
-    known = [name for name in inputs if name not in program.persistables]
-    arrays = {}
-    for key, array in feed.items():
-        name = _name(program, key)
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f", did you mean '{near[0]}'?" if near else f": its inputs are {', '.join(known) or 'none'}"
-            raise InputError(f"the program has no input '{name}'{hint}")
-        arrays[name] = np.asarray(array)
-        rank = inputs[name].shape
-        if rank is not None and len(rank) != arrays[name].ndim:
-            raise InputError(f"input '{name}': got shape {list(arrays[name].shape)}, expected {rank}")
-    return arrays

@@ -1,0 +1,156 @@
+"""What a caller of `Executor.run` feeds and fetches, in all forms that Paddle's scripts have, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.dtypes import BFLOAT16, LOW_NUMPY_DTYPES
+from amp_transpiler.graph.lines import line_of
+from amp_transpiler.graph.name_matching import did_you_mean
+from amp_transpiler.graph.program import Program, Variable
+
+__all__ = ["FetchList", "fed_arrays", "fetched_names"]
+
+FetchList: TypeAlias = "Sequence[Variable | str | Sequence[Any]] | Variable | str | None"
+
+
+def fetched_names(program: Program, fetch_list: FetchList) -> list[str]:
+    """Return the names of what is fetched; lists in the list are joined, as in Paddle.
+
+    Raises:
+        InputError: something is no variable and no name, or the program has no such variable.
+    """
+    names = list(_flat(program, fetch_list))
+    for name in names:
+        program.value(name)  # raises if there is none
+    return names
+
+
+def _flat(program: Program, item: Any) -> Iterator[str]:
+    if isinstance(item, (str, Variable)):
+        yield program.name_of(item)
+    elif isinstance(item, (list, tuple)):
+        for part in item:
+            yield from _flat(program, part)
+    elif item is not None:
+        raise InputError(f"fetch_list takes variables, names and lists of them, got {type(item).__name__} {item!r:.80}")
+
+
+def fed_arrays(program: Program, feed: Any) -> dict[str, np.ndarray]:
+    """Return the feeds as arrays of the types that the program's inputs have.
+
+    Lists and numbers take the input's element type, if that keeps their values or they are floats. Arrays must have it;
+    float32 ones are rounded for an input in 16 bits, and uint16 ones are taken for the bits of bfloat16, as in Paddle.
+
+    Args:
+        program: the program.
+        feed: input, or its name -> array or list; or a list of one such dictionary, as loaders yield them.
+
+    Raises:
+        InputError: it is something else; an input is unknown; or what is fed has another type, rank or size.
+    """
+    inputs = {str(v.name): v for v in program.model.graph.inputs if str(v.name) not in program.persistables}
+    arrays = {}
+    for key, given in _dictionary(feed).items():
+        if not isinstance(key, (str, Variable)):
+            raise InputError(f"feed takes variables and names, got {type(key).__name__} {key!r:.80}")
+        name = program.name_of(key)
+        if name not in inputs:
+            near = did_you_mean(name, inputs) or f": its inputs are {', '.join(inputs) or 'none'}"
+            raise InputError(f"the program has no input '{name}'{near}")
+        arrays[name] = _fitted(inputs[name], given)
+    return arrays
+
+
+def _dictionary(feed: Any) -> Mapping[Any, Any]:
+    if feed is None:
+        return {}
+    if isinstance(feed, (list, tuple)) and len(feed) == 1:
+        feed = feed[0]
+    if not isinstance(feed, Mapping):
+        remedy = "feed={'x': array}, or a list of one such dictionary"
+        raise InputError(f"feed must be a dictionary of input names and arrays, got {type(feed).__name__}: {remedy}")
+    return feed
+
+
+def _fitted(value: ir.Value, given: Any) -> np.ndarray:
+    """Return what is fed to an input as an array of its type."""
+    array = _array(value, given)
+    wanted = None if value.dtype is None else value.dtype.numpy()
+    if wanted is not None and array.dtype != wanted:
+        array = _in_type(value, given, array, wanted)
+    declared = value.shape
+    if declared is not None and (
+        len(declared) != array.ndim
+        or any(isinstance(d, int) and d != size for d, size in zip(declared, array.shape, strict=True))
+    ):
+        raise InputError(
+            f"{_input(value)}: got shape {list(array.shape)}, expected {_shape(value)}{_hint(value, array)}"
+        )
+    return array
+
+
+def _array(value: ir.Value, given: Any) -> np.ndarray:
+    if given is None or isinstance(given, (dict, set)):
+        raise InputError(f"{_input(value)}: got {given!r:.80}, expected an array of shape {_shape(value)}")
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise InputError(
+            f"{_input(value)}: the rows of what is fed differ in length, or it holds something else than numbers; "
+            f"expected an array of shape {_shape(value)}: pad the rows to one length"
+        ) from error
+    if array.dtype.kind == "O" and value.dtype != ir.DataType.STRING:
+        raise InputError(f"{_input(value)}: got Python objects, such as {given!r:.80}, expected numbers")
+    return array
+
+
+def _in_type(value: ir.Value, given: Any, array: np.ndarray, wanted: np.dtype) -> np.ndarray:
+    """Return an array of another type in that of the input, where the caller need not ask for it.
+
+    Raises:
+        InputError: the caller has to convert it.
+    """
+    if array.dtype == np.uint16 and wanted == BFLOAT16.numpy:
+        return array.view(wanted)
+    if (
+        array.dtype.type is np.void or wanted.kind == "O"
+    ):  # bfloat16 from a file; strings: looked at when they are bound
+        return array
+    is_array = isinstance(given, (np.ndarray, np.generic)) or hasattr(given, "__array__")
+    if array.dtype == np.float32 and wanted in LOW_NUMPY_DTYPES:
+        is_array = False
+    if not is_array and array.dtype.kind in "fiub":
+        with np.errstate(over="ignore", invalid="ignore"):
+            converted = array.astype(wanted)
+        floats = wanted.kind == "f" or wanted in LOW_NUMPY_DTYPES
+        if (floats and array.dtype.kind != "b") or np.array_equal(converted.astype(array.dtype), array):
+            return converted
+    raise InputError(
+        f"{_input(value)}: got {array.dtype.name} {list(array.shape)}, expected {wanted.name} {_shape(value)}: "
+        f"convert it, as in {value.name}.astype('{wanted.name}')"
+    )
+
+
+def _input(value: ir.Value) -> str:
+    line = line_of(value)
+    return f"input '{value.name}'{f' ({line})' if line else ''}"
+
+
+def _shape(value: ir.Value) -> str:
+    return "of any rank" if value.shape is None else str(value.shape)
+
+
+def _hint(value: ir.Value, array: np.ndarray) -> str:
+    """Return a remedy for a batch dimension that is missing, or for one too many."""
+    rank = 0 if value.shape is None else len(value.shape)
+    if array.ndim == rank - 1:
+        return ": add the batch, as in array[None], or a last axis of size 1, as in array[..., None]"
+    if array.ndim == rank + 1 and 1 in array.shape:
+        return ": leave out the axis of size 1, as in array.squeeze(axis)"
+    return ""

@@ -1,0 +1,183 @@
+"""What may be fed and fetched, and in which forms; and sizes that inputs share or do not share."""
+
+import logging
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from amp_transpiler import CPUPlace, optimizer, paddle, static
+from amp_transpiler.errors import InputError
+from amp_transpiler.paddle.nn import functional
+
+A = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+class Net:
+    """A program of `make()`, started; with `rate` it is trained, too."""
+
+    def __init__(self, make, rate=None):
+        self.main, startup, self.scope = static.Program(), static.Program(), static.Scope()
+        with static.program_guard(self.main, startup):
+            self.result = make()
+            if rate is not None:
+                optimizer.SGD(rate).minimize(self.result)
+        self.executor = static.Executor(CPUPlace())
+        self.executor.run(startup, scope=self.scope)
+
+    def run(self, feed, fetch=None):
+        return self.executor.run(self.main, feed, self.result if fetch is None else fetch, scope=self.scope)
+
+
+@pytest.fixture(scope="module")
+def total():
+    return Net(lambda: paddle.sum(static.data("a", [None, 3])))
+
+
+FEEDS = [
+    {"a": A},
+    {"a": A.tolist()},
+    {"a": [[0, 1, 2], [3, 4, 5]]},
+    {"a": [A[0], A[1]]},
+    [{"a": A}],
+    ({"a": A},),
+]
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+def test_forms_of_feeds(total, feed):
+    assert total.run(feed) == [15.0]
+
+
+def test_a_variable_is_a_key_and_every_form_of_fetch_list():
+    net = Net(lambda: paddle.sum(static.data("a", [None, 3])))
+    a, name = net.main.var("a"), net.result.name
+    for fetch in (net.result, name, [net.result], (name,), [[net.result]], [[name], []]):
+        assert net.run({a: A}, fetch) == [15.0]
+    both = net.run({a: A}, [[net.result, a], name])
+    assert [value.shape for value in both] == [(), (2, 3), ()]
+
+
+BAD_FEEDS = [
+    ({"a": A.astype(np.float64)}, r"input 'a' \(\S+py:\d+\): got float64 \[2, 3\].*a\.astype\('float32'\)"),
+    ({"a": A.astype(np.int64)}, r"got int64 \[2, 3\], expected float32 .*astype"),
+    ({"a": [[1.0, 2.0], [1.0]]}, "pad the rows"),
+    ({"a": None}, "got None"),
+    ({"a": "text"}, "astype|numbers"),
+    ({"a": A[0]}, r"got shape \[3\], expected \[batch,3\]: add the batch"),
+    ({"a": A[None]}, "leave out the axis"),
+    ({"a": A[:, :2]}, r"got shape \[2, 2\], expected \[batch,3\]"),
+    ({"b": A}, "no input 'b'.*its inputs are a"),
+    ({"aa": A}, "did you mean 'a'"),
+    ({0: A}, "feed takes variables and names, got int"),
+    ([A], "feed must be a dictionary"),
+    ([{"a": A}, {"a": A}], "a list of one such dictionary"),
+]
+
+
+@pytest.mark.parametrize(("feed", "said"), BAD_FEEDS)
+def test_bad_feeds(total, feed, said):
+    with pytest.raises(InputError, match=said):
+        total.run(feed)
+
+
+def test_lists_for_integers_must_hold_integers():
+    net = Net(lambda: paddle.sum(static.data("i", [None], "int64")))
+    assert net.run({"i": [1, 2, 3]}) == [6]
+    assert net.run({"i": [1.0, 2.0]}) == [3]
+    with pytest.raises(InputError, match="got float64"):
+        net.run({"i": [1.5]})
+
+
+def test_numbers_are_fed_to_scalars_and_bits_of_bfloat16_as_uint16():
+    net = Net(lambda: static.data("s", [], "float32") * 2)
+    assert net.run({"s": 1.5}) == [3.0]
+    low = Net(lambda: static.data("b", [2], "bfloat16").astype("float32"))
+    bits = np.array([1.5, -2.0], ml_dtypes.bfloat16).view(np.uint16)
+    np.testing.assert_array_equal(low.run({"b": bits})[0], [1.5, -2.0])
+
+
+def test_bad_fetches(total):
+    with pytest.raises(InputError, match="fetch_list takes variables, names and lists of them, got int 3"):
+        total.run({"a": A}, [3])
+    with pytest.raises(InputError, match="did you mean"):
+        total.run({"a": A}, [total.result.name + "x"])
+
+
+def test_the_arguments_of_paddles_run(total):
+    found = total.executor.run(
+        total.main, {"a": A}, [total.result], "feed", "fetch", total.scope, True, False, True, False
+    )
+    assert found == [15.0]
+    assert total.executor.run(total.main, {"a": A}, [total.result], total.scope) == [15.0]  # ours of before
+
+
+# ---- sizes ----
+
+B = np.ones((5, 3), np.float32)
+
+
+def two_sums():
+    return paddle.sum(static.data("a", [-1, 3])) + paddle.sum(static.data("b", [None, 3]))
+
+
+def test_inputs_that_are_never_combined_may_have_unequal_rows():
+    net = Net(two_sums)
+    assert net.run({"a": A, "b": B}) == [30.0]
+    assert net.run({"a": A, "b": A}) == [30.0]
+
+
+def test_they_train_as_with_names_of_their_own():
+    def made(first, second):
+        def make():
+            a, b = static.data("a", [first, 3]), static.data("b", [second, 3])
+            table = static.nn.create_parameter([3, 2], "float32", name="w")
+            both = paddle.concat([paddle.matmul(a, table), paddle.matmul(b, table)], 0)
+            scores = paddle.matmul(paddle.matmul(a, table), paddle.matmul(b, table), transpose_y=True)
+            return paddle.mean(both * both) + paddle.mean(functional.softmax(scores) * scores)
+
+        return make
+
+    def initial(net):
+        net.scope["w"] = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
+        return net
+
+    open_, named = (initial(Net(made(*names), 0.1)) for names in ((None, None), ("n", "m")))
+    for _ in range(3):
+        assert open_.run({"a": A, "b": B}) == named.run({"a": A, "b": B})
+    np.testing.assert_array_equal(open_.scope["w"], named.scope["w"])
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_inputs_that_a_step_combines_must_have_equal_rows(rows):
+    """One row would be repeated, and its gradient was made without a sum."""
+    net = Net(lambda: functional.mse_loss(static.nn.fc(static.data("a", [-1, 3]), 3), static.data("b", [-1, 3])), 0.1)
+    with pytest.raises(InputError, match=r"'b' is fed with batch = 5, but 'a' with .* Sub '.*' \(.*\) combines them"):
+        net.run({"a": np.ones((rows, 3), np.float32), "b": B})
+
+
+def test_one_row_is_repeated_where_nothing_is_trained():
+    net = Net(lambda: paddle.sum(static.data("a", [-1, 3]) * static.data("b", [-1, 3])))
+    assert net.run({"a": A[1:], "b": B}) == [60.0]
+    with pytest.raises(InputError, match="'b' is fed with batch = 5"):
+        net.run({"a": A, "b": B})
+
+
+def test_a_dimension_that_the_user_names_is_shared():
+    net = Net(lambda: paddle.sum(static.data("a", ["n", 3])) + paddle.sum(static.data("b", ["n", 3])))
+    with pytest.raises(InputError, match="'b' is fed with n = 5, but 'a' with 2"):
+        net.run({"a": A, "b": B})
+
+
+# ---- a loss that is not finite ----
+
+
+def test_parameters_that_are_lost_are_warned_of_once(caplog):
+    net = Net(lambda: paddle.mean(static.nn.fc(static.data("a", [None, 3]), 2)), 0.1)
+    with caplog.at_level(logging.WARNING):
+        net.run({"a": A})
+        assert not caplog.text
+        for _ in range(2):
+            net.run({"a": A * np.nan})
+    assert caplog.text.count("is not finite, and now 1 of 2 parameters hold infinity or NaN") == 1
+    assert "not_finite='stop'" in caplog.text
