@@ -89,6 +89,8 @@ class Program:
         before: the graph before its last conversion, without weights, to be drawn.
         is_built: whether it began empty, and not as a loaded model.
         random_seed: determines initial values and Dropout masks; 0 for that of `amp_transpiler.seed`.
+        drawn: names of the persistable values whose initial values are drawn, in the order of their creation.
+        drawn_with: the seeds that were in force when they were drawn.
         version: grows with every edit.
         used_names: names that builders do not give to new values: those of values that are gone are among them.
     """
@@ -107,6 +109,8 @@ class Program:
         self.merged: Merged | None = None
         self.before: Outline | None = None
         self.random_seed = 0
+        self.drawn: list[str] = []
+        self.drawn_with: tuple[int, int] | None = None
         self.is_built = model is None
         self.version = 0
         self._values: dict[str, ir.Value] | None = None
@@ -351,6 +355,7 @@ class Program:
         copy.merged = self.merged
         copy.before = self.before
         copy.random_seed = self.random_seed
+        copy.drawn = list(self.drawn)
         copy.is_built = self.is_built
         copy.used_names = set(self.used_names)
         copy._family, copy._births = self._family, dict(self._births)

@@ -49,7 +49,11 @@ RUN = {
         lambda: paddle.matmul(data("x", "a", "b"), data("y", "c", "d")), {"x": X, "y": Y}, "'x' has 3 .* 'y' 4",
     ),
     "reshaped": (lambda: paddle.reshape(data("x", "a", "b"), [-1, 4]), {"x": X}, "6 numbers cannot"),
-    "joined": (lambda: paddle.concat([data("x", "a", "b"), data("y", "c", "d")]), {"x": X, "y": Y}, "axis 1 their sizes 3 and 4 must be"),
+    "joined": (
+        lambda: paddle.concat([data("x", "a", "b"), data("y", "c", "d")]),
+        {"x": X, "y": Y},
+        "axis 1 .* 3 and 4 must be",
+    ),
     "loss": (
         lambda: functional.cross_entropy(static.nn.fc(data("x", "a", 3), 4), data("y", "b", 1, dtype="int64")),
         {"x": X, "y": CLASSES},

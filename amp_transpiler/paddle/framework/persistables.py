@@ -10,9 +10,9 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.framework.programs import default_main_program, default_startup_program
-from amp_transpiler.paddle.framework.random import generator, global_seed
+from amp_transpiler.paddle.framework.random import drawing_state, generator, global_seed, turn_of
 
-__all__ = ["Initial", "create_persistable", "initialise", "initialise_from", "initialise_with"]
+__all__ = ["Initial", "create_persistable", "initialise", "initialise_from", "initialise_with", "renew_draws"]
 
 Initial = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
@@ -60,7 +60,7 @@ def initialise(
         return
     builder = startup.builder()
     if callable(initial):
-        value = _random_initial(startup, persistable.name, shape, initial, dtype)
+        value = _random_initial(startup, persistable, shape, initial, dtype)
     else:
         fill = ir.tensor(np.full(1, initial, dtype.numpy()))
         value = builder.op("ConstantOfShape", [builder.constant(np.array(shape, np.int64))], {"value": fill})
@@ -118,12 +118,29 @@ def _set_initial(startup: Program, persistable: Persistable, value: ir.Value) ->
     startup.persistables.setdefault(persistable.name, persistable)
 
 
+def renew_draws(startup: Program) -> None:
+    """Let a program draw its initial values again, if the seed was set since they were drawn."""
+    state = (startup.random_seed, drawing_state())
+    if startup.drawn and startup.drawn_with != state:
+        startup.drawn_with = state
+        startup.version += 1
+
+
 def _random_initial(
-    startup: Program, name: str, shape: tuple[int, ...], initial: Initial, dtype: ir.DataType
+    startup: Program, persistable: Persistable, shape: tuple[int, ...], initial: Initial, dtype: ir.DataType
 ) -> ir.Value:
+    name = persistable.name
+    if persistable.kind != "state":  # the seed of Dropout takes no turn, so that weights are the same without Dropout
+        startup.drawn.append(name)
+
     def draw() -> ir.TensorProtocol:
-        seed = startup.random_seed or global_seed()
-        return ir.tensor(np.asarray(initial(generator(seed, name), shape)).astype(dtype.numpy()), dtype=dtype)
+        if persistable.kind == "state":
+            random = generator(startup.random_seed or global_seed(), name)
+        elif startup.random_seed:
+            random = generator(startup.random_seed, startup.drawn.index(name))
+        else:
+            random = generator(global_seed(), turn_of(name, startup.drawn))
+        return ir.tensor(np.asarray(initial(random, shape)).astype(dtype.numpy()), dtype=dtype)
 
     return _lazy_initial(startup, name, shape, dtype, draw)
 

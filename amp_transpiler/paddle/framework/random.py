@@ -1,19 +1,28 @@
-"""Random numbers that depend on a seed and a name only, so that they are the same on every machine."""
+"""Random numbers that depend on a seed and on the order of creation, so that they are the same on every machine.
+
+As in Paddle, the order in which values are created decides: building a network twice with one seed gives equal
+weights, whatever its parameters are called. The numbers are numpy's, not those of Paddle's generators. A startup
+program that runs again without a new seed gives the same values again, where Paddle draws further ones.
+"""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 
 import numpy as np
 
-__all__ = ["generator", "global_seed", "seed"]
+__all__ = ["drawing_state", "generator", "global_seed", "seed", "turn_of"]
 
-_state = {"seed": 0}
+_state = {"seed": 0, "times": 0}
+_turns: dict[str, int] = {}  # name of a drawn value -> how many others were drawn before it, since the last seed
 
 
 def seed(value: int) -> None:
-    """Set the seed of programs that have none of their own (`program.random_seed`)."""
+    """Set the seed of programs that have none of their own (`program.random_seed`), and begin to count anew."""
     _state["seed"] = int(value)
+    _state["times"] += 1
+    _turns.clear()
 
 
 def global_seed() -> int:
@@ -21,10 +30,29 @@ def global_seed() -> int:
     return _state["seed"]
 
 
-def generator(seed_value: int, name: str) -> np.random.Generator:
-    """Return numpy's Philox generator keyed by a seed and a name.
+def drawing_state() -> int:
+    """Return a number that changes when `seed` is called: values drawn before may be others now."""
+    return _state["times"]
 
-    Because of the name, a value does not depend on what else a program draws.
+
+def turn_of(name: str, names: Iterable[str]) -> int:
+    """Return how many values were drawn before one, since the last call of `seed`.
+
+    A name that was drawn before keeps its turn: programs that are built again under one `unique_name.guard` are equal.
+
+    Args:
+        name: one of `names`.
+        names: the values that a program draws, in the order of their creation.
     """
-    key = np.array([seed_value & (2**64 - 1), zlib.crc32(name.encode())], np.uint64)
-    return np.random.Generator(np.random.Philox(key=key))
+    for other in names:
+        _turns.setdefault(other, len(_turns))
+    return _turns[name]
+
+
+def generator(seed_value: int, key: str | int) -> np.random.Generator:
+    """Return numpy's Philox generator for a seed and a turn, or a name.
+
+    Because of the key, a value does not depend on the sizes of others.
+    """
+    second = key if isinstance(key, int) else zlib.crc32(key.encode()) | 1 << 32  # no turn is as large as that
+    return np.random.Generator(np.random.Philox(key=np.array([seed_value & (2**64 - 1), second], np.uint64)))

@@ -12,6 +12,7 @@ import numpy as np
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.framework.feeding import FetchList, fed_arrays, fetched_names
+from amp_transpiler.paddle.framework.persistables import renew_draws
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.passes.training import Formulation
 from amp_transpiler.runtime.executor import NotFinite, StepExecutor
@@ -152,6 +153,7 @@ class Executor:
         reaction = _reaction(not_finite)
         scope = feed_var_name if isinstance(feed_var_name, Scope) else scope
         scope = global_scope() if scope is None else scope
+        renew_draws(program)
         fetch = fetched_names(program, fetch_list)
         arrays = fed_arrays(program, feed)
         if not fetch and not program.updates:

@@ -10,7 +10,7 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.framework.parameters import create_parameter
 from amp_transpiler.paddle.framework.programs import data, default_main_program, default_startup_program, program_guard
 from amp_transpiler.paddle.framework.random import generator, global_seed, seed
-from amp_transpiler.paddle.nn import initializer as init
+from amp_transpiler.paddle.nn import functional, initializer as init
 from amp_transpiler.paddle.param_attr import ParamAttr
 from amp_transpiler.paddle.regularizer import L2Decay
 from amp_transpiler.paddle.static import nn
@@ -178,18 +178,71 @@ def test_another_shape_in_one_program_is_an_error():
         nn.fc(x, 5, weight_attr="shared")
 
 
-def test_initial_values_go_by_seed_and_name_only():
-    values = []
-    for random_seed, extra in ((7, False), (7, True), (8, False)):
-        startup = Program()
-        startup.random_seed = random_seed
-        with program_guard(Program(), startup), unique_name.guard():
-            if extra:
-                create_parameter([5, 5])
-            nn.fc(data("x", [None, 4]), 3)
-        values.append(initial_values(startup)["fc_0.w_0"])
-    np.testing.assert_array_equal(values[0], values[1])
-    assert not np.array_equal(values[0], values[2])
+def drawn(random_seed=0, dropout=False, **names):
+    """Return the weights of two layers, in the order of their creation."""
+    main, startup = Program(), Program()
+    startup.random_seed = random_seed
+    with program_guard(main, startup):
+        hidden = nn.fc(data("x", [None, 4]), 3, weight_attr=names.get("first"))
+        nn.fc(functional.dropout(hidden) if dropout else hidden, 5, weight_attr=names.get("second"))
+    scope = initial_values(startup)
+    return [scope[p.name] for p in main.all_parameters() if scope[p.name].ndim == 2]
+
+
+@pytest.fixture
+def seeds():
+    before = global_seed()
+    yield
+    seed(before)
+
+
+def same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_the_order_of_creation_decides_and_not_the_names(seeds):
+    first = drawn(7)
+    assert same(first, drawn(7))  # under other names: there is no unique_name.guard
+    assert same(first, drawn(7, first="b", second="a"))
+    assert same(first, drawn(7, dropout=True))
+    assert not same(first, drawn(8))
+    seed(123)
+    found = drawn()
+    assert not same(found, drawn())  # the next ones
+    seed(123)
+    assert same(found, drawn())
+    assert not np.array_equal(found[0][:3, :3], found[1][:3, :3])
+
+
+def test_the_order_of_runs_decides_where_programs_share_a_seed(seeds):
+    programs = []
+    for _ in range(2):
+        main, startup = Program(), Program()
+        with program_guard(main, startup):
+            create_parameter([4, 4])
+        programs.append((startup, main.all_parameters()[0].name))
+    (first, a), (second, b) = programs
+    seed(5)
+    one, two = initial_values(first)[a], initial_values(second)[b]
+    seed(5)
+    np.testing.assert_array_equal(initial_values(second)[b], one)
+    np.testing.assert_array_equal(initial_values(first)[a], two)
+
+
+def test_an_open_session_of_a_startup_program_knows_a_new_seed(seeds):
+    startup, executor, scope = Program(), Executor(CPUPlace()), Scope()
+    with program_guard(Program(), startup):
+        create_parameter([4, 4], name="w")
+    found = []
+    for number in (1, 2, 1):
+        seed(number)
+        executor.run(startup, scope=scope)
+        found.append(scope["w"])
+    executor.run(startup, scope=scope)
+    found.append(scope["w"])
+    assert not np.array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+    np.testing.assert_array_equal(found[0], found[3])
 
 
 def test_the_global_seed_counts_where_a_program_has_none():
