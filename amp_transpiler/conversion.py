@@ -260,7 +260,7 @@ def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[
     return [
         *_asked_opset(policy, constraints),
         *([RaiseOpset(lambda model: opset_for_io(model, policy.low), required=True)] if policy.low_io else ()),
-        *([RaiseOpset(best_opset)] if policy.opset is None else ()),
+        *([RaiseOpset(best_opset, training=policy.training)] if policy.opset is None else ()),
         *(() if policy.training else (FoldBatchNorm(folds_norm(constraints, policy.rules, ranges)),)),
         SetIrVersion(newest=policy.target.newest_ir),
     ]

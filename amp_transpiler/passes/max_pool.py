@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.passes.node_builder import NodeBuilder
 
-__all__ = ["max_pool_from_slices", "why_not_max_pool"]
+__all__ = ["max_pool_from_phases", "max_pool_from_slices", "why_not_max_pool"]
 
 _END = np.iinfo(np.int64).max
 
@@ -79,6 +79,74 @@ def max_pool_from_slices(node: ir.Node, build: NodeBuilder) -> None:
     build.become("Max" if len(taps) > 1 else "Identity", taps)
 
 
+def max_pool_from_phases(node: ir.Node, build: NodeBuilder) -> None:
+    """Pool as `max_pool_from_slices` does, in a form whose gradient moves less.
+
+    1. Elements that are a stride apart are split off at once, as phases of the axis. So each element of the window is
+       a part of a phase in one piece, and the gradients of the phases are joined by one Concat. That of a Slice with
+       steps is padded once between its elements and once around them, and all of these are added up.
+    2. The padding is -inf, which has no gradient; that of a repeated edge would be padded to the size of the axis.
+
+    An axis without a known size, one that is not strided, and one with gaps between its windows stay as there.
+    """
+    value, taps, shape = node.inputs[0], list[ir.Value](), _known_shape(node)
+    for window in _windows(node):
+        if taps:
+            value = taps[0] if len(taps) == 1 else build.node("Max", taps, dtype=taps[0].dtype)
+        if value is None:
+            raise ValueError(f"node '{node.name}' (MaxPool) has no input")
+        if shape is not None and node.inputs[0] is not None and node.inputs[0].shape is not None:
+            value.shape = ir.Shape([*node.inputs[0].shape[:2], *shape[2:]])
+        count = 0 if shape is None else _count(window, shape[window.axis])
+        if shape is not None and 1 < window.stride <= window.kernel and count > 0:
+            taps = _phase_taps(value, window, shape, count, build)
+        else:
+            padded = _pad(value, window, build, lowest=True)
+            taps = [_tap(padded, window, index, build) for index in range(window.kernel)]
+        if shape is not None:
+            shape = [*shape[: window.axis], count, *shape[window.axis + 1 :]]
+    build.become("Max" if len(taps) > 1 else "Identity", taps)
+
+
+def _known_shape(node: ir.Node) -> list[int] | None:
+    """Return the shape of a pool's input; batch and channels as 0, which keeps a dimension. None if it is not known."""
+    data = node.inputs[0]
+    if data is None or data.shape is None or not all(isinstance(size, int) for size in data.shape[2:]):
+        return None
+    return [0, 0, *(size for size in data.shape[2:] if isinstance(size, int))]
+
+
+def _count(window: _Window, size: int) -> int:
+    """Return how many windows there are along an axis of a size."""
+    return (size + window.before + window.after - window.extent - 1) // window.stride + 1
+
+
+def _phase_taps(
+    value: ir.Value, window: _Window, shape: Sequence[int], count: int, build: NodeBuilder
+) -> list[ir.Value]:
+    places = [divmod(index * window.dilation, window.stride) for index in range(window.kernel)]
+    length = count + max(skipped for skipped, _ in places)
+    after = length * window.stride - shape[window.axis] - window.before
+    padded = _pad(value, dataclasses.replace(window, after=max(after, 0)), build, lowest=True)
+    if after < 0:
+        padded = _slice(build, padded, window.axis, 0, length * window.stride, 1)
+    before, behind = shape[: window.axis], shape[window.axis + 1 :]
+    apart = _reshape(build, padded, [*before, length, window.stride, *behind])
+    split = {"axis": window.axis + 1, "num_outputs": window.stride}
+    parts = build.nodes("Split", [apart], window.stride, split, value.dtype)
+    phases = [_reshape(build, part, [*before, length, *behind]) for part in parts]
+    return [
+        phases[phase]
+        if (skipped, skipped + count) == (0, length)
+        else _slice(build, phases[phase], window.axis, skipped, skipped + count, 1)
+        for skipped, phase in places
+    ]
+
+
+def _reshape(build: NodeBuilder, value: ir.Value, shape: Sequence[int]) -> ir.Value:
+    return build.node("Reshape", [value, build.constant(np.array(shape, np.int64))], dtype=value.dtype)
+
+
 def _windows(node: ir.Node) -> list[_Window]:
     kernel = node.attributes["kernel_shape"].as_ints()
     rank = len(kernel)
@@ -141,21 +209,24 @@ def _slice(build: NodeBuilder, value: ir.Value, axis: int, start: int, end: int,
     return build.node("Slice", [value, *bounds], dtype=value.dtype)
 
 
-def _pad(value: ir.Value, window: _Window, build: NodeBuilder) -> ir.Value:
+def _pad(value: ir.Value, window: _Window, build: NodeBuilder, *, lowest: bool = False) -> ir.Value:
     """Lengthen the axis by elements that never are a maximum of their own.
 
     Without dilation each window that reaches into the padding also holds the element at the edge, which may therefore
-    be repeated. With dilation it may skip that one, and the padding is -inf.
+    be repeated. With dilation it may skip that one, and the padding is -inf; also with `lowest`, where the type is
+    known.
     """
     if not window.before and not window.after:
         return value
     first = last = _slice(build, value, window.axis, 0, 1, 1)
-    if window.dilation == 1:
+    if window.dilation == 1 and not (lowest and value.dtype is not None):
         last = _slice(build, value, window.axis, -1, _END, 1)
     elif value.dtype is not None:
         shape = build.node("Shape", [first], dtype=ir.DataType.INT64)
-        lowest = build.constant(np.asarray(-np.inf, value.dtype.numpy()))
-        first = last = build.node("Expand", [lowest, shape], dtype=value.dtype)
+        number = build.constant(np.asarray(-np.inf, value.dtype.numpy()))
+        first = last = build.node("Expand", [number, shape], dtype=value.dtype)
+        if value.shape is not None:  # nothing infers it, and gradients of an unknown shape are found at run time
+            first.shape = ir.Shape([*value.shape[: window.axis], 1, *value.shape[window.axis + 1 :]])
     parts = [first] * window.before + [value] + [last] * window.after
     return build.node("Concat", parts, {"axis": window.axis}, value.dtype)
 

@@ -32,16 +32,27 @@ class NodeBuilder:
         dtype: ir.DataType | None = None,
     ) -> ir.Value:
         """Return the output of a new node; `dtype` is its element type where the caller knows it."""
+        (output,) = self.nodes(op_type, inputs, 1, attributes, dtype)
+        return output
+
+    def nodes(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        outputs: int,
+        attributes: Mapping[str, object] | None = None,
+        dtype: ir.DataType | None = None,
+    ) -> list[ir.Value]:
+        """Return the outputs of a new node; `dtype` is their element type where the caller knows it."""
         name = self._names.fresh(f"{self._prefix}/{op_type}")
-        output = ir.Value(
-            name=self._names.fresh(f"{name}_output"), type=None if dtype is None else ir.TensorType(dtype)
-        )
+        type_ = None if dtype is None else ir.TensorType(dtype)
+        results = [ir.Value(name=self._names.fresh(f"{name}_output"), type=type_) for _ in range(outputs)]
         made = ir.Node(
             "",
             op_type,
             inputs,
             _attributes(attributes),
-            outputs=[output],
+            outputs=results,
             name=name,
             doc_string=self.anchor.doc_string,
             metadata_props=dict(self.anchor.metadata_props),
@@ -50,7 +61,7 @@ class NodeBuilder:
         if graph is None:
             raise ValueError(f"node '{self._prefix}' belongs to no graph, so nothing can be put in front of it")
         graph.insert_before(self.anchor, made)
-        return output
+        return results
 
     def constant(self, array: np.ndarray, dtype: ir.DataType | None = None) -> ir.Value:
         """Return the output of a new Constant node; `dtype` as told by the array unless given."""

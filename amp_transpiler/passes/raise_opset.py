@@ -24,14 +24,18 @@ class RaiseOpset(Pass[PassResult]):
     Args:
         choose: asked once, about the model as the pass finds it.
         required: the model is of no use at its own opset, so a node that cannot be carried over is an error.
+        training: whether gradients will be computed of what is written.
 
     Raises:
         OpsetConversionError: a node cannot be carried over, and `required` is set.
     """
 
-    def __init__(self, choose: Callable[[ir.Model], OpsetChoice], *, required: bool = False) -> None:
+    def __init__(
+        self, choose: Callable[[ir.Model], OpsetChoice], *, required: bool = False, training: bool = False
+    ) -> None:
         self._choose = choose
         self._required = required
+        self._training = training
 
     def call(self, model: ir.Model) -> PassResult:
         choice = self._choose(model)
@@ -46,7 +50,7 @@ class RaiseOpset(Pass[PassResult]):
                 raise
             note = f"opset kept at {opset_of(model, '')}: {error}"
             return PassResult(model, modified=False, notes=(note,))
-        rewritten = RewriteEquivalents(lambda node: node.name in names)(model)
+        rewritten = RewriteEquivalents(lambda node: node.name in names, training=self._training)(model)
         named = NameNodes()(model)
         modified = converted.modified or rewritten.modified or named.modified
         return PassResult(model, modified=modified, count=rewritten.count, notes=(choice.reason,))

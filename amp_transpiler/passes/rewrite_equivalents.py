@@ -20,7 +20,7 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.passes.max_pool import max_pool_from_slices, why_not_max_pool
+from amp_transpiler.passes.max_pool import max_pool_from_phases, max_pool_from_slices, why_not_max_pool
 from amp_transpiler.passes.node_builder import NodeBuilder
 
 __all__ = ["EQUIVALENTS", "Equivalent", "RewriteEquivalents", "has_equivalent"]
@@ -53,16 +53,18 @@ class RewriteEquivalents(Pass[PassResult]):
 
     Args:
         wanted: which nodes to rewrite.
+        training: whether gradients will be computed of what is written.
     """
 
-    def __init__(self, wanted: Callable[[ir.Node], bool]) -> None:
+    def __init__(self, wanted: Callable[[ir.Node], bool], *, training: bool = False) -> None:
         self._wanted = wanted
+        self._equivalents = {**EQUIVALENTS, **(_TRAINED if training else {})}
 
     def call(self, model: ir.Model) -> PassResult:
         nodes = [node for node in all_nodes(model) if self._wanted(node)]
         names, opset, count = NameAllocator(model), opset_of(model, ""), 0
         for node in nodes:
-            equivalent = EQUIVALENTS.get(node.op_type) if is_standard(node) else None
+            equivalent = self._equivalents.get(node.op_type) if is_standard(node) else None
             reason = "no equivalent is known" if equivalent is None else equivalent.applies(node)
             if equivalent is not None and opset < equivalent.opset:
                 reason = f"its equivalent needs opset {equivalent.opset}"
@@ -233,6 +235,8 @@ EQUIVALENTS: Mapping[str, Equivalent] = {
     "InstanceNormalization": Equivalent(_why_not_instance_norm, _instance_norm, opset=18),
     "EyeLike": Equivalent(_why_not_eye, _eye),
 }
+_TRAINED: Mapping[str, Equivalent] = {"MaxPool": Equivalent(why_not_max_pool, max_pool_from_phases, opset=18)}
+"""What is written otherwise where gradients will be computed of it."""
 
 
 def has_equivalent(node: ir.Node) -> bool:

@@ -38,6 +38,7 @@ from amp_transpiler.passes.training import (
     MeanByProducts,
     MergeEqual,
     MoveRowFactors,
+    PadInLow,
     PlaceCasts,
     ReadUnrounded,
     Recompute,
@@ -133,7 +134,7 @@ def split_large(model: ir.Model) -> None:
         return
     infer_shapes(model)
     if has_low_values(Program(model)):
-        joined = [MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
+        joined = [PadInLow(), MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
         PassManager([*joined, MoveRowFactors(), CastTogether(), SplitRows()])(model)
     PassManager([FuseProducts(), WriteInPlace()])(model)
 

@@ -5,6 +5,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import amp_transpiler as amp
+from amp_transpiler import static, tensor
+from amp_transpiler.graph.shape_inference import infer_shapes
+from amp_transpiler.paddle.nn import functional
 from amp_transpiler.passes.rewrite_equivalents import EQUIVALENTS, RewriteEquivalents
 from amp_transpiler.targets import CUDA
 
@@ -21,8 +25,8 @@ def one_op(call: str, shape: str, out: str = "float", opset: int = 22, dtype: st
     return parse(text, opset)
 
 
-def rewrite_all(model: ir.Model) -> int:
-    return RewriteEquivalents(lambda _: True)(model).count
+def rewrite_all(model: ir.Model, *, training: bool = False) -> int:
+    return RewriteEquivalents(lambda _: True, training=training)(model).count
 
 
 # x is dynamic where sizes of x are given as letters; the second column is the shape that is fed.
@@ -59,13 +63,14 @@ POOLS = [
 ]
 
 
+@pytest.mark.parametrize("training", [False, True], ids=["", "training"])
 @pytest.mark.parametrize(("declared", "shape", "attributes"), POOLS)
-def test_max_pool(run, declared, shape, attributes):
+def test_max_pool(run, declared, shape, attributes, training):
     x = RANDOM.normal(-5, 1, shape).astype(np.float32)  # below zero: padding by zeros would show
     x.flat[:: max(x.size // 7, 1)] = -np.inf
     model = one_op(f"MaxPool <{attributes}> (x)", declared)
     expected = run(model, {"x": x})[0]
-    assert rewrite_all(model) == 1
+    assert rewrite_all(model, training=training) == 1
     assert "MaxPool" not in {node.op_type for node in model.graph.all_nodes()}
     actual = run(model, {"x": x})[0]
     lowest = np.finfo(np.float32).min  # below it most of the CPU kernels know nothing
@@ -273,3 +278,26 @@ def test_every_operator_that_an_equivalent_writes_has_a_cuda_kernel_at_opset_22(
             version = onnx.defs.get_schema(node.op_type, 22, "").since_version
             if node.op_type not in ("Constant", "Shape"):  # folded, and computed on the host
                 assert table.has_kernel("", node.op_type, version, {"T": "tensor(float)"}), node.op_type
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 1), ((5, 2), (3, 2), (2, 1))])
+def test_a_pool_that_is_trained_has_the_gradient_of_max_pool(kernel, stride, padding):
+    x = RANDOM.normal(size=(2, 3, 12, 11)).astype(np.float32)
+    found = []
+    for training in (False, True):
+        main = static.Program()
+        with static.program_guard(main, static.Program()):
+            data = static.data("x", x.shape)
+            data.stop_gradient = False
+            pooled = functional.max_pool2d(data, kernel, stride, padding)
+            if training:
+                assert rewrite_all(main.model, training=True) == 1
+                infer_shapes(main.model)
+            (gradient,) = static.gradients([tensor.sum(pooled * pooled * pooled)], [data])
+        operators = {node.op_type for node in main.model.graph}
+        assert ("MaxPool" in operators) != training
+        assert "NonZero" not in operators  # all shapes are known
+        with static.Executor(amp.CPUPlace()) as executor:
+            found.append(executor.run(main, {"x": x}, [pooled, gradient]))
+    for old, new in zip(*found, strict=True):
+        np.testing.assert_allclose(new, old, rtol=1e-6, atol=1e-6)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from amp_transpiler.passes.manager import run_pass
-from amp_transpiler.passes.training import SimplifyConcats, SliceKnownRows
+from amp_transpiler.passes.training import PadInLow, SimplifyConcats, SliceKnownRows
 from tests.passes.training_step import outline, same_after, step
 from tests.support import array
 
@@ -129,6 +129,42 @@ CONCATS = {
 def test_a_concat_reads_what_was_split_or_padded(case, run):
     text, left = case
     check(SimplifyConcats(), text, run, left)
+
+
+WIDE, LOW = "to = 1", "to = 10"
+PADS = {
+    "padded in float32": (
+        f"""(float16[2,3] x) => (float16[2,6] y) <int64[4] p = {{0, 1, 0, 2}}>
+        {{ a = Cast <{WIDE}> (x) b = Pad (a, p) c = Cast <{LOW}> (b) y = Exp (c) }}""",
+        "Expand Expand Concat Exp",
+    ),
+    "read elsewhere in float32": (
+        f"""(float16[2,3] x) => (float16[4,3] y, float[2,3] z) <int64[4] p = {{0, 0, 2, 0}}>
+        {{ a = Cast <{WIDE}> (x) b = Pad (a, p) c = Cast <{LOW}> (b) y = Exp (c) z = Exp (a) }}""",
+        "FLOAT Expand Concat Exp Exp",
+    ),
+    "read in float32, too": (
+        f"""(float16[2,3] x) => (float16[4,3] y, float[4,3] z) <int64[4] p = {{0, 0, 2, 0}}>
+        {{ a = Cast <{WIDE}> (x) b = Pad (a, p) c = Cast <{LOW}> (b) y = Exp (c) z = Exp (b) }}""",
+        None,
+    ),
+    "cast to another type": (
+        f"""(float16[2,3] x) => (double[4,3] y) <int64[4] p = {{0, 0, 2, 0}}>
+        {{ a = Cast <{WIDE}> (x) b = Pad (a, p) c = Cast <to = 11> (b) y = Exp (c) }}""",
+        None,
+    ),
+    "along two axes": (
+        f"""(float16[2,3] x) => (float16[4,4] y) <int64[4] p = {{0, 0, 2, 1}}>
+        {{ a = Cast <{WIDE}> (x) b = Pad (a, p) c = Cast <{LOW}> (b) y = Exp (c) }}""",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PADS.values(), ids=PADS)
+def test_what_is_padded_in_float32_is_joined_with_zeros(case, run):
+    text, left = case
+    check(PadInLow(), text, run, left)
 
 
 def check(pass_, text, run, left, **weights):

@@ -30,6 +30,7 @@ from amp_transpiler.passes.training.split_scatters import SplitScatters
 from amp_transpiler.passes.training.sum_by_products import SumByProducts
 from amp_transpiler.passes.training.weight_gradients import Formulation, WeightGradients
 from amp_transpiler.passes.training.write_in_place import WriteInPlace
+from amp_transpiler.passes.training.zero_pads import PadInLow
 
 __all__ = [
     "CPU_WORTH",
@@ -55,6 +56,7 @@ __all__ = [
     "MeanByProducts",
     "MergeEqual",
     "MoveRowFactors",
+    "PadInLow",
     "PlaceCasts",
     "PlainForCpu",
     "ReadUnrounded",

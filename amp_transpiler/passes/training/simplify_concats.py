@@ -11,12 +11,12 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
-from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.training.place_casts import VIEWS
 from amp_transpiler.passes.training.take_over import take_over
+from amp_transpiler.passes.training.zero_pads import ZeroPadding
 
 __all__ = ["SimplifyConcats"]
 
@@ -98,25 +98,12 @@ def _unpadded(value: ir.Value) -> list[_Piece]:
     """Return what a padded value is padded from, and the zeros; the value itself if it is not padded."""
     plain = [_Piece(value)]
     root = _behind_views(value, alone=True)
-    pad = root.producer()
-    if pad is None or pad.op_type != "Pad" or not is_standard(pad) or not _is_read_once(root):
+    padding = ZeroPadding.of(root.producer()) if _is_read_once(root) else None
+    if padding is None or not _is_in_one_piece(padding.source, padding.axis) or padding.zeros > _LARGE:
         return plain
-    source, widths = pad.inputs[0], constant_array(pad.inputs[1])
-    if source is None or not is_static(source) or widths is None or len(pad.inputs) > 3:
-        return plain
-    fill = pad.inputs[2] if len(pad.inputs) > 2 else None
-    number = constant_array(fill)
-    has_zeros = fill is None or (number is not None and not number.any() and not np.signbit(number).any())
-    before, after = (np.asarray(half) for half in np.split(widths, 2))
-    padded = np.flatnonzero((before != 0) | (after != 0))
-    if not has_zeros or pad.attributes.get_string("mode", "constant") != "constant" or padded.size != 1:
-        return plain
-    axis = int(padded[0])
-    inner = math.prod(shape_of(source)[axis + 1 :])
-    zeros = [int(half[axis]) * inner for half in (before, after)]
-    if not _is_in_one_piece(source, axis) or min(zeros) < 0 or sum(zeros) > _LARGE:
-        return plain
-    pieces = [_Piece(None, zeros[0]), _Piece(source), _Piece(None, zeros[1])]
+    inner = math.prod(shape_of(padding.source)[padding.axis + 1 :])
+    zeros = [_Piece(None, padding.before * inner), _Piece(None, padding.after * inner)]
+    pieces = [zeros[0], _Piece(padding.source), zeros[1]]
     return [piece for piece in pieces if piece.value is not None or piece.count]
 
 
