@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+"""Ask for tolerances on every model, and hold the answers to a bisection by operator kind on the same data.
+
+    python scripts/bench_tolerance.py CORPUS --json FILE              # hours; what is in the file is not done again
+    python scripts/bench_tolerance.py CORPUS --json FILE --only silero
+    python scripts/bench_tolerance.py CORPUS --json FILE --largest 8  # models of at most 8 MB
+    python scripts/bench_tolerance.py CORPUS --json FILE --write      # also writes docs/benchmarks/tolerance.md
+
+The tolerances are 0.5, 0.1 and 0.02 of the error of level O2, emulated on the inputs of the corpus; where O2 becomes
+infinite they are shares of 2 %. CORPUS is what `scripts/fetch_corpus.py` and `scripts/export_corpus.py` fill.
+
+The bisection is what one does by hand. It begins with level O2. Each operator kind is made low alone, everything else in
+float32, and its error measured. Then the kinds become float32, that with the largest error first, one after the other,
+until the bound holds. It converts, runs emulated and compares exactly as the search does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import pathlib
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bench_cost import corpus_models, rows_of
+
+PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "tolerance.md"
+SHARES = (0.5, 0.1, 0.02)
+OBJECTIVES = ("low", "time")
+BASE = 0.02  # the error that shares are of where that of O2 is infinite
+Record = dict[str, Any]
+
+
+# ---- one model ----
+class Bisection:
+    """Conversions at level O2 in which the operator kinds that are named stay float32.
+
+    Args:
+        path: the model.
+        inputs: its data.
+    """
+
+    def __init__(self, path: pathlib.Path, inputs: pathlib.Path | None) -> None:
+        from amp_transpiler.conversion import fitted, prepare
+        from amp_transpiler.graph.loading import load
+        from amp_transpiler.precision.ranges import RangeFaults
+        from amp_transpiler.systems.choice import Request, choose_policy
+        from amp_transpiler.verification.accuracy import make_reference
+        from amp_transpiler.verification.search import Conversions
+
+        source = load(path)
+        self.prepared = source.clone()
+        self.policy = fitted(choose_policy(Request(level="O2")), self.prepared)
+        ranges = RangeFaults(self.policy.low)
+        prepare(self.prepared, self.policy, ranges)
+        reference = make_reference(source, self.prepared, inputs)
+        self._conversions = Conversions(self.prepared, self.policy, ranges, reference, None, _untimed)
+        self.samples = reference.samples
+        self.runs = 0
+        self._kind_of: dict[str, str] = {}
+        self.o2 = self.measured(())
+        self._kind_of = self._kinds_that_are_low()
+
+    def measured(self, kinds: Iterable[str], tolerance: float = math.inf) -> Any:
+        """Return the conversion in which some kinds are float32, compared."""
+        high = set(kinds)
+        names = [name for name, kind in self._kind_of.items() if kind in high] if high else []
+        policy = dataclasses.replace(
+            self.policy,
+            forced_high=dict.fromkeys(names, "bisection"),
+            limits=dataclasses.replace(self.policy.limits, tolerance=tolerance),
+        )
+        self.runs += 1
+        return self._conversions.measured(policy)
+
+    def _kinds_that_are_low(self) -> dict[str, str]:
+        from amp_transpiler.ops.names import operator_name
+
+        decisions = self.o2.conversion.assignment.decisions
+        return {str(node.name): operator_name(node) for node, made in decisions.items() if made.precision == "low"}
+
+    def ranked(self) -> list[str]:
+        """Return the kinds that are low at O2, that with the largest error alone first."""
+        kinds = sorted(set(self._kind_of.values()))
+        errors = {kind: _error(self.measured(other for other in kinds if other != kind)) for kind in kinds}
+        return sorted(kinds, key=lambda kind: (-errors[kind], kind))
+
+    def answers(self, tolerances: Sequence[float]) -> list[Record]:
+        """Return the first conversion of the chain that keeps each tolerance; the tolerances fall."""
+        ranked, found, count = self.ranked(), [], 0
+        for tolerance in tolerances:
+            made = self.measured(ranked[:count], tolerance)
+            while made.excess > 1.0 and count < len(ranked):
+                count += 1
+                made = self.measured(ranked[:count], tolerance)
+            record = self.record(made)
+            found.append({**record, "kept": made.excess <= 1.0, "kinds": ranked[:count], "runs": self.runs})
+        return found
+
+    def record(self, made: Any) -> Record:
+        """Return the figures of a conversion."""
+        from amp_transpiler.precision.cost import find_device, predict
+
+        decisions = made.conversion.assignment.decisions.values()
+        device = find_device(self.policy.device)
+        return {
+            "error": _finite(_error(made)),
+            "low": sum(decision.precision == "low" for decision in decisions),
+            "casts": made.conversion.casts,
+            "ms": predict(made.program.model, device, {}, fuse=True).milliseconds,
+        }
+
+
+def _error(made: Any) -> float:
+    from amp_transpiler.verification.search import worst_error
+
+    return worst_error(made.outputs)
+
+
+def _finite(error: float) -> float | None:
+    return error if math.isfinite(error) else None
+
+
+@contextlib.contextmanager
+def _untimed(_phase: str) -> Iterator[None]:
+    yield
+
+
+def asked(path: pathlib.Path, samples: Any, tolerance: float, prefer: str) -> Record:
+    """Return the answer of level auto."""
+    import amp_transpiler as amp
+
+    start = time.perf_counter()
+    try:
+        report = amp.transpile(path, inputs=samples, tolerance=tolerance, prefer=prefer)  # type: ignore[arg-type]
+    except amp.CheckFailed as error:
+        return {"kept": False, "why": str(error)[:200], "seconds": time.perf_counter() - start}
+    found = max((row.relative for row in report.outputs.values()), default=0.0)
+    return {
+        "kept": report.verdict_word in ("verified", "plausible"),
+        "error": _finite(found),
+        "low": report.low_nodes,
+        "nodes": report.low_nodes + report.high_nodes,
+        "casts": report.casts,
+        "ms": report.predicted_ms and report.predicted_ms[1],
+        "fp32_ms": report.predicted_ms and report.predicted_ms[0],
+        "verdict": report.verdict[:120],
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def examine(path: pathlib.Path, inputs: pathlib.Path | None) -> Record:
+    """Return what is found on one model."""
+    bisection = Bisection(path, inputs)
+    o2 = bisection.record(bisection.o2)
+    if not o2["low"] or o2["error"] == 0.0:
+        return {"o2": o2, "left out": "nothing is low at O2" if not o2["low"] else "O2 is exact"}
+    base = BASE if o2["error"] is None else o2["error"]
+    tolerances = [share * base for share in SHARES]
+    found: Record = {"o2": o2, "base": base, "bisection": bisection.answers(tolerances)}
+    for prefer in OBJECTIVES:
+        found[prefer] = [asked(path, bisection.samples, tolerance, prefer) for tolerance in tolerances]
+    return found
+
+
+# ---- all models ----
+def cases(everything: Mapping[str, Record]) -> Iterator[tuple[str, float, Record, Record, Record]]:
+    """Yield model, share, and the answers of the bisection and of both objectives."""
+    for name, record in everything.items():
+        if "bisection" in record:
+            for index, share in enumerate(SHARES):
+                yield name, share, record["bisection"][index], record["low"][index], record["time"][index]
+
+
+def misses(everything: Mapping[str, Record]) -> list[str]:
+    """Return what does not reach the goals, in words."""
+    found = []
+    for name, share, other, low, fast in cases(everything):
+        for prefer, made in (("low", low), ("time", fast)):
+            if not made["kept"]:
+                found.append(f"{name} at {share}, prefer={prefer}: not kept: {made.get('why') or made.get('verdict')}")
+        if fast["kept"] and fast["ms"] is not None and fast["ms"] > other["ms"] * (1 + 1e-9):
+            found.append(f"{name} at {share}: {fast['ms']:.4f} ms, bisection {other['ms']:.4f} ms")
+        if low["kept"] and low["low"] <= other["low"]:
+            found.append(f"{name} at {share}: {low['low']} low nodes, bisection {other['low']}")
+    return found
+
+
+def summary(everything: Mapping[str, Record]) -> list[list[str]]:
+    """Return the table of what is reached."""
+    table = [["share of O2's error", "cases", "bound kept", "more low nodes", "as many", "less time", "as much", "more"]]
+    for share in (*SHARES, None):
+        every = [case for case in cases(everything) if share is None or case[1] == share]
+        kept = sum(low["kept"] and fast["kept"] for *_, low, fast in every)
+        more = sum(low["kept"] and low["low"] > other["low"] for _, _, other, low, _ in every)
+        same = sum(low["kept"] and low["low"] == other["low"] for _, _, other, low, _ in every)
+        timed = [(fast["ms"], other["ms"]) for _, _, other, _, fast in every if fast["kept"] and fast["ms"] is not None]
+        less = sum(ours < theirs * (1 - 1e-9) for ours, theirs in timed)
+        slower = sum(ours > theirs * (1 + 1e-9) for ours, theirs in timed)
+        counts = (len(every), kept, more, same, less, len(timed) - less - slower, slower)
+        table.append(["all" if share is None else f"{share:g}", *map(str, counts)])
+    return table
+
+
+def model_table(everything: Mapping[str, Record]) -> list[list[str]]:
+    """Return the table of models: low nodes and predicted times beside those of the bisection."""
+    table = [["model", "O2's error", *(f"low nodes at {share:g}" for share in SHARES)]]
+    table[0] += [f"ms at {share:g}" for share in SHARES]
+    for name, record in everything.items():
+        if "bisection" not in record:
+            continue
+        error = record["o2"]["error"]
+        cells = [name, "infinite" if error is None else f"{100 * error:.2g} %"]
+        pairs = list(zip(record["low"], record["bisection"], strict=True))
+        cells += [f"{ours['low'] if ours['kept'] else '-'} / {theirs['low']}" for ours, theirs in pairs]
+        pairs = list(zip(record["time"], record["bisection"], strict=True))
+        cells += [f"{ours['ms'] if ours['kept'] else math.nan:.3f} / {theirs['ms']:.3f}" for ours, theirs in pairs]
+        table.append(cells)
+    return table
+
+
+INTRODUCTION = """# Tolerances
+
+Written by `scripts/bench_tolerance.py`. On each model tolerances of 0.5, 0.1 and 0.02 of the error of level O2 are
+asked for (float16, on the inputs of the corpus), by default and with `--prefer time`. Beside it a bisection by operator
+kind, as one does it by hand: from O2 on, kinds become float32, the one with the largest error alone first, until the
+bound holds, converted, emulated and compared in the same way. Times are predicted (H100).
+
+"""
+
+
+def page(everything: Mapping[str, Record]) -> str:
+    """Return the page."""
+    out = [name for name, record in everything.items() if "bisection" not in record]
+    missed = [f"- {line}" for line in misses(everything)]
+    return "\n".join(
+        (
+            INTRODUCTION + rows_of(summary(everything)),
+            "",
+            "By default the answer is to have more low nodes, with `--prefer time` no more predicted time. Where it is not so:",
+            "",
+            *(missed or ["- nowhere"]),
+            "",
+            "Ours / bisection, model by model:",
+            "",
+            rows_of(model_table(everything)),
+            "",
+            f"Left out, since nothing becomes low or nothing is lost: {', '.join(out) or 'none'}.",
+            "",
+        )
+    )
+
+
+def read(path: pathlib.Path | None) -> dict[str, Record]:
+    """Return the records of a file, one JSON object a line."""
+    if path is None or not path.is_file():
+        return {}
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    return {line["model"]: line for line in lines}
+
+
+def main() -> int:
+    """Ask what is wanted, and print what is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", type=pathlib.Path)
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD")
+    parser.add_argument("--json", type=pathlib.Path, help="one line a model; those that are there are not done again")
+    parser.add_argument("--largest", type=float, default=math.inf, metavar="MB", help="of the files that are examined")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    options = parser.parse_args()
+    everything = read(options.json)
+    for name, path, inputs in corpus_models(options.corpus, options.only):
+        if name in everything or path.stat().st_size > options.largest * 1e6:
+            continue
+        start = time.perf_counter()
+        try:
+            record = examine(path, inputs)
+        except Exception as error:  # a model that cannot be compared is named, and the others are examined
+            record = {"left out": f"{type(error).__name__}: {error}"[:300]}
+        record = {"model": name, **record, "seconds": time.perf_counter() - start}
+        everything[name] = record
+        if options.json is not None:
+            with options.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        print(name, f"{record['seconds']:.0f} s", record.get("left out", ""), flush=True)
+        print(*misses({name: record}), sep="\n", flush=True)
+    print(rows_of(summary(everything)))
+    if options.write:
+        PAGE.write_text(page(everything), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
