@@ -233,7 +233,8 @@ def transpile(
     chosen = dataclasses.replace(chosen, limits=with_limits(chosen.limits, tolerance, mismatch))
     if recipe is not None:  # which is the outcome of a search, if one was needed
         chosen = dataclasses.replace(chosen, settled=recipe.settled(), search_runs=0)
-    asked = Questions(inputs, load_metric(metric, metric_bound), frontier=frontier, cache=cache)
+    limited = tolerance is not None or metric is not None
+    asked = Questions(inputs, load_metric(metric, metric_bound), frontier=frontier, cache=cache, limited=limited)
     chosen = dataclasses.replace(chosen, device=find_device(device).name, dims=checked_dims(dims))
     chosen = _aimed(chosen, asked, prefer, checked_headroom(headroom), has_tolerance=tolerance is not None)
     if optimize:

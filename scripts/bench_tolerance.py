@@ -9,7 +9,7 @@
 The tolerances are 0.5, 0.1 and 0.02 of the error of level O2, emulated on the inputs of the corpus; where O2 becomes
 infinite they are shares of 2 %. CORPUS is what `scripts/fetch_corpus.py` and `scripts/export_corpus.py` fill.
 
-The bisection is what one does by hand. It begins with level O2. Each operator kind is made low alone, everything else in
+The bisection is what one does by hand. It begins with level O2. Each operator kind is made low alone, all else in
 float32, and its error measured. Then the kinds become float32, that with the largest error first, one after the other,
 until the bound holds. It converts, runs emulated and compares exactly as the search does.
 """
@@ -68,15 +68,9 @@ class Bisection:
 
     def measured(self, kinds: Iterable[str], tolerance: float = math.inf) -> Any:
         """Return the conversion in which some kinds are float32, compared."""
-        high = set(kinds)
-        names = [name for name, kind in self._kind_of.items() if kind in high] if high else []
-        policy = dataclasses.replace(
-            self.policy,
-            forced_high=dict.fromkeys(names, "bisection"),
-            limits=dataclasses.replace(self.policy.limits, tolerance=tolerance),
-        )
         self.runs += 1
-        return self._conversions.measured(policy)
+        limits = dataclasses.replace(self.policy.limits, tolerance=tolerance)
+        return self._conversions.measured(self._policy_with(kinds, limits=limits))
 
     def _kinds_that_are_low(self) -> dict[str, str]:
         from amp_transpiler.ops.names import operator_name
@@ -98,9 +92,21 @@ class Bisection:
             while made.excess > 1.0 and count < len(ranked):
                 count += 1
                 made = self.measured(ranked[:count], tolerance)
-            record = self.record(made)
+            record = {**self.record(made), "worth": self._worth_their_casts(ranked[:count])}
             found.append({**record, "kept": made.excess <= 1.0, "kinds": ranked[:count], "runs": self.runs})
         return found
+
+    def _worth_their_casts(self, kinds: Iterable[str]) -> int:
+        """Return how many nodes of a conversion are low once islands that cost more casts than they save are not."""
+        from amp_transpiler.precision.assign import assign
+
+        decisions = assign(self.prepared.model, self._policy_with(kinds, objective="low")).decisions.values()
+        return sum(decision.precision == "low" for decision in decisions)
+
+    def _policy_with(self, kinds: Iterable[str], **changes: Any) -> Any:
+        high = set(kinds)
+        names = [name for name, kind in self._kind_of.items() if kind in high]
+        return dataclasses.replace(self.policy, forced_high=dict.fromkeys(names, "bisection"), **changes)
 
     def record(self, made: Any) -> Record:
         """Return the figures of a conversion."""
@@ -147,8 +153,7 @@ def asked(path: pathlib.Path, samples: Any, tolerance: float, prefer: str) -> Re
         "low": report.low_nodes,
         "nodes": report.low_nodes + report.high_nodes,
         "casts": report.casts,
-        "ms": report.predicted_ms and report.predicted_ms[1],
-        "fp32_ms": report.predicted_ms and report.predicted_ms[0],
+        "ms": report.predicted_ms[1],
         "verdict": report.verdict[:120],
         "seconds": time.perf_counter() - start,
     }
@@ -193,16 +198,20 @@ def misses(everything: Mapping[str, Record]) -> list[str]:
 
 def summary(everything: Mapping[str, Record]) -> list[list[str]]:
     """Return the table of what is reached."""
-    table = [["share of O2's error", "cases", "bound kept", "more low nodes", "as many", "less time", "as much", "more"]]
+    table = [
+        ["share of O2's error", "cases", "bound kept", "more low nodes", "as many", "less time", "as much", "more"]
+    ]
     for share in (*SHARES, None):
         every = [case for case in cases(everything) if share is None or case[1] == share]
         kept = sum(low["kept"] and fast["kept"] for *_, low, fast in every)
         more = sum(low["kept"] and low["low"] > other["low"] for _, _, other, low, _ in every)
         same = sum(low["kept"] and low["low"] == other["low"] for _, _, other, low, _ in every)
+        worth = sum(low["kept"] and low["low"] > other["worth"] for _, _, other, low, _ in every)
+        even = sum(low["kept"] and low["low"] == other["worth"] for _, _, other, low, _ in every)
         timed = [(fast["ms"], other["ms"]) for _, _, other, _, fast in every if fast["kept"] and fast["ms"] is not None]
         less = sum(ours < theirs * (1 - 1e-9) for ours, theirs in timed)
         slower = sum(ours > theirs * (1 + 1e-9) for ours, theirs in timed)
-        counts = (len(every), kept, more, same, less, len(timed) - less - slower, slower)
+        counts = (len(every), kept, more, same, worth, even, less, len(timed) - less - slower, slower)
         table.append(["all" if share is None else f"{share:g}", *map(str, counts)])
     return table
 
@@ -217,7 +226,9 @@ def model_table(everything: Mapping[str, Record]) -> list[list[str]]:
         error = record["o2"]["error"]
         cells = [name, "infinite" if error is None else f"{100 * error:.2g} %"]
         pairs = list(zip(record["low"], record["bisection"], strict=True))
-        cells += [f"{ours['low'] if ours['kept'] else '-'} / {theirs['low']}" for ours, theirs in pairs]
+        cells += [
+            f"{ours['low'] if ours['kept'] else '-'} / {theirs['low']} ({theirs['worth']})" for ours, theirs in pairs
+        ]
         pairs = list(zip(record["time"], record["bisection"], strict=True))
         cells += [f"{ours['ms'] if ours['kept'] else math.nan:.3f} / {theirs['ms']:.3f}" for ours, theirs in pairs]
         table.append(cells)
@@ -242,11 +253,11 @@ def page(everything: Mapping[str, Record]) -> str:
         (
             INTRODUCTION + rows_of(summary(everything)),
             "",
-            "By default the answer is to have more low nodes, with `--prefer time` no more predicted time. Where it is not so:",
+            "By default the answer is to have more low nodes, with `--prefer time` no more predicted time. Where not:",
             "",
             *(missed or ["- nowhere"]),
             "",
-            "Ours / bisection, model by model:",
+            "Ours / bisection, model by model (in brackets: those of its low nodes that are worth their casts):",
             "",
             rows_of(model_table(everything)),
             "",
@@ -273,6 +284,11 @@ def main() -> int:
     parser.add_argument("--largest", type=float, default=math.inf, metavar="MB", help="of the files that are examined")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args()
+    import amp_transpiler as amp
+    from amp_transpiler.verification.accuracy import CannotCompare
+    from amp_transpiler.verification.child import RUN_ERRORS
+
+    failing: tuple[type[Exception], ...] = (amp.AmpError, CannotCompare, *RUN_ERRORS)
     everything = read(options.json)
     for name, path, inputs in corpus_models(options.corpus, options.only):
         if name in everything or path.stat().st_size > options.largest * 1e6:
@@ -280,7 +296,7 @@ def main() -> int:
         start = time.perf_counter()
         try:
             record = examine(path, inputs)
-        except Exception as error:  # a model that cannot be compared is named, and the others are examined
+        except failing as error:  # it is named, and the others are examined
             record = {"left out": f"{type(error).__name__}: {error}"[:300]}
         record = {"model": name, **record, "seconds": time.perf_counter() - start}
         everything[name] = record

@@ -31,7 +31,7 @@ from amp_transpiler.precision.fastest import fastest
 from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.islands import islands
 from amp_transpiler.precision.masks import NO_MASKS, find_masks
-from amp_transpiler.precision.numerics import from_integers, in_order, unsafe_nodes
+from amp_transpiler.precision.numerics import from_integers, in_order, shown_safe, unsafe_nodes
 from amp_transpiler.precision.objectives import LowWeights
 from amp_transpiler.precision.optimum import OpenDecisions, open_decisions
 from amp_transpiler.precision.patterns import Match, matches
@@ -162,7 +162,7 @@ class _Assigner:
         self._decisions: dict[ir.Node, Decision] = {}
         self._folded = folded_nodes(in_order(model.graph))
         self.masks, self._unsafe, self._wholes = NO_MASKS, dict[ir.Node, str](), list[Match]()
-        if policy.numerics == "static":
+        if policy.numerics != "ignore":
             self._judge()
         elif policy.drop_islands != "none":
             self._unsafe = self._positions()
@@ -227,7 +227,15 @@ class _Assigner:
         self.masks = find_masks(nodes, ranges, integers, self._is_fixed)
         self._wholes = list(matches(nodes))
         safe = {node for whole in self._wholes if whole.pattern.is_safe for node in whole.nodes}
-        self._unsafe = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe)
+        found = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe)
+        counting = set(from_integers(nodes))
+        self._unsafe = {node: reason for node, reason in found.items() if not self._is_shown_safe(node, counting)}
+
+    def _is_shown_safe(self, node: ir.Node, counting: Collection[ir.Node]) -> bool:
+        policy = self._policy
+        if policy.numerics != "shown" or policy.evidence is None:
+            return False
+        return shown_safe(node, policy.evidence.ranges, policy.low, policy.headroom, counts=node in counting)
 
     def _positions(self) -> dict[ir.Node, str]:
         """Find what is computed from integers alone with a node that has no low form, such as a Range.

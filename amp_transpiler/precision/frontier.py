@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -21,8 +22,14 @@ from amp_transpiler.precision.objectives import WithErrors
 __all__ = ["Frontier", "Point"]
 
 _STEPS = 24  # of a search for a multiplier: enough to tell a millionth of its logarithm apart
+_BRANCHES = 60  # cuts that are tried around a neighbour of the hull
+_WORK = 30_000  # items that they may have together, so that large programs are not searched for long
 _FAR_OFF = 3.0  # times the predicted error: more has another cause than what was not exact
+_LEAST = 1e-9  # of what a node is worth, to divide by
 _RANGE = 30.0  # natural logarithm of the largest multiplier, as a share of all costs; the least is its inverse
+
+
+_Key: TypeAlias = tuple[float, frozenset[str], frozenset[str]]  # a multiplier, nodes that are held, nodes that are kept
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,11 +75,17 @@ class Frontier:
         self._node_errors = _shares(evidence.node_errors_by_output, allowed)
         self._cast_errors = _shares(evidence.cast_errors_by_output, allowed)
         self._sum()
-        self._known: dict[tuple[float, frozenset[str]], Point] = {}
+        self._known: dict[_Key, Point] = {}
+        self._key: dict[Point, _Key] = {}
         self._chosen: dict[Point, Chosen] = {}
         self._items = [choices.nodes(item) for item in range(len(self._plain.problem.low))]
         self.names = [str(node.name) for nodes in self._items for node in nodes]
         self.open_names = frozenset(self.names)
+        self._worth = {
+            str(node.name): max(weights.high(node) - weights.low(node), _LEAST)
+            for nodes in self._items
+            for node in nodes
+        }
         self.exact = self._point([False] * len(self._plain.problem.low))
         self.free = self._at(0.0)
 
@@ -91,7 +104,21 @@ class Frontier:
                 below = middle
         found = self._at(self._multiplier(above))
         best = found if self.predicted(found) <= limit else self.exact
-        return min(best, self._filled(best, self._multiplier(below), limit), key=_rank)
+        cheaper = self._multiplier(below)
+        best = min(best, self._filled(best, cheaper, limit), key=_rank)
+        return self._branched(best, cheaper, self._multiplier(above), limit)
+
+    def point(self, low: Collection[str]) -> Point:
+        """Return the choice in which just these nodes are low, of those that may be either."""
+        return self._point(self._choices.weighed(_Settled(self._weights, low)).solve())
+
+    def known(self) -> list[Point]:
+        """Return all choices that were looked at, the cheapest first."""
+        return sorted({*self._known.values(), self.exact}, key=_rank)
+
+    def overlap(self, one: Point, other: Point) -> float:
+        """Return the share of two choices' predicted errors that comes from nodes which both have low."""
+        return self._error_of(one.low & other.low) / (self._error_of(one.low | other.low) or 1.0)
 
     def predicted(self, point: Point) -> float:
         """Return the predicted error of a choice over the one that is allowed, as far as it is known by now."""
@@ -113,6 +140,7 @@ class Frontier:
         self._found[point.low] = measured**2 - point.predicted**2
         self._unexplained.clear()
         self._known.clear()
+        self._key.clear()
         for low, square in sorted(self._found.items(), key=lambda item: (len(item[0]), sorted(item[0]))):
             rest = square - math.fsum(self._unexplained.get(name, 0.0) for name in low)
             if rest > square / 2:
@@ -128,7 +156,7 @@ class Frontier:
         """
         for step in range(2 * _STEPS + 1):
             self._at(self._multiplier(_RANGE * (step / _STEPS - 1)))
-        own = self._point(self._choices.weighed(_Settled(self._weights, low)).solve())
+        own = self.point(low)
         kept: list[Point] = []
         for point in sorted({*self._known.values(), self.exact}, key=lambda point: (point.error, point.cost)):
             if point != own and (not kept or point.cost < kept[-1].cost):
@@ -179,11 +207,48 @@ class Frontier:
         found = self._at(cheaper, largest[:many])
         return found if self.predicted(found) <= limit else best
 
-    def _at(self, multiplier: float, held: Iterable[str] = ()) -> Point:
-        key = multiplier, frozenset(held)
+    def _branched(self, best: Point, cheaper: float, dearer: float, limit: float) -> Point:
+        """Return the best choice beside the hull that is found by holding single nodes in one precision.
+
+        Each is again a cut, with what is best around the node that is held.
+
+        Args:
+            best: the one that keeps the limit so far.
+            cheaper: the multiplier of the neighbour on the hull that does not keep it.
+            dearer: that of the one that does.
+            limit: of the predicted error.
+        """
+        budget = max(8, min(_BRANCHES, _WORK // max(1, len(self._items))))
+        differing = self._at(cheaper).low - best.low
+        for name in self._by_error(differing)[: budget // 2]:
+            found = self._at(cheaper, (name,))
+            if self.predicted(found) <= limit and _rank(found) < _rank(best):
+                best = found
+        multiplier, held, kept = self._key.get(best, (dearer, frozenset(), frozenset()))
+        for name in reversed(self._by_error(self.open_names - best.low - held)[-budget // 2 :]):
+            if name in best.low:
+                continue
+            found = self._at(multiplier, held, (*kept, name))
+            if self.predicted(found) <= limit and _rank(found) < _rank(best):
+                best, kept = found, kept | {name}
+        return best
+
+    def _by_error(self, names: Iterable[str]) -> list[str]:
+        """Return names of nodes, those with the largest error for what they are worth first."""
+        return sorted(names, key=lambda name: (-self._nodes.get(name, 0.0) / self._worth[name], name))
+
+    def _error_of(self, names: Iterable[str]) -> float:
+        return math.fsum(error for name in names if math.isfinite(error := self._nodes.get(name, 0.0)))
+
+    def _at(self, multiplier: float, held: Iterable[str] = (), kept: Iterable[str] = ()) -> Point:
+        """Return the cheapest choice at a price of errors, with some nodes held in float32 and others kept low."""
+        key = multiplier, frozenset(held), frozenset(kept)
         if key not in self._known:
             priced = WithErrors(self._weights, self._nodes, self._casts, multiplier)
-            self._known[key] = self._point(self._choices.weighed(_Holding(priced, key[1])).solve())
+            # More than anything else costs, yet finite: infinite costs on both sides would leave numbers no unit.
+            much = 2.0 * (self.exact.cost + multiplier * self._error_of(self.open_names))
+            self._known[key] = self._point(self._choices.weighed(_Holding(priced, key[1], key[2], much)).solve())
+            self._key.setdefault(self._known[key], key)
         return self._known[key]
 
     def _point(self, low: list[bool]) -> Point:
@@ -207,16 +272,18 @@ class Frontier:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Holding:
-    """Weights that hold some nodes in float32."""
+    """Weights that hold some nodes in float32, and keep others low."""
 
     weights: Weights
     held: Collection[str]
+    kept: Collection[str]
+    much: float
 
     def low(self, node: ir.Node) -> float:
         return math.inf if node.name in self.held else self.weights.low(node)
 
     def high(self, node: ir.Node) -> float:
-        return self.weights.high(node)
+        return self.much + self.weights.high(node) if node.name in self.kept else self.weights.high(node)
 
     def cast_to_low(self, value: ir.Value) -> float:
         return self.weights.cast_to_low(value)

@@ -6,11 +6,13 @@ Four rules, each a function from a typed program to nodes with a reason:
 2. sums of squares, and the operators on them up to the one that uses them;
 3. values computed with a constant beyond the format's range, such as a softmax mask;
 4. index arithmetic: floats computed from integers alone, such as positions and masks.
+
+Where data showed the ranges of all values around a node, `shown_safe` says whether they speak for it all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -21,10 +23,11 @@ from amp_transpiler.ops.kinds import BOUNDED, CAPPED, ROOT, SCATTER, SQUARES, SU
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.table import column, operator_table
 from amp_transpiler.precision.constraints import is_float32
+from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.masks import NO_MASKS, Masks
 from amp_transpiler.precision.ranges import RangeFaults
 
-__all__ = ["UNSAFE", "from_integers", "in_order", "unsafe_nodes"]
+__all__ = ["UNSAFE", "from_integers", "in_order", "shown_safe", "unsafe_nodes"]
 
 _FORMATS = {"both": ("float16", "bfloat16"), "float16": ("float16",)}
 UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -32,6 +35,9 @@ UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
     for operator, formats in column("unsafe").items()
 }
 """Operator -> the reason why it is unsafe, and the formats in which it is."""
+
+# Near zero their results, or what they amplify, know no bound.
+_SINGULAR = {"Div", "Log", "LpNormalization", "Pow", "Reciprocal", "ReduceLogSum"}
 
 _WEIGHT_ELEMENTS = 1024  # a matrix of at least this size counts as weights; rotary frequencies have 32 to 128
 
@@ -198,3 +204,34 @@ def _applies_weights(node: ir.Node) -> bool:
     """Whether a weight matrix turns indices into features here, which ends index arithmetic."""
     weights = (constant_of(value) for value in node.inputs)
     return any(tensor is not None and len(tensor.shape) >= 2 and tensor.size >= _WEIGHT_ELEMENTS for tensor in weights)
+
+
+def shown_safe(
+    node: ir.Node, ranges: Mapping[str, TensorRange], low: LowFormat, headroom: float, *, counts: bool
+) -> bool:
+    """Whether the ranges that data showed speak for a node that is unsafe by its nature.
+
+    They must be known for all that it reads and computes, and must fit with headroom: below the largest number, for
+    what has a pole at zero above the smallest one, and for index arithmetic within the integers that the format holds.
+    By how much its rounding is felt is another question, which only a comparison answers.
+
+    Args:
+        node: the node.
+        ranges: value -> its range.
+        low: the low format.
+        headroom: how many times a range must fit.
+        counts: the node is part of index arithmetic.
+    """
+    if not is_standard(node) or node.op_type == "QuantizeLinear" or has_bodies(node):
+        return False  # a number that is rounded once more may fall on the other side of a step
+    most = 2.0**low.digits if counts else low.max
+    for value in (*node.inputs, *node.outputs):
+        if not is_float32(value) or constant_of(value) is not None:
+            continue
+        seen = ranges.get(str(value.name))
+        if seen is None or seen.largest * headroom > most:
+            return False
+        is_read = value.producer() is not node
+        if is_read and node.op_type in _SINGULAR and (seen.smallest < headroom * low.smallest or seen.flushed > 0.0):
+            return False
+    return True

@@ -42,7 +42,8 @@ class Policy:
         widens: 16-bit formats of the source that are made float32 before anything is decided.
         target: the backend whose kernels count.
         copies: change nothing: the files are copied byte for byte, and no other field matters.
-        numerics: `static`: operators that are unsafe by `precision/numerics.py` stay float32; `ignore`: they do not.
+        numerics: `static`: operators that are unsafe by `precision/numerics.py` stay float32; `shown`: but those for
+            which the ranges of `evidence` speak; `ignore`: none does.
         strict_ranges: every constant that the low format cannot hold keeps its readers in float32, the "minus infinity"
             of masks and small constants included.
         drop_islands: groups of low nodes between quantized operators that cost more casts than they are worth become
@@ -77,7 +78,7 @@ class Policy:
     target: Target
     widens: frozenset[ir.DataType] = frozenset()
     copies: bool = False
-    numerics: Literal["ignore", "static"] = "ignore"
+    numerics: Literal["ignore", "static", "shown"] = "ignore"
     strict_ranges: bool = False
     drop_islands: Literal["none", "quantized"] = "none"
     objective: Literal["rules", "low", "time"] = "rules"

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
-__all__ = ["Trial", "turn"]
+__all__ = ["Trial", "chance", "turn"]
 
 _NEARER = 0.95  # of the error that is allowed: predictions are not exact
 _FAR = 0.25  # of the last limit, where a measurement says nothing but "too much"
 _CLOSE = 1.05  # a bracket as narrow as this holds no candidate worth a run
+_SPREAD = 0.5  # of the logarithm of measured over predicted, where nothing alike was measured
+_LEAST_SPREAD = 0.06  # where something was that has nearly the same errors
 _ASKED = 8  # candidates that are asked for, for each that may be measured: many limits have the same cheapest one
 
 
@@ -113,3 +115,23 @@ def _next_limit(predicted: float, measured: float, good: float, bad: float) -> f
     if good < wanted < bad:
         return wanted
     return math.sqrt(good * bad) if good > 0.0 else _FAR * bad
+
+
+def chance(predicted: float, alike: Iterable[tuple[float, float]]) -> float:
+    """Return how likely a candidate is to keep the bound, as what was measured of others suggests.
+
+    Measured over predicted is much the same for candidates whose errors come from the same places.
+
+    Args:
+        predicted: the predicted error of the candidate.
+        alike: of each candidate that was measured: its share of common errors with this one, from 0 to 1, and its
+            measured error over its predicted one.
+    """
+    if predicted <= 0.0:
+        return 1.0
+    known = [(share**4, math.log(ratio)) for share, ratio in alike if 0.0 < ratio < math.inf]
+    weight = math.fsum(share for share, _ in known)
+    mean = math.fsum(share * ratio for share, ratio in known) / weight if weight > 0.0 else 0.0
+    closest = max((share for share, _ in known), default=0.0) ** 0.25
+    spread = _LEAST_SPREAD + (_SPREAD - _LEAST_SPREAD) * (1.0 - closest)
+    return 0.5 * math.erfc((math.log(predicted) + mean) / (spread * math.sqrt(2.0)))

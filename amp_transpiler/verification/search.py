@@ -11,13 +11,14 @@ import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.precision.assign import open_choices
+from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.cost import find_device, prices
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier, Point
@@ -29,7 +30,7 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.calibrate import NamedSample, calibrate
 from amp_transpiler.verification.child import RUN_ERRORS
-from amp_transpiler.verification.dial import Trial, turn
+from amp_transpiler.verification.dial import Trial, chance, turn
 from amp_transpiler.verification.excess import excess, excess_of_metric
 from amp_transpiler.verification.remembered import remembered_evidence
 from amp_transpiler.verification.sensitivity import collect_evidence
@@ -40,6 +41,10 @@ __all__ = ["Conversions", "Found", "Measured", "best_conversion"]
 logger = logging.getLogger(__name__)
 
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
+
+_FURTHER = 4  # runs beside the dial
+_WORTH = 0.005  # of all costs: a smaller gain is not worth a run
+_UNLIKELY = 0.15  # to keep the limits
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
 
@@ -132,14 +137,20 @@ class Found:
     curve: tuple[FrontierPoint, ...] = ()
 
 
-def best_conversion(conversions: Conversions, report: Report, *, frontier: bool, cache: bool) -> Found:
+def best_conversion(
+    conversions: Conversions, report: Report, *, frontier: bool, cache: bool, limited: bool = False
+) -> Found:
     """Return the cheapest conversion that keeps the limits; without one, that with the smallest error.
+
+    On the user's data, what is unsafe by its nature may be low where ranges with headroom speak for it: if the user
+    names limits, or the conversion by the rules does not keep them. A comparison has the last word.
 
     Args:
         conversions: the program, the policy and the data.
         report: gets notes.
         frontier: whether the curve is wanted even if the first conversion keeps the limits.
         cache: whether what runs have shown may be kept, and found again.
+        limited: the limits are the user's own.
 
     Raises:
         CannotCompare: an emulated program does not run.
@@ -153,17 +164,32 @@ def best_conversion(conversions: Conversions, report: Report, *, frontier: bool,
         with conversions.phase("calibrate"):
             evidence = _ranges_seen(conversions, report)
             policy = dataclasses.replace(policy, evidence=evidence)
-    first = conversions.measured(policy)
-    searches = first.excess > 1.0 and policy.search_runs > 0
-    if not decides or not (searches or frontier):
-        return Found(first, evidence)
+    tried = [conversions.measured(policy)]
+    holds = tried[0].excess <= 1.0 or not policy.search_runs
+    if evidence is not None and (limited or not holds):
+        policy = dataclasses.replace(policy, numerics="shown")
+        if holds and _allows_more(conversions, policy, tried[0]):
+            tried.insert(0, conversions.measured(policy))
+            holds = tried[0].excess <= 1.0
+    if not decides or (holds and not frontier):
+        return Found(tried[0], evidence)
     with conversions.phase("find errors"):
         evidence = _evidence(conversions, report, cache=cache)
     if evidence.ranges and not is_step:
         policy = dataclasses.replace(policy, evidence=evidence)
-    search = _Search(first, conversions, policy, evidence)
-    best = search.turned() if searches else first
+    search = _Search(tried, conversions, policy, evidence)
+    best = tried[0] if holds else search.turned()
     return Found(best, evidence, search.repaired(best), tuple(search.curve(best)) if frontier else ())
+
+
+def _allows_more(conversions: Conversions, policy: Policy, than: Measured) -> bool:
+    """Whether a policy would choose other low nodes than those of a conversion."""
+    opened = open_choices(conversions.prepared.model, policy, conversions.ranges)
+    return _low_names(opened.assignment(opened.choices.solve())) != _low_names(than.conversion.assignment)
+
+
+def _low_names(assignment: Assignment) -> frozenset[str]:
+    return frozenset(str(node.name) for node, made in assignment.decisions.items() if made.precision == "low")
 
 
 def _ranges_seen(conversions: Conversions, report: Report) -> Evidence | None:
@@ -197,37 +223,68 @@ class _Search:
     """One search, from the conversion without a limit towards float32.
 
     Args:
-        first: that conversion.
+        tried: conversions that were measured before.
         conversions: the program, and the data to compare on.
         policy: how to decide, with the ranges that were seen.
         evidence: what runs say about the program.
     """
 
-    def __init__(self, first: Measured, conversions: Conversions, policy: Policy, evidence: Evidence) -> None:
-        self._first, self._conversions, self._policy, self._evidence = first, conversions, policy, evidence
+    def __init__(self, tried: Sequence[Measured], conversions: Conversions, policy: Policy, evidence: Evidence) -> None:
+        first = tried[-1]
+        self._tried, self._conversions, self._policy, self._evidence = tried, conversions, policy, evidence
         opened = open_choices(conversions.prepared.model, policy, conversions.ranges)
         self._frontier = Frontier(opened.choices, opened.weights, evidence, _allowed(first.outputs, policy))
-        free = opened.assignment(opened.choices.solve()).decisions
-        self._reasons = {str(node.name): decision.reason for node, decision in free.items()}
-        decisions = first.conversion.assignment.decisions
-        self._was_low = [str(node.name) for node, decision in decisions.items() if decision.precision == "low"]
+        free = opened.assignment(opened.choices.solve())
+        self._reasons = {str(node.name): decision.reason for node, decision in free.decisions.items()}
+        self._fixed = _low_names(free) - self._frontier.open_names
+        decided = first.conversion.assignment.decisions
+        self._was_low = [str(node.name) for node, made in decided.items() if made.precision == "low"]
         self._best: tuple[Point, Measured] | None = None
         self._errors: dict[Point, float] = {}
+        self._found: dict[Point, float] = {}
 
     def turned(self) -> Measured:
         """Turn the conversion towards float32 until it keeps the limits."""
         frontier = self._frontier
-        if frontier.open_names.intersection(self._was_low) == frontier.free.low:
-            self._note(frontier.free, self._first)
-            start = self._first.excess
-        else:  # the ranges that were seen since forbid some
+        for made in self._tried:
+            low = _low_names(made.conversion.assignment)
+            point = frontier.point(low & frontier.open_names)
+            if point.low | self._fixed == low:  # or the ranges that were seen since forbid some
+                self._note(point, made)
+        start = self._found.get(frontier.free)
+        if start is None:
             start = self._run(frontier.free)
         trials = turn(
             frontier.cheapest, frontier.predicted, self._run, Trial(frontier.free, start), self._policy.search_runs
         )
-        logger.info("%d conversions were run", len(trials))
+        left = min(_FURTHER, self._policy.search_runs + 1 - len(trials))
+        while left > 0 and (candidate := self._promising()) is not None:
+            left -= 1
+            self._run(candidate)
+        logger.info("%d conversions were run", len(self._found))
         assert self._best is not None
         return self._best[1]
+
+    def _promising(self) -> Point | None:
+        """Return the choice from which most is to be expected: what it gains, times the chance that it holds."""
+        assert self._best is not None
+        frontier, (best, measured) = self._frontier, self._best
+        if measured.excess > 1.0:
+            return None
+        points = frontier.known()
+        least = _WORTH * frontier.exact.cost
+        likely = [
+            (chance(frontier.predicted(point), self._alike(point)), point)
+            for point in points
+            if point.cost < best.cost - least and point not in self._found
+        ]
+        hoped = [(odds * (best.cost - point.cost), -point.cost, point) for odds, point in likely if odds > _UNLIKELY]
+        return max(hoped, key=lambda row: row[:2])[2] if hoped else None
+
+    def _alike(self, point: Point) -> Iterator[tuple[float, float]]:
+        for other, found in self._found.items():
+            if found > 0.0 and (predicted := self._frontier.predicted(other)) > 0.0:
+                yield self._frontier.overlap(point, other), found / predicted
 
     def repaired(self, best: Measured) -> tuple[str, ...]:
         """Return the nodes that were low at first and are float32 in another conversion."""
@@ -270,7 +327,7 @@ class _Search:
         return found.excess
 
     def _note(self, point: Point, found: Measured) -> None:
-        self._errors[point] = worst_error(found.outputs)
+        self._errors[point], self._found[point] = worst_error(found.outputs), found.excess
         if self._best is None or _rank(point, found) < _rank(*self._best):  # one program in memory is enough
             self._best = point, found
 

@@ -102,12 +102,14 @@ class Questions:
         metric: a measure of the user's own, or None.
         frontier: whether the curve between error and cost is wanted, even if the first conversion keeps the limits.
         cache: whether what runs have shown may be kept, and found again.
+        limited: the limits are the user's own.
     """
 
     inputs: Inputs | None = None
     metric: Metric | None = None
     frontier: bool = False
     cache: bool = True
+    limited: bool = False
 
 
 def convert_and_compare(
@@ -144,7 +146,7 @@ def convert_and_compare(
                 reference = dataclasses.replace(reference, name="the source")
             report.notes = (*report.notes, *_reference_note(reference, source, prepared, policy))
         conversions = Conversions(prepared, policy, ranges, reference, asked.metric, phase)
-        found = best_conversion(conversions, report, frontier=asked.frontier, cache=asked.cache)
+        found = best_conversion(conversions, report, frontier=asked.frontier, cache=asked.cache, limited=asked.limited)
     except CannotCompare as reason:
         report.verdict = f"{Verdict.STRUCTURE_ONLY}: {reason}"
         report.notes = (*report.notes, f"not compared with the fp32 model: {reason}")

@@ -10,7 +10,8 @@ import amp_transpiler as amp
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.ops.kinds import BOUNDED, CAPPED, COMPUTE, EXACT, MOVEMENT, SQUARES
-from amp_transpiler.precision.numerics import UNSAFE, in_order, unsafe_nodes
+from amp_transpiler.precision.evidence import TensorRange
+from amp_transpiler.precision.numerics import UNSAFE, in_order, shown_safe, unsafe_nodes
 from amp_transpiler.precision.ranges import RangeFaults
 from tests import support
 from tests.support import array, parse
@@ -261,3 +262,28 @@ def test_auto_follows_these_rules_and_o2_does_not():
     model = parse("(float[2,4] x) => (float[2,4] y) { h = MatMul (x, w) [n] e = Exp (h) y = MatMul (e, w) }", w=W)
     assert support.decisions(amp.transpile(model, level="auto", verify=False))["n"] == "high"
     assert support.decisions(amp.transpile(model, level="O2", verify=False))["n"] == "low"
+
+
+# name: (node, ranges of what it reads and computes: (largest, smallest), whether it counts, whether float16 is safe)
+SHOWN = {
+    "an exponential of moderate numbers": ("y = Exp (x)", {"x": (5.0, 0.1), "y": (148.0, 0.9)}, False, True),
+    "one of large numbers": ("y = Exp (x)", {"x": (10.0, 0.1), "y": (22026.0, 0.9)}, False, False),
+    "a value that was not seen": ("y = Exp (x)", {"x": (5.0, 0.1)}, False, False),
+    "a logarithm far from zero": ("y = Log (x)", {"x": (9.0, 0.01), "y": (4.6, 0.1)}, False, True),
+    "a logarithm near zero": ("y = Log (x)", {"x": (1.0, 2e-7), "y": (15.4, 0.1)}, False, False),
+    "a product near zero has no pole": ("y = Mul (x, x)", {"x": (1.0, 2e-7), "y": (1.0, 4e-14)}, False, True),
+    "small positions": ("y = Mul (x, x)", {"x": (20.0, 1.0), "y": (400.0, 1.0)}, True, True),
+    "large positions": ("y = Mul (x, x)", {"x": (30.0, 1.0), "y": (900.0, 1.0)}, True, False),
+    "a quantization": ("y = QuantizeLinear (x, scale)", {"x": (1.0, 0.1)}, False, False),
+    "an operator of another domain": ("y = my.domain.Exp (x)", {"x": (5.0, 0.1), "y": (148.0, 0.9)}, False, False),
+}
+
+
+@pytest.mark.parametrize(("text", "sizes", "counts", "expected"), SHOWN.values(), ids=SHOWN)
+def test_ranges_speak_for_what_is_unsafe_by_nature(text, sizes, counts, expected):
+    model = ir.from_proto(
+        parse(f"(float[4] x) => (float[4] y) {{ {text} }}", imports=', "my.domain" : 1', scale=np.float32(0.1))
+    )
+    propagate_types(model)
+    ranges = {name: TensorRange(*seen) for name, seen in sizes.items()}
+    assert shown_safe(model.graph[-1], ranges, FLOAT16, 4.0, counts=counts) is expected

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from amp_transpiler.verification.dial import Trial, turn
+from amp_transpiler.verification.dial import Trial, chance, turn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,3 +89,14 @@ def test_what_cannot_hold_ends_with_all_trials():
     trials = turn(cheapest_of(rows), predicted, lambda row: 2.0 + row.predicted, Trial(rows[-1], 12.0))
     assert not any(trial.holds for trial in trials)
     assert min(trial.measured for trial in trials) == 2.0
+
+
+def test_what_is_likely_to_hold():
+    assert chance(0.0, []) == 1.0
+    assert chance(1.0, []) == pytest.approx(0.5)
+    assert chance(0.5, []) > 0.9 > chance(0.9, []) > 0.5 > chance(1.2, []) > 0.3
+    nearly_the_same = [(0.99, 0.5)]
+    assert chance(1.5, nearly_the_same) > 0.99, "half of what was predicted is found there"
+    assert chance(2.5, nearly_the_same) < 0.01
+    assert chance(1.5, [(0.1, 0.5)]) < chance(1.5, [(0.6, 0.5)]) < chance(1.5, nearly_the_same)
+    assert chance(1.5, [(0.9, math.inf), (0.9, 0.0)]) == chance(1.5, []), "they say nothing of a ratio"

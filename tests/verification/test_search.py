@@ -129,6 +129,26 @@ def test_the_second_question_needs_no_sweep(monkeypatch, tmp_path):
         amp.transpile(DEEP, inputs=X, tolerance=1e-4, cache=False)
 
 
+TAMED = chain("MatMul ({}, w)", "Exp ({})", "MatMul ({}, w)", w=array(4, 4, seed=2, scale=0.3))
+
+
+def test_rules_give_way_to_the_users_own_data():
+    """An exponential is unsafe by nature; ranges with headroom speak for this one, if the user names a limit."""
+    asked = amp.transpile(TAMED, inputs=X, tolerance=0.01)
+    assert (asked.verdict_word, asked.high_nodes) == ("verified", 0)
+    for options in ({"inputs": X}, {"tolerance": 0.01}):
+        assert amp.transpile(TAMED, **options).high_nodes == 1, "no limit was named, or no data given"
+    support.assert_close(
+        support.run(TAMED, {"x": 1.5 * X["x"]}), support.run_emulated(asked.program, {"x": 1.5 * X["x"]}), 0.01
+    )
+
+
+def test_rules_stay_where_ranges_do_not_speak_for_the_node():
+    report = amp.transpile(TAMED, inputs={"x": 8.0 * np.abs(X["x"])}, tolerance=0.01, headroom=1e4)
+    assert report.high_nodes >= 1
+    assert report.verdict_word == "verified"
+
+
 def worst(exact, low):
     return max(float(np.abs(one["y"] - other["y"]).max()) for one, other in zip(exact, low, strict=True))
 
