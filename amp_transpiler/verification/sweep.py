@@ -131,7 +131,7 @@ class _Weigher(Driver):
                 continue
             if len(value.uses()) > 1:
                 name = builder.names.fresh(f"{value.name}_own")
-                own = ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)
+                own = ir.Value(name=name, type=value.type, shape=value.shape, const_value=_named(tensor, name))
                 self._program.model.graph.register_initializer(own)
                 node.replace_input_with(index, own)
                 value = own
@@ -425,3 +425,8 @@ def open_sweep(
             if weighed.program.model.graph.outputs:
                 backward.append((weighed, stack.enter_context(open_plain(weighed.program, child))))
         yield Sweep(forward, backward)
+
+
+def _named(tensor: ir.TensorProtocol, name: str) -> ir.LazyTensor:
+    """Return a tensor under another name: the tensor itself may be the source's, which is not changed."""
+    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
