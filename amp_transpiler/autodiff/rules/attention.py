@@ -8,7 +8,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
+from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, SizesUnknown
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
 from amp_transpiler.autodiff.rules.placing import counting
@@ -67,7 +67,7 @@ def _refuse(node: NodeGradient) -> None:
 def _size(x: Expr, axis: int) -> int:
     size = x.size(axis)
     if size is None:
-        raise NotDifferentiable(f"dimension {axis} of '{x.name}' must be known, got {x.shape}")
+        raise SizesUnknown(f"dimension {axis} of '{x.name}' must be known, got {x.shape}")
     return size
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
+from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, SizesUnknown
 from amp_transpiler.autodiff.expression import Expr, concat
 from amp_transpiler.autodiff.recurrent_activations import Activation, activations_of
 from amp_transpiler.autodiff.rules.placing import counting
@@ -116,7 +116,7 @@ def ways_of(node: NodeGradient, gs: Sequence[Expr | None], defaults: Sequence[st
         raise NotDifferentiable("layout=1 has no kernel in ONNX Runtime; use layout=0, with the batch second")
     x, w, r, b = node.input(0), node.input(1), node.input(2), node.optional(3)
     if not (w.is_static and r.is_static):
-        raise NotDifferentiable(f"the shapes of its weights must be known, got {w.shape} and {r.shape}")
+        raise SizesUnknown(f"the shapes of its weights must be known, got {w.shape} and {r.shape}")
     direction = node.attribute("direction", "forward")
     count = 2 if direction == "bidirectional" else 1
     activations = activations_of(node, defaults, count)
@@ -162,7 +162,7 @@ def _flat(x: Expr) -> Expr:
     """Return [T, B, N] as [T B, N]."""
     size = x.size(-1)
     if size is None:
-        raise NotDifferentiable(f"the last dimension of '{x.name}' must be known, got {x.shape}")
+        raise SizesUnknown(f"the last dimension of '{x.name}' must be known, got {x.shape}")
     return x.reshape([-1, size])
 
 
