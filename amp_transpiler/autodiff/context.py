@@ -54,6 +54,14 @@ class Backward(Protocol):
     def branch(self, body: ir.Graph, grads: Sequence[ir.Value | None], wanted: Sequence[ir.Value]) -> ir.Graph:
         """Return a body that runs `body` forward, then backward."""
 
+    def through(
+        self,
+        define: Callable[[], Sequence[ir.Value | None]],
+        grads: Sequence[ir.Value | None],
+        wanted: Sequence[ir.Value],
+    ) -> dict[ir.Value, ir.Value]:
+        """Return the gradients of wanted values through what `define` appends."""
+
 
 class NodeGradient:
     """A node being differentiated.

@@ -109,9 +109,15 @@ class Driver:
         self._wanted = wanted - stop
         self._stop = stop
 
-    def run(self, graph: ir.Graph, seeds: Mapping[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
-        """Differentiate the nodes that are in `graph` now. Return the gradients of wanted values, outer ones too."""
-        nodes = list(graph)
+    def run(self, graph: ir.Graph, seeds: Mapping[ir.Value, ir.Value], *, first: int = 0) -> dict[ir.Value, ir.Value]:
+        """Differentiate the nodes that are in `graph` now. Return the gradients of wanted values, outer ones too.
+
+        Args:
+            graph: the graph.
+            seeds: target -> its gradient.
+            first: how many nodes at the beginning of the graph do not count.
+        """
+        nodes = list(graph)[first:]
         active = self._active(nodes)
         parts: dict[ir.Value, list[ir.Value]] = {}
         for target, seed in seeds.items():
@@ -241,6 +247,37 @@ class Driver:
         copy.outputs[:] = outputs
         remove_unused(copy)
         return copy
+
+    def through(
+        self,
+        define: Callable[[], Sequence[ir.Value | None]],
+        grads: Sequence[ir.Value | None],
+        wanted: Sequence[ir.Value],
+    ) -> dict[ir.Value, ir.Value]:
+        """Return the gradients of wanted values through operators that are appended now.
+
+        Args:
+            define: appends the operators; returns their results, None for one that it does not compute.
+            grads: gradient of each result, None where it has none.
+            wanted: values that the operators read.
+
+        Raises:
+            NotDifferentiable: a result has a gradient that `define` does not compute.
+        """
+        before = len(self.builder.graph)
+        results = define()
+        seeds = {}
+        for index, grad in enumerate(grads):
+            if grad is None:
+                continue
+            result = results[index] if index < len(results) else None
+            if result is None:
+                raise NotDifferentiable(f"its output {index} has no gradient here, and it is used")
+            if result.shape is not None:
+                grad.shape = ir.Shape(result.shape)
+            seeds[result] = self.builder.cast(grad, result.dtype)
+        driver = Driver(self.builder, set(wanted), self._stop, self._low_sums, defers=self._defers)
+        return driver.run(self.builder.graph, seeds, first=before)
 
     def _in_shape_of(self, grad: ir.Value, output: ir.Value) -> ir.Value:
         """The gradient of an `If`'s output in the shape of a branch's output, which may be known more exactly."""

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, SizesUnknown
 from amp_transpiler.autodiff.expression import Expr, concat
 from amp_transpiler.autodiff.recurrent_activations import Activation, activations_of
-from amp_transpiler.autodiff.rules.placing import counting
+from amp_transpiler.autodiff.rules.placing import positions
 from amp_transpiler.autodiff.scanning import Exprs, scan
 
 __all__ = ["Way", "stacked", "ways_of"]
@@ -176,13 +176,7 @@ def _padding(node: NodeGradient, x: Expr) -> tuple[Expr | None, Expr | None]:
     lengths = node.optional(4)
     if lengths is None:
         return None, None
-    size = x.size(0)
-    steps = (
-        x.constant(np.arange(size))
-        if size is not None
-        else counting(x.op("Shape").slice([0], [1], [0]).squeeze(0))
-    )  # fmt: skip
-    steps, lengths = steps.reshape([-1, 1, 1]), lengths.cast(ir.DataType.INT64).reshape([1, -1, 1])
+    steps, lengths = positions(x, 0).reshape([-1, 1, 1]), lengths.cast(ir.DataType.INT64).reshape([1, -1, 1])
     return steps < lengths, steps + 1 < lengths
 
 
