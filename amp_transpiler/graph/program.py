@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -118,6 +119,7 @@ class Program:
         self.used_names: set[str] = set()
         self._family = object()  # shared by a program and its clones
         self._births: dict[str, int] = {}  # name of a value that was built -> its number in this process
+        self._inner: dict[str, ir.Value] | None = None  # values of the body that is being built
         self._constants: dict[tuple[Any, ...], str] = {}  # of a clone: what the original's builders share
 
     def __repr__(self) -> str:
@@ -200,7 +202,7 @@ class Program:
         """Return the value of the main graph with this name, or None."""
         if self._values is None:
             self._values = values_by_name(self.model.graph)
-        return self._values.get(name)
+        return self._values.get(name) or (self._inner or {}).get(name)
 
     def value(self, name: str) -> ir.Value:
         """Return the value of the main graph with this name.
@@ -283,6 +285,21 @@ class Program:
             first = next(iter(self._builders.values()), None)
             found = self._builders[role] = _ProgramBuilder(self, role, first)
         return found
+
+    @contextlib.contextmanager
+    def inside(self, graph: ir.Graph) -> Iterator[None]:
+        """Append to a body of control flow in this context; its values are variables as long."""
+        outer, self._inner = self._inner, dict(self._inner or {})
+        try:
+            with self.builder().inside(graph):
+                yield
+        finally:
+            self._inner = outer
+
+    def found_inside(self, values: Iterable[ir.Value]) -> None:
+        """Let values of the body that is being built be found by name."""
+        if self._inner is not None:
+            self._inner.update((str(value.name), value) for value in values)
 
     def add_input(self, name: str, dtype: ir.DataType, shape: Iterable[int | str | None]) -> ir.Value:
         """Add a graph input.
@@ -541,9 +558,11 @@ class _ProgramBuilder(GraphBuilder):
             raise MisfitError(misfit(node, self.opset, ""))
 
     def on_created(self, values: Iterable[ir.Value]) -> None:
-        if self.graph is self.model.graph:
-            for value in values:
+        for value in values:
+            if self.graph is self.model.graph or value.is_initializer():
                 self._program.remember(value)
+            else:
+                self._program.found_inside([value])
 
 
 def _empty_model() -> ir.Model:

@@ -7,6 +7,7 @@ from amp_transpiler.lazy import lazy_names
 if TYPE_CHECKING:
     from amp_transpiler.graph.program import Program as Program, Variable as Variable
     from amp_transpiler.paddle.framework.backward import append_backward as append_backward, gradients as gradients
+    from amp_transpiler.paddle.framework.parameters import create_parameter as create_parameter
     from amp_transpiler.paddle.framework.programs import (
         data as data,
         default_main_program as default_main_program,
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
         program_guard as program_guard,
     )
     from amp_transpiler.paddle.static import amp as amp, nn as nn
+    from amp_transpiler.paddle.static.evaluation import accuracy as accuracy, auc as auc
     from amp_transpiler.paddle.static.executor import Executor as Executor
     from amp_transpiler.paddle.static.export import (
         load_inference_model as load_inference_model,
@@ -27,6 +29,19 @@ if TYPE_CHECKING:
         set_program_state as set_program_state,
     )
     from amp_transpiler.paddle.static.onnx_import import from_onnx as from_onnx
+    from amp_transpiler.paddle.static.printing import Print as Print
+    from amp_transpiler.paddle.static.settings import (
+        BuildStrategy as BuildStrategy,
+        CompiledProgram as CompiledProgram,
+        ExecutionStrategy as ExecutionStrategy,
+        InputSpec as InputSpec,
+        cpu_places as cpu_places,
+        create_global_var as create_global_var,
+        cuda_places as cuda_places,
+        device_guard as device_guard,
+        name_scope as name_scope,
+        xpu_places as xpu_places,
+    )
     from amp_transpiler.runtime.scope import Scope as Scope, global_scope as global_scope, scope_guard as scope_guard
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -14,6 +14,8 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.framework.feeding import FetchList, fed_arrays, fetched_names
 from amp_transpiler.paddle.framework.persistables import renew_draws
 from amp_transpiler.paddle.framework.programs import default_main_program
+from amp_transpiler.paddle.static.printing import print_values, printed_names
+from amp_transpiler.paddle.static.settings import CompiledProgram
 from amp_transpiler.passes.training import Formulation
 from amp_transpiler.runtime.executor import NotFinite, StepExecutor
 from amp_transpiler.runtime.flags import flag
@@ -104,7 +106,7 @@ class Executor:
 
     def run(
         self,
-        program: Program | None = None,
+        program: Program | CompiledProgram | None = None,
         feed: Mapping[Any, Any] | Sequence[Mapping[Any, Any]] | None = None,
         fetch_list: FetchList = None,
         feed_var_name: str | Scope = "feed",
@@ -149,6 +151,8 @@ class Executor:
                 is another one than an earlier CUDA session's, or contradicts the environment variable
                 ORT_CUDA_GEMM_OPTIONS.
         """
+        if isinstance(program, CompiledProgram):
+            program = program.program
         program = default_main_program() if program is None else program
         reaction = _reaction(not_finite)
         scope = feed_var_name if isinstance(feed_var_name, Scope) else scope
@@ -158,7 +162,10 @@ class Executor:
         arrays = fed_arrays(program, feed)
         if not fetch and not program.updates:
             return []  # nothing to compute: an empty startup program, for one
+        count, fetch = len(fetch), [*fetch, *printed_names(program)]
         found = self._steps.run(program, fetch, arrays, scope, reaction)
+        print_values(program, [to_host(value) for value in found[count:]])
+        fetch, found = fetch[:count], found[:count]
         if not return_numpy:
             return list(found)
         results = [to_host(value) for value in found]

@@ -17,11 +17,24 @@ from amp_transpiler.paddle.nn.functional.activation import activate
 from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, choice, numbers, program_of, size_at, wrap
 from amp_transpiler.paddle.nn.functional.layout import Padding
 from amp_transpiler.paddle.param_attr import Attr
+from amp_transpiler.paddle.static.control_flow import case, cond, switch_case, while_loop
+from amp_transpiler.paddle.static.more_layers import (
+    bilinear_tensor_product,
+    conv3d,
+    conv3d_transpose,
+    row_conv,
+    spectral_norm,
+)
 
 __all__ = [
     "batch_norm",
+    "bilinear_tensor_product",
+    "case",
+    "cond",
     "conv2d",
     "conv2d_transpose",
+    "conv3d",
+    "conv3d_transpose",
     "create_parameter",
     "embedding",
     "fc",
@@ -29,6 +42,10 @@ __all__ = [
     "instance_norm",
     "layer_norm",
     "prelu",
+    "row_conv",
+    "spectral_norm",
+    "switch_case",
+    "while_loop",
 ]
 
 

@@ -1,0 +1,118 @@
+"""`accuracy` and `auc`, computed inside the program."""
+# ruff: noqa: A002  # Paddle's argument names
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.program import Persistable, Program, Variable
+from amp_transpiler.paddle.framework.persistables import create_persistable
+from amp_transpiler.paddle.nn.functional.building import builder_of, size_at, wrap
+from amp_transpiler.paddle.utils import unique_name
+
+__all__ = ["accuracy", "auc"]
+
+
+def accuracy(
+    input: Variable,
+    label: Variable,
+    k: int = 1,
+    correct: Variable | None = None,
+    total: Variable | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Return the part of the samples whose label is among the `k` highest scores: a float32 scalar.
+
+    Args:
+        input: scores, [samples, classes].
+        label: classes, int64 or int32, [samples, 1] or [samples].
+        k: how many of the highest scores count.
+        correct: Paddle's, must be None.
+        total: Paddle's, must be None.
+        name: Paddle's, no effect.
+
+    Raises:
+        InputError: `input` is no matrix, or has fewer than `k` classes.
+        OptionError: `correct` or `total` is given.
+    """
+    del name
+    if correct is not None or total is not None:
+        raise OptionError("accuracy: correct and total are not available: count in Python, with metric.Accuracy")
+    if input.ndim != 2 or k < 1 or k > size_at(input, 1, "accuracy"):
+        raise InputError(f"accuracy: input must be [samples, classes] with {k} classes or more, got {input!r}")
+    b = builder_of(input, label)
+    found = b.nodes("TopK", [b.high(input.value), b.constant([k])], {"axis": 1}, outputs=2)[1]
+    wanted = b.reshape(b.cast(label.value, ir.DataType.INT64), [-1, 1])
+    hits = b.cast(b.compare("Equal", found, wanted), ir.DataType.FLOAT)
+    return _without_gradient(wrap(input, b.mean(b.sum(hits, [1], keepdims=False), keepdims=False)))
+
+
+def auc(
+    input: Variable,
+    label: Variable,
+    curve: str = "ROC",
+    num_thresholds: int = 2**12 - 1,
+    topk: int = 1,
+    slide_steps: int = 1,
+    ins_tag_weight: Variable | None = None,
+) -> tuple[Variable, Variable, list[Variable]]:
+    """Return the area under the curve of all batches so far, and of this one.
+
+    Scores are counted in `num_thresholds + 1` bins; the counts persist in the scope.
+
+    Args:
+        input: probabilities; of [samples, 2] the second column counts.
+        label: 0 or 1, [samples, 1] or [samples].
+        curve: `ROC`.
+        num_thresholds: one less than the number of bins.
+        topk: Paddle's, no effect.
+        slide_steps: must be 1: the second area is that of one batch.
+        ins_tag_weight: must be None.
+
+    Returns:
+        The two areas, and the counts of this batch (positive, negative) and of all batches (positive, negative).
+
+    Raises:
+        OptionError: another curve, several batches or weights are asked for.
+    """
+    del topk
+    if curve != "ROC" or slide_steps != 1 or ins_tag_weight is not None:
+        raise OptionError(
+            "auc: curve must be 'ROC', slide_steps 1 and ins_tag_weight None; metric.Auc counts in Python"
+        )
+    program, b, bins = input.program, builder_of(input, label), num_thresholds + 1
+    scores = b.high(input.value)
+    if input.ndim == 2 and input.shape[1] == 2:
+        scores = b.slice(scores, [1], [2], [1])
+    places = b.cast(b.mul(b.reshape(scores, [-1, 1]), float(num_thresholds)), ir.DataType.INT64)
+    inside = b.compare("Equal", places, b.constant(np.arange(bins, dtype=np.int64)[None]))
+    truth = b.cast(b.reshape(label.value, [-1, 1]), ir.DataType.FLOAT)
+    rows = b.cast(inside, ir.DataType.FLOAT)
+    batch = [b.sum(b.mul(rows, kind), [0], keepdims=False) for kind in (truth, b.sub(1.0, truth))]
+    so_far = []
+    for counts, kind in zip(batch, ("pos", "neg"), strict=True):
+        held = create_persistable(
+            Persistable(unique_name.generate(f"auc_stat_{kind}"), "statistic"), [bins], 0.0, main=program
+        )
+        total = b.add(held.value, counts)
+        program.updates[held.name] = str(total.name)
+        so_far.append(total)
+    areas = [_without_gradient(wrap(input, _area(program, *pair))) for pair in (so_far, batch)]
+    return areas[0], areas[1], [wrap(input, value) for value in (*batch, *so_far)]
+
+
+def _area(program: Program, positive: ir.Value, negative: ir.Value) -> ir.Value:
+    """Return the area under the curve of counts by rising score: pairs that are in order, ties half."""
+    b = program.builder()
+    below = b.op("CumSum", [negative, b.constant(0)])
+    ordered = b.sum(b.mul(positive, b.sub(below, b.mul(negative, 0.5))), keepdims=False)
+    pairs = b.mul(b.sum(positive, keepdims=False), b.sum(negative, keepdims=False))
+    some = b.compare("Greater", pairs, 0.0)
+    return b.where(some, b.div(ordered, b.where(some, pairs, 1.0)), 0.0)
+
+
+def _without_gradient(x: Variable) -> Variable:
+    x.stop_gradient = True
+    return x
