@@ -26,7 +26,7 @@ __all__ = ["remembered_evidence"]
 logger = logging.getLogger(__name__)
 
 _RECORDS = Records("evidence")
-_FORMAT = 2  # raised when what is measured changes
+_FORMAT = 3  # raised when what is measured changes
 
 
 def remembered_evidence(

@@ -19,7 +19,7 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.assignment import Assignment
-from amp_transpiler.precision.cost import find_device, prices
+from amp_transpiler.precision.cost import find_device, predict, prices
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier, Point
 from amp_transpiler.precision.limits import Limits
@@ -240,12 +240,13 @@ class _Search:
         decided = first.conversion.assignment.decisions
         self._was_low = [str(node.name) for node, made in decided.items() if made.precision == "low"]
         self._best: tuple[Point, Measured] | None = None
+        self._costs: dict[Point, float] = {}  # of those that keep the limits
         self._errors: dict[Point, float] = {}
         self._found: dict[Point, float] = {}
 
     def turned(self) -> Measured:
         """Turn the conversion towards float32 until it keeps the limits."""
-        frontier = self._frontier
+        frontier, conversions = self._frontier, self._conversions
         for made in self._tried:
             low = _low_names(made.conversion.assignment)
             point = frontier.point(low & frontier.open_names)
@@ -261,8 +262,12 @@ class _Search:
         while left > 0 and (candidate := self._promising()) is not None:
             left -= 1
             self._run(candidate)
-        logger.info("%d conversions were run", len(self._found))
         assert self._best is not None
+        if self._policy.objective == "time" and frontier.exact not in self._found:
+            exact = (0.0, self._milliseconds(conversions.prepared))
+            if exact < self._rank(*self._best):
+                self._run(frontier.exact)
+        logger.info("%d conversions were run", len(self._found))
         return self._best[1]
 
     def _promising(self) -> Point | None:
@@ -328,18 +333,26 @@ class _Search:
 
     def _note(self, point: Point, found: Measured) -> None:
         self._errors[point], self._found[point] = worst_error(found.outputs), found.excess
-        if self._best is None or _rank(point, found) < _rank(*self._best):  # one program in memory is enough
-            self._best = point, found
+        if self._best is None or self._rank(point, found) < self._rank(*self._best):
+            self._best = point, found  # one program in memory is enough
+
+    def _rank(self, point: Point, found: Measured) -> tuple[float, float]:
+        """Order conversions: those that keep the limits by cost, the others by their error."""
+        if found.excess > 1.0:
+            return 1.0, found.excess
+        if point not in self._costs:
+            timed = self._policy.objective == "time"
+            self._costs[point] = self._milliseconds(found.program) if timed else point.cost
+        return 0.0, self._costs[point]
+
+    def _milliseconds(self, program: Program) -> float:
+        policy = self._policy
+        return predict(program.model, find_device(policy.device), policy.dims, fuse=True).milliseconds
 
 
 def worst_error(outputs: Mapping[str, OutputComparison]) -> float:
     """Return the largest relative error of an output; infinite if one became infinite or NaN."""
     return max((math.inf if row.nonfinite else row.relative for row in outputs.values()), default=0.0)
-
-
-def _rank(point: Point, found: Measured) -> tuple[float, float]:
-    """Order conversions: those that keep the limits by cost, the others by their error."""
-    return (0.0, point.cost) if found.excess <= 1.0 else (1.0, found.excess)
 
 
 def _allowed(outputs: Mapping[str, OutputComparison], policy: Policy) -> dict[str, float]:

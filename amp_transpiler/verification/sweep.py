@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,8 @@ class _Weigher(Driver):
         builder = GraphBuilder(program.model)
         self._twins = Twins(builder, low, forms)
         self._visited: set[ir.Node] = set()
+        self._apart = {value for node in graph for value in node.outputs if not self._is_read_low_alone(value)}
+        self._felt_low: dict[ir.Value, ir.Value] = {}  # of those, the adjoint through readers that may be low
         self._entries = [value for value in graph.inputs if is_float32(value)]
         self._inner = [value for node in graph for value in node.outputs if is_float32(value)]
         weights = [value for node in graph for value in self._own_constants(node, builder)]
@@ -137,15 +139,32 @@ class _Weigher(Driver):
                 value = own
             yield value
 
-    def backward(self, targets: Sequence[str]) -> _Backward:
+    def _is_read_low_alone(self, value: ir.Value) -> bool:
+        """Whether every reader may read a value low, so that a cast of it is felt through all of them."""
+        return all(self._may_read_low(use.node, value) for use in value.uses())
+
+    def _may_read_low(self, node: ir.Node, value: ir.Value) -> bool:
+        places = [index for index, read in enumerate(node.inputs) if read is value]
+        form = self._forms.get(str(node.name))
+        if has_bodies(node) or not places:  # captured, or behind integers
+            return True
+        return form is not None and not form.inputs.isdisjoint(places)
+
+    def backward(self, targets: Sequence[str], outputs: Collection[str] = ()) -> _Backward:
         """Append everything.
 
         Args:
             targets: names of the values whose adjoints are fed.
+            outputs: those that only leave the program. As they do so in float32, no cast is felt there.
         """
         graph = self._program.model.graph
         nodes, found = list(graph), values_by_name(graph)
         seeds = {found[name]: self._seed(found[name]) for name in targets}
+        for value, seed in seeds.items():
+            if value.name in outputs:
+                self._apart.add(value)
+            else:
+                self._felt_low[value] = seed
         adjoints = self.run(graph, seeds)
         for node in nodes:
             if node not in self._visited:  # computed from integers or constants alone
@@ -173,7 +192,10 @@ class _Weigher(Driver):
         parts += self._through_integers(node, grads, active)
         by_value: dict[ir.Value, ir.Value] = {}
         for value, grad in parts:  # a node may read a value twice
-            by_value[value] = self.builder.add(by_value[value], grad) if value in by_value else grad
+            by_value[value] = self._joined(by_value.get(value), grad)
+        for value, grad in by_value.items():
+            if value in self._apart and self._may_read_low(node, value):
+                self._felt_low[value] = self._joined(self._felt_low.get(value), grad)
         self._weigh_node(node, grads, by_value)
         return parts
 
@@ -183,8 +205,9 @@ class _Weigher(Driver):
         felt = [(index, grad) for index, grad in enumerate(grads) if grad is not None]
         for index, grad in felt:
             value = node.outputs[index]
-            if is_float32(value) and constant_of(value) is None:
-                self._add(self._rounding(grad, value), ("casts", str(value.name)))
+            adjoint = self._felt_low.get(value) if value in self._apart else grad
+            if adjoint is not None and is_float32(value) and constant_of(value) is None:
+                self._add(self._rounding(adjoint, value), ("casts", str(value.name)))
         if has_bodies(node) and felt:
             for product in self._differences(felt, node.outputs, self._twins.of_bodies(node)):
                 self._add(product, ("nodes", name), ("alone", name))
@@ -210,6 +233,9 @@ class _Weigher(Driver):
         for value in read:
             if value in parts:
                 self._add(self._rounding(parts[value], value), ("alone", str(node.name)))
+
+    def _joined(self, one: ir.Value | None, other: ir.Value) -> ir.Value:
+        return other if one is None else self.builder.add(one, other)
 
     def _differences(
         self, felt: Sequence[tuple[int, ir.Value]], before: Sequence[ir.Value], after: Sequence[ir.Value]
@@ -410,6 +436,7 @@ def open_sweep(
         RUN_ERRORS: ONNX Runtime refuses a piece, or dies of it.
     """
     found = pieces(program, limit)
+    outputs = {str(value.name) for value in program.model.graph.outputs}
     with contextlib.ExitStack() as stack:
         child = stack.enter_context(lease())
         forward, backward = [], []
@@ -421,7 +448,8 @@ def open_sweep(
             values = values_by_name(part.model.graph)
             made = {str(v.name) for node in part.model.graph for v in node.outputs}
             seeded = [n for n in dict.fromkeys((*targets, *piece.leaves)) if n in made and is_float32(values[n])]
-            weighed = _Weigher(part, low, forms).backward(seeded)
+            leaving = outputs.difference(piece.leaves)
+            weighed = _Weigher(part, low, forms).backward(seeded, leaving)
             if weighed.program.model.graph.outputs:
                 backward.append((weighed, stack.enter_context(open_plain(weighed.program, child))))
         yield Sweep(forward, backward)
