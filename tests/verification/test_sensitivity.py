@@ -98,6 +98,17 @@ def test_each_output_has_its_own_errors():
     assert not felt["y"] & felt["z"]
 
 
+def test_a_cast_is_not_felt_where_a_value_leaves_the_program():
+    """The output stays float32 whoever else reads it low."""
+    found = swept(
+        program("(float[8,16] x) => (float[8,16] h, float[8,16] y) { h = MatMul(x, w) y = MatMul(h, v) }", w=W, v=V)
+    ).by_output
+    assert found["y"].casts["h"] > 0.0
+    assert not found["h"].casts.get("h")
+    assert not found["y"].casts.get("y")
+    assert all(max(made.nodes.values()) > 0.0 for made in found.values())
+
+
 def test_many_outputs_share_sweeps():
     text = " ".join(f"y{i} = Exp(x)" for i in range(9))
     outputs = ", ".join(f"float[8,16] y{i}" for i in range(9))
