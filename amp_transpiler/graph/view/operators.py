@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_transpiler.graph.operator_class import operator_class
-from amp_transpiler.graph.origins import OPERATOR_KEY
+from amp_transpiler.graph.origins import BUILT_BY_KEY, OPERATOR_KEY
 from amp_transpiler.graph.roles import Role, role_of
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.ops.names import is_standard, operator_name
@@ -177,6 +177,8 @@ def _of_node(node: ir.Node) -> Iterator[Operator]:
 def _paddle_name(node: ir.Node) -> str:
     """Return Paddle's name of a node's operator, or ONNX's."""
     name = operator_class(node)
+    if name == "Gather" and node.metadata_props.get(BUILT_BY_KEY) == "embedding":  # a table that lives in a scope
+        name = "Gather[embedding]"
     found = _CURRENT_NAMES.get(name) or _first_names().get(name)
     return found or _first_names().get(operator_name(node)) or operator_name(node)
 
