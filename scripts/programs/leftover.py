@@ -23,7 +23,12 @@ WORK: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"sum", "mean", "mse_loss"}),
     ),
     "normalisation, softmax, attention": (
-        frozenset({"LayerNormalization", "BatchNormalization", "Softmax", "LogSoftmax", "Attention"}),
+        frozenset(
+            {
+                "LayerNormalization", "SkipLayerNormalization", "BatchNormalization", "HyperConnectionPreMix",
+                "HyperConnectionPostMix", "Softmax", "LogSoftmax", "Attention",
+            }
+        ),
         frozenset(
             {
                 "native_layer_norm", "native_layer_norm_backward", "native_batch_norm", "native_batch_norm_backward",
@@ -79,15 +84,21 @@ def rows(steps: Sequence[Record], torch_steps: Sequence[Record]) -> list[Record]
         mine = _by_work(step["ours"]["by_operator"], 0)
         other = _by_work(theirs[network, step["dtype"]]["by_operator"], 1)
         for work in REASONS:
-            if mine[work] or other[work]:
+            ours, torch = mine[work].total(), other[work].total()
+            if ours or torch:
                 row = {"network": network, "level": step["level"], "work": work, "reason": REASONS[work]}
-                found.append({**row, "ours": mine[work], "torch": other[work]})
+                found.append({**row, "ours": ours, "torch": torch, "operators": _named(mine[work])})
     return found
 
 
-def _by_work(by_operator: Mapping[str, int], side: int) -> collections.Counter[str]:
-    counts: collections.Counter[str] = collections.Counter()
+def _by_work(by_operator: Mapping[str, int], side: int) -> dict[str, collections.Counter[str]]:
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for operator, number in by_operator.items():
         work = next((work for work, sides in WORK.items() if operator in sides[side]), "elementwise")
-        counts[work] += number
+        counts[work][operator] += number
     return counts
+
+
+def _named(operators: collections.Counter[str]) -> str:
+    """Return operators with their numbers, the most frequent first."""
+    return ", ".join(f"{operator} {number}" for operator, number in operators.most_common() if number)

@@ -103,10 +103,15 @@ def test_what_is_left_beyond_torch_s_count_is_named_by_work():
     assert rows == {"matrix products": ("O2", 4, 3), "casts": ("O2", 3, 0), "elementwise": ("O2", 2, 1)}
 
 
+def test_operators_are_named_with_their_numbers():
+    assert leftover.rows(found()["steps"], found()["torch"])[0]["operators"] == "Gemm 4"
+
+
 def test_tables_have_a_row_for_each_step_and_rows_have_names_of_their_own():
     tables = training_page.tables(found())
     assert "| RAF's BERT, one layer, O2 float16 | 9 | 3 | 3.00 | 1.00 | 7 | 9 | 1.50 |" in tables
     assert "| RAF's BERT, one layer, PyTorch, float16 | 4 | 0 | 2.00 |  |  |  |  |" in tables
+    assert "| RAF's BERT, one layer, O2 float16, GB | 3.00 | 9.00 | 0.33 | 2.00 | 1.50 |" in tables
     assert "| transformer, layers: 2: step | 20.0 | 10.0 | 2.00 |" in tables
     names = [line.split("|")[1] for line in tables.splitlines() if line.startswith("| ")]
     assert len(names) == len(set(names))
@@ -115,7 +120,7 @@ def test_tables_have_a_row_for_each_step_and_rows_have_names_of_their_own():
 def test_the_page_says_what_was_measured_and_how():
     page = training_page.page(found())
     assert "the\nleast of three layouts of addresses" in page
-    assert page.count("\n## ") == 4
+    assert page.count("\n## ") == 5
     assert training_page.tables(found()).splitlines()[0] in page
 
 
