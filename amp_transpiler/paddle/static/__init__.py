@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         program_guard as program_guard,
     )
     from amp_transpiler.paddle.static import amp as amp, nn as nn
+    from amp_transpiler.paddle.static.averages import ExponentialMovingAverage as ExponentialMovingAverage
     from amp_transpiler.paddle.static.evaluation import accuracy as accuracy, auc as auc
     from amp_transpiler.paddle.static.executor import Executor as Executor
     from amp_transpiler.paddle.static.export import (

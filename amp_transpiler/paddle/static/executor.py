@@ -16,6 +16,8 @@ from amp_transpiler.paddle.framework.persistables import renew_draws
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.static.printing import print_values, printed_names
 from amp_transpiler.paddle.static.settings import CompiledProgram
+from amp_transpiler.paddle.static.training import TrainOptions, train
+from amp_transpiler.paddle.training_log import TrainingLog
 from amp_transpiler.passes.training import Formulation
 from amp_transpiler.runtime.executor import NotFinite, StepExecutor
 from amp_transpiler.runtime.flags import flag
@@ -187,6 +189,31 @@ class Executor:
                 "keeps the parameters, not_finite='skip' leaves out such steps",
                 *(losses[0], len(lost), len(own), lost[0]),
             )
+
+    def train(self, program: Program | None = None, loader: Any = None, epochs: int = 1, **options: Any) -> TrainingLog:
+        """Train a program for some epochs, and go on from the last checkpoint if there is one.
+
+            log = exe.train(main, loader, epochs=10, checkpoints="run1", save_every=500, plot="loss.png")
+
+        Args:
+            program: the training program; the default main program unless given.
+            loader: what an epoch goes through: a `DataLoader` or any iterable of feeds (dictionaries, or lists for
+                `feed_list`) that can be gone through again, or a function that returns one.
+            epochs: how many there are, those before a resumed checkpoint included.
+            options: the attributes of `training.TrainOptions`: `loss`, `optimizer`, `feed_list`, `scope`, `callbacks`,
+                `steps`, `checkpoints`, `save_every`, `keep`, `resume`, `patience`, `evaluate`, `log_file`, `plot` and
+                `progress`.
+
+        Returns:
+            The record of the steps of this call.
+
+        Raises:
+            InputError: the program trains nothing or names no loss, a batch does not fit, or a checkpoint is damaged.
+            OptionError: a number has no meaning.
+            OutputError: a file cannot be written.
+        """
+        chosen = default_main_program() if program is None else program
+        return train(self, chosen, loader, epochs, TrainOptions(**options))
 
     def close(self) -> None:
         """Close every session, and give back the memory that they took. What lies in scopes stays there."""

@@ -1,0 +1,335 @@
+"""`Executor.train`: epochs over a loader with a record, checkpoints that a later call resumes from, and early stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from amp_transpiler.errors import InputError, OptionError, OutputError
+from amp_transpiler.graph.durable import write_file
+from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.paddle.optimizer.lr_driven import DrivenScheduler
+from amp_transpiler.paddle.static import io
+from amp_transpiler.paddle.training_log import Callback, TrainingLog, TrainingStep, draw_loss_curve
+from amp_transpiler.runtime.scope import Scope, global_scope
+
+__all__ = ["TrainOptions", "train"]
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"step-(\d+)\.safetensors")
+
+
+class Runs(Protocol):
+    """What runs a program: an `Executor`."""
+
+    def run(self, program: Program, feed: Any, fetch_list: Any, *, scope: Scope) -> list[Any]:
+        """Run a program once."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOptions:
+    """The arguments of `Executor.train` besides program, loader and epochs.
+
+    Attributes:
+        loss: the variable to record; the program's first output unless given.
+        optimizer: the optimizer. The loss scale and skipped steps of `decorate`'s result are recorded, and a schedule
+            that Python drives goes on where it was.
+        feed_list: variables or names that a batch's parts are fed to, where batches are lists.
+        scope: where the values live; the global scope unless given.
+        callbacks: called with each `TrainingStep`.
+        steps: the most steps, those of earlier calls included; None for all.
+        checkpoints: a folder. A checkpoint is written every `save_every` steps and at the end, and a later call with
+            the same folder goes on from the newest: parameters, optimizer, random masks, and the place in the data.
+        save_every: steps between checkpoints; None for the end alone.
+        keep: how many checkpoints are kept.
+        resume: whether to go on from the newest checkpoint.
+        patience: epochs without progress after which to stop; None for never.
+        evaluate: called with the epoch's number behind each epoch; returns what must become smaller. The mean loss of
+            the epoch unless given.
+        log_file: a file that gets a line of JSON for each step; `log.jsonl` beside the checkpoints unless given.
+        plot: a file that gets a picture of the loss in the end.
+        progress: whether a line on the standard error shows where the training is; None: if that is a terminal.
+    """
+
+    loss: Variable | str | None = None
+    optimizer: Any = None
+    feed_list: Sequence[Variable | str] | None = None
+    scope: Scope | None = None
+    callbacks: Iterable[Callback] = ()
+    steps: int | None = None
+    checkpoints: str | os.PathLike[str] | None = None
+    save_every: int | None = None
+    keep: int = 3
+    resume: bool = True
+    patience: int | None = None
+    evaluate: Callable[[int], float] | None = None
+    log_file: str | os.PathLike[str] | None = None
+    plot: str | os.PathLike[str] | None = None
+    progress: bool | None = None
+
+    def check(self) -> None:
+        """Raise OptionError for numbers without a meaning."""
+        for name in ("save_every", "keep", "patience", "steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise OptionError(f"train: {name} must be 1 or more, got {value}")
+        if self.save_every is not None and self.checkpoints is None:
+            raise OptionError("train: save_every needs checkpoints, the folder that they go to")
+
+
+@dataclasses.dataclass(slots=True)
+class _Place:
+    """Where a training is: what a checkpoint keeps beside the scope's values."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    skipped: int = 0
+    best: float | None = None
+    bad_epochs: int = 0
+    stopped: bool = False
+    loss_sum: float = 0.0
+    loss_count: int = 0
+
+
+def train(executor: Runs, program: Program, loader: Any, epochs: int, options: TrainOptions) -> TrainingLog:
+    """Train; see `Executor.train`."""
+    options.check()
+    if not program.updates or not any(p.kind == "parameter" for p in program.persistables.values()):
+        raise InputError(f"train: {program!r} updates nothing: call an optimizer's minimize(loss) first")
+    run = _Run(executor, program, options)
+    run.go(loader, epochs)
+    return run.log
+
+
+class _Run:
+    """One call of `train`.
+
+    Args:
+        executor: runs the program.
+        program: the training program.
+        options: the arguments.
+    """
+
+    def __init__(self, executor: Runs, program: Program, options: TrainOptions) -> None:
+        self.executor, self.program, self.options = executor, program, options
+        self.scope = global_scope() if options.scope is None else options.scope
+        self.loss = self._loss_name()
+        self.folder = None if options.checkpoints is None else pathlib.Path(options.checkpoints)
+        self.lines = _lines_file(options, self.folder)
+        self.place = self._resumed() if options.resume else _Place()
+        self.earlier = _earlier_lines(self.lines, self.place.step)
+        place = self.place
+        self.log = TrainingLog(options.optimizer, options.callbacks, start=place.step, skipped=place.skipped)
+        shown = sys.stderr.isatty() if options.progress is None else options.progress
+        self.shown = shown
+
+    def _loss_name(self) -> str:
+        given = self.options.loss
+        if given is not None:
+            return self.program.name_of(given)
+        if not self.program.outputs:
+            raise InputError("train: the program names no loss: give loss=")
+        return self.program.outputs[0]
+
+    # The loop.
+
+    def go(self, loader: Any, epochs: int) -> None:
+        place, saved = self.place, self.place.step
+        while place.epoch < epochs and not self._is_done():
+            if hasattr(loader, "set_epoch"):
+                loader.set_epoch(place.epoch)
+            for batch in _from(loader, place.batch):
+                self._step(batch, epochs)
+                if self.options.save_every and place.step % self.options.save_every == 0:
+                    self._save()
+                    saved = place.step
+                if self._is_done():
+                    break
+            else:
+                self._end_epoch()
+        if self.folder is not None and (saved != place.step or place.stopped):
+            self._save()
+        if self.shown:
+            sys.stderr.write("\n")
+        if self.options.plot is not None:
+            self._draw(pathlib.Path(self.options.plot))
+
+    def _is_done(self) -> bool:
+        steps = self.options.steps
+        return self.place.stopped or (steps is not None and self.place.step >= steps)
+
+    def _step(self, batch: Any, epochs: int) -> None:
+        feed = self._feed(batch)
+        loss, *rest = self.executor.run(self.program, feed, [self.loss, *self.log.fetch_list], scope=self.scope)
+        samples = max((len(array) for array in map(np.asarray, feed.values()) if array.ndim), default=1)
+        step = self.log.record(loss, rest, samples=samples)
+        place = self.place
+        place.step, place.skipped = step.step, step.skipped
+        place.batch += 1
+        if math.isfinite(step.loss):
+            place.loss_sum, place.loss_count = place.loss_sum + step.loss, place.loss_count + 1
+        self._write_line(step)
+        if self.shown:
+            sys.stderr.write(f"\r{_progress(step, place, epochs)}\x1b[K")
+            sys.stderr.flush()
+
+    def _feed(self, batch: Any) -> Mapping[str, Any]:
+        if isinstance(batch, Mapping):
+            return batch
+        parts = list(batch) if isinstance(batch, (list, tuple)) else [batch]
+        if len(parts) == 1 and isinstance(parts[0], Mapping):
+            return parts[0]
+        names = [self.program.name_of(item) for item in self.options.feed_list or ()]
+        if len(names) != len(parts):
+            raise InputError(
+                f"train: a batch has {len(parts)} parts and feed_list has {len(names)} inputs: give feed_list=, or "
+                "batches as dictionaries"
+            )
+        return dict(zip(names, parts, strict=True))
+
+    def _end_epoch(self) -> None:
+        place, options = self.place, self.options
+        if place.batch == 0:
+            raise InputError(
+                "train: the loader has no batch: give a list or a DataLoader, which can be gone through again"
+            )
+        number = place.epoch
+        place.epoch, place.batch = number + 1, 0
+        mean = place.loss_sum / place.loss_count if place.loss_count else math.inf
+        place.loss_sum, place.loss_count = 0.0, 0
+        value = mean if options.evaluate is None else float(options.evaluate(number))
+        if place.best is None or value < place.best:
+            place.best, place.bad_epochs = value, 0
+            return
+        place.bad_epochs += 1
+        if options.patience is not None and place.bad_epochs >= options.patience:
+            place.stopped = True
+            logger.info(
+                "stopped after epoch %d: no progress for %d epochs, best %g", number, place.bad_epochs, place.best
+            )
+
+    # Records.
+
+    def _write_line(self, step: TrainingStep) -> None:
+        if self.lines is None:
+            return
+        row = {**dataclasses.asdict(step), "epoch": self.place.epoch}
+        try:
+            with self.lines.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise OutputError(f"{self.lines}: the log cannot be written: {error}") from error
+
+    def _draw(self, path: pathlib.Path) -> None:
+        fields = {field.name for field in dataclasses.fields(TrainingStep)}
+        before = [TrainingStep(**{key: row[key] for key in fields}) for row in self.earlier]
+        if steps := [*before, *self.log.steps]:
+            draw_loss_curve(steps, path)
+
+    # Checkpoints.
+
+    def _save(self) -> None:
+        folder = self.folder
+        assert folder is not None
+        stem = folder / f"step-{self.place.step:09d}"
+        # The state first: a checkpoint counts once its values are there, and they come all at once.
+        state = {"place": dataclasses.asdict(self.place), "schedule": _schedule_state(self.options.optimizer)}
+        write_file(stem.with_suffix(".json"), json.dumps(state).encode())
+        io.save(self.program, stem.with_suffix(".safetensors"), self.scope)
+        for _, old in _checkpoints(folder)[: -self.options.keep]:
+            old.unlink(missing_ok=True)
+            old.with_suffix(".json").unlink(missing_ok=True)
+
+    def _resumed(self) -> _Place:
+        found = [] if self.folder is None else _checkpoints(self.folder)
+        if not found:
+            return _Place()
+        path = found[-1][1]
+        try:
+            state = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            place = _Place(**state["place"])
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(
+                f"{path.with_suffix('.json')}: no state of a training ({error}): remove both files"
+            ) from error
+        io.load(self.program, path, scope=self.scope)
+        schedule = _driven(self.options.optimizer)
+        if schedule is not None and state.get("schedule"):
+            schedule.set_state_dict(state["schedule"], self.scope)
+        logger.info("resumed from %s: step %d, epoch %d", path, place.step, place.epoch)
+        return place
+
+
+def _driven(optimizer: Any) -> DrivenScheduler | None:
+    """Return the schedule of an optimizer, if Python drives it."""
+    rate = getattr(optimizer, "learning_rate", None)
+    return rate if isinstance(rate, DrivenScheduler) else None
+
+
+def _schedule_state(optimizer: Any) -> dict[str, Any] | None:
+    schedule = _driven(optimizer)
+    return None if schedule is None else schedule.state_dict()
+
+
+def _checkpoints(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
+    """Return (step, file) of the checkpoints of a folder, the oldest first."""
+    if not folder.is_dir():
+        return []
+    found = ((match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
+    return sorted((int(match.group(1)), path) for match, path in found if path.with_suffix(".json").exists())
+
+
+def _from(loader: Any, first: int) -> Iterator[Any]:
+    """Yield the batches of an epoch without the first ones, which were trained on before."""
+    batches = iter(loader() if callable(loader) and not hasattr(loader, "__iter__") else loader)
+    for _ in range(first):
+        if next(batches, None) is None:
+            return
+    yield from batches
+
+
+def _lines_file(options: TrainOptions, folder: pathlib.Path | None) -> pathlib.Path | None:
+    path = folder / "log.jsonl" if options.log_file is None and folder is not None else options.log_file
+    if path is None:
+        return None
+    found = pathlib.Path(path)
+    try:
+        found.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{found.parent}: the folder cannot be made: {error}") from error
+    return found
+
+
+def _earlier_lines(path: pathlib.Path | None, steps: int) -> list[dict[str, Any]]:
+    """Return the lines of the steps that are resumed from, and leave only them in the file."""
+    if path is None or not path.exists():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:  # the line that a killed training was writing
+            continue
+        if row["step"] <= steps:
+            rows.append(row)
+    write_file(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    return rows
+
+
+def _progress(step: TrainingStep, place: _Place, epochs: int) -> str:
+    """Return one line that says where a training is."""
+    scale = "" if step.loss_scale is None else f"  scale {step.loss_scale:g}  skipped {step.skipped}"
+    where = f"epoch {place.epoch + 1}/{epochs}  batch {place.batch}  step {step.step}"
+    return f"{where}  loss {step.loss:.4g}{scale}  {step.samples_per_second:.0f} samples/s"
