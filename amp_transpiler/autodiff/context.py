@@ -12,17 +12,15 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff.bodies import captured
 from amp_transpiler.autodiff.expression import Expr
+from amp_transpiler.autodiff.refusals import NotDifferentiable, SizesUnknown
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.infer_outputs import infer_outputs
 
-__all__ = ["Backward", "NodeGradient", "NotDifferentiable", "low_weight_sums", "low_weight_sums_wanted"]
+__all__ = ["Backward", "NodeGradient", "NotDifferentiable", "SizesUnknown", "low_weight_sums", "low_weight_sums_wanted"]
 
 _low_weight_sums: contextvars.ContextVar[bool] = contextvars.ContextVar("amp_transpiler.low_weight_sums", default=False)
-
-
-class NotDifferentiable(Exception):
-    """Raised by a rule when a node has no gradient as it is used. The driver adds which node it is."""
 
 
 @contextlib.contextmanager
@@ -55,6 +53,14 @@ class Backward(Protocol):
 
     def branch(self, body: ir.Graph, grads: Sequence[ir.Value | None], wanted: Sequence[ir.Value]) -> ir.Graph:
         """Return a body that runs `body` forward, then backward."""
+
+    def through(
+        self,
+        define: Callable[[], Sequence[ir.Value | None]],
+        grads: Sequence[ir.Value | None],
+        wanted: Sequence[ir.Value],
+    ) -> dict[ir.Value, ir.Value]:
+        """Return the gradients of wanted values through what `define` appends."""
 
 
 class NodeGradient:
@@ -165,10 +171,28 @@ class NodeGradient:
         """
         found = self.input(index)
         if found.known is None:
-            raise NotDifferentiable(f"input {index} ('{found.name}') must be a constant to be differentiated through")
+            of_sizes = _is_of_sizes(found.value)
+            refusal = SizesUnknown if of_sizes else NotDifferentiable
+            raise refusal(f"input {index} ('{found.name}') must be a constant to be differentiated through")
         return found.known
 
     def error(self, problem: str) -> ModelError:
         """Return an error that names this node and says what the problem is."""
         kind = f"{self.source.domain}::{self.op_type}" if self.source.domain else self.op_type
         return ModelError(f"cannot differentiate node '{self.source.name}' ({kind}, opset {self.opset}): {problem}")
+
+
+def _is_of_sizes(value: ir.Value) -> bool:
+    """Whether a value is computed from sizes and constants alone."""
+    stack, seen = [value], {value}
+    while stack:
+        here = stack.pop()
+        node = here.producer()
+        if constant_of(here) is not None or (node is not None and node.op_type in ("Shape", "Size")):
+            continue
+        if node is None:
+            return False
+        new = [source for source in node.inputs if source is not None and source not in seen]
+        seen.update(new)
+        stack.extend(new)
+    return True

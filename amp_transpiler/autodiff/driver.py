@@ -12,15 +12,16 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from amp_transpiler.autodiff.bodies import captured, copy_body, remove_unused
-from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, low_weight_sums_wanted
+from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, SizesUnknown, low_weight_sums_wanted
+from amp_transpiler.autodiff.deferred import append_deferred, expand_deferred
 from amp_transpiler.autodiff.rules import find_rule
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.origins import built_as
 from amp_transpiler.graph.regions import inside_region_of, outside_regions
-from amp_transpiler.graph.walk import is_used
+from amp_transpiler.graph.walk import has_bodies, is_used
 
-__all__ = ["Driver", "Otherwise", "differentiate"]
+__all__ = ["Driver", "Otherwise", "differentiate", "expand_gradients"]
 
 Otherwise: TypeAlias = Callable[
     [ir.Node, Sequence["ir.Value | None"], Callable[[ir.Value], bool], ModelError],
@@ -39,6 +40,8 @@ def differentiate(
     seeds: Mapping[ir.Value, ir.Value],
     wanted: Collection[ir.Value],
     stop: Collection[ir.Value] = (),
+    *,
+    defers: bool = False,
 ) -> dict[ir.Value, ir.Value]:
     """Append the backward pass to the builder's graph.
 
@@ -47,6 +50,7 @@ def differentiate(
         seeds: target -> its gradient, of the target's shape and element type.
         wanted: values to differentiate by.
         stop: values that no gradient passes through.
+        defers: whether gradients that need sizes which are free may wait for them; `expand_gradients` makes them.
 
     Returns:
         Wanted value -> gradient, for those that the targets depend on.
@@ -55,7 +59,25 @@ def differentiate(
         ModelError: an operator in between has no gradient rule, or no gradient as it is used.
     """
     weights = set(wanted) if low_weight_sums_wanted() else set()
-    return Driver(builder, set(wanted), set(stop), weights).run(builder.graph, seeds)
+    return Driver(builder, set(wanted), set(stop), weights, defers=defers).run(builder.graph, seeds)
+
+
+def expand_gradients(model: ir.Model) -> None:
+    """Write the gradients that wait for sizes, in place. The sizes of the model's inputs must be known.
+
+    Raises:
+        ModelError: sizes depend on more than the shapes of the inputs, or a node has no gradient as it is used.
+    """
+
+    def expansion(
+        node: ir.Node, builder: GraphBuilder, grads: Sequence[ir.Value | None], wanted: Sequence[ir.Value]
+    ) -> list[ir.Value]:
+        driver = Driver(builder, set(wanted), set())
+        with inside_region_of(node), built_as(node):
+            made = dict(driver.gradients_of(node, grads, set(wanted)))
+        return [made[value] if value in made else builder.zeros_like(value) for value in wanted]
+
+    expand_deferred(model, expansion)
 
 
 class Driver:
@@ -67,6 +89,7 @@ class Driver:
         stop: values that no gradient passes through.
         low_sums: weights and biases whose gradients are summed in their own element type, not in float32.
         otherwise: gives the gradients of a node that has no rule, or none as it is used; None: that is an error.
+        defers: whether gradients may wait for sizes that are free.
     """
 
     def __init__(
@@ -76,16 +99,25 @@ class Driver:
         stop: set[ir.Value],
         low_sums: Collection[ir.Value] = (),
         otherwise: Otherwise | None = None,
+        *,
+        defers: bool = False,
     ) -> None:
         self.builder = builder
+        self._defers = defers
         self._otherwise = otherwise
         self._low_sums = low_sums
         self._wanted = wanted - stop
         self._stop = stop
 
-    def run(self, graph: ir.Graph, seeds: Mapping[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
-        """Differentiate the nodes that are in `graph` now. Return the gradients of wanted values, outer ones too."""
-        nodes = list(graph)
+    def run(self, graph: ir.Graph, seeds: Mapping[ir.Value, ir.Value], *, first: int = 0) -> dict[ir.Value, ir.Value]:
+        """Differentiate the nodes that are in `graph` now. Return the gradients of wanted values, outer ones too.
+
+        Args:
+            graph: the graph.
+            seeds: target -> its gradient.
+            first: how many nodes at the beginning of the graph do not count.
+        """
+        nodes = list(graph)[first:]
         active = self._active(nodes)
         parts: dict[ir.Value, list[ir.Value]] = {}
         for target, seed in seeds.items():
@@ -134,16 +166,22 @@ class Driver:
             grads: gradient of each output, None where it has none.
             active: the values that gradients may pass through.
         """
-        if self._otherwise is None:
+        if self._otherwise is None and not (self._defers and not has_bodies(node)):
             return self._by_rule(node, grads, active)
         graph = self.builder.graph
         last = graph[-1]
         try:
             return self._by_rule(node, grads, active)
         except ModelError as error:
+            waits = isinstance(error.__cause__, SizesUnknown)
+            if self._otherwise is None and not waits:
+                raise
             while graph[-1] is not last:  # what the rule had appended before it gave up
                 graph.remove(graph[-1], safe=True)
-            return list(self._otherwise(node, grads, lambda value: value in active, error))
+            if self._otherwise is not None:
+                return list(self._otherwise(node, grads, lambda value: value in active, error))
+            counts = [value for value in dict.fromkeys(node.inputs) if value is not None and value in active]
+            return append_deferred(self.builder, node, grads, counts)
 
     def _by_rule(
         self, node: ir.Node, grads: Sequence[ir.Value | None], active: set[ir.Value]
@@ -163,6 +201,8 @@ class Driver:
                 for index, (value, grad) in enumerate(zip(reads, rule(context), strict=False))
                 if value is not None and grad is not None and value in active
             ]
+        except SizesUnknown as error:
+            raise context.error(str(error)) from error
         except NotDifferentiable as error:
             raise context.error(str(error)) from None
         return [(value, self._fit(grad.value, value, self.sums_low(node, index))) for index, value, grad in wanted]
@@ -187,9 +227,8 @@ class Driver:
         """
         with outside_regions():  # the copies keep the regions of the originals
             copy, copied = copy_body(body, self.builder)
-        driver = Driver(
-            self.builder, set(wanted), self._stop | {copied[v] for v in self._stop if v in copied}, self._low_sums
-        )
+        stop = self._stop | {copied[v] for v in self._stop if v in copied}
+        driver = Driver(self.builder, set(wanted), stop, self._low_sums, defers=self._defers)
         with self.builder.inside(copy):
             parts: dict[ir.Value, list[ir.Value]] = {}
             for output, grad in zip(copy.outputs, grads, strict=False):
@@ -208,6 +247,37 @@ class Driver:
         copy.outputs[:] = outputs
         remove_unused(copy)
         return copy
+
+    def through(
+        self,
+        define: Callable[[], Sequence[ir.Value | None]],
+        grads: Sequence[ir.Value | None],
+        wanted: Sequence[ir.Value],
+    ) -> dict[ir.Value, ir.Value]:
+        """Return the gradients of wanted values through operators that are appended now.
+
+        Args:
+            define: appends the operators; returns their results, None for one that it does not compute.
+            grads: gradient of each result, None where it has none.
+            wanted: values that the operators read.
+
+        Raises:
+            NotDifferentiable: a result has a gradient that `define` does not compute.
+        """
+        before = len(self.builder.graph)
+        results = define()
+        seeds = {}
+        for index, grad in enumerate(grads):
+            if grad is None:
+                continue
+            result = results[index] if index < len(results) else None
+            if result is None:
+                raise NotDifferentiable(f"its output {index} has no gradient here, and it is used")
+            if result.shape is not None:
+                grad.shape = ir.Shape(result.shape)
+            seeds[result] = self.builder.cast(grad, result.dtype)
+        driver = Driver(self.builder, set(wanted), self._stop, self._low_sums, defers=self._defers)
+        return driver.run(self.builder.graph, seeds, first=before)
 
     def _in_shape_of(self, grad: ir.Value, output: ir.Value) -> ir.Value:
         """The gradient of an `If`'s output in the shape of a branch's output, which may be known more exactly."""

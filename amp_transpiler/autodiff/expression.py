@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy.typing as npt
 import onnx_ir as ir
 
+from amp_transpiler.autodiff.refusals import SizesUnknown
 from amp_transpiler.graph.builder import GraphBuilder, is_static, rank_of, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
@@ -185,7 +186,13 @@ class Expr:
 
     @property
     def rank(self) -> int:
-        """The number of dimensions, which must be known."""
+        """The number of dimensions.
+
+        Raises:
+            SizesUnknown: it is not known.
+        """
+        if self.shape is None:
+            raise SizesUnknown(f"the rank of '{self.name}' must be known here: run shape inference")
         return rank_of(self.value)
 
     @property
@@ -195,7 +202,13 @@ class Expr:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The dimensions, which must all be known."""
+        """The dimensions.
+
+        Raises:
+            SizesUnknown: one of them is not known.
+        """
+        if not self.is_static:
+            raise SizesUnknown(f"the shape of '{self.name}' must be known here, got {self.shape}")
         return shape_of(self.value)
 
     def size(self, axis: int) -> int | None:
@@ -240,7 +253,8 @@ class Expr:
     @property
     def T(self) -> Expr:  # noqa: N802  # the name that numpy and mathematics use
         """The matrix, or stack of matrices, transposed: its last two axes are exchanged."""
-        return self._expr(self.builder.swap_last(self.value))
+        rank = self.rank
+        return self.transpose([*range(rank - 2), rank - 1, rank - 2])
 
     def unsqueeze(self, *axes: int) -> Expr:
         """Return this expression with new axes of size 1."""

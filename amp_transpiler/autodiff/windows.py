@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
+from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, SizesUnknown
 from amp_transpiler.autodiff.expression import Expr
 
 __all__ = ["Matrix", "Window", "apply_transposed", "sizes_of", "window_matrix", "window_of"]
@@ -75,7 +75,7 @@ def sizes_of(x: Expr, first: int = 2) -> tuple[int, ...]:
     """
     sizes = tuple(x.shape)[first:] if x.shape is not None else None
     if sizes is None or not all(isinstance(size, int) for size in sizes):
-        raise NotDifferentiable(
+        raise SizesUnknown(
             f"the sizes of '{x.name}' from axis {first} on must be known numbers, got {x.shape}: "
             "give the program's inputs static channels and spatial dimensions, and run shape inference"
         )

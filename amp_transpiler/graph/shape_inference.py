@@ -13,6 +13,7 @@ from amp_transpiler.graph.infer_outputs import infer_outputs
 from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
 from amp_transpiler.graph.skeleton import CONTROL_FLOW, skeleton
 from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.ops.names import is_standard
 
 __all__ = ["add_shapes", "complete_shapes", "infer_shapes", "sizes_from_inputs"]
 
@@ -22,10 +23,14 @@ logger = logging.getLogger(__name__)
 def infer_shapes(model: ir.Model) -> None:
     """Run ONNX's shape inference on the model without its weights, and set the shapes of its nodes' outputs.
 
-    Inference evaluates shape computations on small constants. If it fails, shapes stay as declared.
+    Inference evaluates shape computations on small constants. If it fails, shapes stay as declared. Operators of ONNX
+    Runtime that ONNX does not know have stand-ins.
     """
+    proto = to_proto_without_weights(model)
+    if any(not is_standard(node) for node in all_nodes(model)):
+        proto = skeleton(proto)
     try:
-        inferred = onnx.shape_inference.infer_shapes(to_proto_without_weights(model), data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         logger.warning("shapes could not be inferred: %s", " ".join(str(error).split())[:300])
         return

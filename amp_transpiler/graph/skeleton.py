@@ -43,6 +43,10 @@ class _Writer:
         target.input.extend(source.input)
         target.output.extend(source.output)
         target.value_info.extend(source.value_info)
+        for info in source.input:  # where weights are inputs
+            sizes = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+            if all(sizes):
+                self._weights[info.name] = onnx.TensorProto(name=info.name, dims=sizes)
         for tensor in source.initializer:
             self._constant(tensor, target)
         if all(starmap(self._is_plain, {(node.domain, node.op_type) for node in source.node})):

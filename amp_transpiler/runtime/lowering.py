@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.autodiff import expand_gradients
 from amp_transpiler.graph.assemble import Assembled
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.fed_shapes import specialise
@@ -83,6 +84,7 @@ def ready_to_open(
     formulation of convolutions' weight gradients; see `passes.training.WeightGradients`.
     """
     specialise(assembled.model, shapes)
+    expand_gradients(assembled.model)
     ReadUnrounded()(assembled.model)
     if worth is not None:  # first: the optimizer is most of the nodes, and less is left to do for the others
         assembled = group_updates(assembled, worth)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.autodiff import expand_gradients
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.fed_shapes import specialise
@@ -199,6 +200,7 @@ def _sized(program: Program, arrays: Mapping[str, np.ndarray]) -> Program:
         if isinstance(declared, ir.SymbolicDim)
     }
     specialise(sized.model, {name: array.shape for name, array in arrays.items()})
+    expand_gradients(sized.model)
     for node in sized.model.graph.all_nodes():
         for value in node.outputs:
             if value.shape is not None:

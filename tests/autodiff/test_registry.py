@@ -111,7 +111,8 @@ def schemas(op_type: str) -> list[onnx.defs.OpSchema]:
     ]
 
 
-STANDARD = [op_type for domain, op_type in registered() if not domain]
+# ONNX Runtime has some operators in ONNX's domain that ONNX does not know.
+STANDARD = [op_type for domain, op_type in registered() if not domain and schemas(op_type)]
 
 
 @pytest.mark.parametrize("op_type", STANDARD)

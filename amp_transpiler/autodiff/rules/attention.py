@@ -8,10 +8,10 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
+from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, SizesUnknown
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
-from amp_transpiler.autodiff.rules.placing import counting
+from amp_transpiler.autodiff.rules.placing import positions
 
 _LOWEST = -3.0e38  # below any score that is not masked; -inf itself would make NaN of rows that are masked throughout
 
@@ -67,7 +67,7 @@ def _refuse(node: NodeGradient) -> None:
 def _size(x: Expr, axis: int) -> int:
     size = x.size(axis)
     if size is None:
-        raise NotDifferentiable(f"dimension {axis} of '{x.name}' must be known, got {x.shape}")
+        raise SizesUnknown(f"dimension {axis} of '{x.name}' must be known, got {x.shape}")
     return size
 
 
@@ -147,17 +147,9 @@ def _masked(node: NodeGradient, scores: Expr, mask: Expr | None) -> Expr:
         else:
             scores += mask.cast(scores.dtype)
     if node.attribute("is_causal", 0):
-        query, key = _positions(scores, 2).unsqueeze(1), _positions(scores, 3).unsqueeze(0)
+        query, key = positions(scores, 2).unsqueeze(1), positions(scores, 3).unsqueeze(0)
         scores = (query >= key).where(scores, -math.inf)
     return scores
-
-
-def _positions(scores: Expr, axis: int) -> Expr:
-    """0, 1, ... up to the size of an axis."""
-    size = scores.size(axis)
-    if size is not None:
-        return scores.constant(np.arange(size))
-    return counting(scores.op("Shape").slice([axis], [axis + 1], [0]).squeeze(0))
 
 
 def _softmax(scores: Expr, mask: Expr | None) -> Expr:

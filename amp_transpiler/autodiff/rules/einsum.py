@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from amp_transpiler.autodiff.context import NotDifferentiable
+from amp_transpiler.autodiff.context import NotDifferentiable, SizesUnknown
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
 
@@ -58,9 +58,7 @@ def _diagonals(operand: Expr, own: str, factors: list[tuple[str, Expr]], equatio
         if letter in letters:
             size, fresh = operand.size(axis), next(free, None)
             if size is None or fresh is None:
-                raise NotDifferentiable(
-                    f"the axis '{letter}' repeats in '{own}' ('{operand.name}'): its size must be known"
-                )
+                raise SizesUnknown(f"the axis '{letter}' repeats in '{own}' ('{operand.name}'): its size must be known")
             factors.append((letter + fresh, operand.constant(np.eye(size), operand.dtype)))
             letters += fresh
         else:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
+from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, SizesUnknown
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
 from amp_transpiler.graph.batch_statistics import mark_batch_statistic
@@ -215,7 +215,7 @@ def lrn(g: Expr, x: Expr, *, size: int, alpha: float = 1e-4, beta: float = 0.75,
     x, g = _wide(g, x)
     channels = x.size(1)
     if channels is None:
-        raise NotDifferentiable(f"the number of channels must be known, got {x.shape}")
+        raise SizesUnknown(f"the number of channels must be known, got {x.shape}")
     factor = alpha / size
     distance = np.arange(channels) - np.arange(channels)[:, None]  # of channel [column] from the one normalized [row]
     band = ((distance >= -((size - 1) // 2)) & (distance <= size // 2)).astype(np.float32)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.context import NotDifferentiable
 from amp_transpiler.autodiff.expression import Expr
 
-__all__ = ["add_at", "axis_of", "counting", "permuted_zeros", "put_at", "surround"]
+__all__ = ["add_at", "axis_of", "counting", "permuted_zeros", "positions", "put_at", "surround"]
 
 _SCATTER_ADD = 16  # the opset from which ScatterElements and ScatterND can add
 
@@ -31,6 +31,14 @@ def surround(g: Expr, before: Sequence[int], after: Sequence[int]) -> Expr:
 def counting(size: Expr) -> Expr:
     """Return 0, 1, ..., `size` - 1; `size` is an int64 scalar."""
     return size.constant(np.int64(0)).op("Range", size, size.constant(np.int64(1)))
+
+
+def positions(x: Expr, axis: int) -> Expr:
+    """Return 0, 1, ... up to the size of an axis: a constant if that is known."""
+    size = x.size(axis)
+    if size is not None:
+        return x.constant(np.arange(size))
+    return counting(x.op("Shape").slice([axis], [axis + 1], [0]).squeeze(0))
 
 
 def add_at(op_type: str, zeros: Expr, indices: Expr, g: Expr, **attributes: int) -> Expr:

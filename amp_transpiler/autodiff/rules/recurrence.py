@@ -15,10 +15,10 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
+from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, SizesUnknown
 from amp_transpiler.autodiff.expression import Expr, concat
 from amp_transpiler.autodiff.recurrent_activations import Activation, activations_of
-from amp_transpiler.autodiff.rules.placing import counting
+from amp_transpiler.autodiff.rules.placing import positions
 from amp_transpiler.autodiff.scanning import Exprs, scan
 
 __all__ = ["Way", "stacked", "ways_of"]
@@ -116,7 +116,7 @@ def ways_of(node: NodeGradient, gs: Sequence[Expr | None], defaults: Sequence[st
         raise NotDifferentiable("layout=1 has no kernel in ONNX Runtime; use layout=0, with the batch second")
     x, w, r, b = node.input(0), node.input(1), node.input(2), node.optional(3)
     if not (w.is_static and r.is_static):
-        raise NotDifferentiable(f"the shapes of its weights must be known, got {w.shape} and {r.shape}")
+        raise SizesUnknown(f"the shapes of its weights must be known, got {w.shape} and {r.shape}")
     direction = node.attribute("direction", "forward")
     count = 2 if direction == "bidirectional" else 1
     activations = activations_of(node, defaults, count)
@@ -162,7 +162,7 @@ def _flat(x: Expr) -> Expr:
     """Return [T, B, N] as [T B, N]."""
     size = x.size(-1)
     if size is None:
-        raise NotDifferentiable(f"the last dimension of '{x.name}' must be known, got {x.shape}")
+        raise SizesUnknown(f"the last dimension of '{x.name}' must be known, got {x.shape}")
     return x.reshape([-1, size])
 
 
@@ -176,13 +176,7 @@ def _padding(node: NodeGradient, x: Expr) -> tuple[Expr | None, Expr | None]:
     lengths = node.optional(4)
     if lengths is None:
         return None, None
-    size = x.size(0)
-    steps = (
-        x.constant(np.arange(size))
-        if size is not None
-        else counting(x.op("Shape").slice([0], [1], [0]).squeeze(0))
-    )  # fmt: skip
-    steps, lengths = steps.reshape([-1, 1, 1]), lengths.cast(ir.DataType.INT64).reshape([1, -1, 1])
+    steps, lengths = positions(x, 0).reshape([-1, 1, 1]), lengths.cast(ir.DataType.INT64).reshape([1, -1, 1])
     return steps < lengths, steps + 1 < lengths
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
+from amp_transpiler.autodiff.context import NodeGradient, SizesUnknown
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.interpolation import AxisResize, resize_matrix
 from amp_transpiler.autodiff.registry import gradient
@@ -39,7 +39,7 @@ def _changes(node: NodeGradient, before: _Dimensions, after: _Dimensions) -> dic
         if scales[i] == 1.0 if scales else stays:
             continue
         if not isinstance(size, int) or not isinstance(out, int):
-            raise NotDifferentiable(f"axis {axis} is resized, so its sizes must be known numbers, got {size} and {out}")
+            raise SizesUnknown(f"axis {axis} is resized, so its sizes must be known numbers, got {size} and {out}")
         found[axis] = _axis(node, size, out, scales[i] if scales else out / size, (roi[i], roi[len(axes) + i]))
     return dict(sorted(found.items()))
 
@@ -47,7 +47,7 @@ def _changes(node: NodeGradient, before: _Dimensions, after: _Dimensions) -> dic
 def _dimensions(x: Expr) -> _Dimensions:
     """The sizes of the axes: numbers, names, None where nothing is known."""
     if x.shape is None:
-        raise NotDifferentiable(f"the rank of '{x.name}' must be known: run shape inference")
+        raise SizesUnknown(f"the rank of '{x.name}' must be known: run shape inference")
     return [size if isinstance(size, int) else size.value for size in x.shape]
 
 
@@ -65,7 +65,7 @@ def _scales(node: NodeGradient, axes: list[int], before: _Dimensions) -> list[fl
     for wanted, axis in zip(node.constant(3), axes, strict=True):
         size = before[axis]
         if not isinstance(size, int):
-            raise NotDifferentiable(
+            raise SizesUnknown(
                 f"keep_aspect_ratio_policy='{policy}' needs the size of axis {axis} to be known, got {size}"
             )
         ratios.append(int(wanted) / size)

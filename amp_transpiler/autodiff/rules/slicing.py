@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
+from amp_transpiler.autodiff.context import NodeGradient, SizesUnknown
 from amp_transpiler.autodiff.expression import Expr, concat
 from amp_transpiler.autodiff.registry import Gradients, gradient
 from amp_transpiler.autodiff.rules.placing import axis_of, put_at, surround
@@ -157,7 +157,7 @@ def _fold_borders(g: Expr, x: Expr, mode: str, before: Sequence[int], after: Seq
             continue
         size = x.size(axis)
         if size is None:
-            raise NotDifferentiable(
+            raise SizesUnknown(
                 f"mode '{mode}' pads axis {axis}, whose size must be known: give the inputs fixed shapes"
             )
         taken = np.arange(size)[max(-first, 0) : size - max(-last, 0)]

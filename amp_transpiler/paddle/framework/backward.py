@@ -116,7 +116,7 @@ def _differentiate(
     started = {
         program.value(n): s if s is not None else _ones_like(builder, program.value(n)) for n, s in seeds.items()
     }
-    found = differentiate(builder, started, [program.value(name) for name in wanted], values)
+    found = differentiate(builder, started, [program.value(name) for name in wanted], values, defers=True)
     named = {}
     for name in wanted:
         value = program.value(name)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.autodiff import expand_gradients
 from amp_transpiler.errors import InputError, OutputError, VerificationError
 from amp_transpiler.graph.assemble import Assembled, assemble, with_values
 from amp_transpiler.graph.checker import checker_fault
@@ -128,6 +129,7 @@ def save_training_program(
 
     Raises:
         InputError: something fetched does not exist, a value is not in the scope, or a shape does not fit.
+        ModelError: gradients need sizes that are free; `feed` gives them.
         OutputError: the file cannot be written.
         VerificationError: ONNX's checker or ONNX Runtime rejects the result. Nothing is written.
     """
@@ -137,6 +139,7 @@ def save_training_program(
     fetch = [program.name_of(item) for item in fetch_list or program.outputs]
     assembled = assemble(program, fetch)
     _specialise(assembled.model, {name: _shape(given) for name, given in (feed or {}).items()})
+    expand_gradients(assembled.model)
     assembled = lower(assembled, by_rows=False)  # in ONNX's own operators
     if missing := [name for name in assembled.state if name not in scope]:
         raise InputError(f"the scope has no value for {', '.join(missing)}: run the startup program first")

@@ -1,0 +1,220 @@
+"""Gradients that wait for the sizes of what is fed: a node in their place, and its expansion once they are known.
+
+The rules of pools, resizes and convolutions need sizes as numbers. Where a program leaves them free, the backward pass
+gets a node of a domain of our own, `amp_transpiler::Gradient`, that reads what the rule may read: inputs and outputs of
+the node and the gradients of its outputs. Gradients have the shapes and element types of their values, so the rest of
+the backward pass can be written. A step is compiled for fed shapes; then every such node is replaced by what its rule
+makes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.autodiff.refusals import SizesUnknown
+from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.builder import GraphBuilder, is_static
+from amp_transpiler.graph.constness import constant_array, constant_of
+from amp_transpiler.graph.infer_outputs import infer_outputs
+from amp_transpiler.graph.unread import remove_unread
+from amp_transpiler.graph.walk import all_nodes, bodies, has_bodies
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.precision.cost.contents import MOST_ELEMENTS, content_of
+
+__all__ = ["DOMAIN", "Expansion", "append_deferred", "deferred_nodes", "expand_deferred"]
+
+DOMAIN = "amp_transpiler"
+_OPERATOR = "Gradient"
+
+Expansion = Callable[[ir.Node, GraphBuilder, "Sequence[ir.Value | None]", "Sequence[ir.Value]"], "list[ir.Value]"]
+"""Node, builder, gradients of its outputs, the inputs that count -> their gradients."""
+
+
+def append_deferred(
+    builder: GraphBuilder, node: ir.Node, grads: Sequence[ir.Value | None], wanted: Sequence[ir.Value]
+) -> list[tuple[ir.Value, ir.Value]]:
+    """Append a node that stands for the gradients of `node`; return the wanted inputs with theirs.
+
+    Args:
+        builder: appends the backward pass.
+        node: the node, without bodies.
+        grads: gradient of each output, None where it has none.
+        wanted: the inputs that count, each once.
+    """
+    results = []
+    for value in wanted:
+        made = ir.Value(name=builder.names.fresh(f"{builder.prefix}Gradient_out"), type=value.type)
+        made.shape = None if value.shape is None else ir.Shape(value.shape)
+        results.append(made)
+    inputs = [*node.inputs, *(value if value.name else None for value in node.outputs), *grads]
+    places = [list(node.inputs).index(value) for value in wanted]
+    builder.graph.append(
+        ir.Node(
+            DOMAIN,
+            _OPERATOR,
+            inputs,
+            [
+                ir.AttrInt64("inputs", len(node.inputs)),
+                ir.AttrInt64("outputs", len(node.outputs)),
+                ir.AttrInt64s("wanted", places),
+            ],
+            outputs=results,
+            name=builder.names.fresh(f"{builder.prefix}{_OPERATOR}"),
+            metadata_props=builder.node_metadata(),
+        )
+    )
+    builder.model.graph.opset_imports.setdefault(DOMAIN, 1)
+    return list(zip(wanted, results, strict=True))
+
+
+def deferred_nodes(model: ir.Model) -> list[ir.Node]:
+    """Return the nodes that wait for sizes."""
+    return [node for node in all_nodes(model) if node.domain == DOMAIN]
+
+
+def expand_deferred(model: ir.Model, expansion: Expansion) -> None:
+    """Replace every node that waits for sizes by the gradient of the node it stands for, in place.
+
+    The sizes of the graph's inputs must be known. Those of all other values follow, node by node, and so do the numbers
+    that are computed from sizes; they become constants.
+
+    Args:
+        model: the model.
+        expansion: makes the gradients.
+
+    Raises:
+        ModelError: sizes of a node depend on more than the shapes that are fed.
+    """
+    if deferred_nodes(model):
+        _Expander(model, expansion).run(model.graph)
+        model.graph.opset_imports.pop(DOMAIN, None)
+
+
+class _Expander:
+    def __init__(self, model: ir.Model, expansion: Expansion) -> None:
+        self._model, self._expansion = model, expansion
+        self._builder = GraphBuilder(model, prefix="backward/")
+        self._contents: dict[ir.Value, np.ndarray] = {}
+
+    def run(self, graph: ir.Graph) -> None:
+        for node in list(graph):
+            if node.graph is not graph:
+                continue  # removed meanwhile
+            if node.domain == DOMAIN:
+                self._expand(graph, node)
+            elif has_bodies(node):
+                self._enter(node)
+            else:
+                self._know(node)
+
+    # ---- what is known ----
+
+    def _know(self, node: ir.Node) -> None:
+        """Work out the sizes of a node's results, and what they hold if that follows from sizes."""
+        self._fold(node)
+        if node.graph is None or node.op_type == "Constant" or all(is_static(value) for value in node.outputs):
+            return
+        before = [value.shape for value in node.outputs]
+        try:
+            infer_outputs(self._model, node)
+        except ModelError:
+            if is_standard(node):
+                raise
+            _like_the_first_input(node)
+        for value, shape in zip(node.outputs, before, strict=True):
+            if shape is not None and (value.shape is None or _known_sizes(shape) > _known_sizes(value.shape)):
+                value.shape = shape
+
+    def _fold(self, node: ir.Node) -> None:
+        content = self._content_of(node)
+        if content is None or node.outputs[0].is_graph_output():
+            return
+        result = node.outputs[0]
+        constant = self._builder.constant(content, result.dtype)
+        self._contents[constant] = content
+        result.replace_all_uses_with(constant)
+        remove_unread(node)
+
+    def _content_of(self, node: ir.Node) -> np.ndarray | None:
+        if not is_standard(node) or node.op_type == "Constant" or len(node.outputs) != 1:
+            return None
+        first = node.inputs[0] if node.inputs else None
+        if node.op_type in ("Shape", "Size"):
+            if first is None or first.shape is None or not is_static(first):
+                return None
+            sizes = np.array([int(size) for size in first.shape], np.int64)  # type: ignore[arg-type]  # is_static
+            if node.op_type == "Size":
+                return np.array(np.prod(sizes), np.int64)
+            return sizes[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(sizes))]
+        arrays = [None if value is None else self._array(value) for value in node.inputs]
+        known = all(array is not None or value is None for array, value in zip(arrays, node.inputs, strict=True))
+        if not arrays or not known:
+            return None
+        if node.op_type == "NonZero":
+            return None if arrays[0] is None else np.array(np.nonzero(arrays[0]), np.int64)
+        return content_of(node, arrays)
+
+    def _array(self, value: ir.Value) -> np.ndarray | None:
+        if value not in self._contents:
+            tensor = constant_of(value)
+            array = constant_array(value) if tensor is not None and tensor.size <= MOST_ELEMENTS else None
+            if array is None:
+                return None
+            self._contents[value] = array
+        return self._contents[value]
+
+    def _enter(self, node: ir.Node) -> None:
+        """Go through the bodies of a node; a Scan's get the sizes of what it slices along the first axis."""
+        for _, body in bodies(node):
+            if is_standard(node) and node.op_type == "Scan" and len(body.inputs) == len(node.inputs):
+                states = len(body.inputs) - node.attributes.get_int("num_scan_inputs", 0)
+                for index, (inner, outer) in enumerate(zip(body.inputs, node.inputs, strict=True)):
+                    if outer is not None and outer.shape is not None and is_static(outer):
+                        inner.shape = ir.Shape(list(outer.shape)[int(index >= states) :])
+            self.run(body)
+
+    # ---- expanding ----
+
+    def _expand(self, graph: ir.Graph, node: ir.Node) -> None:
+        count, outputs = node.attributes.get_int("inputs", 0), node.attributes.get_int("outputs", 0)
+        results = [value for value in node.inputs[count : count + outputs] if value is not None]
+        source = results[0].producer() if results else None
+        if source is None:
+            raise ModelError(f"'{node.name}' stands for the gradient of a node that is no longer there")
+        grads = list(node.inputs[count + outputs :])
+        for grad, value in zip(grads, source.outputs, strict=False):
+            if grad is not None and value.shape is not None:
+                grad.shape = ir.Shape(value.shape)
+        wanted = [source.inputs[place] for place in node.attributes.get_ints("wanted", ())]
+        builder = GraphBuilder(
+            self._model,
+            graph=graph,
+            before=node,
+            names=self._builder.names,
+            metadata=dict(node.metadata_props),
+            prefix=self._builder.prefix,
+            shares=self._builder,
+        )
+        try:
+            found = self._expansion(source, builder, grads, [value for value in wanted if value is not None])
+        except ModelError as error:
+            if not isinstance(error.__cause__, SizesUnknown):
+                raise
+            raise ModelError(f"{error}; the sizes do not follow from the shapes that are fed") from None
+        for old, new in zip(node.outputs, found, strict=True):
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+        graph.remove(node, safe=True)
+
+
+def _known_sizes(shape: Iterable[object]) -> int:
+    return sum(isinstance(size, int) for size in shape)
+
+
+def _like_the_first_input(node: ir.Node) -> None:
+    """Give the result of an operator that ONNX does not know the shape that such operators mostly keep."""
+    first = node.inputs[0] if node.inputs else None
+    if first is not None and first.shape is not None and node.outputs[0].shape is None:
+        node.outputs[0].shape = ir.Shape(first.shape)

@@ -1,0 +1,158 @@
+"""Gradients that wait for the sizes of what is fed: one program, images and lengths of any size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amp_transpiler import CPUPlace, optimizer, static, tensor, utils
+from amp_transpiler.autodiff.deferred import deferred_nodes
+from amp_transpiler.errors import ModelError
+from amp_transpiler.paddle.static.onnx_import import from_onnx
+from tests import support
+from tests.autodiff.gradient_check import needs_torch
+
+W = support.array
+RATE = 1e-4
+SIZES = [(2, 12, 8), (1, 7, 9), (2, 12, 8)]
+
+# The rules that need sizes: weights of convolutions, pools, resizes to computed sizes, padding by reflection.
+IMAGES = """(float[n,2,h,w] x) => (float[n,3,p,q] y) {
+    c = Conv<pads=[1,1,1,1]>(x, conv_w, conv_b)
+    r = Relu(c)
+    m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(r)
+    a = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], strides=[1,1]>(m)
+    d = Conv<pads=[1,1,1,1], strides=[2,2]>(a, deep_w)
+    all = Shape(c)
+    hw = Slice(all, two, four)
+    nc = Slice(all, zero, two)
+    size = Concat<axis=0>(nc, hw)
+    up = Resize<mode="linear">(d, , , size)
+    p = Pad<mode="reflect">(up, pads)
+    y = Conv(p, out_w)
+}"""
+
+
+def images(**sizes):
+    free = "[n,2,h,w]"
+    return support.parse(
+        IMAGES.replace(free, f"[{sizes['n']},2,{sizes['h']},{sizes['w']}]") if sizes else IMAGES,
+        conv_w=W(4, 2, 3, 3, seed=1),
+        conv_b=W(4, seed=2),
+        deep_w=W(4, 4, 3, 3, seed=3),
+        out_w=W(3, 4, 1, 1, seed=4),
+        pads=np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+        zero=np.array([0]),
+        two=np.array([2]),
+        four=np.array([4]),
+    )
+
+
+def trained(model, level="O0"):
+    """Return the program of a training step on the mean square of `y`, its loss, and a scope with the first state."""
+    startup, scope = static.Program(), static.Scope()
+    main = from_onnx(model, startup)
+    with utils.unique_name.guard(), static.program_guard(main, startup):
+        y = main.var("y")
+        loss = tensor.mean(y * y)
+        sgd = optimizer.SGD(RATE)
+        (sgd if level == "O0" else static.amp.decorate(sgd, level=level, init_loss_scaling=1.0)).minimize(loss)
+    exe = static.Executor(CPUPlace())
+    exe.run(startup, scope=scope)
+    return main, loss, scope, exe
+
+
+def data(n, h, w):
+    return W(n, 2, h, w, seed=9)
+
+
+def test_images_of_any_size_train_as_images_of_a_fixed_size():
+    main, loss, scope, exe = trained(images())
+    assert {node.domain for node in deferred_nodes(main.model)} == {"amp_transpiler"}
+    fixed_scope = None
+    for n, h, w in SIZES:
+        fixed, fixed_loss, first, fixed_exe = trained(images(n=n, h=h, w=w))
+        assert not deferred_nodes(fixed.model)
+        fixed_scope = first if fixed_scope is None else fixed_scope
+        [got] = exe.run(main, feed={"x": data(n, h, w)}, fetch_list=[loss], scope=scope)
+        [want] = fixed_exe.run(fixed, feed={"x": data(n, h, w)}, fetch_list=[fixed_loss], scope=fixed_scope)
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+    for name in ("conv_w", "conv_b", "deep_w", "out_w"):
+        np.testing.assert_allclose(scope[name], fixed_scope[name], rtol=1e-5, atol=1e-7)
+
+
+@needs_torch
+def test_images_of_any_size_as_torch_computes_it():
+    import torch
+    from torch.nn import functional
+
+    main, loss, scope, exe = trained(images())
+    weights = {name: torch.from_numpy(np.array(scope[name])).double().requires_grad_() for name in ("conv_w", "conv_b")}
+    others = {name: torch.from_numpy(np.array(scope[name])).double().requires_grad_() for name in ("deep_w", "out_w")}
+    weights |= others
+    for n, h, w in SIZES:
+        x = torch.from_numpy(data(n, h, w)).double()
+        c = functional.conv2d(x, weights["conv_w"], weights["conv_b"], padding=1)
+        a = functional.avg_pool2d(functional.max_pool2d(c.relu(), 2), 3, 1, 1, count_include_pad=False)
+        d = functional.conv2d(a, weights["deep_w"], stride=2, padding=1)
+        up = functional.interpolate(d, size=(h, w), mode="bilinear", align_corners=False)
+        y = functional.conv2d(functional.pad(up, (1, 1, 1, 1), "reflect"), weights["out_w"])
+        expected = (y * y).mean()
+        expected.backward()
+        [got] = exe.run(main, feed={"x": data(n, h, w)}, fetch_list=[loss], scope=scope)
+        np.testing.assert_allclose(got, expected.item(), rtol=1e-5)
+        with torch.no_grad():
+            for value in weights.values():
+                value.sub_(RATE * value.grad)
+                value.grad = None
+    for name, value in weights.items():
+        np.testing.assert_allclose(scope[name], value.detach().numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_images_of_any_size_in_low_precision(level):
+    main, loss, scope, exe = trained(images(), level)
+    plain = trained(images())
+    for n, h, w in SIZES[:2]:
+        feed = {"x": data(n, h, w)}
+        [got] = exe.run(main, feed=feed, fetch_list=[loss], scope=scope)
+        [want] = plain[3].run(plain[0], feed=feed, fetch_list=[plain[1]], scope=plain[2])
+        np.testing.assert_allclose(np.float32(got), want, rtol=2e-2)
+
+
+def test_a_node_without_a_gradient_is_refused_before_anything_is_fed():
+    model = support.parse(
+        """(float[n,2,h,w] x) => (float[n,2,p,q] y) {
+            c = Conv(x, k)
+            y = MaxPool<kernel_shape=[2,2], storage_order=1>(c)
+        }""",
+        k=W(2, 2, 3, 3),
+    )
+    with pytest.raises(ModelError, match="storage_order=1"):
+        trained(model)
+
+
+def test_sizes_that_depend_on_data_name_the_node():
+    model = support.parse(
+        """(float[n,2,h,w] x, int64[2] target) => (float[n,2,p,q] y) {
+            c = Conv(x, k)
+            all = Shape(c)
+            nc = Slice(all, zero, two)
+            size = Concat<axis=0>(nc, target)
+            [enlarge] y = Resize<mode="linear">(c, , , size)
+        }""",
+        k=W(2, 2, 3, 3),
+        zero=np.array([0]),
+        two=np.array([2]),
+    )
+    main, loss, scope, exe = trained(model)
+    with pytest.raises(ModelError, match=r"'enlarge'.*do not follow from the shapes that are fed"):
+        exe.run(main, feed={"x": data(1, 6, 6), "target": np.array([8, 8])}, fetch_list=[loss], scope=scope)
+
+
+def test_a_step_is_written_for_given_sizes_and_refused_without(tmp_path):
+    main, _, scope, _ = trained(images())
+    with pytest.raises(ModelError, match="do not follow from the shapes that are fed"):
+        static.save_training_program(main, tmp_path / "free", scope=scope)
+    static.save_training_program(main, tmp_path / "step", feed={"x": (2, 2, 12, 8)}, scope=scope)
+    assert (tmp_path / "step.onnx").exists()
