@@ -15,7 +15,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import GraphBuilder, Operand
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 
-__all__ = ["is_operand", "operate"]
+__all__ = ["common_dtype", "is_operand", "operate"]
 
 _FLOAT, _INT64, _BOOL = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.BOOL
 _ORDERS = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}  # of numbers alone, in ONNX
@@ -40,7 +40,7 @@ def operate(
         other: another one, or what `is_operand` takes.
         swapped: `other` comes first.
     """
-    wanted = _common(value.dtype, other.dtype) if isinstance(other, ir.Value) else _wide_enough(value.dtype, other)
+    wanted = common_dtype(value.dtype, other.dtype) if isinstance(other, ir.Value) else _wide_enough(value.dtype, other)
     if op_type == "Div" and _is_whole(wanted):
         wanted = _FLOAT
     elif op_type in _ORDERS and wanted == _BOOL:
@@ -93,7 +93,7 @@ def _wide_enough(dtype: ir.DataType | None, content: Any) -> ir.DataType | None:
     return dtype
 
 
-def _common(a: ir.DataType | None, b: ir.DataType | None) -> ir.DataType | None:
+def common_dtype(a: ir.DataType | None, b: ir.DataType | None) -> ir.DataType | None:
     """Return the type in which values of two types meet: a float before integers, else the one that holds both."""
     if a is None or b is None or a == b:
         return a

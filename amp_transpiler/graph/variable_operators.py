@@ -1,14 +1,21 @@
-"""Operators of Python on variables: they append nodes; what needs a value is refused in words."""
+"""Operators of Python on variables: they append nodes; what needs a value is refused in words.
+
+The functions on tensors are methods of variables, too. They are above this layer, so they are found by name.
+"""
 
 from __future__ import annotations
 
 import abc
+import functools
+import importlib
 from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
 
 __all__ = ["VariableOperators"]
+
+_METHODS = "amp_transpiler.paddle.tensor.methods"  # the module whose METHODS and PROPERTIES variables have
 
 
 class VariableOperators(abc.ABC):
@@ -64,6 +71,57 @@ class VariableOperators(abc.ABC):
 
     def __neg__(self) -> Self:
         return self._alone("Neg")
+
+    def __mod__(self, other: Any) -> Any:
+        return self._method("mod", other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self._method("rmod", other)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._method("floor_divide", other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self._method("rfloordiv", other)
+
+    def __abs__(self) -> Any:
+        return self._method("abs")
+
+    def __invert__(self) -> Any:
+        return self._method("bitwise_not")
+
+    def __and__(self, other: Any) -> Any:
+        return self._method("bitwise_and", other)
+
+    def __or__(self, other: Any) -> Any:
+        return self._method("bitwise_or", other)
+
+    def __xor__(self, other: Any) -> Any:
+        return self._method("bitwise_xor", other)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._method("getitem", key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise self._unknown("cannot be changed in place: use the result of paddle.static.setitem(x, index, value)")
+
+    # Functions on tensors as methods.
+
+    def _method(self, name: str, *args: Any) -> Any:
+        return importlib.import_module(_METHODS).METHODS[name](self, *args)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            found = importlib.import_module(_METHODS)
+            if name in found.METHODS:
+                return functools.partial(found.METHODS[name], self)
+            if name in found.PROPERTIES:
+                return found.PROPERTIES[name](self)
+        raise AttributeError(f"variables have no attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        found = importlib.import_module(_METHODS)
+        return sorted({*super().__dir__(), *found.METHODS, *found.PROPERTIES})
 
     # Comparisons, element by element.
 

@@ -1,5 +1,5 @@
 """Paddle's namespace: a static program written for Paddle runs with its imports changed to this package."""
-# ruff: noqa: F403  # the functions in `__all__` of paddle.tensor are Paddle's own names
+# ruff: noqa: F403  # `__all__` of paddle.tensor and paddle.element_types are Paddle's own names
 
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         fluid as fluid,
         incubate as incubate,
         io as io,
+        linalg as linalg,
         metric as metric,
         nn as nn,
         optimizer as optimizer,
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
         is_compiled_with_rocm as is_compiled_with_rocm,
         is_compiled_with_xpu as is_compiled_with_xpu,
         set_device as set_device,
+    )
+    from amp_transpiler.paddle.element_types import *
+    from amp_transpiler.paddle.framework.default_dtype import (
+        get_default_dtype as get_default_dtype,
+        set_default_dtype as set_default_dtype,
     )
     from amp_transpiler.paddle.framework.programs import enable_static as enable_static
     from amp_transpiler.paddle.framework.random import seed as seed

@@ -125,7 +125,7 @@ REFUSED = {
     "range": (range, "Python int"),
     "shape": (lambda x: np.zeros([x]), "Python int"),
     "numpy array": (np.asarray, "fetch"),
-    "numpy function": (np.mean, "fetch"),
+    "numpy function": (np.linalg.norm, "fetch"),
     "name": (lambda x: x == "x", r"\.name"),
     "not name": (lambda x: x != "x", r"\.name"),
 }

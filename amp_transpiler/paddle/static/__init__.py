@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         name_scope as name_scope,
         xpu_places as xpu_places,
     )
+    from amp_transpiler.paddle.tensor.subscripts import setitem as setitem
     from amp_transpiler.runtime.scope import Scope as Scope, global_scope as global_scope, scope_guard as scope_guard
 else:
     __getattr__, __dir__ = lazy_names(__name__)

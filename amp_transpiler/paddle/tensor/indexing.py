@@ -1,0 +1,392 @@
+"""Reading and writing by position: gathering, scattering, slices, masks, and what stands in square brackets."""
+# ruff: noqa: A001, A002  # Paddle's names
+
+from __future__ import annotations
+
+from builtins import slice as builtins_slice
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.building import (
+    Number,
+    Size,
+    accept_name,
+    as_dtype,
+    axis_of,
+    builder_of,
+    choice,
+    shape_operand,
+    size_at,
+    wrap,
+)
+
+__all__ = [
+    "crop",
+    "gather",
+    "gather_nd",
+    "index_add",
+    "index_fill",
+    "index_put",
+    "index_sample",
+    "index_select",
+    "masked_scatter",
+    "masked_select",
+    "narrow",
+    "nonzero",
+    "put_along_axis",
+    "scatter",
+    "scatter_add",
+    "scatter_nd",
+    "scatter_nd_add",
+    "select_scatter",
+    "shard_index",
+    "slice",
+    "slice_scatter",
+    "strided_slice",
+    "take",
+    "take_along_axis",
+    "take_along_dim",
+]
+
+_LAST = 2**63 - 1
+
+# ---- slices ----
+
+
+def slice(
+    input: Variable, axes: Sequence[int], starts: Variable | Sequence[Size], ends: Variable | Sequence[Size]
+) -> Variable:
+    """Numpy's `input[start:end]` along each of `axes`; starts and ends may be integer variables."""
+    return _sliced(input, axes, starts, ends, None)
+
+
+def strided_slice(
+    x: Variable,
+    axes: Sequence[int],
+    starts: Variable | Sequence[Size],
+    ends: Variable | Sequence[Size],
+    strides: Variable | Sequence[Size],
+) -> Variable:
+    """Numpy's `x[start:end:stride]` along each of `axes`."""
+    return _sliced(x, axes, starts, ends, strides)
+
+
+def _sliced(x: Variable, axes: Sequence[int], *parts: Variable | Sequence[Size] | None) -> Variable:
+    b = builder_of(x)
+    places = [axis_of(x, axis) for axis in axes]
+    starts, ends, strides = (None if part is None else _vector(x, part) for part in parts)
+    return wrap(x, b.op("Slice", [x.value, starts, ends, _vector(x, places), *([] if strides is None else [strides])]))
+
+
+def _vector(x: Variable, part: Variable | Sequence[Size]) -> ir.Value:
+    found = shape_operand(x, part)
+    return found if isinstance(found, ir.Value) else builder_of(x).constant(np.array(found, np.int64))
+
+
+def narrow(input: Variable, dim: int, start: int, length: int) -> Variable:
+    """`input[start : start + length]` along `dim`."""
+    end = start + length
+    return slice(input, [dim], [start], [_LAST if start < 0 and end >= 0 else end])
+
+
+def crop(x: Variable, shape: Sequence[int] | None = None, offsets: Sequence[int] | None = None) -> Variable:
+    """The part of this shape that begins at `offsets`, 0 unless given; -1 is all that is behind it."""
+    sizes = list(x.shape) if shape is None else list(shape)
+    starts = [0] * x.ndim if offsets is None else list(offsets)
+    ends = [_LAST if size == -1 else start + size for start, size in zip(starts, sizes, strict=True)]
+    return slice(x, range(x.ndim), starts, ends)
+
+
+# ---- reading ----
+
+
+def gather(x: Variable, index: Variable, axis: int | None = None) -> Variable:
+    """The entries of `x` along `axis` (0 unless given) whose numbers are `index`, a vector or a column."""
+    b = builder_of(x, index)
+    rows = b.reshape(index.value, [-1]) if index.ndim > 1 else index.value
+    return wrap(x, b.op("Gather", [x.value, rows], {"axis": axis_of(x, axis or 0)}))
+
+
+def index_select(x: Variable, index: Variable, axis: int = 0) -> Variable:
+    """The entries of `x` along `axis` whose numbers are the vector `index`."""
+    return gather(x, index, axis)
+
+
+def gather_nd(x: Variable, index: Variable) -> Variable:
+    """The entries of `x` at the positions in the last axis of `index`."""
+    b = builder_of(x, index)
+    return wrap(x, b.op("GatherND", [x.value, b.cast(index.value, ir.DataType.INT64)]))
+
+
+def index_sample(x: Variable, index: Variable) -> Variable:
+    """From each row of a matrix, the elements in the columns that the same row of `index` names."""
+    return take_along_axis(x, index, 1, broadcast=False)
+
+
+def take(x: Variable, index: Variable, mode: str = "raise") -> Variable:
+    """The elements of `x` flattened at these positions.
+
+    Args:
+        x: any shape.
+        index: positions, in any shape; a negative one counts from the end.
+        mode: what happens to positions outside: `raise`: the run fails; `wrap`: they count round; `clip`: the first or
+            last element is taken.
+
+    Raises:
+        OptionError: there is no such mode.
+    """
+    choice("take: mode", mode, ("raise", "wrap", "clip"))
+    b = builder_of(x, index)
+    places = b.cast(index.value, ir.DataType.INT64)
+    if mode != "raise":
+        count = b.op("Size", [x.value])
+        last = b.sub(count, 1)
+        places = b.op("Mod", [places, count]) if mode == "wrap" else b.minimum(b.maximum(places, 0), last)
+    return wrap(x, b.op("Gather", [b.reshape(x.value, [-1]), places], {"axis": 0}))
+
+
+def take_along_axis(arr: Variable, indices: Variable, axis: int, broadcast: bool = True) -> Variable:
+    """The elements of `arr` along `axis` whose numbers are `indices`, which broadcast along the other axes."""
+    b, place = builder_of(arr, indices), axis_of(arr, axis)
+    data, where = (_broadcast(arr, indices, place)) if broadcast else (arr.value, indices.value)
+    return wrap(arr, b.op("GatherElements", [data, where], {"axis": place}))
+
+
+take_along_dim = take_along_axis
+
+
+def _broadcast(one: Variable, other: Variable, axis: int) -> tuple[ir.Value, ir.Value]:
+    """Return both in the shape that they meet in along all axes but one."""
+    b, values = builder_of(one, other), []
+    for variable, like in ((one, other), (other, one)):
+        if _covers(variable, like, axis):
+            values.append(variable.value)
+            continue
+        sizes, single = b.shape(like.value), b.constant(np.array([1], np.int64))
+        parts = [b.slice(sizes, [0], [axis], [0]), single, b.slice(sizes, [axis + 1], [one.ndim], [0])]
+        values.append(b.op("Expand", [variable.value, b.concat(parts, 0)]))
+    return values[0], values[1]
+
+
+def _covers(variable: Variable, like: Variable, axis: int) -> bool:
+    """Whether all sizes but one are surely those that `like` broadcasts to."""
+    own, wanted = variable.value.shape, like.value.shape
+    if own is None or wanted is None:
+        return False
+    pairs = [(a, c) for i, (a, c) in enumerate(zip(own, wanted, strict=True)) if i != axis]
+    return not [1 for a, c in pairs if c != 1 and (a != c or not (isinstance(a, int) or a.value is not None))]
+
+
+def masked_select(x: Variable, mask: Variable) -> Variable:
+    """The elements of `x` where the bool `mask`, which broadcasts, is true: a vector whose size depends on the data."""
+    b = builder_of(x, mask)
+    everywhere = b.expand_like(mask.value, x.value)
+    places = b.transpose(b.op("NonZero", [everywhere]), [1, 0])
+    found = b.op("GatherND", [x.value, places])
+    found.shape = ir.Shape([None])
+    return wrap(x, found)
+
+
+def nonzero(x: Variable, as_tuple: bool = False) -> Variable | tuple[Variable, ...]:
+    """The positions of what is not 0, one a row; with `as_tuple` a vector of positions for each axis."""
+    b = builder_of(x)
+    found = b.op("NonZero", [x.value])
+    if not as_tuple:
+        return wrap(x, b.transpose(found, [1, 0]))
+    rows = b.nodes("Split", [found], {"axis": 0, "num_outputs": x.ndim}, outputs=x.ndim)
+    return tuple(wrap(x, b.squeeze(row, [0])) for row in rows)
+
+
+# ---- writing ----
+
+
+def scatter(x: Variable, index: Variable, updates: Variable, overwrite: bool = True) -> Variable:
+    """`x` with rows of `updates` written over the rows whose numbers are the vector `index`.
+
+    Args:
+        x: what to write over.
+        index: row numbers, a vector or a column.
+        updates: rows.
+        overwrite: False to set the rows to 0 first and add all updates to them.
+    """
+    b = builder_of(x, index, updates)
+    rows = b.reshape(b.cast(index.value, ir.DataType.INT64), [-1, 1])
+    new = b.cast(updates.value, x.value.dtype)
+    if overwrite:
+        return wrap(x, b.op("ScatterND", [x.value, rows, new]))
+    cleared = b.op("ScatterND", [x.value, rows, b.zeros_like(new)])
+    return wrap(x, b.op("ScatterND", [cleared, rows, new], {"reduction": "add"}))
+
+
+def scatter_nd_add(x: Variable, index: Variable, updates: Variable) -> Variable:
+    """`x` with `updates` added at the positions in the last axis of `index`."""
+    b = builder_of(x, index, updates)
+    places, new = b.cast(index.value, ir.DataType.INT64), b.cast(updates.value, x.value.dtype)
+    return wrap(x, b.op("ScatterND", [x.value, places, new], {"reduction": "add"}))
+
+
+def scatter_nd(index: Variable, updates: Variable, shape: Sequence[int]) -> Variable:
+    """Zeros of this shape with `updates` added at the positions in the last axis of `index`."""
+    b = builder_of(index, updates)
+    zeros = wrap(updates, b.constant(np.zeros(list(shape)), updates.value.dtype))
+    return scatter_nd_add(zeros, index, updates)
+
+
+_REDUCTIONS = {"assign": "none", "add": "add", "mul": "mul", "multiply": "mul", "amin": "min", "amax": "max"}
+
+
+def put_along_axis(
+    arr: Variable,
+    indices: Variable,
+    values: Number,
+    axis: int,
+    reduce: str = "assign",
+    include_self: bool = True,
+    broadcast: bool = True,
+) -> Variable:
+    """`arr` with `values` written, added, ... at the places along `axis` whose numbers are `indices`.
+
+    Args:
+        arr: what to write to.
+        indices: places along `axis`; they broadcast along the other axes.
+        values: in the shape of `indices`, or broadcasting to it.
+        axis: the axis.
+        reduce: `assign`, `add`, `mul`, `amin` or `amax`. Gradients are of the first two.
+        include_self: whether what `arr` holds at these places counts.
+        broadcast: whether `indices` and `values` broadcast.
+
+    Raises:
+        OptionError: there is no such reduction, or it needs what `arr` holds.
+    """
+    choice("put_along_axis: reduce", reduce, tuple(_REDUCTIONS))
+    b, place = builder_of(arr, indices), axis_of(arr, axis)
+    where = _broadcast(arr, indices, place)[1] if broadcast else indices.value
+    where = b.cast(where, ir.DataType.INT64)
+    new = b.cast(values.value, arr.value.dtype) if isinstance(values, Variable) else b.constant(values, arr.value.dtype)
+    if list(new.shape or []) != list(where.shape or [None]):
+        new = b.expand_like(new, where)
+    data = arr.value
+    if not include_self and reduce != "assign":
+        neutral = {"add": 0.0, "mul": 1.0, "multiply": 1.0, "amin": np.inf, "amax": -np.inf}[reduce]
+        filler = b.expand_like(b.constant(neutral, arr.value.dtype), where)
+        data = b.op("ScatterElements", [data, where, filler], {"axis": place})
+    return wrap(arr, b.op("ScatterElements", [data, where, new], {"axis": place, "reduction": _REDUCTIONS[reduce]}))
+
+
+def scatter_add(input: Variable, dim: int, index: Variable, src: Variable) -> Variable:
+    """`input` with `src` added at the places along `dim` whose numbers are `index`."""
+    return put_along_axis(input, index, src, dim, "add", broadcast=False)
+
+
+def index_add(x: Variable, index: Variable, axis: int, value: Variable) -> Variable:
+    """`x` with the slices of `value` added to those of `x` along `axis` whose numbers are the vector `index`."""
+    return _along(x, index, axis, value, "add")
+
+
+def index_fill(x: Variable, index: Variable, axis: int, value: Number) -> Variable:
+    """`x` with one number in the slices along `axis` whose numbers are the vector `index`."""
+    return _along(x, index, axis, value, "none")
+
+
+def _along(x: Variable, index: Variable, axis: int, value: Number, reduction: str) -> Variable:
+    b, place = builder_of(x, index), axis_of(x, axis)
+    column = [-1 if i == place else 1 for i in range(x.ndim)]
+    sizes = [x.shape[i] for i in range(x.ndim)]
+    rows = b.reshape(b.cast(index.value, ir.DataType.INT64), column)
+    if all(size >= 0 for i, size in enumerate(sizes) if i != place):
+        target = b.constant(np.array([1 if i == place else size for i, size in enumerate(sizes)], np.int64))
+    else:
+        mask = b.constant(np.array([i == place for i in range(x.ndim)]))
+        target = b.where(mask, 1, b.shape(x.value))
+    where = b.op("Expand", [rows, target])
+    new = b.cast(value.value, x.value.dtype) if isinstance(value, Variable) else b.constant(value, x.value.dtype)
+    if not isinstance(value, Variable) or value.ndim < x.ndim:
+        new = b.expand_like(new, where)
+    return wrap(x, b.op("ScatterElements", [x.value, where, new], {"axis": place, "reduction": reduction}))
+
+
+def index_put(x: Variable, indices: Sequence[Variable], value: Number, accumulate: bool = False) -> Variable:
+    """`x` with `value` written at positions given by one integer variable for each axis, or one bool mask.
+
+    Args:
+        x: what to write to.
+        indices: variables that broadcast, one for each of the first axes; or one bool variable.
+        value: broadcasts to what is written.
+        accumulate: whether values are added to what is there.
+    """
+    b = builder_of(x, *indices)
+    if indices[0].value.dtype == ir.DataType.BOOL:
+        places = b.transpose(b.op("NonZero", [indices[0].value]), [1, 0])
+    else:
+        shapes = [index.value for index in indices]
+        like = shapes[0]
+        for other in shapes[1:]:
+            like = b.add(b.mul(like, 0), b.mul(other, 0))
+        full = [b.cast(b.expand_like(index.value, like), ir.DataType.INT64) for index in indices]
+        rank = len(like.shape or [])
+        places = b.concat([b.unsqueeze(part, [rank]) for part in full], rank)
+    new = b.cast(value.value, x.value.dtype) if isinstance(value, Variable) else b.constant(value, x.value.dtype)
+    new = b.expand_like(new, b.op("GatherND", [x.value, places]))
+    return wrap(x, b.op("ScatterND", [x.value, places, new], {"reduction": "add" if accumulate else "none"}))
+
+
+def masked_scatter(x: Variable, mask: Variable, value: Variable) -> Variable:
+    """`x` with the elements of `value`, in their order, at the places where the bool `mask` is true."""
+    b = builder_of(x, mask, value)
+    everywhere = b.reshape(b.expand_like(mask.value, x.value), [-1])
+    number = b.op("CumSum", [b.cast(everywhere, ir.DataType.INT64), b.constant(np.array(0, np.int64))])
+    number = b.maximum(b.sub(number, 1), 0)
+    taken = b.op("Gather", [b.reshape(value.value, [-1]), number], {"axis": 0})
+    flat = b.where(everywhere, b.cast(taken, x.value.dtype), b.reshape(x.value, [-1]))
+    return wrap(x, b.reshape_like(flat, x.value))
+
+
+def select_scatter(x: Variable, values: Variable, axis: int, index: int) -> Variable:
+    """`x` with `values` in place of the slice `index` along `axis`."""
+    place = axis_of(x, axis)
+    b = builder_of(x, values)
+    return slice_scatter(x, wrap(x, b.unsqueeze(values.value, [place])), [axis], [index], [index + 1 or _LAST], [1])
+
+
+def slice_scatter(
+    x: Variable,
+    value: Variable,
+    axes: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    strides: Sequence[int],
+) -> Variable:
+    """`x` with `value` in place of `x[start:end:stride]` along each of `axes`, whose sizes must be known."""
+    b, taken = builder_of(x, value), []
+    for axis in range(x.ndim):
+        found = [i for i, given in enumerate(axes) if axis_of(x, given) == axis]
+        size = size_at(x, axis, "slice_scatter")
+        bounds = (starts[found[0]], ends[found[0]], strides[found[0]]) if found else (None, None, None)
+        taken.append(np.arange(size)[builtins_slice(*bounds)])
+    places = np.stack(np.meshgrid(*taken, indexing="ij"), -1).astype(np.int64)
+    where = b.constant(places)
+    new = b.expand_like(b.cast(value.value, x.value.dtype), b.op("GatherND", [x.value, where]))
+    return wrap(x, b.op("ScatterND", [x.value, where, new]))
+
+
+def shard_index(input: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1) -> Variable:
+    """Each number as its place in part `shard_id` of `nshards`, and `ignore_value` where it is in another part.
+
+    Raises:
+        InputError: there is no such part.
+    """
+    if not 0 <= shard_id < nshards:
+        raise InputError(f"shard_index: shard_id must be from 0 to {nshards - 1}, got {shard_id}")
+    size = -(-index_num // nshards)
+    b = builder_of(input)
+    first = shard_id * size
+    above = b.compare("GreaterOrEqual", input.value, first)
+    inside = b.op("And", [above, b.compare("Less", input.value, first + size)])
+    return as_dtype(wrap(input, b.where(inside, b.sub(input.value, first), ignore_value)), input.value.dtype)
+
+
+accept_name(globals(), __all__)

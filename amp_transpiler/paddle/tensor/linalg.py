@@ -1,0 +1,262 @@
+"""Products of vectors and matrices."""
+# ruff: noqa: A002  # Paddle's names
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.building import accept_name, axis_of, binary, builder_of, in_one_type, wrap
+from amp_transpiler.paddle.tensor.creation import diagonal, eye
+from amp_transpiler.paddle.tensor.reduction import norm, sum as sum_of
+
+__all__ = [
+    "addmm",
+    "baddbmm",
+    "bmm",
+    "cdist",
+    "cross",
+    "dot",
+    "einsum",
+    "ger",
+    "inner",
+    "kron",
+    "matmul",
+    "matrix_power",
+    "mm",
+    "multi_dot",
+    "mv",
+    "outer",
+    "pdist",
+    "tensordot",
+    "trace",
+    "vecdot",
+]
+
+_LAST = 2**63 - 1
+
+
+def matmul(x: Variable, y: Variable, transpose_x: bool = False, transpose_y: bool = False) -> Variable:
+    """The matrix product, batched as numpy's; either may be transposed first, along its last two axes."""
+    b = builder_of(x, y)
+    one, other = in_one_type(x, y)
+    if (transpose_x or transpose_y) and x.ndim == y.ndim == 2:
+        flips = {"transA": int(transpose_x), "transB": int(transpose_y)}
+        return wrap(x, b.op("Gemm", [one, other], flips))  # Gemm transposes while it reads, without a copy
+    sides = [
+        b.swap_last(side) if flip and len(side.shape or ()) > 1 else side
+        for side, flip in ((one, transpose_x), (other, transpose_y))
+    ]
+    return wrap(x, b.matmul(*sides))
+
+
+def mm(input: Variable, mat2: Variable) -> Variable:
+    """The matrix product."""
+    return matmul(input, mat2)
+
+
+def bmm(x: Variable, y: Variable) -> Variable:
+    """The matrix products of two batches, [batch, rows, inner] and [batch, inner, columns].
+
+    Raises:
+        InputError: one of them does not have three axes.
+    """
+    if x.ndim != 3 or y.ndim != 3:
+        raise InputError(f"bmm: expected three axes each, got {x!r} and {y!r}: use matmul")
+    return matmul(x, y)
+
+
+def mv(x: Variable, vec: Variable) -> Variable:
+    """The product of a matrix and a vector."""
+    return matmul(x, vec)
+
+
+def dot(x: Variable, y: Variable) -> Variable:
+    """The products of vectors, along the last axis."""
+    return sum_of(binary("Mul", x, y), -1)
+
+
+def vecdot(x: Variable, y: Variable, axis: int = -1) -> Variable:
+    """The products of vectors, along `axis`."""
+    return sum_of(binary("Mul", x, y), axis)
+
+
+def inner(x: Variable, y: Variable) -> Variable:
+    """The products of all vectors along the last axes of both."""
+    if not x.ndim or not y.ndim:
+        return binary("Mul", x, y)
+    b = builder_of(x, y)
+    one, other = in_one_type(x, y)
+    rows = b.op("Gemm", [_rows(b, one), _rows(b, other)], {"transB": 1})
+    sizes = [b.slice(b.shape(side.value), [0], [-1], [0]) for side in (x, y) if side.ndim > 1]
+    if not sizes:
+        return wrap(x, b.reshape(rows, []))
+    result = b.reshape(rows, b.concat(sizes, 0))
+    known = [size if size >= 0 else None for size in (*x.shape[:-1], *y.shape[:-1])]
+    result.shape = ir.Shape(known)
+    return wrap(x, result)
+
+
+def _rows(b: GraphBuilder, value: ir.Value) -> ir.Value:
+    """The vectors along the last axis as the rows of a matrix."""
+    width = (value.shape or [None])[-1]
+    if isinstance(width, int):
+        return b.reshape(value, [-1, width])
+    last = b.slice(b.shape(value), [-1], [_LAST], [0])
+    return b.reshape(value, b.concat([b.constant(np.array([-1], np.int64)), last], 0))
+
+
+def outer(x: Variable, y: Variable) -> Variable:
+    """The products of each element of `x` with each of `y`: a matrix."""
+    b = builder_of(x, y)
+    return binary("Mul", wrap(x, b.reshape(x.value, [-1, 1])), wrap(y, b.reshape(y.value, [1, -1])))
+
+
+ger = outer
+
+
+def addmm(input: Variable, x: Variable, y: Variable, beta: float = 1.0, alpha: float = 1.0) -> Variable:
+    """`beta * input + alpha * x @ y`."""
+    product = matmul(x, y)
+    product = product if alpha == 1 else binary("Mul", product, alpha)
+    return binary("Add", product, input if beta == 1 else binary("Mul", input, beta))
+
+
+baddbmm = addmm
+
+
+def einsum(equation: str, *operands: Variable) -> Variable:
+    """Sums of products, as the equation says: `ij,jk->ik` is the matrix product.
+
+    Without `->`, the result has the letters that appear once, in alphabetical order.
+    """
+    values = in_one_type(*operands)
+    return wrap(operands[0], builder_of(*operands).op("Einsum", values, {"equation": equation.replace(" ", "")}))
+
+
+def tensordot(x: Variable, y: Variable, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2) -> Variable:
+    """The sums of products along axes of both.
+
+    Args:
+        x: one operand.
+        y: the other.
+        axes: how many of the last axes of `x` meet the first of `y`; or the axes of both, in two lists, or in one.
+
+    Raises:
+        OptionError: the lists have different lengths.
+    """
+    if isinstance(axes, int):
+        pairs = [list(range(x.ndim - axes, x.ndim)), list(range(axes))]
+    else:
+        lists = [[part] if isinstance(part, int) else list(part) for part in axes]
+        if all(isinstance(part, int) for part in axes):
+            lists = [[part for one in lists for part in one]]
+        pairs = [lists[0], lists[1] if len(lists) > 1 else lists[0]]
+    ours, theirs = [axis_of(x, a) for a in pairs[0]], [axis_of(y, a) for a in pairs[1]]
+    if len(ours) != len(theirs):
+        raise OptionError(f"tensordot: as many axes of x as of y must meet, got {axes!r}")
+    letters = [chr(ord("a") + i) for i in range(x.ndim + y.ndim)]
+    one, other = letters[: x.ndim], letters[x.ndim :]
+    for here, there in zip(ours, theirs, strict=True):
+        other[there] = one[here]
+    kept = [c for i, c in enumerate(one) if i not in ours] + [c for i, c in enumerate(other) if i not in theirs]
+    return einsum(f"{''.join(one)},{''.join(other)}->{''.join(kept)}", x, y)
+
+
+def multi_dot(x: Sequence[Variable]) -> Variable:
+    """The product of matrices, from the first to the last."""
+    result = x[0]
+    for other in x[1:]:
+        result = matmul(result, other)
+    return result
+
+
+def matrix_power(x: Variable, n: int) -> Variable:
+    """The product of `n` times the matrices `x`, which are square.
+
+    Raises:
+        OptionError: `n` is negative: ONNX has no inverse.
+    """
+    if n < 0:
+        raise OptionError(f"matrix_power: n must not be negative, got {n}: ONNX has no inverse of a matrix")
+    if n == 0:
+        b = builder_of(x)
+        return wrap(x, b.expand_like(eye(x.shape[-1], dtype=x.dtype).value, x.value))
+    half = matrix_power(x, n // 2) if n > 1 else None
+    if half is None:
+        return x
+    square = matmul(half, half)
+    return matmul(square, x) if n % 2 else square
+
+
+def trace(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
+    """The sums of diagonals; see `diagonal`."""
+    return sum_of(diagonal(x, offset, axis1, axis2), -1)
+
+
+def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
+    """The cross products of vectors of three numbers along `axis`, unless given the first axis of size 3.
+
+    Raises:
+        InputError: no axis has size 3.
+    """
+    if axis == 9:
+        found = [i for i, size in enumerate(x.shape) if size == 3]
+        if not found:
+            raise InputError(f"cross: no axis of {x!r} has size 3")
+        axis = found[0]
+    place, b = axis_of(x, axis), builder_of(x, y)
+    one, other = in_one_type(x, y)
+
+    def turned(value: ir.Value, order: Sequence[int]) -> ir.Value:
+        return b.op("Gather", [value, b.constant(np.array(order, np.int64))], {"axis": place})
+
+    ahead, behind = [1, 2, 0], [2, 0, 1]
+    return wrap(
+        x,
+        b.sub(b.mul(turned(one, ahead), turned(other, behind)), b.mul(turned(one, behind), turned(other, ahead))),
+    )
+
+
+def kron(x: Variable, y: Variable) -> Variable:
+    """The product of each element of `x` with all of `y`, in its place: the Kronecker product."""
+    b = builder_of(x, y)
+    rank = max(x.ndim, y.ndim)
+    one = b.unsqueeze(x.value, list(range(rank - x.ndim)))
+    other = b.unsqueeze(y.value, list(range(rank - y.ndim)))
+    sizes = [b.mul(b.shape(one), b.shape(other))]
+    wide = b.unsqueeze(one, [2 * i + 1 for i in range(rank)])
+    tall = b.unsqueeze(other, [2 * i for i in range(rank)])
+    product = binary("Mul", wrap(x, wide), wrap(y, tall))
+    known = [a * c if a >= 0 and c >= 0 else -1 for a, c in zip(wrap(x, one).shape, wrap(y, other).shape, strict=True)]
+    if known.count(-1) < 2:
+        return wrap(x, b.reshape(product.value, known))
+    return wrap(x, b.reshape(product.value, sizes[0]))
+
+
+def cdist(
+    x: Variable, y: Variable, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
+) -> Variable:
+    """The `p`-norms of the differences of each row of `x` and each of `y`; `compute_mode` has no effect."""
+    del compute_mode
+    b = builder_of(x, y)
+    rows, columns = b.unsqueeze(x.value, [x.ndim - 1]), b.unsqueeze(y.value, [y.ndim - 2])
+    return norm(binary("Sub", wrap(x, rows), wrap(y, columns)), float(p), -1)
+
+
+def pdist(x: Variable, p: float = 2.0) -> Variable:
+    """The `p`-norms of the differences of all pairs of rows of a matrix, whose number must be known."""
+    first, second = np.triu_indices(x.shape[0], 1)
+    b = builder_of(x)
+    one, other = (
+        wrap(x, b.op("Gather", [x.value, b.constant(part.astype(np.int64))], {"axis": 0})) for part in (first, second)
+    )
+    return norm(binary("Sub", one, other), float(p), -1)
+
+
+accept_name(globals(), __all__)

@@ -1,0 +1,123 @@
+"""Methods of variables: the functions on tensors, and what only exists as a method. `Variable` finds them here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.dtypes import parse_dtype
+from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.building import axis_of, builder_of, emit, wrap
+from amp_transpiler.paddle.tensor import creation, elementwise, indexing, linalg, logic, reduction, search, shaping
+from amp_transpiler.paddle.tensor.subscripts import getitem
+
+__all__ = ["METHODS", "PROPERTIES"]
+
+_NO_METHODS = {"add_n", "arange", "assign", "empty", "eye", "fill_constant", "full", "linspace", "logspace", "meshgrid"}
+_NO_METHODS |= {
+    "multi_dot",
+    "multiplex",
+    "ones",
+    "shape",
+    "to_tensor",
+    "tril_indices",
+    "triu_indices",
+    "zeros",
+    "einsum",
+}
+
+
+def detach(x: Variable) -> Variable:
+    """Return a copy that no gradient passes through."""
+    copy = emit("Identity", [x])
+    copy.stop_gradient = True
+    return copy
+
+
+def softmax(x: Variable, axis: int = -1) -> Variable:
+    """`exp(x)` over its sum along `axis`."""
+    return emit("Softmax", [x], {"axis": axis_of(x, axis)})
+
+
+def _itself(x: Variable, *_: Any, **__: Any) -> Variable:
+    return x
+
+
+def to(x: Variable, *args: Any, dtype: Any = None, **_: Any) -> Variable:
+    """Return `x` in an element type, if one is among the arguments; a program runs where its executor says."""
+    for given in (*args, dtype):
+        try:
+            return x if given is None else x.astype(parse_dtype(given))
+        except ValueError:  # a place or a flag
+            continue
+    return x
+
+
+def element_size(x: Variable) -> int:
+    """Return how many bytes an element has."""
+    return int((x.value.dtype or ir.DataType.FLOAT).numpy().itemsize)
+
+
+def _from_right(function: Callable[..., Variable]) -> Callable[..., Variable]:
+    return lambda x, other: function(other, x)
+
+
+def _needs_a_value(label: str) -> Callable[..., Any]:
+    def refuse(x: Variable, *_: Any, **__: Any) -> Any:
+        raise TypeError(
+            f"variable '{x.name}' has no {label}(): in static mode it has a value only while a program runs. "
+            "Executor.run(program, feed, fetch_list=[variable]) returns it; minimize and append_backward differentiate"
+        )
+
+    return refuse
+
+
+_MODULES = (creation, elementwise, indexing, linalg, logic, reduction, search, shaping)
+
+METHODS: Mapping[str, Callable[..., Any]] = {
+    **{name: vars(module)[name] for module in _MODULES for name in module.__all__ if name not in _NO_METHODS},
+    "detach": detach,
+    "softmax": softmax,
+    "to": to,
+    "element_size": element_size,
+    "cpu": _itself,
+    "cuda": _itself,
+    "contiguous": _itself,
+    "pin_memory": _itself,
+    "dim": lambda x: x.ndim,
+    "ndimension": lambda x: x.ndim,
+    "getitem": getitem,
+    "rmod": _from_right(elementwise.mod),
+    "rfloordiv": _from_right(elementwise.floor_divide),
+    **{
+        label: _needs_a_value(label)
+        for label in ("numpy", "item", "tolist", "backward", "clear_grad", "clear_gradient")
+    },
+}
+"""Name -> function of the variable and the other arguments."""
+
+
+def _transposed(x: Variable) -> Variable:
+    return wrap(x, builder_of(x).transpose(x.value, list(reversed(range(x.ndim)))))
+
+
+def _size(x: Variable) -> int | Variable:
+    count = 1
+    for size in x.shape:
+        if size < 0:
+            return shaping.numel(x)
+        count *= size
+    return count
+
+
+PROPERTIES: Mapping[str, Callable[[Variable], Any]] = {
+    "T": _transposed,
+    "mT": shaping.matrix_transpose,
+    "size": _size,
+    "is_leaf": lambda x: x.value.producer() is None,
+    "place": lambda _: None,
+    "grad": lambda _: None,
+}
+"""Name -> what the attribute is."""
