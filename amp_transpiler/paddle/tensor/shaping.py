@@ -395,8 +395,13 @@ def chunk(x: Variable, chunks: int, axis: int = 0) -> list[Variable]:
     """Return equal parts, as `split`; the last is smaller where the size of the axis is no multiple."""
     place = axis_of(x, axis)
     size = x.shape[place]
-    if size < 0 or size % chunks == 0:
-        return split(x, chunks, place)
+    if size < 0:
+        b = builder_of(x)
+        length = b.slice(b.shape(x.value), [place], [place + 1], [0])
+        each = b.div(b.add(length, chunks - 1), chunks)
+        left = b.sub(length, b.mul(each, b.constant(np.arange(chunks))))
+        lengths = b.minimum(b.maximum(left, 0), each)
+        return [wrap(x, part) for part in b.nodes("Split", [x.value, lengths], {"axis": place}, outputs=chunks)]
     each = -(-size // chunks)
     return _split(x, [min(each, size - start) for start in range(0, size, each)], place)
 
