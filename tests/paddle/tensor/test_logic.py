@@ -54,9 +54,7 @@ CASES |= {
     "masked_fill": case(
         lambda x, m: paddle.masked_fill(x, m, -3.0), lambda x, m: torch.masked_fill(x, m, -3.0), X, YES
     ),
-    "masked_fill row": case(
-        paddle.masked_fill, lambda x, m, v: torch.where(m, v, x), X, YES, ROW
-    ),
+    "masked_fill row": case(paddle.masked_fill, lambda x, m, v: torch.where(m, v, x), X, YES, ROW),
     "isclose": case(paddle.isclose, torch.isclose, X, X + np.float32(1e-6), differentiable=False),
     "isclose of others": case(
         lambda x, y: paddle.isclose(x, y, 0.1, 0.1),

@@ -56,9 +56,7 @@ CASES = {
         X,
         fixed=True,
     ),
-    "searchsorted": case(
-        paddle.searchsorted, torch.searchsorted, SORTED, TIES, differentiable=False
-    ),
+    "searchsorted": case(paddle.searchsorted, torch.searchsorted, SORTED, TIES, differentiable=False),
     "searchsorted right": case(
         lambda s, x: paddle.searchsorted(s, x, right=True),
         lambda s, x: torch.searchsorted(s, x, right=True),

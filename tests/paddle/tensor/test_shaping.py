@@ -85,9 +85,7 @@ CASES = {
     ),
     "broadcast_to": case(lambda x: paddle.broadcast_to(x, [4, 3]), lambda x: torch.broadcast_to(x, [4, 3]), V),
     "expand_as": case(paddle.expand_as, lambda x, y: x.expand_as(y), V, M),
-    "broadcast_tensors": case(
-        lambda x, y: paddle.broadcast_tensors([x, y]), torch.broadcast_tensors, V, M[:, :1]
-    ),
+    "broadcast_tensors": case(lambda x, y: paddle.broadcast_tensors([x, y]), torch.broadcast_tensors, V, M[:, :1]),
     "tile": case(lambda x: paddle.tile(x, [2, 1, 3]), lambda x: x.tile(2, 1, 3), X),
     "tile fewer": case(lambda x: paddle.tile(x, [2]), lambda x: x.tile(2), M),
     "tile more": case(lambda x: paddle.tile(x, [2, 2, 1]), lambda x: x.tile(2, 2, 1), M),
