@@ -398,10 +398,10 @@ def chunk(x: Variable, chunks: int, axis: int = 0) -> list[Variable]:
     if size < 0:
         b = builder_of(x)
         length = b.slice(b.shape(x.value), [place], [place + 1], [0])
-        each = b.div(b.add(length, chunks - 1), chunks)
-        left = b.sub(length, b.mul(each, b.constant(np.arange(chunks))))
-        lengths = b.minimum(b.maximum(left, 0), each)
-        return [wrap(x, part) for part in b.nodes("Split", [x.value, lengths], {"axis": place}, outputs=chunks)]
+        part = b.div(b.add(length, chunks - 1), chunks)
+        left = b.sub(length, b.mul(part, b.constant(np.arange(chunks))))
+        lengths = b.minimum(b.maximum(left, 0), part)
+        return [wrap(x, made) for made in b.nodes("Split", [x.value, lengths], {"axis": place}, outputs=chunks)]
     each = -(-size // chunks)
     return _split(x, [min(each, size - start) for start in range(0, size, each)], place)
 
