@@ -122,7 +122,9 @@ def main(tool: str, source: str, inputs: str, target: str, limit: str) -> None:
             onnx.save(model, target)
         except Exception as error:  # noqa: BLE001 - whatever the tool raises is what is to be known
             record["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    os.write(kept, json.dumps(record).encode() + b"\n")
+    os.dup2(kept, 1)
+    os.close(kept)
+    print(json.dumps(record), flush=True)
 
 
 if __name__ == "__main__":
