@@ -302,7 +302,7 @@ def _faster_aim(program: Program, policy: Policy, ranges: RangeFaults) -> Litera
     for aim in ("time", "low"):
         trial = program.clone()
         _carried_out(trial, dataclasses.replace(policy, objective=aim), ranges)
-        predicted = predict(trial.model, find_device(policy.device), policy.dims, fuse=True)
+        predicted = predict(trial.model, find_device(policy.device), policy.dims, fuse=True, written=True)
         times[aim] = predicted.milliseconds
     return "low" if times["low"] < (1 - LEAST_GAIN) * times["time"] else "time"
 

@@ -245,21 +245,30 @@ def facts(program: Any, dims: Mapping[str, int]) -> Record:
     from amp_transpiler.graph.types import propagate_types
     from amp_transpiler.graph.view.outline import precision_of
     from amp_transpiler.graph.walk import all_nodes
+    from amp_transpiler.precision.cost.traffic import traffic
 
     typed = program.model.clone()
     propagate_types(typed)
     kinds = [precision_of(node) for node in all_nodes(typed)]
     low = kinds.count("float16")
     share = low / max(1, low + kinds.count("float32"))
-    return {"casts": kinds.count("cast"), "low": share, **times(program, dims)}
+    run = [cost.node for cost in traffic(typed, _of_model(typed, dims), fuse=True) if cost.launches]
+    running = sum(precision_of(node) == "cast" for node in run)
+    return {"casts": kinds.count("cast"), "casts that run": running, "low": share, **times(program, dims)}
+
+
+def _of_model(model: Any, dims: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of the dimensions that a model has."""
+    from amp_transpiler.precision.cost import open_dims
+
+    return {name: size for name, size in dims.items() if name in open_dims(model)}
 
 
 def times(program: Any, dims: Mapping[str, int]) -> Record:
     """Return launches and predicted milliseconds at given sizes."""
-    from amp_transpiler.precision.cost import find_device, open_dims, predict
+    from amp_transpiler.precision.cost import find_device, predict
 
-    sizes = {name: size for name, size in dims.items() if name in open_dims(program.model)}
-    made = predict(program.model, find_device(DEVICE), sizes, fuse=True)
+    made = predict(program.model, find_device(DEVICE), _of_model(program.model, dims), fuse=True)
     return {"launches": made.launches, "ms": made.milliseconds}
 
 

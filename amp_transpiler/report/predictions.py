@@ -44,7 +44,8 @@ def predict_times(report: Report, prepared: Program, policy: Policy) -> None:
 def _times(result: ir.Model, prepared: ir.Model, policy: Policy) -> PredictedTimes:
     """Predict the times of one run, and where the result pays if it is slower."""
     device = find_device(policy.device)
-    before, after = (predict(model, device, policy.dims, fuse=True).milliseconds for model in (prepared, result))
+    before = predict(prepared, device, policy.dims, fuse=True).milliseconds
+    after = predict(result, device, policy.dims, fuse=True, written=True).milliseconds
     dim = None if after <= before else next((name for name in open_dims(prepared) if name not in policy.dims), None)
     size = None if dim is None else pays_from(result, prepared, device, dim, policy.dims)
     return PredictedTimes(before, after, "" if size is None else f"{dim}={size}")

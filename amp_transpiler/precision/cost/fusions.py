@@ -172,6 +172,8 @@ class _Planner:
         if value.shape is not None:
             return all(isinstance(size, int) for size in value.shape)
         sizes = self.sizes.shape(value)
+        if self.written and not self.sizes.is_open and sizes is not None:
+            return True
         return (
             self.sizes.dtype(value) == ir.DataType.INT64
             and sizes is not None

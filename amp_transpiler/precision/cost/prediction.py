@@ -58,6 +58,7 @@ def predict(
     cuda_graph: bool = False,
     tf32: bool = True,
     fuse: bool = False,
+    written: bool = False,
     fuse_conv_bias: bool = True,
 ) -> Prediction:
     """Predict the time of one run of a model, through the larger branch of an `If` whose condition is not known.
@@ -69,9 +70,10 @@ def predict(
         cuda_graph: whether a CUDA graph replays the run, so that the host asks once.
         tf32: whether float32 is multiplied in TF32.
         fuse: whether ONNX Runtime is yet to optimize the model; see `traffic`.
+        written: whether this package will write the file; see `traffic`.
         fuse_conv_bias: whether a convolution adds its bias itself; see `traffic`.
     """
-    costs = traffic(model, dims, tf32=tf32, fuse=fuse, fuse_conv_bias=fuse_conv_bias)
+    costs = traffic(model, dims, tf32=tf32, fuse=fuse, fuse_conv_bias=fuse_conv_bias, written=written)
     return _predicted(costs, device, cuda_graph=cuda_graph)
 
 
@@ -109,7 +111,7 @@ def pays_from(
     Raises:
         OptionError: no input has an open dimension of that name.
     """
-    low, fp32 = (_Curve.of(model, dim, dims or {}) for model in (low_model, fp32_model))
+    low, fp32 = _Curve.of(low_model, dim, dims or {}, written=True), _Curve.of(fp32_model, dim, dims or {})
 
     def pays(size: int) -> bool:
         return _predicted(low.at(size), device).milliseconds < _predicted(fp32.at(size), device).milliseconds
@@ -143,9 +145,9 @@ class _Curve:
     step: int
 
     @classmethod
-    def of(cls, model: ir.Model, dim: str, dims: Mapping[str, int]) -> _Curve:
+    def of(cls, model: ir.Model, dim: str, dims: Mapping[str, int], *, written: bool = False) -> _Curve:
         step = max(SMALLEST, open_dims(model).get(dim, 0))
-        costs = [traffic(model, {**dims, dim: size}, fuse=True) for size in (step, 2 * step, 3 * step)]
+        costs = [traffic(model, {**dims, dim: size}, fuse=True, written=written) for size in (step, 2 * step, 3 * step)]
         return cls(tuple(costs), step)
 
     def at(self, size: int) -> list[NodeCost]:

@@ -23,7 +23,11 @@ UNNAMED = 1  # the size of a dimension that has neither a size nor a name with o
 
 
 class Sizes:
-    """How many elements and bytes each value of a model has."""
+    """How many elements and bytes each value of a model has.
+
+    Attributes:
+        is_open: whether inputs of the model may have other sizes in another run.
+    """
 
     def __init__(
         self,
@@ -33,7 +37,10 @@ class Sizes:
         rare: Collection[ir.Graph] = (),
         added: Collection[str] = (),
         low: ir.DataType | None = None,
+        *,
+        is_open: bool = True,
     ) -> None:
+        self.is_open = is_open
         self._found, self._dims, self._low = found, dims, low
         self._runs, self._rare, self._added = runs or {}, rare, added
         self._shapes: dict[ir.Value, Shape | None] = {}
@@ -41,7 +48,7 @@ class Sizes:
 
     def lowered(self, low: ir.DataType) -> Sizes:
         """Return the sizes with every float32 value in a low format."""
-        made = Sizes(self._found, self._dims, self._runs, self._rare, self._added, low)
+        made = Sizes(self._found, self._dims, self._runs, self._rare, self._added, low, is_open=self.is_open)
         made._shapes = self._shapes
         return made
 
@@ -129,11 +136,11 @@ def sizes_of(model: ir.Model, dims: Mapping[str, int] | None = None) -> Sizes:
     symbols, inputs = _symbols(model, dims or {})
     nodes = list(all_nodes(model))
     if all(_is_known(value, symbols) for node in nodes for value in node.outputs) and not any(map(has_bodies, nodes)):
-        return Sizes(inputs, symbols)
+        return Sizes(inputs, symbols, is_open=bool(inputs))
     found = {**_inferred(model, symbols, inputs), **inputs}
     walk = ShapeWalk(model, found, symbols)
     walk.walk()
-    return Sizes(found, symbols, walk.runs, walk.rare, walk.added)
+    return Sizes(found, symbols, walk.runs, walk.rare, walk.added, is_open=bool(inputs))
 
 
 def _symbols(model: ir.Model, dims: Mapping[str, int]) -> tuple[dict[str, int], dict[str, Tensor]]:

@@ -74,6 +74,7 @@ def traffic(
     tf32: bool = True,
     fuse_conv_bias: bool = True,
     fuse: bool = False,
+    written: bool = False,
 ) -> list[NodeCost]:
     """Return the cost of every node, bodies' nodes included, in the model's order.
 
@@ -88,9 +89,10 @@ def traffic(
             this package sets.
         fuse: whether ONNX Runtime is yet to optimize the model: what it fuses counts as one node, the one that computes
             most, and what it folds as nothing. Otherwise everything is counted as it stands.
+        written: whether this package will write the file, with all shapes: ONNX Runtime fuses more where it knows them.
     """
     sizes = sizes_of(model, dims)
-    plan = plan_of((scope.graph for scope in scopes(model)), sizes) if fuse else NO_PLAN
+    plan = plan_of((scope.graph for scope in scopes(model)), sizes, written=written) if fuse else NO_PLAN
     return costs_of(model, sizes, plan, tf32=tf32, fuse_conv_bias=fuse_conv_bias)
 
 
