@@ -169,9 +169,10 @@ def make_reference(
     """
     _require_memory(source.model)
     with _open(source, fallback) as (program, session):
-        samples = [_made_up(program.model, session, step)] if inputs is None else given_inputs(inputs, program.model)
+        kept = _LastRun(session)
+        samples = [_made_up(program.model, kept, step)] if inputs is None else given_inputs(inputs, program.model)
         try:
-            outputs = [named_outputs(session, sample) for sample in samples]
+            outputs = [kept.outputs(sample) for sample in samples]
             repeated = differing(outputs[0], named_outputs(session, samples[0]))
         except RUN_ERRORS as error:
             message = f"the fp32 model fails on the given inputs: {error_text(error, limit=180)}"
@@ -251,17 +252,37 @@ def intermediate_values(
     return [dict(zip(fetched, arrays, strict=True)) for arrays in runs]
 
 
-def _made_up(model: ir.Model, session: RemoteSession, step: TrainingStep | None) -> dict[str, Any]:
+class _LastRun:
+    """Runs a session, and remembers the last run: samples that were tried need not run again.
+
+    Args:
+        session: the session.
+    """
+
+    def __init__(self, session: RemoteSession) -> None:
+        self._session = session
+        self._sample: dict[str, Any] | None = None
+        self._outputs: dict[str, Any] = {}
+
+    def outputs(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Return the outputs for a sample by name."""
+        if sample is not self._sample:
+            self._outputs = named_outputs(self._session, sample)
+            self._sample = sample
+        return self._outputs
+
+
+def _made_up(model: ir.Model, kept: _LastRun, step: TrainingStep | None) -> dict[str, Any]:
     """Make inputs up; if they leave every output practically zero, as with a detector, draw other images."""
     try:
-        sample = synthesise_inputs(model, session.run)
-        if all(map(_is_practically_zero, named_outputs(session, sample).values())):
-            drawn = synthesise_inputs(model, session.run, drawn=True)
-            if not all(map(_is_practically_zero, named_outputs(session, drawn).values())):
+        sample = synthesise_inputs(model, kept.outputs)
+        if all(map(_is_practically_zero, kept.outputs(sample).values())):
+            drawn = synthesise_inputs(model, kept.outputs, drawn=True)
+            if not all(map(_is_practically_zero, kept.outputs(drawn).values())):
                 return drawn
     except CannotSynthesise as error:
         raise CannotCompare(f"no inputs could be made up ({error}); supply some with --inputs") from error
-    return sample if step is None else with_made_up_states(sample, step, lambda feeds: named_outputs(session, feeds))
+    return sample if step is None else with_made_up_states(sample, step, kept.outputs)
 
 
 def _is_practically_zero(output: Any) -> bool:

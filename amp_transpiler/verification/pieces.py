@@ -14,7 +14,7 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import reads_of
 from amp_transpiler.verification.settled_sample import drop_unread
 
-__all__ = ["Piece", "cut_out", "pieces"]
+__all__ = ["Piece", "cut_out", "pieces", "result_bytes"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,6 +68,11 @@ def _piece(nodes: list[ir.Node], start: int, stop: int) -> Piece:
 
 def _is_fed(value: ir.Value) -> bool:
     return value.producer() is not None or value.is_graph_input()
+
+
+def result_bytes(program: Program) -> float:
+    """Return the bytes of all results of a main graph, as far as their shapes are known."""
+    return sum(_bytes(value) for node in program.model.graph for value in node.outputs)
 
 
 def _bytes(value: ir.Value) -> float:

@@ -138,6 +138,8 @@ def open_program(program: AnyProgram, *, emulate: bool = True) -> Iterator[Remot
 def open_plain(program: Program, child: Child | None = None) -> Iterator[RemoteSession]:
     """Open a float32 program on the CPU of a child process as it stands: nothing is optimized, fused or merged.
 
+    All such sessions of a child share their memory.
+
     Args:
         program: the program.
         child: the child, which may have other sessions; None for one of its own.
@@ -148,7 +150,7 @@ def open_plain(program: Program, child: Child | None = None) -> Iterator[RemoteS
 
     def form() -> tuple[Openable, SessionSettings | None]:
         found = openable(program, CPUPlace(), emulate=False)
-        settings = dataclasses.replace(found.settings, optimize=False, lean=True)
+        settings = dataclasses.replace(found.settings, optimize=False, lean=True, shared_memory=True)
         found = dataclasses.replace(found, settings=settings)
         return found, settings
 

@@ -28,6 +28,7 @@ from amp_transpiler.precision.constraints import Constraints, LowForm, touches_f
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.calibrate import PIECE, Calibration, NamedSample, calibrate
+from amp_transpiler.verification.pieces import result_bytes
 from amp_transpiler.verification.settled_sample import SettledProgram, settle
 from amp_transpiler.verification.sweep import Contributions, Draw, Sweep, open_sweep
 
@@ -36,6 +37,8 @@ __all__ = ["Sensitivity", "collect_evidence", "low_forms", "measure_sensitivity"
 logger = logging.getLogger(__name__)
 
 _DRAWS = 4  # of random signs, for each sample
+_FEW_DRAWS = 2  # where results take so many bytes that each draw is an average over very many elements already
+_LARGE = 1 << 29
 _SAMPLES = 3  # that are differentiated
 _MOST_GROUPS = 4  # of outputs that are swept each on its own
 
@@ -125,7 +128,7 @@ def measure_sensitivity(
     forms: Mapping[str, LowForm],
     samples: Sequence[Mapping[str, Any]],
     *,
-    draws: int = _DRAWS,
+    draws: int | None = None,
     limit: float = PIECE,
 ) -> Sensitivity:
     """Sweep a program back on samples.
@@ -135,7 +138,7 @@ def measure_sensitivity(
         low: the low format.
         forms: node name -> its low form, for the nodes that may be low, those in bodies included.
         samples: the inputs, one mapping per sample.
-        draws: random cotangents for each sample and group of outputs.
+        draws: random cotangents for each sample and group of outputs; None for as many as the program's size asks for.
         limit: bytes that the results of the nodes that run together may take.
 
     Raises:
@@ -154,7 +157,9 @@ def measure_sensitivity(
                 sweep = stack.enter_context(open_sweep(settled.program, low, forms, targets, limit))
                 key = settled.key
                 estimated |= _estimated(settled.program, forms, sweep.measured)
-            _add_sample(totals, _Run(settled, sweep, low, forms), feeds, index, draws)
+            few = result_bytes(settled.program) > _LARGE
+            count = (_FEW_DRAWS if few else _DRAWS) if draws is None else draws
+            _add_sample(totals, _Run(settled, sweep, low, forms), feeds, index, count)
     return Sensitivity({name: total.contributions() for name, total in totals.items()}, estimated)
 
 

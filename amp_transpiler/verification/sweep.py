@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -99,10 +100,18 @@ class _Backward:
 
 
 class _Weigher(Driver):
-    """Appends the backward pass of a piece, and beside it what is weighed by the adjoints."""
+    """Appends the backward pass of a piece, and beside it what is weighed by the adjoints.
 
-    def __init__(self, program: Program, low: LowFormat, forms: Mapping[str, LowForm]) -> None:
+    Args:
+        program: the piece; gets it.
+        low: the low format.
+        forms: node name -> its low form.
+        guarded: whether nothing that is infinite counts where the adjoint is zero. Otherwise it makes sums NaN.
+    """
+
+    def __init__(self, program: Program, low: LowFormat, forms: Mapping[str, LowForm], *, guarded: bool) -> None:
         self._program = program
+        self._guarded = guarded
         self._forms = forms
         self._step = 2.0 ** -(low.digits + 1)  # the relative change where a gain is measured: that of rounding
         graph = program.model.graph
@@ -238,10 +247,16 @@ class _Weigher(Driver):
         return other if one is None else self.builder.add(one, other)
 
     def _differences(
-        self, felt: Sequence[tuple[int, ir.Value]], before: Sequence[ir.Value], after: Sequence[ir.Value]
+        self,
+        felt: Sequence[tuple[int, ir.Value]],
+        before: Sequence[ir.Value],
+        after: Sequence[ir.Value],
+        *,
+        guarded: bool = False,
     ) -> list[ir.Value]:
         changed = [(index, grad) for index, grad in felt if after[index] is not before[index]]
-        return [self._product(grad, self._op("Sub", after[index], before[index])) for index, grad in changed]
+        product = self._guarded_product if guarded else self._product
+        return [product(grad, self._op("Sub", after[index], before[index])) for index, grad in changed]
 
     def _rounding(self, adjoint: ir.Value, value: ir.Value) -> ir.Value:
         if value not in self._errors:
@@ -249,7 +264,11 @@ class _Weigher(Driver):
         return self._product(adjoint, self._errors[value])
 
     def _product(self, adjoint: ir.Value, error: ir.Value) -> ir.Value:
-        """Return the product, element by element; nothing that is infinite counts where the adjoint is zero."""
+        """Return the product, element by element."""
+        return self._guarded_product(adjoint, error) if self._guarded else self._op("Mul", adjoint, error)
+
+    def _guarded_product(self, adjoint: ir.Value, error: ir.Value) -> ir.Value:
+        """Return the product; nothing that is infinite counts where the adjoint is zero."""
         none = self.builder.constant(np.float32(0.0))
         is_zero = self._op("Equal", adjoint, none, dtype=ir.DataType.BOOL)
         return self._op("Where", is_zero, none, self._op("Mul", adjoint, error))
@@ -339,7 +358,8 @@ class _Weigher(Driver):
             read.update(zip(maker.outputs, replicate(builder, maker, dict(read)), strict=True))
         inside = {result for maker in between for result in maker.outputs if is_quantized(result)}
         moved = replicate(builder, node, {v: new for v, new in read.items() if not between or v in inside})
-        felt = self._differences([(i, grad) for i, grad in enumerate(grads) if grad is not None], node.outputs, moved)
+        adjoints = [(index, grad) for index, grad in enumerate(grads) if grad is not None]
+        felt = self._differences(adjoints, node.outputs, moved, guarded=True)
         size = self._op("ReduceSumSquare", change, keepdims=0)
         squares = [self._op("ReduceSumSquare", product, keepdims=0) for product in felt]
         gain = builder.op("Sqrt", [builder.div(builder.op("Sum", squares), builder.maximum(size, _TINY))])
@@ -357,6 +377,31 @@ class _Weigher(Driver):
         return self.builder.op("Sign", [drawn])
 
 
+@dataclasses.dataclass(slots=True)
+class _Part:
+    """The backward pass of a piece in a session: without guards, until a run shows that it needs them.
+
+    Attributes:
+        weighed: the program.
+        session: it, opened.
+        guarded: makes and opens the same with guards; None if it has them.
+    """
+
+    weighed: _Backward
+    session: RemoteSession
+    guarded: Callable[[], tuple[_Backward, RemoteSession]] | None
+
+    def run(self, feed: Callable[[_Backward, RemoteSession], dict[str, Any]]) -> dict[str, Any]:
+        """Run it on what `feed` returns for it; return the outputs by name."""
+        while True:
+            names = (info.name for info in self.session.outputs)
+            results = dict(zip(names, self.session.run(feed(self.weighed, self.session)), strict=True))
+            if self.guarded is None or not any(np.isnan(results[total]) for _, total, _ in self.weighed.terms):
+                return results
+            self.weighed, self.session = self.guarded()
+            self.guarded = None
+
+
 class Sweep:
     """Open sessions that sweep one settled program back, piece by piece.
 
@@ -364,12 +409,10 @@ class Sweep:
         measured: node without a gradient rule -> why.
     """
 
-    def __init__(
-        self, forward: Sequence[tuple[Piece, RemoteSession]], backward: Sequence[tuple[_Backward, RemoteSession]]
-    ) -> None:
+    def __init__(self, forward: Sequence[tuple[Piece, RemoteSession]], backward: Sequence[_Part]) -> None:
         self._forward = forward
         self._backward = backward
-        self.measured = {name: why for made, _ in backward for name, why in made.measured.items()}
+        self.measured = {name: why for part in backward for name, why in part.weighed.measured.items()}
 
     def values(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run forward; return the feeds and every value that a later piece reads."""
@@ -391,13 +434,19 @@ class Sweep:
         """
         adjoints = dict(seeds)
         made = Draw()
-        for piece, session in reversed(self._backward):
+
+        def feed(piece: _Backward, session: RemoteSession) -> dict[str, Any]:
             fed = {info.name: known[info.name] for info in session.inputs if info.name in known}
             shapes = {info.name: info.shape for info in session.inputs}
-            for name, feed in piece.seeds.items():
-                given = adjoints.pop(name, None)
-                fed[feed] = np.zeros(shapes[feed] or (), np.float32) if given is None else given
-            results = dict(zip((info.name for info in session.outputs), session.run(fed), strict=True))
+            for name, seed in piece.seeds.items():
+                given = adjoints.get(name)
+                fed[seed] = np.zeros(shapes[seed] or (), np.float32) if given is None else given
+            return fed
+
+        for part in reversed(self._backward):
+            results, piece = part.run(feed), part.weighed
+            for name in piece.seeds:
+                adjoints.pop(name, None)
             for square, total, owners in piece.terms:
                 for field, owner in owners:
                     made.squares.add(field, owner, _known(results[square]))
@@ -436,25 +485,44 @@ def open_sweep(
         RUN_ERRORS: ONNX Runtime refuses a piece, or dies of it.
     """
     found = pieces(program, limit)
-    outputs = {str(value.name) for value in program.model.graph.outputs}
     with contextlib.ExitStack() as stack:
         child = stack.enter_context(lease())
-        forward, backward = [], []
+
+        def guarded(piece: Piece) -> tuple[_Backward, RemoteSession]:
+            weighed = _weighed(program, low, forms, targets, piece, guarded=True)
+            return weighed, stack.enter_context(open_plain(weighed.program, child))
+
+        forward: list[tuple[Piece, RemoteSession]] = []
+        backward: list[_Part] = []
         for piece in found:
             if piece is not found[-1]:
                 leaves = cut_out(program, piece, piece.leaves)
                 forward.append((piece, stack.enter_context(open_plain(leaves, child))))
-            part = cut_out(program, piece, ())
-            values = values_by_name(part.model.graph)
-            made = {str(v.name) for node in part.model.graph for v in node.outputs}
-            seeded = [n for n in dict.fromkeys((*targets, *piece.leaves)) if n in made and is_float32(values[n])]
-            leaving = outputs.difference(piece.leaves)
-            weighed = _Weigher(part, low, forms).backward(seeded, leaving)
+            weighed = _weighed(program, low, forms, targets, piece, guarded=False)
             if weighed.program.model.graph.outputs:
-                backward.append((weighed, stack.enter_context(open_plain(weighed.program, child))))
+                session = stack.enter_context(open_plain(weighed.program, child))
+                backward.append(_Part(weighed, session, functools.partial(guarded, piece)))
         yield Sweep(forward, backward)
 
 
 def _named(tensor: ir.TensorProtocol, name: str) -> ir.LazyTensor:
     """Return a tensor under another name: the tensor itself may be the source's, which is not changed."""
     return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
+
+
+def _weighed(
+    program: Program,
+    low: LowFormat,
+    forms: Mapping[str, LowForm],
+    targets: Sequence[str],
+    piece: Piece,
+    *,
+    guarded: bool,
+) -> _Backward:
+    """Return the backward pass of a piece; see `open_sweep` and `_Weigher`."""
+    part = cut_out(program, piece, ())
+    values = values_by_name(part.model.graph)
+    made = {str(v.name) for node in part.model.graph for v in node.outputs}
+    seeded = [n for n in dict.fromkeys((*targets, *piece.leaves)) if n in made and is_float32(values[n])]
+    leaving = {str(value.name) for value in program.model.graph.outputs}.difference(piece.leaves)
+    return _Weigher(part, low, forms, guarded=guarded).backward(seeded, leaving)

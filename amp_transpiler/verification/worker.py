@@ -38,6 +38,7 @@ class _Sessions:
 
     def __init__(self) -> None:
         self._open: dict[int, Session] = {}
+        self._sharing: set[int] = set()  # numbers of those that share memory
         self._next = 0
 
     def open(self, model: str | bytes, settings: SessionSettings | None, place: str) -> tuple[int, Any, Any]:
@@ -46,11 +47,18 @@ class _Sessions:
         from amp_transpiler.runtime.session import Session
 
         where = place_named(place)
+        shares = settings is not None and settings.shared_memory
+        if shares:
+            from amp_transpiler.verification import child_memory
+
+            child_memory.share()
         model = model if isinstance(model, str) else bytes(model)
         opened = _by_default(model, where) if settings is None else where.open_session(model, settings)
         session = Session.over(opened, where)
         self._next += 1
         self._open[self._next] = session
+        if shares:
+            self._sharing.add(self._next)
         return self._next, session.inputs, session.outputs
 
     def run(self, number: int, feeds: Mapping[str, Any], fetch: Sequence[str] | None) -> list[Any]:
@@ -69,6 +77,12 @@ class _Sessions:
     def close(self, number: int) -> None:
         """Close a session and give its memory back: a child waits as long as its parent lives."""
         self._open.pop(number, None)
+        if number in self._sharing:
+            self._sharing.remove(number)
+            if not self._sharing:
+                from amp_transpiler.verification import child_memory
+
+                child_memory.give_back()
         if sys.platform == "linux":
             with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
                 ctypes.CDLL(None).malloc_trim(0)
