@@ -15,17 +15,21 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.graph.digest import Digest, add_model, new_digest
+from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.user_cache import Records
 from amp_transpiler.precision.evidence import Evidence, TensorRange
+from amp_transpiler.precision.policy import Policy, Settled
+from amp_transpiler.targets import Target
 from amp_transpiler.targets.releases import installed_version
 from amp_transpiler.version import __version__
 
-__all__ = ["remembered_evidence"]
+__all__ = ["Outcome", "Outcomes", "remembered_evidence"]
 
 logger = logging.getLogger(__name__)
 
 _RECORDS = Records("evidence")
+_OUTCOMES = Records("outcome")
 _FORMAT = 3  # raised when what is measured changes
 
 
@@ -81,3 +85,85 @@ def _read(data: bytes) -> Evidence | None:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         logger.warning("a record of evidence in the cache cannot be read, and is made anew: %s", error)
         return None
+
+
+# ---- outcomes of searches ----
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a search. It is converted and compared again wherever it is used, so that nothing rests on it.
+
+    Attributes:
+        settled: node -> its precision, and why.
+        repaired: nodes that were low at first and are float32 for the limits.
+        shown: it went by the ranges that the data show, where rules without data are stricter; see `Policy.numerics`.
+        excess: the error over the one that is allowed.
+    """
+
+    settled: Mapping[str, Settled]
+    repaired: tuple[str, ...]
+    shown: bool
+    excess: float
+
+
+class Outcomes:
+    """What searches about a program have come to, one for each question.
+
+    Args:
+        prepared: the program.
+        samples: its inputs.
+        policy: the question, but for what runs have shown.
+        words: what else it depends on.
+    """
+
+    def __init__(
+        self, prepared: Program, samples: Sequence[Mapping[str, Any]], policy: Policy, words: Sequence[str]
+    ) -> None:
+        self._ask = prepared, samples, (*words, _in_words(dataclasses.replace(policy, evidence=None)))
+        self._name = ""
+
+    def find(self) -> Outcome | None:
+        """Return the outcome of an equal question; None if there is none."""
+        folder = _OUTCOMES.folder
+        if folder is None or not folder.exists():  # a digest of large weights takes its time
+            return None
+        data = _OUTCOMES.get(self._digest())
+        try:
+            record = None if data is None else json.loads(data)
+            if record is None:
+                return None
+            settled = {name: Settled(*made) for name, made in record["settled"].items()}
+            return Outcome(settled, tuple(record["repaired"]), bool(record["shown"]), float(record["excess"]))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            logger.warning("a record of a search in the cache cannot be read, and is made anew: %s", error)
+            return None
+
+    def keep(self, outcome: Outcome) -> None:
+        """Keep an outcome for the next equal question."""
+        if _OUTCOMES.folder is not None:
+            settled = {name: (made.precision, made.reason) for name, made in outcome.settled.items()}
+            _OUTCOMES.put(self._digest(), json.dumps({**dataclasses.asdict(outcome), "settled": settled}).encode())
+
+    def _digest(self) -> str:
+        if not self._name:
+            self._name = _name(*self._ask)
+        return self._name
+
+
+def _in_words(value: Any) -> str:
+    """Return all that a value holds, in an order that does not change from run to run."""
+    if isinstance(value, Target):
+        return f"{value.name} {value.ort}"
+    if isinstance(value, LowFormat):
+        return value.name
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(sorted(f'{_in_words(key)}: {_in_words(item)}' for key, item in value.items()))}}}"
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_in_words, value)))}}}"
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(map(_in_words, value))})"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return f"{type(value).__name__}{_in_words(fields)}"
+    return repr(value)

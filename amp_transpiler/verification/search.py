@@ -32,7 +32,7 @@ from amp_transpiler.verification.calibrate import NamedSample, calibrate
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.dial import Trial, chance, turn
 from amp_transpiler.verification.excess import excess, excess_of_metric
-from amp_transpiler.verification.remembered import remembered_evidence
+from amp_transpiler.verification.remembered import Outcome, Outcomes, remembered_evidence
 from amp_transpiler.verification.sensitivity import collect_evidence
 from amp_transpiler.verification.user_metric import Metric
 
@@ -114,10 +114,13 @@ class Conversions:
                 found = max(found, excess_of_metric(value, self.metric))
         return Measured(program, conversion, outputs, value, found, policy.settled, limits)
 
+    def feeds(self) -> list[dict[str, Any]]:
+        """Return the samples for the prepared program."""
+        return self.reference.feeds(str(value.name) for value in self.prepared.model.graph.inputs)
+
     def samples(self) -> list[NamedSample]:
         """Return the samples for the prepared program, each with its name."""
-        feeds = self.reference.feeds(str(value.name) for value in self.prepared.model.graph.inputs)
-        return [(f"sample {number}", sample) for number, sample in enumerate(feeds, start=1)]
+        return [(f"sample {number}", sample) for number, sample in enumerate(self.feeds(), start=1)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,6 +163,12 @@ def best_conversion(
     decides = policy.objective != "rules"
     # A training step scales its gradients up to the edge of the range, and skips what overflows.
     is_step = conversions.prepared.step is not None
+    outcomes = None
+    if cache and decides and policy.search_runs and not (frontier or is_step or conversions.metric):
+        words = (str(conversions.reference.given), str(limited))
+        outcomes = Outcomes(conversions.prepared, conversions.feeds(), policy, words)
+        if (known := outcomes.find()) and (found := _repeated(known, conversions, report)):
+            return found
     if decides and conversions.reference.given and policy.search_runs and not is_step:
         with conversions.phase("calibrate"):
             evidence = _ranges_seen(conversions, report)
@@ -179,7 +188,26 @@ def best_conversion(
         policy = dataclasses.replace(policy, evidence=evidence)
     search = _Search(tried, conversions, policy, evidence)
     best = tried[0] if holds else search.turned()
-    return Found(best, evidence, search.repaired(best), tuple(search.curve(best)) if frontier else ())
+    repaired = search.repaired(best)
+    if outcomes is not None:
+        outcomes.keep(Outcome(best.settled, repaired, policy.numerics == "shown", best.excess))
+    return Found(best, evidence, repaired, tuple(search.curve(best)) if frontier else ())
+
+
+def _repeated(known: Outcome, conversions: Conversions, report: Report) -> Found | None:
+    """Carry the outcome of an equal search out and compare it; None if it is worse than it was then."""
+    notes = report.notes
+    with conversions.phase("find errors"):
+        evidence = _evidence(conversions, report, cache=True)
+    policy = dataclasses.replace(conversions.policy, evidence=evidence if evidence.ranges else None)
+    if known.shown:
+        policy = dataclasses.replace(policy, numerics="shown")
+    best = conversions.measured(dataclasses.replace(policy, settled=known.settled))
+    if best.excess <= max(1.0, known.excess):
+        logger.info("the outcome of an equal search comes from the cache")
+        return Found(best, evidence, known.repaired)
+    report.notes = notes
+    return None
 
 
 def _allows_more(conversions: Conversions, policy: Policy, than: Measured) -> bool:
@@ -212,7 +240,7 @@ def _evidence(conversions: Conversions, report: Report, *, cache: bool) -> Evide
 
     words = (policy.low.name, policy.target.name, policy.target.ort, str(conversions.reference.given))
     try:
-        feeds = [sample for _, sample in samples]
+        feeds = conversions.feeds()
         return remembered_evidence(conversions.prepared, feeds, words, collect) if cache else collect()
     except _NOT_RUN as error:
         report.notes = (*report.notes, f"what each node adds to the error is not known: {error_text(error)}")
