@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import onnx.parser
@@ -11,8 +15,13 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.graph.user_cache import FOLDER_VARIABLE
 from amp_transpiler.precision.evidence import Evidence, TensorRange
-from amp_transpiler.verification import remembered
-from amp_transpiler.verification.remembered import remembered_evidence
+from amp_transpiler.precision.limits import Limits
+from amp_transpiler.precision.policy import Settled
+from amp_transpiler.precision.user_lists import UserLists
+from amp_transpiler.systems.choice import Request, choose_policy
+from amp_transpiler.verification import remembered, search
+from amp_transpiler.verification.remembered import Outcome, Outcomes, remembered_evidence
+from tests.support import array, chain
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -82,3 +91,88 @@ def test_a_new_version_asks_anew(cache, monkeypatch):
     ask()
     monkeypatch.setattr(remembered, "__version__", "another")
     assert ask()[1]
+
+
+# ---- outcomes of searches ----
+
+POLICY = choose_policy(Request(level="auto", lists=UserLists(frozenset({"Exp", "Tanh", "Conv"}))))
+OUTCOME = Outcome({"MatMul_0": Settled("high", "why")}, ("MatMul_0",), shown=True, excess=0.5)
+
+
+def outcomes(policy=POLICY, samples=SAMPLES, words=("True",)) -> Outcomes:
+    return Outcomes(amp.load(onnx.parser.parse_model(TEXT)), samples, policy, words)
+
+
+def test_the_outcome_of_an_equal_question_is_found(cache):
+    assert outcomes().find() is None
+    outcomes().keep(OUTCOME)
+    assert outcomes().find() == OUTCOME
+
+
+OTHER_QUESTIONS = {
+    "limits": {"policy": dataclasses.replace(POLICY, limits=Limits(0.5))},
+    "objective": {"policy": dataclasses.replace(POLICY, objective="time")},
+    "device": {"policy": dataclasses.replace(POLICY, device="T4")},
+    "lists": {"policy": choose_policy(Request(level="auto", lists=UserLists(frozenset({"Exp", "Tanh"}))))},
+    "inputs": {"policy": dataclasses.replace(POLICY, low_io=frozenset({"x"}))},
+    "settled": {"policy": dataclasses.replace(POLICY, settled=OUTCOME.settled)},
+    "samples": {"samples": SAMPLES * 2},
+    "words": {"words": ("False",)},
+}
+
+
+@pytest.mark.parametrize("other", OTHER_QUESTIONS.values(), ids=OTHER_QUESTIONS)
+def test_the_outcome_of_another_question_is_not(cache, other):
+    outcomes().keep(OUTCOME)
+    assert outcomes(**other).find() is None
+
+
+def test_what_runs_have_shown_is_no_part_of_the_question(cache):
+    outcomes(dataclasses.replace(POLICY, evidence=EVIDENCE)).keep(OUTCOME)
+    assert outcomes().find() == OUTCOME
+
+
+def test_a_question_reads_the_same_in_every_process():
+    code = (
+        "from tests.verification.test_remembered import POLICY; from amp_transpiler.verification import remembered; "
+        "print(remembered._in_words(POLICY))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
+    assert "0x" not in found.pop()
+
+
+def test_a_damaged_outcome_is_made_anew(cache, caplog):
+    outcomes().keep(OUTCOME)
+    [file] = (cache.parent / "outcome").iterdir()
+    file.write_bytes(b'{"settled": 3}')
+    assert outcomes().find() is None
+    assert "cannot be read" in caplog.text
+
+
+def test_an_equal_question_is_one_conversion(cache, monkeypatch):
+    model = chain(*["MatMul ({}, w)", "Tanh ({})"] * 4, w=array(4, 4, seed=2))
+    made: list[str] = []
+    measured = search.Conversions.measured
+
+    def counted(self, policy):
+        made.append("one")
+        return measured(self, policy)
+
+    monkeypatch.setattr(search.Conversions, "measured", counted)
+    first = amp.transpile(model, inputs={"x": array(2, 4)}, tolerance=1e-4)
+    assert len(made) > 1
+    made.clear()
+    again = amp.transpile(model, inputs={"x": array(2, 4)}, tolerance=1e-4)
+    assert len(made) == 1
+    assert again.decisions == first.decisions
+    assert (again.verdict, again.repaired, again.casts) == (first.verdict, first.repaired, first.casts)
