@@ -54,6 +54,11 @@ class Backward(Protocol):
     def branch(self, body: ir.Graph, grads: Sequence[ir.Value | None], wanted: Sequence[ir.Value]) -> ir.Graph:
         """Return a body that runs `body` forward, then backward."""
 
+    def turn(
+        self, body: ir.Graph, grads: Sequence[ir.Value | None], wanted: Sequence[ir.Value]
+    ) -> tuple[ir.Graph, list[ir.Value]]:
+        """Return a copy of a loop's body that goes on with its backward pass, and the gradients of wanted values."""
+
     def through(
         self,
         define: Callable[[], Sequence[ir.Value | None]],

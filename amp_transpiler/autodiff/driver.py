@@ -248,6 +248,35 @@ class Driver:
         remove_unused(copy)
         return copy
 
+    def turn(
+        self, body: ir.Graph, grads: Sequence[ir.Value | None], wanted: Sequence[ir.Value]
+    ) -> tuple[ir.Graph, list[ir.Value]]:
+        """Return a copy of a loop's body that goes on with its backward pass, and the gradients of wanted values in it.
+
+        Args:
+            body: the body; its inputs stay those of the copy.
+            grads: gradient of each output, None where it has none; they are to become inputs of the copy.
+            wanted: inputs of `body`, and outer values. Gradients are zeros where the outputs do not depend on them.
+        """
+        with outside_regions():  # the copies keep the regions of the originals
+            copy, copied = copy_body(body, self.builder)
+        inner = [copied.get(value, value) for value in wanted]
+        stop = self._stop | {copied[v] for v in self._stop if v in copied}
+        driver = Driver(self.builder, set(inner), stop, self._low_sums, defers=self._defers)
+        parts: dict[ir.Value, list[ir.Value]] = {}
+        for output, grad in zip(copy.outputs, grads, strict=False):
+            if grad is not None:
+                parts.setdefault(output, []).append(grad)
+        with self.builder.inside(copy):
+            found = driver.run(copy, {output: self._sum(seeds) for output, seeds in parts.items()})
+            made: list[ir.Value] = []
+            for value in inner:
+                grad = found[value] if value in found else self.builder.zeros_like(value)
+                is_own = grad.producer() is not None and grad.graph is copy
+                made.append(grad if is_own and grad not in made else self.builder.op("Identity", [grad]))
+        copy.outputs.clear()
+        return copy, made
+
     def through(
         self,
         define: Callable[[], Sequence[ir.Value | None]],

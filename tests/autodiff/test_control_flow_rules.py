@@ -159,33 +159,6 @@ def test_random_branches_are_refused(node, problem):
         gradient_model(onnx.parser.parse_model(text))
 
 
-@pytest.mark.parametrize(
-    ("inputs", "body", "problem"),
-    [
-        (
-            "float[3] a, int64 n, bool c",
-            (
-                "y = Loop (n, c, a) <body = b (int64 i, bool k, float[3] s) => (bool k2, float[3] s2) "
-                "{ k2 = Identity(k) s2 = Mul(s, s) }>"
-            ),
-            "Loop, opset 21.*unroll",
-        ),
-        (
-            "float[2,3] a, float[3] s",
-            (
-                "y, z = Scan <num_scan_inputs=1, body = b (float[3] p, float[3] q) => (float[3] r, float[3] o) "
-                "{ r = Add(p, q) o = Identity(r) }> (s, a)"
-            ),
-            "Scan, opset 21.*unroll",
-        ),
-        ("float[1,1,2,2] a, float[1,2,2,2] p", "y = GridSample(a, p)", "GridSample, opset 21.*Gather"),
-    ],
-)
-def test_what_is_refused_says_what_to_do(inputs, body, problem):
-    with pytest.raises(ModelError, match=problem):
-        gradient_model(onnx.parser.parse_model(graph(inputs, body)))
-
-
 @needs_torch
 @pytest.mark.parametrize("condition", [True, False])
 def test_by_torch(condition):

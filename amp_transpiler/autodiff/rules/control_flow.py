@@ -1,4 +1,4 @@
-"""Gradients of control flow: `If` by differentiating its branches; loops must be unrolled first."""
+"""Gradient of `If`, by differentiating its branches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def if_(gs: Sequence[Expr | None], condition: Expr, *, node: NodeGradient) -> Gr
     reads = captured(node.source)
     wanted = [value for value in reads if node.wants_value(value)]
     for _, body in bodies(node.source):
-        _refuse_random(body)
+        refuse_random(body)
     grads = [None if g is None else g.value for g in gs]
     branches = {name: node.backward.branch(body, grads, wanted) for name, body in bodies(node.source)}
     made = condition.outputs("If", count=len(wanted), **branches)
@@ -37,31 +37,19 @@ def if_(gs: Sequence[Expr | None], condition: Expr, *, node: NodeGradient) -> Gr
     return [None, *(found.get(value) for value in reads)]
 
 
-def _refuse_random(body: ir.Graph) -> None:
+def refuse_random(body: ir.Graph) -> None:
+    """Raise NotDifferentiable if a body, which is to run again for its gradient, draws random numbers."""
     for node in body:
         mode = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
         if node.op_type in _RANDOM or (mode is not None and not _is_false(mode)):
             raise NotDifferentiable(
-                f"its branch '{body.name}' holds '{node.name}' ({node.op_type}), which would draw other numbers when "
-                "the branch is run again for its gradient; move it out of the branch"
+                f"its body '{body.name}' holds '{node.name}' ({node.op_type}), which would draw other numbers when "
+                "the body is run again for its gradient; move it out of the body"
             )
         for _, inner in bodies(node):
-            _refuse_random(inner)
+            refuse_random(inner)
 
 
 def _is_false(value: ir.Value) -> bool:
     tensor = constant_of(value)
     return tensor is not None and not tensor.numpy().any()
-
-
-@gradient("Loop", "Scan")
-def loop() -> None:
-    raise NotDifferentiable("loops have no gradient rule; unroll it (export with a fixed number of steps)")
-
-
-@gradient("GridSample")
-def grid_sample() -> None:
-    raise NotDifferentiable(
-        "GridSample has no gradient rule; write the sampling with Gather and Mul, or keep gradients from passing "
-        "(stop_gradient, no_grad_set)"
-    )

@@ -13,6 +13,8 @@ from amp_transpiler.autodiff.registry import Gradients, gradient
 from amp_transpiler.graph.batch_statistics import mark_batch_statistic
 from amp_transpiler.graph.marked_gradients import marks, result
 
+_SCALE_BY_CHANNEL = 21  # the opset from which the scale of GroupNormalization is by channel
+
 
 def _standardize(x: Expr, axes: Sequence[int], epsilon: float) -> tuple[Expr, Expr]:
     """Return `x` less its mean over `axes`, divided by its standard deviation, and 1 over that deviation."""
@@ -168,20 +170,21 @@ def instance_normalization(g: Expr, x: Expr, scale: Expr, _bias: Expr, *, epsilo
 def group_normalization(
     g: Expr, x: Expr, scale: Expr, _bias: Expr, *, node: NodeGradient, num_groups: int, epsilon: float = 1e-5
 ) -> Gradients:
-    """By sample and group of channels; scale and bias are by channel."""
+    """By sample and group of channels; scale and bias are by channel, before opset 21 by group."""
     x, g = _wide(g, x)
-    if node.opset < 21:
-        raise NotDifferentiable("before opset 21 it is deprecated, since its scale is by group; write it for opset 21")
 
     def grouped(value: Expr) -> Expr:
         return value.reshape([0, num_groups, -1])
 
     xhat, inverse = _standardize(grouped(x), [2], epsilon)
+    by_group = node.opset < _SCALE_BY_CHANNEL
 
     def to_x() -> Expr:
-        gs = grouped(g * _by_channel(scale, x))
-        return _through(gs, xhat, inverse, [2]).reshape_like(x)
+        scaled = grouped(g) * _by_channel(scale, xhat) if by_group else grouped(g * _by_channel(scale, x))
+        return _through(scaled, xhat, inverse, [2]).reshape_like(x)
 
+    if by_group:
+        return to_x, lambda: _sum_by_channel(grouped(g) * xhat), lambda: _sum_by_channel(grouped(g))
     return to_x, lambda: _sum_by_channel(g * xhat.reshape_like(x)), lambda: _sum_by_channel(g)
 
 

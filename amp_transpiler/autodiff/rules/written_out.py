@@ -1,53 +1,23 @@
-"""Gradients of ONNX Runtime's fused operators: their definitions in plain operators, differentiated.
-
-The definition is computed again in the backward pass and gradients go through it by the rules of its operators. So a
-fused operator takes one short function here, and its numerics are those of the operators that it stands for. Only what
-the gradient needs of the definition stays in the step.
-"""
+"""Gradients of ONNX Runtime's fused operators, by their definitions in plain operators."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, SizesUnknown
+from amp_transpiler.autodiff.definitions import Results, defined
 from amp_transpiler.autodiff.expression import Expr, concat
-from amp_transpiler.autodiff.registry import Gradients, gradient
 from amp_transpiler.autodiff.rules.placing import positions
 
-_CONTRIB = "com.microsoft"
 _LOWEST = -1e30  # of a score that is hidden
-_Results: TypeAlias = "Expr | Sequence[Expr | None]"
-_Definition: TypeAlias = Callable[..., _Results]
 
 
-def _defined(*op_types: str, domain: str = _CONTRIB) -> Callable[[_Definition], _Definition]:
-    """Register the decorated definition: node and inputs (None where one is left out) -> outputs, None for unused."""
-
-    def register(definition: _Definition) -> _Definition:
-        def rule(gs: Sequence[Expr | None], *inputs: Expr | None, node: NodeGradient) -> Gradients:
-            return _differentiated(node, gs, inputs, definition)
-
-        gradient(*op_types, domain=domain)(rule)
-        return definition
-
-    return register
-
-
-def _differentiated(
-    node: NodeGradient, gs: Sequence[Expr | None], inputs: Sequence[Expr | None], definition: _Definition
-) -> Gradients:
-    def define() -> list[ir.Value | None]:
-        made = definition(node, *inputs)
-        return [None if y is None else y.value for y in ([made] if isinstance(made, Expr) else made)]
-
-    wanted = [x.value for index, x in enumerate(inputs) if x is not None and node.wants(index)]
-    found = node.backward.through(define, [None if g is None else g.value for g in gs], wanted)
-    return [None if x is None or x.value not in found else Expr(found[x.value], node.builder) for x in inputs]
+def _defined(*op_types: str) -> Callable[..., Callable[..., Results]]:
+    return defined(*op_types, domain="com.microsoft")
 
 
 def _width(x: Expr, axis: int = -1) -> int:
@@ -68,7 +38,7 @@ def _standardized(x: Expr, gamma: Expr, beta: Expr | None, epsilon: float, *, ce
     return (y if beta is None else y + beta.wide()).cast(low)
 
 
-@_defined("SimplifiedLayerNormalization", domain="")
+@defined("SimplifiedLayerNormalization", domain="")
 def simplified_layer_normalization(node: NodeGradient, x: Expr, scale: Expr) -> Expr:
     if node.attribute("axis", -1) not in (-1, x.rank - 1):
         raise NotDifferentiable("only its last axis may be normalised; use RMSNormalization")
@@ -76,7 +46,7 @@ def simplified_layer_normalization(node: NodeGradient, x: Expr, scale: Expr) -> 
 
 
 @_defined("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
-def skip_layer_normalization(node: NodeGradient, x: Expr, skip: Expr, gamma: Expr, *rest: Expr | None) -> _Results:
+def skip_layer_normalization(node: NodeGradient, x: Expr, skip: Expr, gamma: Expr, *rest: Expr | None) -> Results:
     """The normalised sum of `x`, `skip` and a bias; the sum itself is output 3."""
     centred = node.op_type == "SkipLayerNormalization"
     beta, bias = (*rest, None, None)[:2] if centred else (None, (*rest, None)[0])
@@ -86,7 +56,7 @@ def skip_layer_normalization(node: NodeGradient, x: Expr, skip: Expr, gamma: Exp
 
 
 @_defined("EmbedLayerNormalization")
-def embed_layer_normalization(node: NodeGradient, *_: Expr | None) -> _Results:
+def embed_layer_normalization(node: NodeGradient, *_: Expr | None) -> Results:
     """The normalised sum of the rows of a token, its place and its segment; the sum itself is output 2."""
     ids, words, positions, gamma, beta = (node.input(index) for index in (0, 2, 3, 5, 6))
     segments, segment_table, position_ids = (node.optional(index) for index in (1, 4, 8))
@@ -102,7 +72,7 @@ def embed_layer_normalization(node: NodeGradient, *_: Expr | None) -> _Results:
 
 
 @_defined("GroupNorm", "SkipGroupNorm")
-def group_norm(node: NodeGradient, x: Expr, gamma: Expr, beta: Expr, *rest: Expr | None) -> _Results:
+def group_norm(node: NodeGradient, x: Expr, gamma: Expr, beta: Expr, *rest: Expr | None) -> Results:
     """By groups of channels, which come last unless `channels_last` is 0; a swish may follow."""
     skip, bias = (*rest, None, None)[:2]
     last = bool(node.attribute("channels_last", 1))
