@@ -6,7 +6,8 @@
 
 A model counts if it is no larger than `--most` MB, has a float output and does not read or make quantised integers. Its
 loss is the mean square of the difference between its first float output and a target: what ONNX Runtime computes of the
-model, with noise of a tenth of its deviation. `static.from_onnx` imports it as it is; every third parameter is frozen
+model, with noise of a tenth of its deviation. The difference is divided by the size of the noise, so that the loss is
+about 1 before the first step. `static.from_onnx` imports it as it is; every third parameter is frozen
 (`stop_gradient`); Adam at 1e-4 makes the steps, on one core. Where the first size of all fed inputs is free, every
 second step feeds the data twice, so that sizes differ from step to step. Where no initializer is a weight, constants of
 nodes are trained (`constant_nodes=True`), as Paddle2ONNX writes them.
@@ -64,7 +65,12 @@ def target_of(session: Any, output: str, feeds: Mapping[str, np.ndarray]) -> np.
     """Return what a model computes, with noise."""
     [y] = session.run([output], dict(feeds))
     noise = np.random.default_rng(0).normal(size=y.shape)
-    return np.asarray(y + 0.1 * (np.std(y.astype(np.float64)) + 1e-3) * noise, np.float32)
+    return np.asarray(y + 0.1 * deviation(y) * noise, np.float32)
+
+
+def deviation(y: np.ndarray) -> float:
+    """Return the standard deviation of an output, and no less than a thousandth."""
+    return float(np.std(y.astype(np.float64))) + 1e-3
 
 
 def twice(
@@ -102,7 +108,7 @@ def train(
         main.var(name).stop_gradient = True
     with static.program_guard(main, startup):
         target = static.data("target__", [-1] * data[0][1].ndim, "float32")
-        difference = tensor.cast(main.var(output), "float32") - target
+        difference = (tensor.cast(main.var(output), "float32") - target) * (10 / deviation(data[0][1]))
         loss = tensor.mean(difference * difference)
         adam: Any = optimizer.Adam(1e-4, multi_precision=level != "float32")
         if level != "float32":

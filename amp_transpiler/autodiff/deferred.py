@@ -118,6 +118,8 @@ class _Expander:
         if node.graph is None or node.op_type == "Constant" or all(is_static(value) for value in node.outputs):
             return
         before = [value.shape for value in node.outputs]
+        if node.op_type == "STFT" and is_standard(node) and "onesided" not in node.attributes:
+            node.attributes["onesided"] = ir.AttrInt64("onesided", 1)  # the default; ONNX's inference takes 0 for it
         try:
             infer_outputs(self._model, node)
         except ModelError:

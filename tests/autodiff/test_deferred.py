@@ -156,3 +156,23 @@ def test_a_step_is_written_for_given_sizes_and_refused_without(tmp_path):
         static.save_training_program(main, tmp_path / "free", scope=scope)
     static.save_training_program(main, tmp_path / "step", feed={"x": (2, 2, 12, 8)}, scope=scope)
     assert (tmp_path / "step.onnx").exists()
+
+
+def test_a_spectrum_is_one_sided_by_default():
+    model = support.parse(
+        """(float[n,t,1] x) => (float[n,1,f,b] y) {
+            s = STFT(x, hop, , length)
+            p = ReduceSumSquare<keepdims=0>(s, last)
+            u = Unsqueeze(p, one)
+            y = Conv(u, k)
+        }""",
+        k=W(1, 1, 2, 2),
+        hop=np.array(4),
+        length=np.array(16),
+        last=np.array([-1]),
+        one=np.array([1]),
+    )
+    main, _, scope, exe = trained(model)
+    for frames in (5, 7):
+        [y] = exe.run(main, feed={"x": W(1, 4 * frames + 12, 1)}, fetch_list=["y"], scope=scope)
+        assert y.shape == (1, 1, frames - 1, 8)  # of 9 frequencies
