@@ -65,6 +65,11 @@ def test_every_formulation_gives_the_same(run, layer, formulation):
     np.testing.assert_allclose(run(model, feeds)[0], expected[0], rtol=2e-5, atol=2e-5)
 
 
+def test_a_kernel_of_very_many_taps_stays_a_convolution():
+    model = trained((1, 1, 600), (4, 1, 256))
+    assert WeightGradients("auto")(model).count == 0
+
+
 def test_a_transposed_convolution_has_a_weight_gradient_of_the_same_kind(run):
     model = trained((2, 3, 4, 4), (3, 5, 3, 3), "<strides = [2, 2]>", op_type="ConvTranspose")
     feeds = feeds_of(model)

@@ -21,6 +21,7 @@ __all__ = ["Formulation", "WeightGradients"]
 
 Formulation: TypeAlias = Literal["auto", "convolution", "taps", "columns"]
 _WEIGHT = 1  # the input of Conv that is the weight
+_MOST_TAPS = 128  # each takes five nodes: thousands, as spectra written as convolutions have, open for minutes
 _FEW_COLUMNS = 160  # elements of a window, channels times taps, up to which one product of all taps beats one a tap
 
 
@@ -36,7 +37,7 @@ class WeightGradients(Pass[PassResult]):
        windows have few elements, as in a first layer.
 
     Grouped convolutions stay, and so do products of 1x1 kernels. "auto" leaves 16-bit convolutions, which a CPU only
-    emulates, as a GPU computes them.
+    emulates, as a GPU computes them, and kernels of very many taps.
 
     Args:
         formulation: one of them for all convolutions, or "auto", which chooses by the elements of a window.
@@ -51,7 +52,7 @@ class WeightGradients(Pass[PassResult]):
         names, count = NameAllocator(model), 0
         for marked in marked_gradients(model.graph):
             layer = _layer(marked)
-            if layer is None or (self._formulation == "auto" and layer.x.dtype != ir.DataType.FLOAT):
+            if layer is None or (self._formulation == "auto" and not layer.is_worth_it):
                 continue
             choice = layer.best if self._formulation == "auto" else self._formulation
             _write(model, names, marked, layer, _FORMS[choice])
@@ -78,6 +79,11 @@ class _Layer:
     dilations: tuple[int, ...]
     pads: tuple[int, ...]
     gradient: ir.Value
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether another formulation is faster on a CPU, and its nodes are not too many to open."""
+        return self.x.dtype == ir.DataType.FLOAT and math.prod(self.kernel) <= _MOST_TAPS
 
     @property
     def best(self) -> str:
