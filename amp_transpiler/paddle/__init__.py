@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         get_default_dtype as get_default_dtype,
         set_default_dtype as set_default_dtype,
     )
+    from amp_transpiler.paddle.framework.parameters import create_parameter as create_parameter
     from amp_transpiler.paddle.framework.programs import enable_static as enable_static
     from amp_transpiler.paddle.framework.random import seed as seed
     from amp_transpiler.paddle.param_attr import ParamAttr as ParamAttr

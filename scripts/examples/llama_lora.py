@@ -3,8 +3,8 @@
 
     python scripts/examples/llama_lora.py --level O2 --plot loss.png
 
-A small Llama is trained on this project's pages first and written as an ONNX model. That model is then imported, frozen,
-given adapters, and tuned to read Python. It prints the loss of both parts, and the size of the model and of its adapters.
+A small Llama is trained on this project's pages first and written as an ONNX model. That model is then imported,
+frozen, given adapters, and tuned to read Python. It prints the loss of both parts, and the size of model and adapters.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Block(nn.Layer):
         seen = nn.functional.scaled_dot_product_attention(rotated(query), rotated(key), value, is_causal=True)
         x = x + self.o_proj(paddle.reshape(seen, [0, LENGTH, HIDDEN]))
         normed = self.between(x)
-        return x + self.down_proj(nn.functional.silu(self.gate_proj(normed)) * self.up_proj(normed))
+        gated: Variable = nn.functional.silu(self.gate_proj(normed)) * self.up_proj(normed)
+        wide: Variable = self.down_proj(gated)
+        return x + wide
 
 
 def _linear(size: int, out: int) -> nn.Linear:
@@ -129,9 +131,8 @@ def example(chosen: Options | None = None) -> list[float]:
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "adapters.safetensors"
             paddle.static.save_lora(program, file)
-            print(
-                f"{len(adapters)} adapters take {file.stat().st_size / 1e3:.0f} kB, the model {model.ByteSize() / 1e3:.0f} kB"
-            )
+            own, whole = file.stat().st_size / 1e3, model.ByteSize() / 1e3
+        print(f"{len(adapters)} adapters take {own:.0f} kB, the model {whole:.0f} kB")
     return losses
 
 

@@ -3,8 +3,8 @@
 
     python scripts/examples/ocr_lstm.py --level O1 --dtype bfloat16 --plot loss.png
 
-Rows are made of scikit-learn's digits, with a little noise. It prints the loss, and the share of digits and of whole rows
-that the trained network reads rightly in rows that it has not seen.
+Rows are made of scikit-learn's digits, with a little noise. It prints the loss, and the share of digits and of whole
+rows that the trained network reads rightly in rows that it has not seen.
 """
 
 from __future__ import annotations
