@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.tensor.indexing import *
     from amp_transpiler.paddle.tensor.linalg import *
     from amp_transpiler.paddle.tensor.logic import *
+    from amp_transpiler.paddle.tensor.random import *
     from amp_transpiler.paddle.tensor.reduction import *
     from amp_transpiler.paddle.tensor.search import *
     from amp_transpiler.paddle.tensor.shaping import *

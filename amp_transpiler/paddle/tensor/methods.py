@@ -11,6 +11,7 @@ from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import axis_of, builder_of, emit, wrap
 from amp_transpiler.paddle.tensor import creation, elementwise, indexing, linalg, logic, reduction, search, shaping
+from amp_transpiler.paddle.tensor.random import bernoulli, multinomial
 from amp_transpiler.paddle.tensor.subscripts import getitem
 
 __all__ = ["METHODS", "PROPERTIES"]
@@ -78,6 +79,8 @@ _MODULES = (creation, elementwise, indexing, linalg, logic, reduction, search, s
 
 METHODS: Mapping[str, Callable[..., Any]] = {
     **{name: vars(module)[name] for module in _MODULES for name in module.__all__ if name not in _NO_METHODS},
+    "bernoulli": bernoulli,
+    "multinomial": multinomial,
     "detach": detach,
     "softmax": softmax,
     "to": to,

@@ -1,19 +1,13 @@
-"""Dropout in training mode, as a mask hashed from seed, step, node and element.
+"""Dropout in training mode, as a mask hashed from seed, step, node and element (`graph.random_words`).
 
 ONNX Runtime's own Dropout draws from a hidden state and has no CUDA kernel at opset 22. The mask here is a function of
 what goes in: a step can be run again, and a recomputed forward pass drops the same elements.
-
-The hash is of uint32, whose products and sums wrap around on every provider. CUDA has no kernel for shifts or
-exclusive-or of integers, so the non-linear step is RC6's quadratic, x * (2x + 1) mod 2^32, a permutation whose high
-bits depend on all bits of x; division by 2^16 brings these down again. An element's counter is never made: each axis
-adds the hash of its index to the hash so far, which broadcasts, so only the last axis costs work on whole tensors.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +17,7 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, rank_of
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.random_words import WORD, element_words, keys, word
 from amp_transpiler.graph.walk import all_nodes, is_used, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
@@ -32,13 +27,6 @@ from amp_transpiler.passes.training.take_over import take_over
 __all__ = ["LowerDropout"]
 
 logger = logging.getLogger(__name__)
-
-_WORD = 1 << 32
-_HALF = 1 << 16
-_WEYL = 0x9E3779B1  # odd, so that multiplying by it permutes: 2^32 over the golden ratio, as is usual
-_OFFSET = 0x7F4A7C15  # any odd number: the quadratic alone maps 0 to 0
-_AXIS = 0x85EBCA6B  # tells the axes apart
-_LAST = 0x2C1B3C6D  # keeps the last factor from being 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -157,10 +145,10 @@ def _pass_through(builder: GraphBuilder, node: ir.Node) -> None:
 def _draw_all(builder: GraphBuilder, draws: Sequence[_Draw], seed: ir.Value, step: ir.Value) -> None:
     builder.graph, builder.before = builder.model.graph, _first_in_main(builder.model, draws)
     builder.metadata, builder.prefix = {}, "dropout_key/"
-    keys = _keys(builder, draws, seed, step)
+    drawn = keys(builder, [str(draw.node.name) for draw in draws], seed, step)
     for index, draw in enumerate(draws):
         _stand_in(builder, draw.node)
-        _drop(builder, draw, builder.slice(keys, [index], [index + 1], [0]))
+        _drop(builder, draw, builder.slice(drawn, [index], [index + 1], [0]))
 
 
 def _first_in_main(model: ir.Model, draws: Sequence[_Draw]) -> ir.Node:
@@ -175,8 +163,8 @@ def _first_in_main(model: ir.Model, draws: Sequence[_Draw]) -> ir.Node:
 def _drop(builder: GraphBuilder, draw: _Draw, key: ir.Value) -> None:
     node, x = draw.node, _data(draw.node)
     keep = 1.0 - draw.ratio
-    threshold = _word(builder, min(round(keep * _WORD), _WORD - 1))
-    mask = builder.compare("Less", _element_hash(builder, x, key), threshold)
+    threshold = word(builder, min(round(keep * WORD), WORD - 1))
+    mask = builder.compare("Less", element_words(builder, x, key), threshold)
     if rank_of(x) == 0:
         mask = builder.reshape(mask, [])
     mask.shape = None if x.shape is None else ir.Shape(x.shape)
@@ -184,78 +172,3 @@ def _drop(builder: GraphBuilder, draw: _Draw, key: ir.Value) -> None:
     take_over(node.outputs[0], builder.where(mask, scaled, 0.0), builder.names)
     if len(node.outputs) > 1 and is_used(node.outputs[1]):
         take_over(node.outputs[1], mask, builder.names)
-
-
-# ---- hashing ----
-
-
-def _keys(builder: GraphBuilder, draws: Sequence[_Draw], seed: ir.Value, step: ir.Value) -> ir.Value:
-    """One word a node, all at once: the hash of seed, step and the node's name."""
-    state = _word(builder, _OFFSET)
-    for value in (seed, step):
-        for word in _words(builder, value):
-            state = _mix(builder, builder.add(state, word))
-    marks = np.array([zlib.crc32(str(draw.node.name).encode()) for draw in draws], np.uint32)
-    return _mix(builder, builder.add(state, builder.constant(marks)))
-
-
-def _words(builder: GraphBuilder, value: ir.Value) -> list[ir.Value]:
-    """Low and high half of an int64 scalar as uint32 vectors of one element."""
-    vector = builder.reshape(value, [1])  # of rank 1, since numpy warns when scalars wrap around
-    low = builder.op("Mod", [vector, builder.constant([_WORD])])
-    high = builder.op("Mod", [builder.div(vector, builder.constant([_WORD])), builder.constant([_WORD])])
-    return [builder.cast(half, ir.DataType.UINT32) for half in (low, high)]
-
-
-def _element_hash(builder: GraphBuilder, x: ir.Value, key: ir.Value) -> ir.Value:
-    """A word for every element of `x`, from `key` (uint32, one element); of rank 1 for a scalar `x`."""
-    sizes = [] if x.shape is None else list(x.shape)
-    axes = [axis for axis in range(rank_of(x)) if sizes[axis] != 1]
-    state = builder.reshape(key, [1] * max(rank_of(x), 1))
-    for axis in axes[:-1]:
-        state = _permute(builder, builder.add(state, _index_hash(builder, x, axis)))
-    if axes:
-        state = builder.add(state, _index_hash(builder, x, axes[-1]))
-    return _finish(builder, state)
-
-
-def _index_hash(builder: GraphBuilder, x: ir.Value, axis: int) -> ir.Value:
-    """A word for every index along an axis, laid along that axis; ONNX Runtime folds it where the size is known."""
-    indices = builder.op("Range", [builder.constant(0), _size(builder, x, axis), builder.constant(1)])
-    words = builder.cast(indices, ir.DataType.UINT32)
-    scattered = builder.add(builder.mul(words, _word(builder, _WEYL)), _word(builder, _AXIS * (axis + 1)))
-    rank = rank_of(x)
-    return builder.reshape(_permute(builder, scattered), [-1 if i == axis else 1 for i in range(rank)])
-
-
-def _size(builder: GraphBuilder, x: ir.Value, axis: int) -> ir.Value:
-    """The size of one axis, an int64 scalar: a constant where it is known, though others may not be."""
-    size = None if x.shape is None else x.shape[axis]
-    if isinstance(size, int):
-        return builder.constant(size)
-    return builder.squeeze(builder.slice(builder.shape(x), [axis], [axis + 1], [0]), [0])
-
-
-def _word(builder: GraphBuilder, number: int) -> ir.Value:
-    return builder.constant(np.array([number % _WORD], np.uint32))
-
-
-def _quadratic(builder: GraphBuilder, x: ir.Value) -> ir.Value:
-    return builder.mul(x, builder.add(builder.add(x, x), _word(builder, 1)))
-
-
-def _permute(builder: GraphBuilder, x: ir.Value) -> ir.Value:
-    """Quadratic, halves exchanged, quadratic."""
-    x = _quadratic(builder, x)
-    half = _word(builder, _HALF)
-    return _quadratic(builder, builder.add(builder.div(x, half), builder.mul(x, half)))
-
-
-def _mix(builder: GraphBuilder, x: ir.Value) -> ir.Value:
-    return _permute(builder, builder.add(builder.mul(x, _word(builder, _WEYL)), _word(builder, _OFFSET)))
-
-
-def _finish(builder: GraphBuilder, x: ir.Value) -> ir.Value:
-    """The last, cheaper step, on whole tensors: only the high bits of its result are good, and those decide."""
-    x = _quadratic(builder, x)
-    return builder.mul(x, builder.add(builder.div(x, _word(builder, _HALF)), _word(builder, _LAST)))

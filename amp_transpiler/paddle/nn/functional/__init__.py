@@ -7,13 +7,17 @@ from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
     from amp_transpiler.paddle.nn.functional.activation import *
+    from amp_transpiler.paddle.nn.functional.adaptive_pooling import *
     from amp_transpiler.paddle.nn.functional.attention import *
     from amp_transpiler.paddle.nn.functional.classification import *
     from amp_transpiler.paddle.nn.functional.common import *
     from amp_transpiler.paddle.nn.functional.conv import *
+    from amp_transpiler.paddle.nn.functional.ctc import *
     from amp_transpiler.paddle.nn.functional.loss import *
+    from amp_transpiler.paddle.nn.functional.metric_loss import *
     from amp_transpiler.paddle.nn.functional.normalization import *
     from amp_transpiler.paddle.nn.functional.pooling import *
     from amp_transpiler.paddle.nn.functional.stochastic import *
+    from amp_transpiler.paddle.nn.functional.vision import *
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -1,4 +1,5 @@
 """Activation functions: element by element, or along an axis."""
+# ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
 
@@ -9,27 +10,43 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
-from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, emit, wrap
+from amp_transpiler.paddle.building import accept_name, axis_of, builder_of, emit, size_at, wrap
+from amp_transpiler.paddle.tensor.elementwise import clip
+from amp_transpiler.paddle.tensor.random import gumbel_like, rand_like
+from amp_transpiler.paddle.tensor.shaping import split, unflatten
 
 __all__ = [
+    "celu",
     "elu",
     "gelu",
+    "glu",
+    "gumbel_softmax",
+    "hardshrink",
     "hardsigmoid",
     "hardswish",
+    "hardtanh",
     "leaky_relu",
+    "log_sigmoid",
     "log_softmax",
+    "logsigmoid",
+    "maxout",
     "mish",
     "prelu",
     "relu",
     "relu6",
+    "rrelu",
     "selu",
     "sigmoid",
     "silu",
     "softmax",
     "softplus",
+    "softshrink",
     "softsign",
+    "swiglu",
     "swish",
     "tanh",
+    "tanhshrink",
+    "thresholded_relu",
 ]
 
 
@@ -126,6 +143,114 @@ def mish(x: Variable) -> Variable:
     return emit("Mish", [x])
 
 
+def celu(x: Variable, alpha: float = 1.0) -> Variable:
+    """`x` where it is positive, else `alpha * (exp(x / alpha) - 1)`."""
+    b = builder_of(x)
+    if alpha == 1:
+        return emit("Elu", [x])
+    return wrap(x, b.mul(b.op("Elu", [b.div(x.value, float(alpha))]), float(alpha)))
+
+
+def glu(x: Variable, axis: int = -1) -> Variable:
+    """The first half of `x` along `axis`, times the sigmoid of the second."""
+    kept, gate = split(x, 2, axis)
+    return emit("Mul", [kept, sigmoid(gate)])
+
+
+def gumbel_softmax(x: Variable, temperature: float = 1.0, hard: bool = False, axis: int = -1) -> Variable:
+    """A random draw of a class by the scores `x`, softened by softmax.
+
+    Args:
+        x: scores of the classes along `axis`.
+        temperature: the draw is the sharper the nearer it is to 0.
+        hard: whether the result is 1 for one class and 0 for the others; gradients are those of the soft draw.
+        axis: where the classes are.
+    """
+    b, place = builder_of(x), axis_of(x, axis)
+    noise = gumbel_like(x)
+    soft = emit("Softmax", [wrap(x, b.div(b.add(x.value, noise.value), float(temperature)))], {"axis": place})
+    if not hard:
+        return soft
+    largest = b.reduce("ReduceMax", soft.value, [place], low=True)
+    with_ones = wrap(x, b.cast(b.compare("Equal", soft.value, largest), x.value.dtype))
+    fixed = wrap(x, b.sub(with_ones.value, soft.value))
+    fixed.stop_gradient = True
+    return emit("Add", [fixed, soft])
+
+
+def hardshrink(x: Variable, threshold: float = 0.5) -> Variable:
+    """`x` where it is beyond `threshold` on either side, else 0."""
+    b = builder_of(x)
+    return wrap(x, b.where(b.compare("Greater", b.op("Abs", [x.value]), float(threshold)), x.value, 0.0))
+
+
+def hardtanh(x: Variable, min: float = -1.0, max: float = 1.0) -> Variable:
+    """`x` kept between `min` and `max`."""
+    return clip(x, min, max)
+
+
+def log_sigmoid(x: Variable) -> Variable:
+    """The logarithm of the sigmoid, without overflow."""
+    b = builder_of(x)
+    return wrap(x, b.neg(b.op("Softplus", [b.neg(x.value)])))
+
+
+logsigmoid = log_sigmoid
+
+
+def maxout(x: Variable, groups: int, axis: int = 1) -> Variable:
+    """The largest of each `groups` channels that follow one another.
+
+    Raises:
+        InputError: the channels cannot be grouped so.
+    """
+    place = axis_of(x, axis)
+    channels = size_at(x, place, "maxout")
+    if groups < 1 or channels % groups:
+        raise InputError(f"maxout: the {channels} channels of '{x.name}' cannot be split into groups of {groups}")
+    apart = unflatten(x, place, [channels // groups, groups])
+    return wrap(x, builder_of(x).reduce("ReduceMax", apart.value, [place + 1], keepdims=False, low=True))
+
+
+def rrelu(x: Variable, lower: float = 1.0 / 8.0, upper: float = 1.0 / 3.0, training: bool = True) -> Variable:
+    """`x` where it is positive, else `x` times a slope, drawn from [lower, upper) for each in training.
+
+    Otherwise the slope is the mean of both.
+
+    Raises:
+        OptionError: the bounds are not in order, or outside of [0, 1].
+    """
+    if not 0 <= lower <= upper <= 1:
+        raise OptionError(f"rrelu: expected 0 <= lower <= upper <= 1, got {lower} and {upper}")
+    if not training or lower == upper:
+        return leaky_relu(x, (lower + upper) / 2)
+    b = builder_of(x)
+    slope = b.add(b.mul(rand_like(x).value, upper - lower), lower)
+    return wrap(x, b.where(b.compare("Greater", x.value, 0.0), x.value, b.mul(x.value, slope)))
+
+
+def softshrink(x: Variable, threshold: float = 0.5) -> Variable:
+    """`x` moved towards 0 by `threshold`, 0 where it is nearer than that."""
+    return emit("Sub", [x, clip(x, -float(threshold), float(threshold))])
+
+
+def swiglu(x: Variable, y: Variable | None = None) -> Variable:
+    """`silu(x) * y`; without `y`, of both halves of `x` along the last axis."""
+    gate, kept = split(x, 2, -1) if y is None else (x, y)
+    return emit("Mul", [silu(gate), kept])
+
+
+def tanhshrink(x: Variable) -> Variable:
+    """`x - tanh(x)`."""
+    return emit("Sub", [x, tanh(x)])
+
+
+def thresholded_relu(x: Variable, threshold: float = 1.0, value: float = 0.0) -> Variable:
+    """`x` where it is above `threshold`, else `value`."""
+    b = builder_of(x)
+    return wrap(x, b.where(b.compare("Greater", x.value, float(threshold)), x.value, float(value)))
+
+
 def prelu(x: Variable, weight: Variable, data_format: str = "NCHW") -> Variable:
     """`x` where it is positive, else `weight * x`.
 
@@ -189,4 +314,5 @@ def _cast(x: Variable, dtype: Any) -> Variable:
     return x if dtype is None else wrap(x, builder_of(x).explicit_cast(x.value, parse_dtype(dtype)))
 
 
+accept_name(globals(), __all__)
 mark_functions(globals(), __all__)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
-from amp_transpiler.paddle.nn.functional.building import builder_of, wrap
+from amp_transpiler.paddle.building import accept_name, builder_of, wrap
 from amp_transpiler.paddle.nn.functional.stochastic import dropout
 
 __all__ = ["scaled_dot_product_attention"]
@@ -78,4 +78,5 @@ def _past(query: Variable, key: Variable) -> ir.Value:
     return b.compare("GreaterOrEqual", b.unsqueeze(numbers[0], [1]), b.unsqueeze(numbers[1], [0]))
 
 
+accept_name(globals(), __all__)
 mark_functions(globals(), __all__)

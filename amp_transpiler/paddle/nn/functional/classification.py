@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.errors import InputError
+from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
-from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, choice, emit, wrap
+from amp_transpiler.paddle.building import accept_name, axis_of, builder_of, choice, emit, size_at, wrap
 from amp_transpiler.paddle.nn.functional.loss import REDUCTIONS, reduced
 
 __all__ = ["cross_entropy", "nll_loss", "softmax_with_cross_entropy"]
@@ -25,6 +26,7 @@ def cross_entropy(
     soft_label: bool = False,
     axis: int = -1,
     use_softmax: bool = True,
+    label_smoothing: float = 0.0,
 ) -> Variable:
     """The negative logarithm of the probability of the labels.
 
@@ -39,14 +41,22 @@ def cross_entropy(
         soft_label: whether labels are probabilities.
         axis: where the classes are.
         use_softmax: False if `input` holds probabilities already.
+        label_smoothing: the share of each label that is spread evenly over all classes.
 
     Raises:
         InputError: shapes or element types do not fit each other.
-        OptionError: there is no such reduction.
+        OptionError: there is no such reduction, or the share is outside of [0, 1].
     """
     choice("cross_entropy: reduction", reduction, REDUCTIONS)
+    if not 0 <= label_smoothing <= 1:
+        raise OptionError(f"cross_entropy: label_smoothing must be from 0 to 1, got {label_smoothing}")
     builder_of(input, label, weight)
     axis = axis_of(input, axis)
+    if label_smoothing:
+        soft = label if soft_label else _probabilities(input, label, axis)
+        b, classes = builder_of(input), size_at(input, axis, "cross_entropy with label_smoothing")
+        evened = b.add(b.mul(soft.value, 1.0 - label_smoothing), label_smoothing / classes)
+        label, soft_label = wrap(label, evened), True
     if soft_label:
         log = emit("LogSoftmax", [input], {"axis": axis}) if use_softmax else emit("Log", [input])
         return _soft(log, label, weight, axis, reduction)
@@ -54,6 +64,16 @@ def cross_entropy(
     operator = "SoftmaxCrossEntropyLoss" if use_softmax else "NegativeLogLikelihoodLoss"
     attributes = {"ignore_index": ignore_index, "reduction": reduction}
     return _hard(operator, scores, label, weight, axis, attributes)
+
+
+def _probabilities(input: Variable, label: Variable, axis: int) -> Variable:
+    """1 for the class of each label, 0 for the others."""
+    _check_labels(input, label, axis)
+    b = builder_of(input, label)
+    numbers = b.squeeze(label.value, [axis]) if label.ndim == input.ndim else label.value
+    depth = b.constant(np.array(size_at(input, axis, "cross_entropy"), np.int64))
+    ends = b.constant(np.array([0, 1]), input.value.dtype)
+    return wrap(input, b.op("OneHot", [numbers, depth, ends], {"axis": axis}))
 
 
 def softmax_with_cross_entropy(
@@ -176,4 +196,5 @@ def _soft(log: Variable, label: Variable, weight: Variable | None, axis: int, re
     return wrap(log, b.cast(b.div(b.sum(loss, keepdims=False), b.sum(share, keepdims=False)), y.dtype))
 
 
+accept_name(globals(), __all__)
 mark_functions(globals(), __all__)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
-from amp_transpiler.paddle.nn.functional.building import builder_of, choice, emit, numbers, wrap
+from amp_transpiler.paddle.building import accept_name, builder_of, choice, emit, numbers, wrap
 from amp_transpiler.paddle.nn.functional.layout import as_given, channels_first
 
 __all__ = ["embedding", "interpolate", "linear", "one_hot", "pad"]
@@ -158,4 +158,5 @@ def _coordinates(mode: str, align_corners: bool, align_mode: int) -> dict[str, A
     return {"coordinate_transformation_mode": "half_pixel" if half else "asymmetric", "cubic_coeff_a": -0.75}
 
 
+accept_name(globals(), __all__)
 mark_functions(globals(), __all__)

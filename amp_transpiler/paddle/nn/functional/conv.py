@@ -8,10 +8,10 @@ from typing import Any
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
-from amp_transpiler.paddle.nn.functional.building import emit, numbers, size_at
+from amp_transpiler.paddle.building import accept_name, emit, numbers, size_at
 from amp_transpiler.paddle.nn.functional.layout import Padding, as_given, channels_first, padding_attributes
 
-__all__ = ["conv1d", "conv2d", "conv2d_transpose"]
+__all__ = ["conv1d", "conv1d_transpose", "conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose"]
 
 
 def conv2d(
@@ -55,6 +55,20 @@ def conv1d(
 ) -> Variable:
     """Correlate sequences [batch, channels, length] with filters [filters, channels / groups, length]; see `conv2d`."""
     return _conv(x, weight, bias, (stride, padding, dilation), groups, data_format, 1)
+
+
+def conv3d(
+    x: Variable,
+    weight: Variable,
+    bias: Variable | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    data_format: str = "NCDHW",
+) -> Variable:
+    """Correlate volumes [batch, channels, depth, height, width] with filters; see `conv2d`."""
+    return _conv(x, weight, bias, (stride, padding, dilation), groups, data_format, 3)
 
 
 _Windows = tuple[int | Sequence[int], Padding, int | Sequence[int]]
@@ -129,21 +143,70 @@ def conv2d_transpose(
         InputError: channels and weight do not fit each other, or no result has that size.
         OptionError: stride, padding, dilation or format mean nothing.
     """
-    what = "conv2d_transpose"
+    windows = (stride, padding, dilation)
+    return _transposed(x, weight, bias, windows, (output_padding, output_size), groups, data_format, 2)
+
+
+def conv1d_transpose(
+    x: Variable,
+    weight: Variable,
+    bias: Variable | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    output_size: int | Sequence[int] | None = None,
+    data_format: str = "NCL",
+) -> Variable:
+    """Spread each value of sequences by a filter; see `conv2d_transpose`."""
+    windows = (stride, padding, dilation)
+    return _transposed(x, weight, bias, windows, (output_padding, output_size), groups, data_format, 1)
+
+
+def conv3d_transpose(
+    x: Variable,
+    weight: Variable,
+    bias: Variable | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    output_size: int | Sequence[int] | None = None,
+    data_format: str = "NCDHW",
+) -> Variable:
+    """Spread each value of volumes by a filter; see `conv2d_transpose`."""
+    windows = (stride, padding, dilation)
+    return _transposed(x, weight, bias, windows, (output_padding, output_size), groups, data_format, 3)
+
+
+def _transposed(
+    x: Variable,
+    weight: Variable,
+    bias: Variable | None,
+    windows: _Windows,
+    result: tuple[int | Sequence[int], int | Sequence[int] | None],
+    groups: int,
+    data_format: str,
+    spatial: int,
+) -> Variable:
+    output_padding, output_size = result
+    what = f"conv{spatial}d_transpose"
     x = channels_first(x, data_format)
-    _check_ranks(what, x, weight, 2)
+    _check_ranks(what, x, weight, spatial)
     channels = size_at(x, 1, what)
     if groups < 1 or channels != weight.shape[0] or channels % groups:
         raise InputError(
             f"{what}: '{x.name}' has {channels} channels and weight '{weight.name}' is {list(weight.shape)} with "
             f"groups={groups}: expected [channels, filters / groups, ...]"
         )
-    attributes = _window_attributes(what, (stride, padding, dilation), groups, data_format, 2)
-    extra = numbers(output_padding, 2, f"{what}: output_padding")
+    attributes = _window_attributes(what, windows, groups, data_format, spatial)
+    extra = numbers(output_padding, spatial, f"{what}: output_padding")
     if output_size is not None:
         if any(extra):
             raise OptionError(f"{what}: give output_padding or output_size, not both")
-        extra = _extra(x, weight, numbers(output_size, 2, f"{what}: output_size"), attributes)
+        extra = _extra(x, weight, numbers(output_size, spatial, f"{what}: output_size"), attributes)
     if any(extra):
         attributes["output_padding"] = extra
     return as_given(emit("ConvTranspose", [x, weight, *([] if bias is None else [bias])], attributes), data_format)
@@ -153,20 +216,22 @@ def _extra(x: Variable, weight: Variable, wanted: Sequence[int], attributes: dic
     """Return the output padding that gives this size."""
     strides, dilations = attributes["strides"], attributes["dilations"]
     if "auto_pad" in attributes:
-        raise OptionError("conv2d_transpose: padding 'SAME' settles the size of the result: leave out output_size")
-    pads = attributes.get("pads", [0] * 4)
+        raise OptionError("conv_transpose: padding 'SAME' settles the size of the result: leave out output_size")
+    spatial = x.ndim - 2
+    pads = attributes.get("pads", [0] * 2 * spatial)
     extra = []
-    for axis in range(2):
-        size = size_at(x, 2 + axis, "conv2d_transpose with output_size")
+    for axis in range(spatial):
+        size = size_at(x, 2 + axis, "conv_transpose with output_size")
         window = dilations[axis] * (weight.shape[2 + axis] - 1) + 1
-        least = (size - 1) * strides[axis] + window - pads[axis] - pads[axis + 2]
+        least = (size - 1) * strides[axis] + window - pads[axis] - pads[axis + spatial]
         if not least <= wanted[axis] < least + strides[axis]:
             raise InputError(
-                f"conv2d_transpose: output_size {list(wanted)} cannot result from {x!r}: along axis {2 + axis} "
+                f"conv_transpose: output_size {list(wanted)} cannot result from {x!r}: along axis {2 + axis} "
                 f"expected {least} to {least + strides[axis] - 1}"
             )
         extra.append(wanted[axis] - least)
     return extra
 
 
+accept_name(globals(), __all__)
 mark_functions(globals(), __all__)

@@ -14,7 +14,7 @@ from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.graph.regions import FUNCTION_KEY
-from amp_transpiler.paddle.nn.functional.building import builder_of, choice, wrap
+from amp_transpiler.paddle.building import accept_name, builder_of, choice, wrap
 
 __all__ = [
     "binary_cross_entropy",
@@ -43,8 +43,12 @@ def l1_loss(input: Variable, label: Variable, reduction: str = "mean") -> Variab
     return reduced(input, b.op("Abs", [b.sub(input.value, label.value)]), reduction)
 
 
-def smooth_l1_loss(input: Variable, label: Variable, reduction: str = "mean", delta: float = 1.0) -> Variable:
+def smooth_l1_loss(
+    input: Variable, label: Variable, reduction: str = "mean", delta: float = 1.0, is_huber: bool = True
+) -> Variable:
     """Half the squared difference where that is below `delta`, else `delta * (|difference| - delta / 2)`.
+
+    Without `is_huber`, all of that over `delta`.
 
     Raises:
         OptionError: `delta` is not positive, or there is no such reduction.
@@ -54,7 +58,8 @@ def smooth_l1_loss(input: Variable, label: Variable, reduction: str = "mean", de
     b = builder_of(input, label)
     size = b.op("Abs", [b.sub(input.value, label.value)])
     inner = b.minimum(size, delta)
-    return reduced(input, b.mul(inner, b.sub(size, b.mul(inner, 0.5))), reduction)
+    loss = b.mul(inner, b.sub(size, b.mul(inner, 0.5)))
+    return reduced(input, loss if is_huber or delta == 1 else b.div(loss, float(delta)), reduction)
 
 
 def binary_cross_entropy(
@@ -121,20 +126,24 @@ def binary_cross_entropy_with_logits(
     return reduced(logit, loss if weight is None else b.mul(loss, weight.value), reduction)
 
 
-def kl_div(input: Variable, label: Variable, reduction: str = "mean") -> Variable:
+def kl_div(input: Variable, label: Variable, reduction: str = "mean", log_target: bool = False) -> Variable:
     """`label * (log(label) - input)`, 0 where `label` is not positive.
 
     Args:
         input: logarithms of probabilities.
         label: probabilities, of the same shape and element type.
         reduction: `mean`, `sum` or `none` over the elements, or `batchmean`: the sum over the size of axis 0.
+        log_target: whether `label` holds logarithms of probabilities, too.
     """
     choice("kl_div: reduction", reduction, (*REDUCTIONS, "batchmean"))
     b = builder_of(input, label)
     y = label.value
-    positive = b.compare("Greater", y, 0.0)
-    log = b.op("Log", [b.where(positive, y, 1.0)])
-    loss = b.where(positive, b.mul(y, b.sub(log, input.value)), 0.0)
+    if log_target:
+        loss = b.mul(b.op("Exp", [y]), b.sub(y, input.value))
+    else:
+        positive = b.compare("Greater", y, 0.0)
+        log = b.op("Log", [b.where(positive, y, 1.0)])
+        loss = b.where(positive, b.mul(y, b.sub(log, input.value)), 0.0)
     if reduction != "batchmean":
         return reduced(input, loss, reduction)
     batch = b.slice(b.shape(input.value), [0], [1], [0])
@@ -157,4 +166,5 @@ def reduced(like: Variable, loss: ir.Value, reduction: str) -> Variable:
     return wrap(like, loss)
 
 
+accept_name(globals(), __all__)
 mark_functions(globals(), __all__)

@@ -1,4 +1,5 @@
 """Normalisation."""
+# ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
 
@@ -10,10 +11,18 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
-from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, emit, program_of, size_at, wrap
+from amp_transpiler.paddle.building import accept_name, axis_of, builder_of, emit, program_of, size_at, wrap
 from amp_transpiler.paddle.nn.functional.layout import as_given, channels_first
 
-__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "normalize"]
+__all__ = [
+    "batch_norm",
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
+    "local_response_norm",
+    "normalize",
+    "rms_norm",
+]
 
 
 def batch_norm(
@@ -190,6 +199,64 @@ def group_norm(
     return as_given(wrap(x, y), data_format)
 
 
+def rms_norm(
+    input: Variable,
+    normalized_shape: int | Sequence[int],
+    weight: Variable | None = None,
+    eps: float = 1e-05,
+) -> Variable:
+    """Divide by the root of the mean square over the last axes, in float32.
+
+    Args:
+        input: [..., *normalized_shape].
+        normalized_shape: the sizes of the axes.
+        weight: factor on the result, in their shape; 1 unless given.
+        eps: added to the mean square.
+
+    Raises:
+        InputError: the last axes of `input` have other sizes.
+    """
+    sizes = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
+    if list(input.shape[-len(sizes) :]) != sizes:
+        raise InputError(f"rms_norm: the last axes of {input!r} are not {sizes}")
+    b = builder_of(input, weight)
+    wide = b.high(input.value)
+    square = b.mean(b.mul(wide, wide), list(range(input.ndim - len(sizes), input.ndim)))
+    y = b.cast(b.div(wide, b.op("Sqrt", [b.add(square, float(eps))])), input.value.dtype)
+    return wrap(input, y if weight is None else b.mul(y, b.cast(_in_shape(weight, sizes), input.value.dtype)))
+
+
+def local_response_norm(
+    x: Variable,
+    size: int,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    k: float = 1.0,
+    data_format: str = "NCHW",
+) -> Variable:
+    """Divide by `(k + alpha * mean square of the neighbouring channels) ** beta`, in float32.
+
+    Args:
+        x: [batch, channels, ...], or with the channels last.
+        size: how many channels count, half of them before.
+        alpha: factor on the mean square; channels beyond the ends count as zeros.
+        beta: the power.
+        k: what is added.
+        data_format: `NCHW`, `NCL`, `NCDHW`, or with the channels last.
+    """
+    x = channels_first(x, data_format)
+    b = builder_of(x)
+    wide = b.high(x.value)
+    square = b.mul(wide, wide)
+    ends = [0] * (2 * x.ndim)
+    ends[1], ends[x.ndim + 1] = size // 2, (size - 1) // 2
+    padded = b.op("Pad", [square, b.constant(np.array(ends, np.int64))])
+    parts = [b.slice(padded, [i], [i - size + 1 or 2**63 - 1], [1]) for i in range(size)]
+    mean = b.div(b.op("Sum", parts), float(size)) if size > 1 else square
+    divisor = b.pow(b.add(b.mul(mean, float(alpha)), float(k)), float(beta))
+    return as_given(wrap(x, b.cast(b.div(wide, divisor), x.value.dtype)), data_format)
+
+
 def normalize(x: Variable, p: float = 2, axis: int = 1, epsilon: float = 1e-12) -> Variable:
     """Divide by the p-norm along `axis`, or by `epsilon` where that is larger.
 
@@ -207,4 +274,5 @@ def normalize(x: Variable, p: float = 2, axis: int = 1, epsilon: float = 1e-12) 
     return wrap(x, b.div(x.value, b.cast(b.maximum(norm, epsilon), x.value.dtype)))
 
 
+accept_name(globals(), __all__)
 mark_functions(globals(), __all__)

@@ -1,0 +1,134 @@
+"""Connectionist temporal classification: labels without places, along a sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.origins import mark_functions
+from amp_transpiler.graph.program import Variable
+from amp_transpiler.graph.regions import disable_amp
+from amp_transpiler.paddle.building import accept_name, builder_of, choice, size_at, wrap
+from amp_transpiler.paddle.nn.functional.loss import REDUCTIONS, reduced
+
+__all__ = ["ctc_loss"]
+
+_NEVER = -1e30  # stands for the logarithm of 0: differences of two of them are numbers
+
+
+def ctc_loss(
+    log_probs: Variable,
+    labels: Variable,
+    input_lengths: Variable,
+    label_lengths: Variable,
+    blank: int = 0,
+    reduction: str = "mean",
+    norm_by_times: bool = False,
+    zero_infinity: bool = False,
+) -> Variable:
+    """The negative logarithm of the probability of the labels, over all ways to place them along the sequence.
+
+    In float32 throughout, whatever level of mixed precision is asked for.
+
+    Args:
+        log_probs: scores of the classes, [steps, batch, classes]; softmax turns them into probabilities, so that
+            logarithms of probabilities stay what they are. The number of steps must be known.
+        labels: classes without blanks, [batch, longest].
+        input_lengths: how many steps of each sample count, [batch].
+        label_lengths: how many labels of each sample count, [batch].
+        blank: the class between labels.
+        reduction: `mean`: of the losses over their label lengths; `sum`, or `none` for the loss of each sample.
+        norm_by_times: whether gradients are divided by the number of steps.
+        zero_infinity: whether samples that are too short for their labels have a loss of 0.
+
+    Raises:
+        InputError: the number of steps or of labels is not known.
+    """
+    choice("ctc_loss: reduction", reduction, REDUCTIONS)
+    b = builder_of(log_probs, labels, input_lengths, label_lengths)
+    steps, longest = size_at(log_probs, 0, "ctc_loss"), size_at(labels, 1, "ctc_loss: labels")
+    if longest < 1:
+        raise InputError(f"ctc_loss: expected at least one label a sample, got {labels!r}")
+    with disable_amp():
+        wide = b.explicit_cast(log_probs.value, ir.DataType.FLOAT)
+        if norm_by_times:
+            wide = _with_gradient_over(log_probs, wide, input_lengths)
+        states = _with_blanks(b, labels, blank)
+        emitted = _emitted(b, b.op("LogSoftmax", [wide], {"axis": 2}), states, steps)
+        ends = [b.cast(lengths.value, ir.DataType.INT64) for lengths in (input_lengths, label_lengths)]
+        alpha = _run(b, emitted, _may_skip(b, states, blank), b.unsqueeze(ends[0], [1]))
+        last = b.mul(ends[1], 2)
+        tails = b.concat([b.unsqueeze(last, [1]), b.unsqueeze(b.maximum(b.sub(last, 1), 0), [1])], 1)
+        found = b.op("GatherElements", [alpha, tails], {"axis": 1})
+        none = b.concat(
+            [
+                b.unsqueeze(b.op("Not", [b.compare("Less", last, 0)]), [1]),
+                b.unsqueeze(b.compare("Greater", last, 0), [1]),
+            ],
+            1,
+        )
+        loss = b.neg(b.reduce("ReduceLogSumExp", b.where(none, found, _NEVER), [1], keepdims=False))
+        if zero_infinity:
+            loss = b.where(b.compare("Greater", loss, -_NEVER / 2), 0.0, loss)
+        if reduction == "mean":
+            loss = b.div(loss, b.cast(b.maximum(ends[1], 1), ir.DataType.FLOAT))
+        return reduced(log_probs, loss, reduction)
+
+
+def _with_gradient_over(like: Variable, scores: ir.Value, lengths: Variable) -> ir.Value:
+    """The same scores, their gradients divided by the lengths."""
+    b = builder_of(like)
+    share = b.div(1.0, b.reshape(b.cast(lengths.value, ir.DataType.FLOAT), [1, -1, 1]))
+    part = b.mul(scores, share)
+    rest = wrap(like, b.sub(scores, part))
+    rest.stop_gradient = True
+    return b.add(part, rest.value)
+
+
+def _with_blanks(b: GraphBuilder, labels: Variable, blank: int) -> ir.Value:
+    """Blank, label, blank, label, ..., blank: [batch, 2 * longest + 1]."""
+    numbers = b.unsqueeze(b.cast(labels.value, ir.DataType.INT64), [2])
+    blanks = b.add(b.mul(numbers, 0), blank)
+    pairs = b.reshape(b.concat([blanks, numbers], 2), [0, 2 * labels.shape[1]])
+    return b.concat([pairs, b.slice(b.squeeze(blanks, [2]), [0], [1], [1])], 1)
+
+
+def _emitted(b: GraphBuilder, scores: ir.Value, states: ir.Value, steps: int) -> list[ir.Value]:
+    """The logarithm of the probability of each state, [batch, states], at each step."""
+    ones = b.constant(np.ones([steps, 1, 1], np.int64))
+    places = b.mul(b.unsqueeze(b.maximum(states, 0), [0]), ones)
+    taken = b.op("GatherElements", [scores, places], {"axis": 2})
+    parts = b.nodes("Split", [taken, b.constant(np.ones(steps, np.int64))], {"axis": 0}, outputs=steps)
+    return [b.squeeze(part, [0]) for part in parts]
+
+
+def _may_skip(b: GraphBuilder, states: ir.Value, blank: int) -> ir.Value:
+    """Whether a state is reached from the one two before it: a label that is not the one before, too."""
+    before = _moved(b, states, 2, -1)
+    return b.op("Not", [b.op("Or", [b.compare("Equal", states, blank), b.compare("Equal", states, before)])])
+
+
+def _run(b: GraphBuilder, emitted: list[ir.Value], skip: ir.Value, lengths: ir.Value) -> ir.Value:
+    """The logarithm of the probability of all ways to each state, after the last step that counts."""
+    count = len(emitted)
+    size = int((emitted[0].shape or ir.Shape([0, 0]))[1])  # type: ignore[arg-type]  # labels are of a known size
+    first = b.constant(np.arange(size)[None] < 2)
+    alpha = b.where(first, emitted[0], _NEVER)
+    for step in range(1, count):
+        jumped = b.where(skip, _moved(b, alpha, 2, _NEVER), _NEVER)
+        ways = [b.unsqueeze(way, [2]) for way in (alpha, _moved(b, alpha, 1, _NEVER), jumped)]
+        together = b.reduce("ReduceLogSumExp", b.concat(ways, 2), [2], keepdims=False)
+        alpha = b.where(b.compare("Greater", lengths, step), b.add(emitted[step], together), alpha)
+    return alpha
+
+
+def _moved(b: GraphBuilder, x: ir.Value, places: int, fill: float) -> ir.Value:
+    """`x` so many places to the right along axis 1."""
+    ends = b.constant(np.array([0, places, 0, -places], np.int64))
+    return b.op("Pad", [x, ends, b.constant(fill, x.dtype)])
+
+
+accept_name(globals(), __all__)
+mark_functions(globals(), __all__)
