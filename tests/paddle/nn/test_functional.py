@@ -348,7 +348,6 @@ REFUSED = {
     "rank": (lambda x: F.conv1d(x, data("w", [4, 3, 3])), InputError, "3 dimensions"),
     "padding": (lambda x: F.max_pool2d(x, 2, padding=[1, 2, 3]), OptionError, "padding must be"),
     "negative padding": (lambda x: F.max_pool2d(x, 2, padding=-1), OptionError, "none negative"),
-    "mask": (lambda x: F.max_pool2d(x, 2, return_mask=True), OptionError, "return_mask"),
     "format": (lambda x: F.max_pool2d(x, 2, data_format="CHWN"), OptionError, "data_format"),
     "axis": (lambda x: F.softmax(x, 4), InputError, "axis 4 is outside"),
     "groups": (lambda x: F.group_norm(x, 2), InputError, "3 channels"),
