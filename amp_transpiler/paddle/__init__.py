@@ -39,8 +39,12 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.framework.parameters import create_parameter as create_parameter
     from amp_transpiler.paddle.framework.programs import enable_static as enable_static
     from amp_transpiler.paddle.framework.random import seed as seed
+    from amp_transpiler.paddle.nn.functional.adaptive_pooling import adaptive_avg_pool1d as adaptive_avg_pool1d
+    from amp_transpiler.paddle.nn.functional.conv import conv1d as conv1d, conv2d as conv2d, conv3d as conv3d
+    from amp_transpiler.paddle.nn.functional.normalization import group_norm as group_norm, layer_norm as layer_norm
     from amp_transpiler.paddle.param_attr import ParamAttr as ParamAttr
     from amp_transpiler.paddle.reader import batch as batch
+    from amp_transpiler.paddle.static_mode import *
     from amp_transpiler.paddle.tensor import *
     from amp_transpiler.paddle.training_log import TrainingLog as TrainingLog, TrainingStep as TrainingStep
     from amp_transpiler.runtime.flags import get_flags as get_flags, set_flags as set_flags

@@ -8,6 +8,7 @@ from amp_transpiler.lazy import lazy_names
 if TYPE_CHECKING:
     from amp_transpiler.paddle.tensor.creation import *
     from amp_transpiler.paddle.tensor.elementwise import *
+    from amp_transpiler.paddle.tensor.in_place import *
     from amp_transpiler.paddle.tensor.indexing import *
     from amp_transpiler.paddle.tensor.linalg import *
     from amp_transpiler.paddle.tensor.logic import *

@@ -28,6 +28,8 @@ from amp_transpiler.paddle.framework.programs import default_main_program
 
 __all__ = [
     "arange",
+    "as_tensor",
+    "asarray",
     "assign",
     "clone",
     "diag",
@@ -38,6 +40,7 @@ __all__ = [
     "empty_like",
     "eye",
     "fill_constant",
+    "from_numpy",
     "full",
     "full_like",
     "linspace",
@@ -50,6 +53,7 @@ __all__ = [
     "tril_indices",
     "triu",
     "triu_indices",
+    "vander",
     "zeros",
     "zeros_like",
 ]
@@ -350,6 +354,31 @@ def diagonal(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Va
     positions = (index + first) * columns + index + max(offset, 0)
     taken = b.op("Gather", [lines, b.constant(positions.astype(np.int64))], {"axis": 0})
     return wrap(x, b.transpose(taken, [*range(1, len(rest) + 1), 0]))
+
+
+def as_tensor(data: Any, dtype: Any = None) -> Variable:
+    """Return a constant, as `to_tensor`."""
+    return to_tensor(data, dtype)
+
+
+def asarray(obj: Any, *, dtype: Any = None) -> Variable:
+    """Return a constant, as `to_tensor`."""
+    return to_tensor(obj, dtype)
+
+
+def from_numpy(ndarray: np.ndarray) -> Variable:
+    """Return an array as a constant."""
+    return to_tensor(ndarray)
+
+
+def vander(x: Variable, n: int | None = None, increasing: bool = False) -> Variable:
+    """The powers of the elements of a vector as rows: `n` of them, as many as elements unless given."""
+    count = x.shape[0] if n is None else n
+    if count < 0:
+        raise InputError(f"vander: give n, since the size of {x!r} is not known")
+    powers = np.arange(count) if increasing else np.arange(count)[::-1]
+    b = builder_of(x)
+    return wrap(x, b.op("Pow", [b.unsqueeze(x.value, [1]), b.constant(powers.copy(), x.value.dtype)]))
 
 
 accept_name(globals(), __all__)

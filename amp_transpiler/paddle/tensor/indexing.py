@@ -25,7 +25,9 @@ from amp_transpiler.paddle.building import (
 )
 
 __all__ = [
+    "argwhere",
     "crop",
+    "diagonal_scatter",
     "gather",
     "gather_nd",
     "index_add",
@@ -42,6 +44,7 @@ __all__ = [
     "scatter_add",
     "scatter_nd",
     "scatter_nd_add",
+    "scatter_reduce",
     "select_scatter",
     "shard_index",
     "slice",
@@ -387,6 +390,35 @@ def shard_index(input: Variable, index_num: int, nshards: int, shard_id: int, ig
     above = b.compare("GreaterOrEqual", input.value, first)
     inside = b.op("And", [above, b.compare("Less", input.value, first + size)])
     return as_dtype(wrap(input, b.where(inside, b.sub(input.value, first), ignore_value)), input.value.dtype)
+
+
+def argwhere(input: Variable) -> Variable:
+    """The positions of what is not 0, one a row."""
+    b = builder_of(input)
+    return wrap(input, b.transpose(b.op("NonZero", [input.value]), [1, 0]))
+
+
+def scatter_reduce(
+    input: Variable, dim: int, index: Variable, src: Variable, reduce: str, *, include_self: bool = True
+) -> Variable:
+    """`input` with `src` added, multiplied, ... at the places along `dim` whose numbers are `index`.
+
+    `reduce` is `sum`, `prod`, `amin` or `amax`; gradients are of `sum`.
+    """
+    names = {"sum": "add", "prod": "mul", "amin": "amin", "amax": "amax"}
+    choice("scatter_reduce: reduce", reduce, tuple(names))
+    return put_along_axis(input, index, src, dim, names[reduce], include_self, broadcast=False)
+
+
+def diagonal_scatter(x: Variable, y: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
+    """`x` with `y` on a diagonal of the matrices along two axes; all sizes must be known."""
+    sizes = [size_at(x, axis, "diagonal_scatter") for axis in range(x.ndim)]
+    numbers = np.arange(int(np.prod(sizes))).reshape(sizes)
+    places = np.diagonal(numbers, offset, axis1, axis2).reshape(-1)
+    b = builder_of(x, y)
+    new = b.reshape(b.cast(y.value, x.value.dtype), [-1])
+    flat = b.op("ScatterElements", [b.reshape(x.value, [-1]), b.constant(places.copy()), new], {"axis": 0})
+    return wrap(x, b.reshape_like(flat, x.value))
 
 
 accept_name(globals(), __all__)

@@ -11,15 +11,18 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Variable
-from amp_transpiler.paddle.building import accept_name, axis_of, binary, builder_of, in_one_type, wrap
+from amp_transpiler.paddle.building import accept_name, axis_of, binary, builder_of, in_one_type, size_at, wrap
 from amp_transpiler.paddle.tensor.creation import diagonal, eye
 from amp_transpiler.paddle.tensor.reduction import norm, sum as sum_of
+from amp_transpiler.paddle.tensor.shaping import transpose
 
 __all__ = [
     "addmm",
     "baddbmm",
     "bmm",
     "cdist",
+    "corrcoef",
+    "cov",
     "cross",
     "dot",
     "einsum",
@@ -36,6 +39,7 @@ __all__ = [
     "tensordot",
     "trace",
     "vecdot",
+    "vector_norm",
 ]
 
 _LAST = 2**63 - 1
@@ -257,6 +261,32 @@ def pdist(x: Variable, p: float = 2.0) -> Variable:
         wrap(x, b.op("Gather", [x.value, b.constant(part.astype(np.int64))], {"axis": 0})) for part in (first, second)
     )
     return norm(binary("Sub", one, other), float(p), -1)
+
+
+def vector_norm(
+    x: Variable, p: float = 2.0, axis: int | Sequence[int] | None = None, keepdim: bool = False
+) -> Variable:
+    """The `p`-norm of the elements along axes, of all unless given."""
+    if p == 2 and axis is not None and not isinstance(axis, int):
+        return norm(x, "fro", axis, keepdim)
+    return norm(x, float(p), axis, keepdim)
+
+
+def cov(x: Variable, rowvar: bool = True, ddof: bool = True) -> Variable:
+    """The covariances of the rows of a matrix, or of its columns, whose number of samples must be known."""
+    rows = x if rowvar else transpose(x, [1, 0])
+    b = builder_of(x)
+    apart = b.sub(rows.value, b.cast(b.mean(rows.value, [1]), x.value.dtype))
+    count = size_at(rows, 1, "cov") - int(ddof)
+    return wrap(x, b.div(b.matmul(apart, b.transpose(apart, [1, 0])), float(count)))
+
+
+def corrcoef(x: Variable, rowvar: bool = True) -> Variable:
+    """The correlations of the rows of a matrix, or of its columns."""
+    shared = cov(x, rowvar)
+    b = builder_of(x)
+    spread = b.op("Sqrt", [diagonal(shared).value])
+    return wrap(x, b.div(b.div(shared.value, b.unsqueeze(spread, [1])), b.unsqueeze(spread, [0])))
 
 
 accept_name(globals(), __all__)

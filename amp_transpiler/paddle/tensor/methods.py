@@ -10,13 +10,38 @@ import onnx_ir as ir
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import axis_of, builder_of, emit, wrap
-from amp_transpiler.paddle.tensor import creation, elementwise, indexing, linalg, logic, reduction, search, shaping
+from amp_transpiler.paddle.tensor import (
+    creation,
+    elementwise,
+    in_place,
+    indexing,
+    linalg,
+    logic,
+    reduction,
+    search,
+    shaping,
+)
 from amp_transpiler.paddle.tensor.random import bernoulli, multinomial
 from amp_transpiler.paddle.tensor.subscripts import getitem
 
 __all__ = ["METHODS", "PROPERTIES"]
 
-_NO_METHODS = {"add_n", "arange", "assign", "empty", "eye", "fill_constant", "full", "linspace", "logspace", "meshgrid"}
+_NO_METHODS = {
+    "add_n",
+    "as_tensor",
+    "asarray",
+    "cartesian_prod",
+    "from_numpy",
+    "arange",
+    "assign",
+    "empty",
+    "eye",
+    "fill_constant",
+    "full",
+    "linspace",
+    "logspace",
+    "meshgrid",
+}
 _NO_METHODS |= {
     "multi_dot",
     "multiplex",
@@ -75,12 +100,14 @@ def _needs_a_value(label: str) -> Callable[..., Any]:
     return refuse
 
 
-_MODULES = (creation, elementwise, indexing, linalg, logic, reduction, search, shaping)
+_MODULES = (creation, elementwise, in_place, indexing, linalg, logic, reduction, search, shaping)
 
 METHODS: Mapping[str, Callable[..., Any]] = {
     **{name: vars(module)[name] for module in _MODULES for name in module.__all__ if name not in _NO_METHODS},
     "bernoulli": bernoulli,
     "multinomial": multinomial,
+    "split_with_sizes": shaping.split,
+    "repeat": shaping.tile,
     "detach": detach,
     "softmax": softmax,
     "to": to,

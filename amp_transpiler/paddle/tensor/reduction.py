@@ -37,6 +37,8 @@ __all__ = [
     "cummin",
     "cumprod",
     "cumsum",
+    "cumulative_trapezoid",
+    "diff",
     "dist",
     "logcumsumexp",
     "logsumexp",
@@ -47,10 +49,15 @@ __all__ = [
     "nansum",
     "norm",
     "prod",
+    "reduce_as",
+    "renorm",
     "std",
     "sum",
+    "trapezoid",
     "var",
 ]
+
+_LAST = 2**63 - 1
 
 
 def mean(x: Variable, axis: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Variable:
@@ -284,6 +291,60 @@ def _scan(
         value = join(b, value, b.op("Pad", [value, b.constant(np.array(before, np.int64)), fill]))
         distance *= 2
     return wrap(x, value)
+
+
+# ---- differences and areas ----
+
+
+def diff(
+    x: Variable, n: int = 1, axis: int = -1, prepend: Variable | None = None, append: Variable | None = None
+) -> Variable:
+    """The differences of neighbours along `axis`, `n` times over; of what is joined before and behind, too."""
+    place, b = axis_of(x, axis), builder_of(x, prepend, append)
+    parts = [part.value for part in (prepend, x, append) if part is not None]
+    value = b.concat(parts, place)
+    for _ in range(n):
+        value = b.sub(b.slice(value, [1], [_LAST], [place]), b.slice(value, [0], [-1], [place]))
+    return wrap(x, value)
+
+
+def _areas(y: Variable, x: Variable | None, dx: float | None, place: int) -> Variable:
+    b = builder_of(y, x)
+    both = b.add(b.slice(y.value, [1], [_LAST], [place]), b.slice(y.value, [0], [-1], [place]))
+    if x is None:
+        return wrap(y, b.mul(both, 0.5 * (1.0 if dx is None else dx)))
+    width = diff(x, axis=-1 if x.ndim == 1 else place).value
+    if x.ndim == 1 and y.ndim > 1:
+        width = b.reshape(width, [-1 if i == place else 1 for i in range(y.ndim)])
+    return wrap(y, b.mul(b.mul(both, width), 0.5))
+
+
+def trapezoid(y: Variable, x: Variable | None = None, dx: float | None = None, axis: int = -1) -> Variable:
+    """The area below `y` along `axis` by the trapezoidal rule, at the places `x`, or at distances of `dx`."""
+    place = axis_of(y, axis)
+    return sum(_areas(y, x, dx, place), place)
+
+
+def cumulative_trapezoid(y: Variable, x: Variable | None = None, dx: float | None = None, axis: int = -1) -> Variable:
+    """The areas below `y` up to each place behind the first; see `trapezoid`."""
+    place = axis_of(y, axis)
+    return cumsum(_areas(y, x, dx, place), place)
+
+
+def renorm(x: Variable, p: float, axis: int, max_norm: float) -> Variable:
+    """`x` with slices along `axis` whose `p`-norm is above `max_norm` shortened to that."""
+    place, b = axis_of(x, axis), builder_of(x)
+    others = [i for i in range(x.ndim) if i != place]
+    size = b.op("Abs", [b.high(x.value)])
+    length = b.pow(b.sum(b.pow(size, float(p)), others), 1.0 / p)
+    factor = b.where(b.compare("Greater", length, max_norm), b.div(float(max_norm), b.add(length, 1e-7)), 1.0)
+    return wrap(x, b.mul(x.value, b.cast(factor, x.value.dtype)))
+
+
+def reduce_as(x: Variable, target: Variable) -> Variable:
+    """The sum of `x` over the axes along which `target` was repeated to its shape."""
+    b = builder_of(x, target)
+    return wrap(x, b.cast(b.sum_to(x.value, target.value), x.value.dtype))
 
 
 accept_name(globals(), __all__)

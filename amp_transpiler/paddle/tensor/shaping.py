@@ -32,13 +32,18 @@ __all__ = [
     "atleast_1d",
     "atleast_2d",
     "atleast_3d",
+    "block_diag",
     "broadcast_shape",
+    "broadcast_shapes",
     "broadcast_tensors",
     "broadcast_to",
+    "cartesian_prod",
     "cat",
     "chunk",
     "column_stack",
+    "combinations",
     "concat",
+    "concatenate",
     "dsplit",
     "dstack",
     "expand",
@@ -64,12 +69,14 @@ __all__ = [
     "squeeze",
     "stack",
     "swapaxes",
+    "swapdims",
     "t",
     "tensor_split",
     "tile",
     "transpose",
     "unbind",
     "unflatten",
+    "unfold",
     "unsqueeze",
     "unstack",
     "view",
@@ -512,6 +519,65 @@ def as_strided(x: Variable, shape: Sequence[int], stride: Sequence[int], offset:
     if positions.size and min(x.shape, default=1) >= 0 and int(positions.max()) >= known:
         raise InputError(f"as_strided: element {int(positions.max())} is outside of {x!r}, which has {known}")
     return wrap(x, builder_of(x).op("Gather", [flat.value, builder_of(x).constant(positions)], {"axis": 0}))
+
+
+concatenate = concat
+
+
+def swapdims(x: Variable, dim0: int, dim1: int) -> Variable:
+    """`x` with two axes exchanged."""
+    return swapaxes(x, dim0, dim1)
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> list[int]:
+    """Return the shape in which variables of these shapes meet."""
+    found: list[int] = []
+    for one in shapes:
+        found = broadcast_shape(found, one)
+    return found
+
+
+def unfold(x: Variable, axis: int, size: int, step: int) -> Variable:
+    """The windows of `size` along `axis`, whose size must be known, each `step` after the other, as a new last axis."""
+    place = axis_of(x, axis)
+    count = (size_at(x, place, "unfold") - size) // step + 1
+    places = np.arange(count)[:, None] * step + np.arange(size)
+    b = builder_of(x)
+    taken = b.op("Gather", [x.value, b.constant(places.astype(np.int64))], {"axis": place})
+    return moveaxis(wrap(x, taken), place + 1, -1)
+
+
+def block_diag(inputs: Sequence[Variable]) -> Variable:
+    """A matrix with matrices, of known sizes, along its diagonal and zeros elsewhere."""
+    parts = _at_least(2, inputs)
+    widths = [size_at(part, 1, "block_diag") for part in parts]
+    rows = []
+    for index, (part, value) in enumerate(zip(parts, in_one_type(*parts), strict=True)):
+        ends = np.array([0, sum(widths[:index]), 0, sum(widths[index + 1 :])], np.int64)
+        rows.append(wrap(part, builder_of(part).op("Pad", [value, builder_of(part).constant(ends)])))
+    return concat(rows, 0)
+
+
+def combinations(x: Variable, r: int = 2, with_replacement: bool = False) -> Variable:
+    """All choices of `r` elements of a vector of known size, in its order, as rows."""
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = np.array(list(choose(range(size_at(x, 0, "combinations")), r)), np.int64).reshape(-1, r)
+    b = builder_of(x)
+    return wrap(x, b.op("Gather", [x.value, b.constant(places)], {"axis": 0}))
+
+
+def cartesian_prod(x: Sequence[Variable]) -> Variable:
+    """All tuples of elements of vectors of known sizes, as rows; one vector stays as it is."""
+    if len(x) == 1:
+        return x[0]
+    sizes = [size_at(part, 0, "cartesian_prod") for part in x]
+    places = np.stack(np.meshgrid(*(np.arange(size) for size in sizes), indexing="ij"), -1).reshape(-1, len(x))
+    b = builder_of(*x)
+    columns = [
+        b.op("Gather", [value, b.constant(places[:, i].astype(np.int64))], {"axis": 0})
+        for i, value in enumerate(in_one_type(*x))
+    ]
+    return stack([wrap(x[0], column) for column in columns], 1)
 
 
 accept_name(globals(), __all__)

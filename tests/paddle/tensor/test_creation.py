@@ -89,6 +89,14 @@ CASES = {
     ),
 }
 
+CASES |= {
+    "as_tensor": of_nothing(lambda: paddle.as_tensor([1, 2], "float32"), lambda: torch.tensor([1.0, 2.0])),
+    "asarray": of_nothing(lambda: paddle.asarray([[1.5]]), lambda: torch.tensor([[1.5]])),
+    "from_numpy": of_nothing(lambda: paddle.from_numpy(I), lambda: torch.from_numpy(I)),
+    "vander": case(paddle.vander, lambda x: x[:, None] ** torch.tensor([2, 1, 0]), V, fixed=True),
+    "vander increasing": case(lambda x: paddle.vander(x, 4, True), lambda x: x[:, None] ** torch.arange(4), V),
+}
+
 
 @pytest.mark.parametrize("free", [False, True], ids=["known sizes", "free sizes"])
 @pytest.mark.parametrize("name", CASES)

@@ -149,6 +149,32 @@ CASES = {
     ),
 }
 
+CASES |= {
+    "argwhere": case(paddle.argwhere, torch.argwhere, MASK),
+    "scatter_reduce": case(
+        lambda x, i, n: paddle.scatter_reduce(x, 0, i, n, "sum"),
+        lambda x, i, n: x.scatter_reduce(0, i, n, "sum"),
+        M,
+        PLACES,
+        NEW,
+    ),
+    "scatter_reduce without self": case(
+        lambda x, i, n: paddle.scatter_reduce(x, 0, i, n, "prod", include_self=False),
+        lambda x, i, n: x.scatter_reduce(0, i, n, "prod", include_self=False),
+        M,
+        PLACES,
+        NEW,
+        differentiable=False,
+    ),
+    "diagonal_scatter": case(
+        lambda x, y: paddle.diagonal_scatter(x, y, -1),
+        lambda x, y: torch.diagonal_scatter(x, y, -1),
+        M,
+        NEW[0],
+        fixed=True,
+    ),
+}
+
 
 @pytest.mark.parametrize("free", [False, True], ids=["known sizes", "free sizes"])
 @pytest.mark.parametrize("name", CASES)

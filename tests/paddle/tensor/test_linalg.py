@@ -90,6 +90,18 @@ CASES = {
     "matmul of two types": case(paddle.matmul, lambda x, y: x @ y.float(), A[:, :2], I),
 }
 
+CASES |= {
+    "cov": case(paddle.linalg.cov, torch.cov, A, fixed=True),
+    "cov of columns": case(
+        lambda x: paddle.linalg.cov(x, False, False), lambda x: torch.cov(x.T, correction=0), A, fixed=True
+    ),
+    "corrcoef": case(paddle.linalg.corrcoef, torch.corrcoef, A, fixed=True, tolerance=1e-4),
+    "vector_norm": case(
+        lambda x: paddle.linalg.vector_norm(x, 3.0, 1), lambda x: torch.linalg.vector_norm(x, 3.0, 1), A
+    ),
+    "vector_norm of all": case(paddle.linalg.vector_norm, torch.linalg.vector_norm, A),
+}
+
 
 @pytest.mark.parametrize("free", [False, True], ids=["known sizes", "free sizes"])
 @pytest.mark.parametrize("name", CASES)

@@ -84,6 +84,22 @@ CASES |= {
     "cumsum of integers": case(lambda x: paddle.cumsum(x, 1), lambda x: torch.cumsum(x, 1), I),
 }
 
+CASES |= {
+    "diff": case(lambda x: paddle.diff(x, 2, 1), lambda x: torch.diff(x, 2, 1), X),
+    "diff with more": case(
+        lambda x, y: paddle.diff(x, prepend=y, append=y), lambda x, y: torch.diff(x, prepend=y, append=y), X, X[..., :2]
+    ),
+    "trapezoid": case(lambda y: paddle.trapezoid(y, dx=0.5), lambda y: torch.trapezoid(y, dx=0.5), X),
+    "trapezoid at places": case(
+        lambda y, x: paddle.trapezoid(y, x, axis=1), lambda y, x: torch.trapezoid(y, x, dim=1), X, X[0, :, 0].copy()
+    ),
+    "cumulative_trapezoid": case(paddle.cumulative_trapezoid, torch.cumulative_trapezoid, X, X + 1),
+    "renorm": case(lambda x: paddle.renorm(x, 2.0, 1, 2.5), lambda x: torch.renorm(x, 2.0, 1, 2.5), X, tolerance=1e-4),
+    "reduce_as": case(
+        paddle.reduce_as, lambda x, y: x.sum((0, 2), keepdim=True)[0] + 0 * y, X, X[0, :, :1], fixed=True
+    ),
+}
+
 
 @pytest.mark.parametrize("free", [False, True], ids=["known sizes", "free sizes"])
 @pytest.mark.parametrize("name", CASES)

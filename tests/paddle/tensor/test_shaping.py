@@ -105,6 +105,18 @@ CASES = {
     ),
 }
 
+CASES |= {
+    "concatenate": case(lambda x, y: paddle.concatenate([x, y]), lambda x, y: torch.cat([x, y]), M, M),
+    "swapdims": case(lambda x: paddle.swapdims(x, 0, 2), lambda x: x.swapdims(0, 2), X),
+    "unfold": case(lambda x: paddle.unfold(x, 1, 2, 1), lambda x: x.unfold(1, 2, 1), X, fixed=True),
+    "block_diag": case(lambda x, y, v: paddle.block_diag([x, y, v]), torch.block_diag, M, M.T.copy(), V, fixed=True),
+    "combinations": case(paddle.combinations, torch.combinations, V, fixed=True),
+    "combinations with replacement": case(
+        lambda x: paddle.combinations(x, 3, True), lambda x: torch.combinations(x, 3, True), V, fixed=True
+    ),
+    "cartesian_prod": case(lambda x, y: paddle.cartesian_prod([x, y]), torch.cartesian_prod, V, V[:2] * 3, fixed=True),
+}
+
 
 @pytest.mark.parametrize("free", [False, True], ids=["known sizes", "free sizes"])
 @pytest.mark.parametrize("name", CASES)

@@ -1,0 +1,76 @@
+"""Names in place, and what scripts say about the mode they run in."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from amp_transpiler import paddle
+from amp_transpiler.errors import OptionError
+from amp_transpiler.paddle import static
+from amp_transpiler.paddle.tensor import in_place
+
+
+@pytest.fixture
+def x():
+    with static.program_guard(static.Program(), static.Program()):
+        made = static.data("x", [2, 3])
+        made.stop_gradient = False
+        yield made
+
+
+@pytest.mark.parametrize("name", in_place.__all__)
+def test_a_name_in_place_is_the_function_without_the_line(name):
+    assert getattr(paddle, name) is getattr(paddle, name[:-1])
+
+
+def test_what_is_built_under_no_grad_passes_no_gradient(x):
+    with paddle.no_grad():
+        still = x * 2.0
+    [gradient] = static.gradients([still * x], [x])
+    [value] = static.Executor(paddle.CPUPlace()).run(x.program, {"x": np.full((2, 3), 3, np.float32)}, [gradient])
+    np.testing.assert_array_equal(value, 6.0)  # not 12, the slope of 2 x^2
+
+
+def test_a_function_under_no_grad(x):
+    @paddle.no_grad()
+    def double(value):
+        return value * 2.0
+
+    assert static.gradients([double(x) + 1.0], [x]) == [None]
+    with paddle.set_grad_enabled(True), paddle.enable_grad():
+        assert static.gradients([x * 2.0], [x])[0] is not None
+
+
+@pytest.mark.parametrize("call", [paddle.disable_static, lambda: paddle.grad([], [])])
+def test_dynamic_mode_is_refused(call):
+    with pytest.raises(OptionError, match=r"program_guard|static\.gradients"):
+        call()
+
+
+def test_types_modes_and_numbers(x):
+    assert (paddle.in_dynamic_mode(), paddle.is_grad_enabled()) == (False, True)
+    assert (paddle.pi, paddle.e, paddle.inf, paddle.newaxis) == (math.pi, math.e, math.inf, None)
+    assert x.dtype == paddle.float32
+    assert x.astype(paddle.bfloat16).dtype == paddle.bfloat16
+    assert paddle.finfo(paddle.bfloat16).max > 3e38
+    assert paddle.iinfo("int8").min == -128
+    assert paddle.is_tensor(x)
+    assert paddle.is_floating_point(x)
+    assert not paddle.is_integer(x)
+    assert not paddle.is_complex(x)
+
+
+def test_the_default_type_of_floats(x):
+    try:
+        paddle.set_default_dtype("float16")
+        assert paddle.get_default_dtype() == "float16"
+        assert paddle.zeros([2]).dtype == "float16"
+        assert paddle.to_tensor([1.5]).dtype == "float16"
+    finally:
+        paddle.set_default_dtype("float32")
+    assert paddle.ones([2]).dtype == "float32"
+    with pytest.raises(OptionError, match="expected float16"):
+        paddle.set_default_dtype("int32")
