@@ -9,7 +9,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.walk import bodies
 
-__all__ = ["captured", "copy_body", "remove_unused"]
+__all__ = ["captured", "copy_body", "discard", "discard_after", "remove_unused"]
 
 
 def captured(node: ir.Node) -> list[ir.Value]:
@@ -52,6 +52,22 @@ def _twins(body: ir.Graph, copy: ir.Graph) -> Iterator[tuple[ir.Value, ir.Value]
         yield from zip(node.outputs, other.outputs, strict=True)
         for (_, inner), (_, twin) in zip(bodies(node), bodies(other), strict=True):
             yield from _twins(inner, twin)
+
+
+def discard(graph: ir.Graph, node: ir.Node) -> None:
+    """Remove a node whose results are not read, with what its bodies capture."""
+    for _, body in bodies(node):
+        body.outputs.clear()
+        for inner in body.all_nodes():
+            for index in range(len(inner.inputs)):
+                inner.replace_input_with(index, None)
+    graph.remove(node, safe=True)
+
+
+def discard_after(graph: ir.Graph, last: ir.Node | None) -> None:
+    """Remove the nodes that were appended to a graph after `last`."""
+    while len(graph) and graph[-1] is not last:
+        discard(graph, graph[-1])
 
 
 def remove_unused(graph: ir.Graph) -> None:

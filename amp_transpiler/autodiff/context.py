@@ -17,6 +17,7 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.infer_outputs import infer_outputs
+from amp_transpiler.graph.origins import scope_of
 
 __all__ = ["Backward", "NodeGradient", "NotDifferentiable", "SizesUnknown", "low_weight_sums", "low_weight_sums_wanted"]
 
@@ -184,7 +185,9 @@ class NodeGradient:
     def error(self, problem: str) -> ModelError:
         """Return an error that names this node and says what the problem is."""
         kind = f"{self.source.domain}::{self.op_type}" if self.source.domain else self.op_type
-        return ModelError(f"cannot differentiate node '{self.source.name}' ({kind}, opset {self.opset}): {problem}")
+        origin = scope_of(self.source)
+        where = f"'{self.source.name}' ({kind}, opset {self.opset}){f' {origin}' if origin else ''}"
+        return ModelError(f"cannot differentiate node {where}: {problem}")
 
 
 def _is_of_sizes(value: ir.Value) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.autodiff.bodies import discard
 from amp_transpiler.autodiff.refusals import SizesUnknown
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, is_static
@@ -100,15 +101,29 @@ class _Expander:
         self._contents: dict[ir.Value, np.ndarray] = {}
 
     def run(self, graph: ir.Graph) -> None:
-        for node in list(graph):
+        self._walk(graph, list(graph))
+
+    def _walk(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
+        for node in nodes:
             if node.graph is not graph:
                 continue  # removed meanwhile
             if node.domain == DOMAIN:
                 self._expand(graph, node)
+            elif (branch := self._taken(node)) is not None:
+                self._walk(graph, _inlined(graph, node, branch))
             elif has_bodies(node):
                 self._enter(node)
             else:
                 self._know(node)
+
+    def _taken(self, node: ir.Node) -> ir.Graph | None:
+        """Return the branch of an If that runs, if that follows from sizes."""
+        if not is_standard(node) or node.op_type != "If" or any(value.is_graph_output() for value in node.outputs):
+            return None
+        condition = None if node.inputs[0] is None else self._array(node.inputs[0])
+        if condition is None:
+            return None
+        return node.attributes["then_branch" if condition.any() else "else_branch"].as_graph()
 
     # ---- what is known ----
 
@@ -177,6 +192,10 @@ class _Expander:
                     if outer is not None and outer.shape is not None and is_static(outer):
                         inner.shape = ir.Shape(list(outer.shape)[int(index >= states) :])
             self.run(body)
+        if is_standard(node) and node.op_type == "If":
+            branches = [body.outputs for _, body in bodies(node)]
+            for value, *made in zip(node.outputs, *branches, strict=True):
+                value.shape = _in_common([result.shape for result in made]) or value.shape
 
     # ---- expanding ----
 
@@ -209,6 +228,30 @@ class _Expander:
         for old, new in zip(node.outputs, found, strict=True):
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         graph.remove(node, safe=True)
+
+
+def _inlined(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> list[ir.Node]:
+    """Put the nodes of a branch in the place of an If; return them."""
+    nodes, made = list(branch), list(branch.outputs)
+    branch.outputs.clear()
+    for value in list(branch.initializers.values()):
+        del branch.initializers[str(value.name)]
+        graph.register_initializer(value)
+    for inner in nodes:
+        branch.remove(inner)
+        graph.insert_before(node, inner)
+    for value, result in zip(node.outputs, made, strict=True):
+        value.replace_all_uses_with(result)
+    discard(graph, node)
+    return nodes
+
+
+def _in_common(shapes: Sequence[ir.Shape | None]) -> ir.Shape | None:
+    """Return the sizes that shapes agree on, others open; None where their ranks differ, or one is not known."""
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes) or len({len(shape) for shape in known}) != 1:
+        return None
+    return ir.Shape([sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*known, strict=True)])
 
 
 def _known_sizes(shape: Iterable[object]) -> int:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from amp_transpiler.autodiff.bodies import captured, copy_body, remove_unused
+from amp_transpiler.autodiff.bodies import captured, copy_body, discard_after, remove_unused
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, SizesUnknown, low_weight_sums_wanted
 from amp_transpiler.autodiff.deferred import append_deferred, expand_deferred
 from amp_transpiler.autodiff.rules import find_rule
@@ -169,15 +169,14 @@ class Driver:
         if self._otherwise is None and not (self._defers and not has_bodies(node)):
             return self._by_rule(node, grads, active)
         graph = self.builder.graph
-        last = graph[-1]
+        last = graph[-1] if len(graph) else None
         try:
             return self._by_rule(node, grads, active)
         except ModelError as error:
             waits = isinstance(error.__cause__, SizesUnknown)
             if self._otherwise is None and not waits:
                 raise
-            while graph[-1] is not last:  # what the rule had appended before it gave up
-                graph.remove(graph[-1], safe=True)
+            discard_after(graph, last)  # what the rule had appended before it gave up
             if self._otherwise is not None:
                 return list(self._otherwise(node, grads, lambda value: value in active, error))
             counts = [value for value in dict.fromkeys(node.inputs) if value is not None and value in active]

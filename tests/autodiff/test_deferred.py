@@ -176,3 +176,26 @@ def test_a_spectrum_is_one_sided_by_default():
     for frames in (5, 7):
         [y] = exe.run(main, feed={"x": W(1, 4 * frames + 12, 1)}, fetch_list=["y"], scope=scope)
         assert y.shape == (1, 1, frames - 1, 8)  # of 9 frequencies
+
+
+def test_the_branch_that_sizes_choose_is_trained():
+    model = support.parse(
+        """(float[n,2,h,w] x) => (float[n,2,p,q] y) {
+            sizes = Shape(x)
+            height = Gather(sizes, two)
+            tall = Equal(height, eight)
+            c = If(tall) <then_branch = t () => (float[n,2,a,b] t0) { t0 = Conv(x, k) },
+                          else_branch = e () => (float[n,2,d,f] e0) { r = Relu(x) e0 = Conv<pads=[1,1,1,1]>(r, k) }>
+            y = MaxPool<kernel_shape=[2,2]>(c)
+        }""",
+        k=W(2, 2, 3, 3),
+        two=np.array(2),
+        eight=np.array(8),
+    )
+    main, loss, scope, exe = trained(model)
+    for size, expected in ((8, 5), (6, 5)):
+        before = np.array(scope["k"])
+        y, found = exe.run(main, feed={"x": data(1, size, size)}, fetch_list=["y", loss], scope=scope)
+        assert y.shape == (1, 2, expected, expected)
+        assert np.isfinite(found)
+        assert np.abs(np.array(scope["k"]) - before).max() > 1e-5
