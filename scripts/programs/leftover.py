@@ -78,7 +78,7 @@ def rows(steps: Sequence[Record], torch_steps: Sequence[Record]) -> list[Record]
     found = []
     for network in dict.fromkeys(step["network"] for step in steps):
         own = [step for step in steps if step["network"] == network and step["dtype"] != "bfloat16"]
-        if not own:
+        if not own or (network, own[-1]["dtype"]) not in theirs:  # counted earlier, and not asked for now
             continue
         step = own[-1]  # levels go down
         mine = _by_work(step["ours"]["by_operator"], 0)

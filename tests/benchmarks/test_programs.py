@@ -103,6 +103,10 @@ def test_what_is_left_beyond_torch_s_count_is_named_by_work():
     assert rows == {"matrix products": ("O2", 4, 3), "casts": ("O2", 3, 0), "elementwise": ("O2", 2, 1)}
 
 
+def test_steps_that_were_counted_earlier_are_left_out():
+    assert leftover.rows(found()["steps"], []) == []
+
+
 def test_operators_are_named_with_their_numbers():
     assert leftover.rows(found()["steps"], found()["torch"])[0]["operators"] == "Gemm 4"
 

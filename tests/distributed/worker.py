@@ -91,7 +91,7 @@ def first_values(name, folder):
 @scenario
 def masks(name, folder):
     """Dropout on equal feeds."""
-    net, exe = start(networks.perceptron, {"dropout": 0.5, "optimizer": "sgd"}, {"accumulate_steps": 2})
+    net, exe = start(networks.equal_layers, {"dropout": 0.5, "optimizer": "sgd"}, {"accumulate_steps": 2})
     feed = {"x": np.ones((8, 6), np.float32), "label": np.ones((8, 1), np.int64)}
     dropped = next(n.outputs[0].name for n in net.main.model.graph if n.op_type == "Dropout")
     before = net.state()
