@@ -42,8 +42,8 @@ BYTES = """
 ## Bytes against PyTorch's AMP
 
 Two counts of what PyTorch moves in a step in float16. The first was made before these networks were tuned, and set the
-aim: at most 1.25 times what its operators move in eager AMP with a fused optimizer. The strict one is that of the table
-above: each tensor once, in its own format, as if caches held everything that an operator reads twice.
+aim: at most a quarter more than what its operators move in eager AMP with a fused optimizer. The strict one is that of
+the table above: each tensor once, in its own format, as if caches held everything that an operator reads twice.
 
 """
 PREDICTED = """
