@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
@@ -104,13 +105,27 @@ def test_auto_is_accurate_without_data(name):
     assert share(report) > 0.5
 
 
+@functools.cache
+def with_data(name):
+    model, feeds = MODELS[name]
+    return amp.transpile(model, inputs=feeds, tolerance=1e-3)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_auto_is_more_accurate_with_data(name):
-    model, feeds = MODELS[name]
-    report = amp.transpile(model, inputs=feeds, tolerance=1e-3)
+    (model, feeds), report = MODELS[name], with_data(name)
     assert report.verdict_word == "verified"
     assert error(model, report, feeds) <= 1e-3
     assert share(report) > 0.5
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_data_showed_holds_for_other_data_too(name):
+    """Rules give way to ranges with headroom; data of the same kind, and twice as large, stays finite and close."""
+    (model, feeds), report = MODELS[name], with_data(name)
+    other = np.random.default_rng(8).standard_normal((4, WIDTH)).astype(np.float32)
+    assert error(model, report, {**feeds, "x": other}) <= 2e-3
+    assert error(model, report, {**feeds, "x": 2.0 * other}) <= 1e-2
 
 
 def error(model, report, feeds):
