@@ -17,7 +17,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import onnx_ir as ir
 
@@ -30,9 +30,12 @@ from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.min_cut import CutProblem, Tensor, minimum_cut
 from amp_transpiler.precision.ports import is_float32_port, may_pass_low
 
-__all__ = ["Casting", "Choices", "Chosen", "Island", "Weights", "choices", "is_cast", "origin_of"]
+__all__ = ["Casting", "Choices", "Chosen", "Island", "Reads", "Weights", "choices", "is_cast", "origin_of"]
 
 _PRECISE = 40  # bits of the cost of the best of two plain choices; the rest is room for the sum of all costs
+
+
+Reads: TypeAlias = Callable[[ir.Value, Sequence[ir.Node]], float]
 
 
 class Weights(Protocol):
@@ -153,9 +156,14 @@ class Choices:
         """The nodes with a choice."""
         return frozenset(node for item in self._items for node in item.nodes)
 
-    def weighed(self, weights: Weights) -> Choices:
-        """Return the same choices under other weights."""
-        return _weighed(self._items, self._links, weights)
+    def weighed(self, weights: Weights, reads: Reads | None = None) -> Choices:
+        """Return the same choices under other weights.
+
+        Args:
+            weights: what nodes and casts cost.
+            reads: returns what it costs, beside the cast, that nodes read a float32 value low.
+        """
+        return _weighed(self._items, self._links, weights, reads)
 
     def solve(self) -> list[bool]:
         """Return which items are low in the cheapest choice."""
@@ -405,7 +413,9 @@ def _connected(items: Iterable[int], links: Iterable[_Link]) -> dict[int, int]:
     return {item: root(item) for item in parent}
 
 
-def _weighed(items: tuple[_Item, ...], links: tuple[_Link, ...], weights: Weights) -> Choices:
+def _weighed(
+    items: tuple[_Item, ...], links: tuple[_Link, ...], weights: Weights, reads: Reads | None = None
+) -> Choices:
     """Weigh all choices, in whole numbers.
 
     A cost beyond that of a choice which is there anyway is never paid. So no number needs to be larger, and a cost that
@@ -426,6 +436,13 @@ def _weighed(items: tuple[_Item, ...], links: tuple[_Link, ...], weights: Weight
         for link, (to_low, to_high) in zip(links, casts, strict=True)
         if link.items
     ]
+    if reads is not None:
+        tensors += [
+            Tensor(link.tensor.producer, link.tensor.made_low, (reader,), to_low=cost)
+            for link in links
+            for reader in link.tensor.readers
+            if (cost := whole(reads(link.value, items[reader].nodes)))
+        ]
     lows = [None if math.isinf(cost) else whole(cost) for cost in low]
     return Choices(CutProblem(lows, [whole(cost) for cost in high], tensors), unit, items, links)
 

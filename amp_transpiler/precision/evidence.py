@@ -16,7 +16,7 @@ from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.limits import HEADROOM
 
-__all__ = ["Evidence", "TensorRange", "near_overflow", "range_fault"]
+__all__ = ["Evidence", "TensorRange", "near_overflow", "range_fault", "read_key"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,6 +51,8 @@ class Evidence:
         cast_errors: value -> what a cast of it to the low format adds to the worst output.
         node_errors_by_output: output -> node -> the same for this output.
         cast_errors_by_output: output -> value -> likewise.
+        read_errors_by_output: output -> place where a node reads a value (`read_key`) -> what it adds that the value is
+            rounded there. Those of one value are parts of the error of its cast; where they cancel, they are larger.
         alone_errors: node -> what it adds to the worst output when it alone is low, the casts of its inputs included.
         estimated: node -> why its error is an estimate.
         samples: names of the samples.
@@ -62,6 +64,7 @@ class Evidence:
     cast_errors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     node_errors_by_output: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     cast_errors_by_output: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    read_errors_by_output: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     alone_errors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     estimated: Mapping[str, str] = dataclasses.field(default_factory=dict)
     samples: tuple[str, ...] = ()
@@ -82,6 +85,11 @@ class Evidence:
         low_nodes, low_casts = list(low_nodes), list(low_casts)
         every = (self.predicted(low_nodes, low_casts, name) for name in self.node_errors_by_output)
         return max(every, default=0.0)
+
+
+def read_key(value: str, node: str) -> str:
+    """Return the name of a place where a node reads a value."""
+    return f"{value}\n{node}"
 
 
 def range_fault(

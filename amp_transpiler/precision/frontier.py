@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import onnx_ir as ir
 
-from amp_transpiler.precision.choices import Choices, Chosen, Weights
+from amp_transpiler.precision.choices import Choices, Chosen, Reads, Weights
 from amp_transpiler.precision.cost.prices import Prices
-from amp_transpiler.precision.evidence import Evidence
+from amp_transpiler.precision.evidence import Evidence, read_key
 from amp_transpiler.precision.objectives import WithErrors
 
 __all__ = ["Frontier", "Point"]
@@ -74,6 +74,8 @@ class Frontier:
         self._unexplained: dict[str, float] = {}
         self._node_errors = _shares(evidence.node_errors_by_output, allowed)
         self._cast_errors = _shares(evidence.cast_errors_by_output, allowed)
+        places = _shares(evidence.read_errors_by_output, allowed)
+        self._read_errors = {output: _by_value(found) for output, found in places.items()}
         self._sum()
         self._known: dict[_Key, Point] = {}
         self._key: dict[Point, _Key] = {}
@@ -183,6 +185,14 @@ class Frontier:
         """Add the errors of all outputs up, which is no less than the worst one."""
         self._nodes = _summed([*self._node_errors.values(), self._unexplained])
         self._casts = _summed(self._cast_errors.values())
+        self._reads: dict[str, dict[str, float]] = {}
+        for value, places in _by_value(_summed(map(_flat, self._read_errors.values()))).items():
+            total = math.fsum(places.values())
+            if value in self._casts and 0.0 < total < math.inf and math.isfinite(self._casts[value]):
+                # They add up to the error of the cast, in which what cancels between readers is gone.
+                scale = self._casts[value] / total
+                self._reads[value] = {node: scale * error for node, error in places.items()}
+        self._shared = {value: error for value, error in self._casts.items() if value not in self._reads}
 
     def _multiplier(self, logarithm: float) -> float:
         return math.exp(logarithm) * (self.exact.cost or 1.0)
@@ -244,19 +254,42 @@ class Frontier:
         """Return the cheapest choice at a price of errors, with some nodes held in float32 and others kept low."""
         key = multiplier, frozenset(held), frozenset(kept)
         if key not in self._known:
-            priced = WithErrors(self._weights, self._nodes, self._casts, multiplier)
+            priced = WithErrors(self._weights, self._nodes, self._shared, multiplier)
             # More than anything else costs, yet finite: infinite costs on both sides would leave numbers no unit.
             much = 2.0 * (self.exact.cost + multiplier * self._error_of(self.open_names))
-            self._known[key] = self._point(self._choices.weighed(_Holding(priced, key[1], key[2], much)).solve())
+            self._known[key] = self._point(
+                self._choices.weighed(_Holding(priced, key[1], key[2], much), self._read_at(multiplier)).solve()
+            )
             self._key.setdefault(self._known[key], key)
         return self._known[key]
+
+    def _read_at(self, multiplier: float) -> Reads:
+        """Return the price of the errors where nodes read a value low."""
+
+        def price(value: ir.Value, nodes: Sequence[ir.Node]) -> float:
+            places = self._reads.get(str(value.name))
+            if places is None:
+                return 0.0
+            # A port has no node of its own: it takes the whole.
+            found = [places.get(str(node.name), 0.0) for node in nodes] or places.values()
+            return multiplier * math.fsum(found)
+
+        return price
+
+    def _cast_error(self, output: str, value: str, low: Collection[str]) -> float:
+        """Return what a cast adds to an output: that of the nodes which read it low, unless all do."""
+        places = self._read_errors.get(output, {}).get(value, {})
+        felt = [error for node, error in places.items() if node in low]
+        if not felt or len(felt) == len(places):
+            return self._cast_errors.get(output, {}).get(value, 0.0)
+        return math.fsum(felt)
 
     def _point(self, low: list[bool]) -> Point:
         chosen = self._plain.decide(low)
         nodes = frozenset(str(node.name) for node in chosen.low)
         casts = frozenset(str(cast.value.name) for cast in chosen.casts if cast.target == "low")
         squares = (
-            _total(self._node_errors[name], nodes) + _total(self._cast_errors.get(name, {}), casts)
+            _total(self._node_errors[name], nodes) + math.fsum(self._cast_error(name, value, nodes) for value in casts)
             for name in self._node_errors
         )
         point = Point(
@@ -333,6 +366,19 @@ def _summed(errors: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, error in of_output.items():
             found[name] = found.get(name, 0.0) + error
     return found
+
+
+def _by_value(places: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Return errors of places where values are read (`read_key`): value -> node -> error."""
+    found: dict[str, dict[str, float]] = {}
+    for place, error in places.items():
+        value, node = place.split("\n", 1)
+        found.setdefault(value, {})[node] = error
+    return found
+
+
+def _flat(by_value: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    return {read_key(value, node): error for value, found in by_value.items() for node, error in found.items()}
 
 
 def _total(errors: Mapping[str, float], names: Iterable[str]) -> float:

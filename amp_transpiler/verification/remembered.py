@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _RECORDS = Records("evidence")
 _OUTCOMES = Records("outcome")
-_FORMAT = 3  # raised when what is measured changes
+_FORMAT = 4  # raised when what is measured changes
 
 
 def remembered_evidence(

@@ -107,6 +107,7 @@ class Sensitivity:
             cast_errors=_worst(found.casts for found in every),
             node_errors_by_output={name: found.nodes for name, found in self.by_output.items()},
             cast_errors_by_output={name: found.casts for name, found in self.by_output.items()},
+            read_errors_by_output={name: found.reads for name, found in self.by_output.items()},
             alone_errors=_worst(found.alone for found in every),
             estimated=self.estimated,
             samples=calibration.samples,

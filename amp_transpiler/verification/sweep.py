@@ -24,6 +24,7 @@ from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.kinds import EXACT
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.constraints import LowForm, is_float32
+from amp_transpiler.precision.evidence import read_key
 from amp_transpiler.verification.child import lease
 from amp_transpiler.verification.low_twins import Twins, replicate
 from amp_transpiler.verification.pieces import Piece, cut_out, pieces
@@ -44,11 +45,13 @@ class Contributions:
         nodes: node -> its own rounding, its inputs low already. A node with bodies stands for the nodes in them.
         alone: node -> its own rounding and that of its inputs.
         casts: value -> the rounding of the value.
+        reads: value and node, as `read_key` joins them -> the rounding of the value where the node reads it.
     """
 
     nodes: dict[str, float] = dataclasses.field(default_factory=dict)
     alone: dict[str, float] = dataclasses.field(default_factory=dict)
     casts: dict[str, float] = dataclasses.field(default_factory=dict)
+    reads: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def add(self, field: str, name: str, number: float) -> None:
         """Add a number to what a name has in a field."""
@@ -62,7 +65,7 @@ class Contributions:
 
     def items(self) -> Iterator[tuple[str, str, float]]:
         """Yield field, name and number."""
-        for field in ("nodes", "alone", "casts"):
+        for field in ("nodes", "alone", "casts", "reads"):
             for name, number in self.of(field).items():
                 yield field, name, number
 
@@ -241,7 +244,8 @@ class _Weigher(Driver):
             self._add(product, ("nodes", str(node.name)), ("alone", str(node.name)))
         for value in read:
             if value in parts:
-                self._add(self._rounding(parts[value], value), ("alone", str(node.name)))
+                place = read_key(str(value.name), str(node.name))
+                self._add(self._rounding(parts[value], value), ("alone", str(node.name)), ("reads", place))
 
     def _joined(self, one: ir.Value | None, other: ir.Value) -> ir.Value:
         return other if one is None else self.builder.add(one, other)

@@ -1,13 +1,18 @@
 """Evidence: errors that add in squares, and ranges that forbid a node to be low."""
 
+import dataclasses
+
 import pytest
 
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.constraints import LowForm
-from amp_transpiler.precision.evidence import Evidence, TensorRange, near_overflow, range_fault
-from tests.support import parse
+from amp_transpiler.precision.evidence import Evidence, TensorRange, near_overflow, range_fault, read_key
+from amp_transpiler.precision.frontier import Frontier
+from amp_transpiler.systems.choice import Request, choose_policy
+from tests.support import array, parse
 
 FORM = LowForm(frozenset((0,)), frozenset((0,)))
 
@@ -66,3 +71,24 @@ def test_a_slot_that_stays_float32_does_not_count():
 def test_candidates_for_overflow_come_largest_first():
     ranges = {"a": TensorRange(2e4), "b": TensorRange(1.0), "c": TensorRange(9e4)}
     assert [name for name, _ in near_overflow(ranges, FLOAT16)] == ["c", "a"]
+
+
+def test_a_cast_costs_what_is_felt_where_it_is_read():
+    """A product beside a skipping sum: the sum stays float32, where nearly all that a cast of h adds would be felt."""
+    text = "(float[4,4] x) => (float[4,4] y) { [h] h = MatMul (x, w) [a] a = MatMul (h, w) [y] y = Add (h, a) }"
+    model = load(parse(text, w=array(4, 4))).model
+    propagate_types(model)
+    policy = dataclasses.replace(choose_policy(Request()), objective="low")
+    opened = open_choices(model, policy)
+    evidence = Evidence(
+        node_errors_by_output={"y": {"h": 4.0, "a": 0.01, "y": 4.0}},
+        cast_errors_by_output={"y": {"h": 1.0}},
+        read_errors_by_output={"y": {read_key("h", "a"): 0.01, read_key("h", "y"): 0.98}},
+    )
+    frontier = Frontier(opened.choices, opened.weights, evidence, {"y": 1.0})
+    found = frontier.cheapest(0.5)
+    assert found.low == {"a"}
+    assert found.predicted == pytest.approx(0.02**0.5)
+    whole = dataclasses.replace(evidence, read_errors_by_output={})
+    assert not Frontier(opened.choices, opened.weights, whole, {"y": 1.0}).cheapest(0.5).low
+    assert frontier.point({"a", "y"}).predicted == pytest.approx(5.01**0.5), "all who read it: the error of the cast"

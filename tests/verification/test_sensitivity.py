@@ -109,6 +109,18 @@ def test_a_cast_is_not_felt_where_a_value_leaves_the_program():
     assert all(max(made.nodes.values()) > 0.0 for made in found.values())
 
 
+def test_a_cast_is_felt_reader_by_reader():
+    """Each reader feels its own part, and an operator that has no low form none."""
+    made = swept(program("(float[8,16] x) => (float[8,16] y) { h = MatMul(x, w) z = MatMul(h, v) y = Add(h, z) }", w=W,
+                         v=V)).by_output["y"]  # fmt: skip
+    parts = {place.split("\n")[0]: 0.0 for place in made.reads}
+    assert set(parts) == {"x", "h", "z"}
+    felt = sorted(error for place, error in made.reads.items() if place.startswith("h\n"))
+    assert len(felt) == 2
+    assert made.casts["h"] == pytest.approx(sum(felt), rel=0.5)
+    assert min(felt) > 0.0
+
+
 def test_many_outputs_share_sweeps():
     text = " ".join(f"y{i} = Exp(x)" for i in range(9))
     outputs = ", ".join(f"float[8,16] y{i}" for i in range(9))
