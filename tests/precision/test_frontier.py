@@ -1,0 +1,56 @@
+"""The curve of best choices between error and cost: what lies beside its convex hull."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.precision.assign import open_choices
+from amp_transpiler.precision.evidence import Evidence
+from amp_transpiler.precision.frontier import Frontier
+from amp_transpiler.systems.choice import Request, choose_policy
+from tests.support import array, parse
+
+TEXT = """(float[4,4] x) => (float[4,4] y, float[4,4] z) {
+    [a] y = MatMul (x, w) [b] h = MatMul (x, w) [c] z = Tanh (h) }"""
+ERRORS = {"a": 0.95, "b": 0.5, "c": 0.45}
+
+
+def opened():
+    model = load(parse(TEXT, w=array(4, 4))).model
+    propagate_types(model)
+    return open_choices(model, dataclasses.replace(choose_policy(Request()), objective="low"))
+
+
+def frontier(errors=ERRORS):
+    found = opened()
+    return Frontier(found.choices, found.weights, Evidence(node_errors_by_output={"y": errors}), {"y": 1.0})
+
+
+# limit of the predicted error -> the nodes that are low
+CHEAPEST = {1.4: {"a", "b", "c"}, 1.0: {"b", "c"}, 0.8: {"b"}, 0.6: set(), 0.0: set()}
+
+
+@pytest.mark.parametrize(("limit", "expected"), CHEAPEST.items())
+def test_what_no_multiplier_reaches_is_found(limit, expected):
+    """Both products come before the Tanh at any price of errors, but both are too much for the second limit."""
+    found = frontier().cheapest(limit)
+    assert found.low == expected
+    assert found.predicted <= limit
+
+
+def test_what_adds_nothing_stays_low_under_any_limit():
+    assert frontier({**ERRORS, "a": 0.0}).cheapest(1e-6).low == {"a"}
+
+
+def test_choices_that_were_looked_at_and_what_they_share():
+    one = frontier()
+    both, alone = one.point({"b", "c"}), one.point({"b"})
+    assert one.overlap(both, both) == 1.0
+    assert one.overlap(both, alone) == pytest.approx(0.5 / 0.95)
+    assert one.overlap(both, one.point({"a"})) == 0.0
+    assert one.cheapest(1.0) in one.known()
+    assert [point.cost for point in one.known()] == sorted(point.cost for point in one.known())
