@@ -22,8 +22,8 @@ from amp_transpiler.precision.objectives import WithErrors
 __all__ = ["Frontier", "Point"]
 
 _STEPS = 24  # of a search for a multiplier: enough to tell a millionth of its logarithm apart
-_BRANCHES = 60  # cuts that are tried around a neighbour of the hull
-_WORK = 30_000  # items that they may have together, so that large programs are not searched for long
+_BRANCHES = 40  # cuts that are tried around a neighbour of the hull
+_WORK = 12_000  # items that they may have together, so that large programs are not searched for long
 _FAR_OFF = 3.0  # times the predicted error: more has another cause than what was not exact
 _LEAST = 1e-9  # of what a node is worth, to divide by
 _RANGE = 30.0  # natural logarithm of the largest multiplier, as a share of all costs; the least is its inverse
@@ -228,7 +228,7 @@ class Frontier:
             dearer: that of the one that does.
             limit: of the predicted error.
         """
-        budget = max(8, min(_BRANCHES, _WORK // max(1, len(self._items))))
+        budget = max(4, min(_BRANCHES, _WORK // max(1, len(self._items))))
         differing = self._at(cheaper).low - best.low
         for name in self._by_error(differing)[: budget // 2]:
             found = self._at(cheaper, (name,))
