@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from amp_transpiler.graph.data_files import Identity, remove_unused
 from amp_transpiler.graph.file_lock import NO_LOCK, LockBusy, hold, open_locked, unlock
 
-__all__ = ["note", "placing", "staging_folder", "temporary_folder"]
+__all__ = ["note", "placing", "staging_folder", "sweep", "temporary_folder"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def staging_folder(place: pathlib.Path) -> Iterator[pathlib.Path]:
     Raises:
         OSError: the folder cannot be made.
     """
-    _sweep(place)
+    sweep(place)
     folder, handle = _make(place)
     try:
         yield folder / _NEW
@@ -89,8 +89,8 @@ def _make(place: pathlib.Path) -> tuple[pathlib.Path, int]:
             raise
 
 
-def _sweep(place: pathlib.Path) -> None:
-    """Remove the staging folders of dead processes of this user, and what they noted."""
+def sweep(place: pathlib.Path) -> None:
+    """Remove the staging folders of dead processes of this user from a folder, and what they noted."""
     for folder in _staging_folders(place):
         try:
             handle = open_locked(folder / _LOCK)

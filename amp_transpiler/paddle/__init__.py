@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.nn.functional.normalization import group_norm as group_norm, layer_norm as layer_norm
     from amp_transpiler.paddle.param_attr import ParamAttr as ParamAttr
     from amp_transpiler.paddle.reader import batch as batch
+    from amp_transpiler.paddle.static.objects import load as load, save as save
     from amp_transpiler.paddle.static_mode import *
     from amp_transpiler.paddle.tensor import *
     from amp_transpiler.paddle.training_log import TrainingLog as TrainingLog, TrainingStep as TrainingStep

@@ -14,16 +14,18 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.autodiff import expand_gradients
-from amp_transpiler.errors import InputError, OutputError, VerificationError
+from amp_transpiler.errors import InputError, OptionError, OutputError, VerificationError
 from amp_transpiler.graph.assemble import Assembled, assemble, with_values
 from amp_transpiler.graph.checker import checker_fault
 from amp_transpiler.graph.loading import load as load_model
+from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.saving import Staged, stage
 from amp_transpiler.graph.training_step import UPDATES_KEY
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import scopes
+from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.static.tensor_file import write_tensors
 from amp_transpiler.passes.bake_casts import BakeCasts
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
@@ -42,11 +44,12 @@ FETCHES_KEY = "amp_transpiler.fetches"  # JSON in the metadata, too: fetched nam
 
 def save_inference_model(
     path_prefix: str | os.PathLike[str],
-    feed_vars: Variable | Sequence[Variable],
-    fetch_vars: Variable | Sequence[Variable],
-    executor: object = None,  # noqa: ARG001  # Paddle's; values live in the scope
+    feed_vars: Variable | str | Sequence[Variable | str],
+    fetch_vars: Variable | str | Sequence[Variable | str],
+    executor: object = None,
     program: Program | None = None,
     scope: Scope | None = None,
+    **options: Any,
 ) -> None:
     """Write the part of a program that predicts `fetch_vars`, weights inside, as an ONNX file, and check it.
 
@@ -55,25 +58,29 @@ def save_inference_model(
 
     Args:
         path_prefix: the file; `.onnx` is added unless it ends so. A missing folder is created.
-        feed_vars: the inputs, in the file's order.
+        feed_vars: the inputs or their names, in the file's order.
         fetch_vars: the outputs, in the file's order.
-        executor: Paddle's, no effect.
+        executor: Paddle's, no effect; a scope given here is taken as `scope`.
         program: the program; that of `fetch_vars` unless given.
         scope: where values live; the global scope unless given.
+        options: Paddle's `clip_extra`, `legacy_format` and `skip_forward_backward`, no effect.
 
     Raises:
         InputError: a fetch needs an input that is not in `feed_vars`, is not part of the inference program, or a
             value is not in the scope.
+        OptionError: an option is unknown.
         OutputError: the file cannot be written.
         VerificationError: ONNX's checker or ONNX Runtime rejects the result. Nothing is written.
     """
+    _check_options("save_inference_model", options, ("clip_extra", "legacy_format", "skip_forward_backward"))
+    scope = executor if isinstance(executor, Scope) else scope
     feeds, fetches = _variables(feed_vars), _variables(fetch_vars)
     if not fetches:
         raise InputError("save_inference_model: give at least one variable to fetch")
-    source = program if program is not None else fetches[0].program
+    source = program if program is not None else _program_of(fetches)
     inference = source.clone(for_test=True)
     assembled = assemble(inference, [inference.name_of(variable) for variable in fetches], updates=False)
-    _order_inputs(assembled, [variable.name for variable in feeds])
+    _order_inputs(assembled, [inference.name_of(variable) for variable in feeds])
     with_values(assembled.model, inference, global_scope() if scope is None else scope)
     PassManager([SkipIdentities(keep=False), BakeCasts(), FoldBatchNorm(_has_mixed_types)])(assembled.model)
     model = lower(assembled).model
@@ -89,16 +96,21 @@ def _has_mixed_types(norm: ir.Node) -> bool:
 def load_inference_model(
     path_prefix: str | os.PathLike[str],
     executor: object = None,  # noqa: ARG001  # Paddle's; the file holds the values
+    **options: Any,
 ) -> list[Any]:
     """Return `[program, feed names, fetch variables]` of an ONNX file, for `Executor.run`.
 
     Args:
         path_prefix: the file; `.onnx` is added unless it ends so.
         executor: Paddle's, no effect.
+        options: Paddle's `model_filename`, `params_filename` (no effect: one file holds both) and others, which must be
+            None.
 
     Raises:
         ModelError: there is no such file, or it is not an ONNX model.
+        OptionError: an option is unknown.
     """
+    _check_options("load_inference_model", options, ("model_filename", "params_filename", "load_params_on_gpu"))
     program = load_model(_onnx_path(path_prefix))
     propagate_types(program.model)
     graph = program.model.graph
@@ -165,8 +177,17 @@ def _as_declared(assembled: Assembled, scope: Scope) -> dict[str, np.ndarray]:
 # ---- parts ----
 
 
-def _variables(given: Variable | Sequence[Variable]) -> list[Variable]:
-    return [given] if isinstance(given, Variable) else list(given)
+def _variables(given: Variable | str | Sequence[Variable | str]) -> list[Variable | str]:
+    return [given] if isinstance(given, (str, Variable)) else list(given)
+
+
+def _program_of(fetches: Sequence[Variable | str]) -> Program:
+    return next((item.program for item in fetches if isinstance(item, Variable)), None) or default_main_program()
+
+
+def _check_options(function: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    if unknown := [name for name in given if name not in known]:
+        raise OptionError(f"{function}: unknown option '{unknown[0]}'{did_you_mean(unknown[0], known)}")
 
 
 def _onnx_path(prefix: str | os.PathLike[str]) -> pathlib.Path:

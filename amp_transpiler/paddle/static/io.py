@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.errors import InputError
+from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES, LOW_DTYPES
+from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.paddle.static.tensor_file import read_header, read_tensors, with_suffix, write_tensors
+from amp_transpiler.paddle.static.pickled import PARAMETERS_SUFFIX, STATE_SUFFIX, write_pickled
+from amp_transpiler.paddle.static.stored import open_stored
+from amp_transpiler.paddle.static.tensor_file import with_suffix, write_tensors
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name, newer_value
 
@@ -23,83 +27,137 @@ __all__ = ["load", "load_program_state", "save", "set_program_state"]
 logger = logging.getLogger(__name__)
 
 FORMAT, VERSION = "amp_transpiler.state", "1"
+_PROTOCOLS = (2, 3, 4)
 
 
-def save(program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
+def save(
+    program: Program,
+    path: str | os.PathLike[str],
+    protocol: int | Scope | None = None,
+    scope: Scope | None = None,
+) -> None:
     """Write every persistable value of a program to one safetensors file, in the element type that the scope holds.
 
-    If it fails at any moment, the file that was there before is unchanged.
+    If it fails at any moment, the file that was there before is unchanged. A path that ends in `.pdparams` gets
+    Paddle's format instead: the parameters there, optimizer state in a file beside it that ends in `.pdopt`.
 
     Args:
         program: its persistable values are written.
-        path: the file; `.safetensors` is added unless it ends so. A missing folder is created.
+        path: the file; `.safetensors` is added unless it ends so, or in `.pdparams`. A missing folder is created.
+        protocol: pickle's protocol of Paddle's format, 2 to 4; no effect otherwise. A scope is taken as `scope`.
         scope: where the values live; the global scope unless given.
 
     Raises:
         InputError: the scope lacks a value.
+        OptionError: the protocol is none of these.
         OutputError: the file cannot be written, or the disk is full.
     """
-    scope = global_scope() if scope is None else scope
+    scope = _scope(protocol, scope)
     names = list(program.persistables)
     if missing := [name for name in names if name not in scope]:
         raise InputError(f"the scope has no value for {_listed(missing)}: run the startup program before saving")
     kinds = {name: persistable.kind for name, persistable in program.persistables.items()}
+    place = pathlib.Path(path)
+    if place.suffix == PARAMETERS_SUFFIX:
+        chosen = protocol if isinstance(protocol, int) else _PROTOCOLS[-1]
+        if chosen not in _PROTOCOLS:
+            raise OptionError(f"save: protocol must be 2, 3 or 4, got {chosen!r}")
+        state = {name: scope[name] for name, kind in kinds.items() if kind == "state"}
+        if state:
+            write_pickled(place.with_suffix(STATE_SUFFIX), state, chosen)
+        write_pickled(place, {name: scope[name] for name in names if name not in state}, chosen)
+        return
     metadata = {"format": FORMAT, "format_version": VERSION, "persistables": json.dumps(kinds)}
-    write_tensors(with_suffix(path), scope, names, metadata)
+    write_tensors(with_suffix(place), scope, names, metadata)
 
 
-def load(program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
-    """Set all persistable values of a program from a file that `save` wrote, or none if there is an error.
+def load(
+    program: Program,
+    path: str | os.PathLike[str],
+    executor: object = None,
+    var_list: Iterable[Variable | str] | None = None,
+    *,
+    scope: Scope | None = None,
+) -> None:
+    """Set all persistable values of a program from a file, or none if there is an error.
 
-    Floats of another width than the program declares are converted, which is logged. A float32 parameter that was set
-    since its master weight was made gives the master its unrounded value. Other values of the file are ignored.
+    The file is one that `save` wrote, any safetensors file, or Paddle's own (`.pdparams`, with `.pdopt` beside it),
+    which is read without executing what it names. Floats of another width than the program declares are converted,
+    which is logged. A float32 parameter that was set since its master weight was made gives the master its unrounded
+    value. Other values of the file are ignored. Optimizer state that Paddle's files lack keeps its value, which is
+    logged.
 
     Args:
         program: its persistable values are set.
-        path: the file; `.safetensors` is added unless it ends so.
+        path: the file, or its name without `.safetensors` or `.pdparams`.
+        executor: Paddle's, no effect; a scope given here is taken as `scope`.
+        var_list: the variables to set, or their names; all persistable ones unless given.
         scope: where the values go; the global scope unless given.
 
     Raises:
-        InputError: the file is missing, damaged or of a newer format, lacks a value, or has one of another shape or
-            kind of number.
+        InputError: the file is missing, damaged or of a newer format, names something else than arrays, lacks a value,
+            or has one of another shape or kind of number.
     """
-    scope = global_scope() if scope is None else scope
-    file = with_suffix(path)
-    found, metadata = read_header(file)
-    if metadata.get("format") == FORMAT and metadata.get("format_version") != VERSION:
+    scope = _scope(executor, scope)
+    stored = open_stored(path)
+    if stored.metadata.get("format") == FORMAT and stored.metadata.get("format_version") != VERSION:
+        version = stored.metadata.get("format_version")
+        raise InputError(f"{stored.file}: its format is version {version}, this package reads version {VERSION}")
+    names = _wanted(program, var_list)
+    absent = [name for name in names if name not in stored.found]
+    kept = [name for name in absent if stored.is_paddles and program.persistables[name].kind == "state"]
+    if missing := [name for name in absent if name not in kept]:
         raise InputError(
-            f"{file}: its format is version {metadata.get('format_version')}, this package reads version {VERSION}"
-        )
-    if missing := [name for name in program.persistables if name not in found]:
-        raise InputError(
-            f"{file}: has no value for {_listed(missing)}: it was saved from another program; "
+            f"{stored.file}: has no value for {_listed(missing)}: it was saved from another program; "
             "set_program_state(program, load_program_state(path)) takes over what it has"
         )
-    for name in program.persistables:
-        _check(program, name, *found[name], where=str(file))
-    if extra := [name for name in found if name not in program.persistables]:
-        logger.info("%s also has %s, which the program does not: left out", file, _listed(extra))
-    _set(program, dict(read_tensors(file, program.persistables)), scope)
+    if unset := [name for name in kept if name not in scope]:
+        raise InputError(f"{stored.file}: has no value for {_listed(unset)}: run the startup program first")
+    if kept:
+        logger.info("%s has no value for %s, which stay as they are", stored.file, _listed(kept))
+    names = [name for name in names if name not in kept]
+    for name in names:
+        _check(program, name, *stored.found[name], where=str(stored.file))
+    if extra := [name for name in stored.found if name not in program.persistables]:
+        logger.info("%s also has %s, which the program does not: left out", stored.file, _listed(extra))
+    _set(program, dict(stored.read(names)), scope)
+
+
+def _scope(given: object, scope: Scope | None) -> Scope:
+    """Return the scope, which may stand where Paddle has another argument."""
+    if isinstance(given, Scope):
+        return given
+    return global_scope() if scope is None else scope
+
+
+def _wanted(program: Program, var_list: Iterable[Variable | str] | None) -> list[str]:
+    if var_list is None:
+        return list(program.persistables)
+    names = [program.name_of(item) for item in var_list]
+    if unknown := [name for name in names if name not in program.persistables]:
+        near = did_you_mean(unknown[0], program.persistables)
+        raise InputError(f"load: {program!r} has no persistable value '{unknown[0]}'{near}")
+    return names
 
 
 def load_program_state(
     path: str | os.PathLike[str], var_list: Iterable[Variable | str] | None = None
 ) -> dict[str, np.ndarray]:
-    """Return the values of a file that `save` wrote, or of any safetensors file, by name.
+    """Return the values of a file that `save` wrote, of any safetensors file, or of Paddle's `.pdparams`, by name.
 
     Args:
-        path: the file; `.safetensors` is added unless it ends so.
+        path: the file, or its name without `.safetensors` or `.pdparams`.
         var_list: variables or names to read; all unless given.
 
     Raises:
-        InputError: the file is missing or damaged, or lacks a value that was asked for.
+        InputError: the file is missing or damaged, names something else than arrays, or lacks a value that was asked
+            for.
     """
-    file = with_suffix(path)
-    found, _ = read_header(file)
-    wanted = list(found) if var_list is None else [v.name if isinstance(v, Variable) else v for v in var_list]
-    if missing := [name for name in wanted if name not in found]:
-        raise InputError(f"{file}: has no value for {_listed(missing)}")
-    return {name: np.array(array) for name, array in read_tensors(file, wanted)}
+    stored = open_stored(path)
+    wanted = list(stored.found) if var_list is None else [v.name if isinstance(v, Variable) else v for v in var_list]
+    if missing := [name for name in wanted if name not in stored.found]:
+        raise InputError(f"{stored.file}: has no value for {_listed(missing)}{did_you_mean(missing[0], stored.found)}")
+    return {name: np.array(array) for name, array in stored.read(wanted)}
 
 
 def set_program_state(program: Program, state_dict: Mapping[str, Any], scope: Scope | None = None) -> None:

@@ -16,7 +16,7 @@ from amp_transpiler.errors import InputError, OutputError
 from amp_transpiler.graph.durable import regular_place, replacing
 from amp_transpiler.graph.external_data import files_in_use
 
-__all__ = ["read_header", "read_tensors", "with_suffix", "write_tensors"]
+__all__ = ["SUFFIX", "read_header", "read_tensors", "with_suffix", "write_tensors"]
 
 SUFFIX = ".safetensors"
 _LENGTH = 8  # bytes at the beginning that say how long the header is, little-endian

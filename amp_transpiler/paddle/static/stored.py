@@ -1,0 +1,62 @@
+"""Files of named arrays, whoever wrote them: found by path, told apart by what is in them, and read on demand."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
+
+from amp_transpiler.graph.staging import sweep
+from amp_transpiler.paddle.static.pickled import PARAMETERS_SUFFIX, STATE_SUFFIX, looks_pickled, read_pickled
+from amp_transpiler.paddle.static.tensor_file import read_header, read_tensors, with_suffix
+
+__all__ = ["Stored", "open_stored"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stored:
+    """A file of named arrays.
+
+    Attributes:
+        file: the file.
+        found: name -> element type and shape.
+        metadata: strings that the file carries.
+        read: yields the arrays of some names.
+        is_paddles: whether Paddle wrote it, or could have.
+    """
+
+    file: pathlib.Path
+    found: Mapping[str, tuple[np.dtype, tuple[int, ...]]]
+    metadata: Mapping[str, str]
+    read: Callable[[Iterable[str]], Iterator[tuple[str, np.ndarray]]]
+    is_paddles: bool = False
+
+
+def open_stored(path: str | os.PathLike[str]) -> Stored:
+    """Return what a file holds; what a killed save left beside it is removed.
+
+    Args:
+        path: the file, or its name without `.safetensors` or `.pdparams`. Beside `.pdparams`, `.pdopt` is read too.
+
+    Raises:
+        InputError: there is no such file, it is damaged, or it names something else than arrays.
+    """
+    given = pathlib.Path(path)
+    file = next((one for one in _candidates(given) if one.is_file()), with_suffix(given))
+    sweep(file.parent)
+    if not looks_pickled(file):
+        found, metadata = read_header(file)
+        return Stored(file, found, metadata, lambda names: read_tensors(file, names))
+    arrays = read_pickled(file)
+    state = file.with_suffix(STATE_SUFFIX)
+    if file.suffix == PARAMETERS_SUFFIX and state.is_file():
+        arrays = {**read_pickled(state), **arrays}
+    found = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    return Stored(file, found, {}, lambda names: ((name, arrays[name]) for name in names), is_paddles=True)
+
+
+def _candidates(given: pathlib.Path) -> list[pathlib.Path]:
+    return [with_suffix(given), given.with_name(given.name + PARAMETERS_SUFFIX), given]
