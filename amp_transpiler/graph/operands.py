@@ -22,10 +22,20 @@ _ORDERS = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}  # of numbers alo
 
 
 def is_operand(content: Any) -> bool:
-    """Whether `content` is a number or an array of numbers or of truth values."""
+    """Whether `content` is a number, or an array or a list of numbers or of truth values."""
     if isinstance(content, (bool, int, float)):
         return True
+    if isinstance(content, (list, tuple)):
+        return _is_regular(content)
     return isinstance(content, (np.ndarray, np.generic)) and _kind(np.asarray(content)) is not None
+
+
+def _is_regular(items: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether a list, perhaps of lists, holds numbers, and lists in it are of one length."""
+    nested = [item for item in items if isinstance(item, (list, tuple))]
+    if len(nested) not in (0, len(items)) or len({len(item) for item in nested}) > 1:
+        return False
+    return bool(items) and all(_is_regular(item) if nested else isinstance(item, (bool, int, float)) for item in items)
 
 
 def operate(

@@ -29,6 +29,7 @@ from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import REGION_KEY, current_region
 from amp_transpiler.graph.roles import ROLE_KEY, Role
 from amp_transpiler.graph.shape_inference import add_shapes
+from amp_transpiler.graph.state_dictionary import StateDictionary
 from amp_transpiler.graph.training_info import Merged, attach
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.graph.variable_operators import VariableOperators
@@ -65,7 +66,7 @@ class Persistable:
     need_clip: bool = True
 
 
-class Program:
+class Program(StateDictionary):
     """An ONNX model being edited.
 
     A loaded model contains its weights. In a training program, parameters and other persistable values are graph inputs
@@ -128,6 +129,10 @@ class Program:
 
     def __str__(self) -> str:
         return self.to_text(_PRINTED)
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:  # noqa: ARG002  # Paddle's
+        """Return the program as text, all of it with `with_details`; see `to_text`."""
+        return self.to_text(None if with_details else _PRINTED)
 
     def to_text(self, limit: int | None = None) -> str:
         """Return the program as text: values with types and shapes, nodes with precision, casts, regions and roles.
@@ -245,6 +250,10 @@ class Program:
 
     def global_block(self) -> Program:
         """Return the program itself: an ONNX program's main graph is its global block."""
+        return self
+
+    def current_block(self) -> Program:
+        """Return the program itself."""
         return self
 
     @property

@@ -18,7 +18,7 @@ from amp_transpiler.runtime.index_checks import message
 from amp_transpiler.runtime.index_uses import index_uses
 from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
 
-__all__ = ["NO_VALUE", "RUN_ERRORS", "explained"]
+__all__ = ["NO_VALUE", "RUN_ERRORS", "explained", "plain"]
 
 RUN_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, RuntimeError)
 """Raised by a run with bound inputs and outputs: ONNX Runtime's own, and Python's RuntimeError."""
@@ -64,6 +64,13 @@ def explained(
     said = misfit(failed, opset_of(assembled.model, failed.domain), error_text(error))
     line = line_of(failed)
     return MisfitError(f"{said}. That line is {line.text}" if line is not None and line.text else said)
+
+
+def plain(error: Exception, program: object) -> InputError | None:
+    """Return an error of ONNX Runtime as one of this package; None for another error."""
+    if isinstance(error, ORT_ERRORS) or "ONNXRuntimeError" in str(error) or "Error in execution" in str(error):
+        return InputError(f"{program!r} cannot be run: {error_text(error)}")
+    return None
 
 
 def _named(graph: ir.Graph, text: str) -> ir.Node | None:

@@ -112,6 +112,34 @@ def test_the_arguments_of_paddles_run(total):
     assert total.executor.run(total.main, {"a": A}, [total.result], total.scope) == [15.0]  # ours of before
 
 
+@pytest.mark.parametrize("shape", [3, "23", [2, 3.0], [2, True], None, [[2]]])
+def test_a_shape_is_a_list_of_sizes(shape):
+    with static.program_guard(static.Program()), pytest.raises(InputError, match="the shape must be a list of sizes"):
+        static.data("x", shape)
+
+
+def test_data_without_a_type_is_float32_and_must_have_a_name():
+    with static.program_guard(static.Program()):
+        assert static.data("x", (np.int64(2), -1), None).dtype == "float32"
+        with pytest.raises(InputError, match="the name must be a string"):
+            static.data(["x"], [2])
+
+
+def test_lists_of_numbers_are_operands():
+    net = Net(lambda: [1.0, 2.0, 3.0] * static.data("a", [None, 3]) + (1, 2, 3) - [[1.0, 1.0, 1.0]])
+    np.testing.assert_array_equal(net.run({"a": A})[0], np.float32([1, 2, 3]) * A + [0, 1, 2])
+    with static.program_guard(static.Program()):
+        for ragged in ([[1.0], [1.0, 2.0]], [], ["1"], [None], [1.0, [2.0]]):
+            with pytest.raises(TypeError):
+                static.data(f"x{len(repr(ragged))}", [2]) * ragged
+
+
+def test_a_value_of_a_run_is_fed_as_it_is():
+    net = Net(lambda: static.data("a", [None, 3]) * 2)
+    (value,) = net.executor.run(net.main, {"a": A}, [net.result], scope=net.scope, return_numpy=False)
+    np.testing.assert_array_equal(net.run({"a": value})[0], 4 * A)
+
+
 # ---- sizes ----
 
 B = np.ones((5, 3), np.float32)

@@ -147,7 +147,7 @@ def test_an_array_function_of_numpy_is_refused():
             np.add(ROW, x)
 
 
-@pytest.mark.parametrize("other", [None, [1.0, 2.0, 3.0], object(), np.array(["a"])])
+@pytest.mark.parametrize("other", [None, [1.0, "a"], object(), np.array(["a"])])
 def test_other_operands_are_refused_and_equal_to_nothing(other):
     with static.program_guard(static.Program(), static.Program()):
         x = static.data("x", [2, 3])

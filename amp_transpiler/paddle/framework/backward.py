@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.autodiff import differentiate
-from amp_transpiler.errors import InputError
+from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.regions import inside_region_of
@@ -26,6 +26,8 @@ def append_backward(
     loss: Variable,
     parameter_list: Sequence[Variable | str] | None = None,
     no_grad_set: Collection[Variable | str] | None = None,
+    callbacks: Sequence[object] | None = None,
+    checkpoints: Sequence[Variable | str] | None = None,
 ) -> list[tuple[Variable, Variable]]:
     """Append the backward pass of `loss` to its program.
 
@@ -34,6 +36,8 @@ def append_backward(
         parameter_list: parameters to differentiate with respect to; all trainable ones unless given. Those that
             gradients stop at are left out, as with `trainable=False`.
         no_grad_set: variables that gradients stop at, beside those with `stop_gradient`.
+        callbacks: Paddle's, must be None.
+        checkpoints: Paddle's, no effect: `Executor(recompute=True)` computes cheap activations again.
 
     Returns:
         (parameter, gradient) for every parameter that the loss depends on; the gradient is named `PARAMETER@GRAD`.
@@ -41,7 +45,12 @@ def append_backward(
     Raises:
         InputError: the loss is no float of one element, or has an open dimension, or depends on no parameter.
         ModelError: an operator in between cannot be differentiated.
+        OptionError: there are callbacks.
     """
+    if callbacks:
+        raise OptionError("append_backward: callbacks see Paddle's operators while they are made: there are none here")
+    if checkpoints:
+        logger.info("append_backward: checkpoints have no effect; Executor(recompute=True) saves memory")
     check_loss(loss)
     stopped = _names(loss.program, "no_grad_set", no_grad_set)
     listed = None if parameter_list is None else _listed("parameter_list", parameter_list)

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.dtypes import BFLOAT16, LOW_NUMPY_DTYPES
@@ -99,7 +100,7 @@ def _array(value: ir.Value, given: Any) -> np.ndarray:
     if given is None or isinstance(given, (dict, set)):
         raise InputError(f"{_input(value)}: got {given!r:.80}, expected an array of shape {_shape(value)}")
     try:
-        array = np.asarray(given)
+        array = np.asarray(given.numpy() if isinstance(given, onnxruntime.OrtValue) else given)
     except ValueError as error:
         raise InputError(
             f"{_input(value)}: the rows of what is fed differ in length, or it holds something else than numbers; "
@@ -122,7 +123,7 @@ def _in_type(value: ir.Value, given: Any, array: np.ndarray, wanted: np.dtype) -
         array.dtype.type is np.void or wanted.kind == "O"
     ):  # bfloat16 from a file; strings: looked at when they are bound
         return array
-    is_array = isinstance(given, (np.ndarray, np.generic)) or hasattr(given, "__array__")
+    is_array = isinstance(given, (np.ndarray, np.generic, onnxruntime.OrtValue)) or hasattr(given, "__array__")
     if array.dtype == np.float32 and wanted in LOW_NUMPY_DTYPES:
         is_array = False
     if not is_array and array.dtype.kind in "fiub":

@@ -7,6 +7,8 @@ import contextvars
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.fed_shapes import mark_unnamed
 from amp_transpiler.graph.program import Program, Variable
@@ -47,24 +49,29 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
         _current.reset(token)
 
 
-def data(name: str, shape: Sequence[int | str | None], dtype: Any = "float32", lod_level: int = 0) -> Variable:
+def data(name: str, shape: Sequence[int | str | None], dtype: Any = None, lod_level: int = 0) -> Variable:
     """Add an input to the current program. Every run must feed it.
 
     Args:
         name: its name in `feed`.
         shape: its dimensions. None, -1 or a name is a free dimension, which may change from run to run. An unnamed free
-            first dimension is called `batch` and is the same for all inputs; name it where it is not.
-        dtype: element type; `uint16` is bfloat16, as in Paddle.
+            first dimension is called `batch`. Inputs may be fed with batches of different sizes where no operator
+            combines them row by row; in a training step that combines a batch of one row with others, name it.
+        dtype: element type, float32 unless given; `uint16` is bfloat16, as in Paddle.
         lod_level: Paddle's, must be 0.
 
     Raises:
-        InputError: the name is taken, or `lod_level` is not 0.
+        InputError: the name is taken or no string, the shape is no list of sizes, or `lod_level` is not 0.
+        OptionError: `dtype` names no element type.
     """
+    _check_declaration(name, shape)
     if lod_level:
         raise InputError(f"data '{name}': lod_level must be 0, got {lod_level}: ONNX has no nested sequences")
     program = default_main_program()
     value = program.add_input(
-        name, declared_dtype(dtype), [_dimension(name, axis, size) for axis, size in enumerate(shape)]
+        name,
+        declared_dtype("float32" if dtype is None else dtype),
+        [_dimension(name, axis, size) for axis, size in enumerate(shape)],
     )
     if shape and not isinstance(shape[0], str) and (shape[0] is None or shape[0] < 0):
         mark_unnamed(value)
@@ -72,7 +79,19 @@ def data(name: str, shape: Sequence[int | str | None], dtype: Any = "float32", l
     return Variable(program, name)
 
 
+def _check_declaration(name: object, shape: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise InputError(f"data: the name must be a string, got {name!r:.80}")
+    if not isinstance(shape, (list, tuple)) or not all(map(_is_size, shape)):
+        raise InputError(f"data '{name}': the shape must be a list of sizes, None, -1 or names, got {shape!r:.80}")
+
+
+def _is_size(size: object) -> bool:
+    is_whole = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
+    return size is None or isinstance(size, str) or is_whole
+
+
 def _dimension(name: str, axis: int, size: int | str | None) -> int | str:
     if isinstance(size, str) or (size is not None and size >= 0):
-        return size
+        return size if isinstance(size, str) else int(size)
     return "batch" if axis == 0 else f"{name}_{axis}"

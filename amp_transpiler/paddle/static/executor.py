@@ -11,9 +11,11 @@ import numpy as np
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.state_dictionary import provide_state
 from amp_transpiler.paddle.framework.feeding import FetchList, fed_arrays, fetched_names
 from amp_transpiler.paddle.framework.persistables import renew_draws
 from amp_transpiler.paddle.framework.programs import default_main_program
+from amp_transpiler.paddle.static.io import program_state, set_program_state
 from amp_transpiler.paddle.static.printing import print_values, printed_names
 from amp_transpiler.paddle.static.settings import CompiledProgram
 from amp_transpiler.paddle.static.training import TrainOptions, train
@@ -29,6 +31,8 @@ from amp_transpiler.runtime.step_options import StepOptions
 __all__ = ["Executor"]
 
 logger = logging.getLogger(__name__)
+
+provide_state(program_state, set_program_state)
 
 
 class Executor:

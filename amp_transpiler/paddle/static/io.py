@@ -16,13 +16,14 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES, LOW_DTYPES
 from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.graph.state_dictionary import Mode
 from amp_transpiler.paddle.static.pickled import PARAMETERS_SUFFIX, STATE_SUFFIX, write_pickled
 from amp_transpiler.paddle.static.stored import open_stored
 from amp_transpiler.paddle.static.tensor_file import with_suffix, write_tensors
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name, newer_value
 
-__all__ = ["load", "load_program_state", "save", "set_program_state"]
+__all__ = ["load", "load_program_state", "program_state", "save", "set_program_state"]
 
 logger = logging.getLogger(__name__)
 
@@ -183,6 +184,16 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any], scope: Sc
     if unused := [name for name in state_dict if name not in given]:
         logger.warning("set_program_state: the program has no %s, so these values are not used", _listed(unused))
     _set(program, given, scope)
+
+
+def program_state(program: Program, mode: Mode, scope: Scope | None) -> dict[str, np.ndarray]:
+    """Return persistable values by name; see `Program.state_dict`."""
+    scope = global_scope() if scope is None else scope
+    is_state = {name: persistable.kind == "state" for name, persistable in program.persistables.items()}
+    names = [name for name, state in is_state.items() if mode == "all" or state == (mode == "opt")]
+    if missing := [name for name in names if name not in scope]:
+        raise InputError(f"the scope has no value for {_listed(missing)}: run the startup program first")
+    return {name: scope[name] for name in names}
 
 
 def _set(program: Program, arrays: Mapping[str, np.ndarray], scope: Scope) -> None:

@@ -236,6 +236,24 @@ def test_state_dictionaries_of_variables(tmp_path):
     assert np.array_equal(other.scope["fc_0.w_0"], net.scope["fc_0.w_0"])
 
 
+def test_programs_hand_out_their_state_and_take_it(tmp_path):
+    net = Net()
+    net.step()
+    whole = net.main.state_dict(scope=net.scope)
+    assert same(whole, net.values())
+    parameters, state = (net.main.state_dict(mode, net.scope) for mode in ("param", "opt"))
+    assert set(parameters) == {"fc_0.w_0", "fc_0.b_0"}
+    assert same({**parameters, **state}, whole)
+    paddle.save(whole, tmp_path / "all.pdparams")
+    other = Net()
+    other.main.set_state_dict(paddle.load(tmp_path / "all.pdparams"), other.scope)
+    assert other.step() == net.step()
+    with pytest.raises(OptionError, match="mode must be"):
+        net.main.state_dict("parameters", net.scope)
+    with pytest.raises(InputError, match="run the startup program"):
+        net.main.state_dict(scope=static.Scope())
+
+
 def test_what_a_killed_save_left_goes_when_the_checkpoint_is_read(tmp_path):
     net = Net()
     static.save(net.main, tmp_path / "m", scope=net.scope)
