@@ -15,7 +15,7 @@ from amp_transpiler.graph.origins import scope_of
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import Signature, signature, type_string
 
-__all__ = ["BROADCASTS", "misfit", "reads_of", "wrong_shape"]
+__all__ = ["BROADCASTS", "LEFT_TO_US", "misfit", "reads_of", "wrong_shape"]
 
 BROADCASTS = frozenset({
     "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod",
@@ -24,6 +24,9 @@ BROADCASTS = frozenset({
 """Operators of ONNX's own domain that repeat their inputs along axes of size 1, as numpy does."""
 
 _WINDOWS = frozenset({"Conv", "MaxPool", "AveragePool", "LpPool"})
+LEFT_TO_US = _WINDOWS | {"NegativeLogLikelihoodLoss", "Reshape", "SoftmaxCrossEntropyLoss", "Transpose"}
+"""Operators whose misfits ONNX's shape inference accepts."""
+
 _FEW = 8  # elements of a constant that are shown
 _LONGEST = 80  # characters of a name
 _OF_TWO = frozenset({"Gemm", "MatMul", "NegativeLogLikelihoodLoss", "Reshape", "SoftmaxCrossEntropyLoss"})

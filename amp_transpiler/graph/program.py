@@ -20,7 +20,7 @@ from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.inference import switch_to_inference
 from amp_transpiler.graph.lines import line_of, mark_line
-from amp_transpiler.graph.misfits import misfit, wrong_shape
+from amp_transpiler.graph.misfits import LEFT_TO_US, misfit, wrong_shape
 from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.names import NameAllocator, values_by_name
 from amp_transpiler.graph.operands import is_operand, operate
@@ -563,7 +563,9 @@ class _ProgramBuilder(GraphBuilder):
         Raises:
             MisfitError: the shapes of its inputs do not fit the operator.
         """
-        if self._program.is_built and self._role == "forward" and wrong_shape(node) is not None:
+        if node.op_type not in LEFT_TO_US or self._role != "forward" or not self._program.is_built:
+            return
+        if wrong_shape(node) is not None:
             raise MisfitError(misfit(node, self.opset, ""))
 
     def on_created(self, values: Iterable[ir.Value]) -> None:
