@@ -29,7 +29,7 @@ from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import REGION_KEY, current_region
 from amp_transpiler.graph.roles import ROLE_KEY, Role
 from amp_transpiler.graph.shape_inference import add_shapes
-from amp_transpiler.graph.state_dictionary import StateDictionary
+from amp_transpiler.graph.state_dictionary import StateDictionary, StoredVariable
 from amp_transpiler.graph.training_info import Merged, attach
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.graph.variable_operators import VariableOperators
@@ -443,7 +443,7 @@ class Program(StateDictionary):
 _birth_numbers = itertools.count()
 
 
-class Variable(VariableOperators):
+class Variable(StoredVariable, VariableOperators):
     """A handle on a value of a program, by name, so that it stays valid when passes edit the graph.
 
     Arithmetic (`+ - * / ** @`, unary minus) and comparisons (`== != < <= > >=`) with other variables, numbers and numpy

@@ -32,6 +32,15 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.static.lora import add_lora as add_lora, load_lora as load_lora, save_lora as save_lora
     from amp_transpiler.paddle.static.onnx_import import from_onnx as from_onnx
     from amp_transpiler.paddle.static.printing import Print as Print
+    from amp_transpiler.paddle.static.serialized import (
+        deserialize_persistables as deserialize_persistables,
+        deserialize_program as deserialize_program,
+        load_from_file as load_from_file,
+        normalize_program as normalize_program,
+        save_to_file as save_to_file,
+        serialize_persistables as serialize_persistables,
+        serialize_program as serialize_program,
+    )
     from amp_transpiler.paddle.static.settings import (
         BuildStrategy as BuildStrategy,
         CompiledProgram as CompiledProgram,

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from amp_transpiler.paddle.static.tensor_file import with_suffix, write_tensors
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name, newer_value
 
-__all__ = ["load", "load_program_state", "program_state", "save", "set_program_state"]
+__all__ = ["load", "load_program_state", "program_state", "save", "set_program_state", "set_values"]
 
 logger = logging.getLogger(__name__)
 
@@ -186,11 +186,28 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any], scope: Sc
     _set(program, given, scope)
 
 
-def program_state(program: Program, mode: Mode, scope: Scope | None) -> dict[str, np.ndarray]:
-    """Return persistable values by name; see `Program.state_dict`."""
+def set_values(program: Program, arrays: Mapping[str, np.ndarray], scope: Scope | None, where: str) -> None:
+    """Set all persistable values of a program, whether the scope has values for them or not.
+
+    Raises:
+        InputError: one is missing, or has another shape or kind of number.
+    """
+    if missing := [name for name in program.persistables if name not in arrays]:
+        raise InputError(f"{where}: there is no value for {_listed(missing)}")
+    for name in program.persistables:
+        _check(program, name, arrays[name].dtype, arrays[name].shape, where)
+    wanted = {name: arrays[name] for name in program.persistables}
+    _set(program, wanted, global_scope() if scope is None else scope)
+
+
+def program_state(
+    program: Program, mode: Mode, scope: Scope | None, wanted: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Return persistable values by name, those of `wanted` or all; see `Program.state_dict`."""
     scope = global_scope() if scope is None else scope
     is_state = {name: persistable.kind == "state" for name, persistable in program.persistables.items()}
     names = [name for name, state in is_state.items() if mode == "all" or state == (mode == "opt")]
+    names = names if wanted is None else list(wanted)
     if missing := [name for name in names if name not in scope]:
         raise InputError(f"the scope has no value for {_listed(missing)}: run the startup program first")
     return {name: scope[name] for name in names}

@@ -284,3 +284,40 @@ def test_the_arguments_of_paddles_inference_models(tmp_path):
         )
         assert feeds == ["x"]
         assert net.executor.run(program, {"x": X}, fetches)[0].shape == (2, 2)
+
+
+def test_programs_and_values_as_bytes(tmp_path):
+    net = Net()
+    x, result = net.main.var("x"), net.main.var("Add_out0")
+    with static.scope_guard(net.scope):
+        program = static.serialize_program([x], [result])
+        values = static.serialize_persistables([x], [result], net.executor)
+        wanted = net.executor.run(static.normalize_program(net.main, [x], [result]), {"x": X}, [result.name])[0]
+    assert np.array_equal(wanted, net.executor.run(net.main.clone(for_test=True), {"x": X}, [result], net.scope)[0])
+    static.save_to_file(tmp_path / "p", program)
+    other, scope = static.deserialize_program(static.load_from_file(tmp_path / "p")), static.Scope()
+    static.deserialize_persistables(other, values, net.executor, scope)
+    assert [(p.name, p.shape) for p in other.all_parameters()] == [("fc_0.w_0", (3, 2)), ("fc_0.b_0", (2,))]
+    assert np.array_equal(net.executor.run(other, {"x": X}, other.outputs, scope)[0], wanted)
+    with pytest.raises(InputError, match="also depends on x"):
+        static.serialize_program([], [result])
+    with pytest.raises(InputError, match="no bytes of serialize_program"):
+        static.deserialize_program(b"12")
+    with pytest.raises(InputError, match="damaged"):
+        static.deserialize_persistables(other, b"12", None, scope)
+    with pytest.raises(InputError, match="cannot be read"):
+        static.load_from_file(tmp_path / "missing")
+    with pytest.raises(InputError, match="expected bytes"):
+        static.save_to_file(tmp_path / "q", "text")
+
+
+def test_a_variable_reads_and_sets_its_value():
+    net = Net()
+    weight = net.main.all_parameters()[0]
+    weight.set_value(np.full((3, 2), 2.0), net.scope)
+    np.testing.assert_array_equal(weight.get_value(net.scope), np.full((3, 2), 2.0, np.float32))
+    with pytest.raises(InputError, match="has shape"):
+        weight.set_value(np.zeros(3, np.float32), net.scope)
+    for act in (net.loss.get_value, lambda: net.loss.set_value(1.0)):
+        with pytest.raises(InputError, match="only while a program runs"):
+            act()
