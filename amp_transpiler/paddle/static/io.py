@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.builder import shape_of
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES, LOW_DTYPES
 from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.program import Program, Variable
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT, VERSION = "amp_transpiler.state", "1"
 _PROTOCOLS = (2, 3, 4)
+_ONE_NUMBER = {(), (1,)}  # Paddle's powers of beta are vectors of one number
 
 
 def save(
@@ -63,7 +65,7 @@ def save(
         chosen = protocol if isinstance(protocol, int) else _PROTOCOLS[-1]
         if chosen not in _PROTOCOLS:
             raise OptionError(f"save: protocol must be 2, 3 or 4, got {chosen!r}")
-        state = {name: scope[name] for name, kind in kinds.items() if kind == "state"}
+        state = {name: _as_paddles(name, scope[name]) for name, kind in kinds.items() if kind == "state"}
         if state:
             write_pickled(place.with_suffix(STATE_SUFFIX), state, chosen)
         write_pickled(place, {name: scope[name] for name in names if name not in state}, chosen)
@@ -122,6 +124,10 @@ def load(
     if extra := [name for name in stored.found if name not in program.persistables]:
         logger.info("%s also has %s, which the program does not: left out", stored.file, _listed(extra))
     _set(program, dict(stored.read(names)), scope)
+
+
+def _as_paddles(name: str, array: np.ndarray) -> np.ndarray:
+    return array.reshape(1) if "_pow_acc" in name and not array.ndim else array
 
 
 def _scope(given: object, scope: Scope | None) -> Scope:
@@ -231,7 +237,7 @@ def _set(program: Program, arrays: Mapping[str, np.ndarray], scope: Scope) -> No
 def _check(program: Program, name: str, dtype: np.dtype, shape: tuple[int, ...], where: str) -> None:
     value = program.value(name)
     wanted = tuple(value.shape or ())
-    if wanted != shape:
+    if wanted != shape and not {wanted, shape} <= _ONE_NUMBER:
         raise InputError(f"{where}: '{name}' has shape {list(shape)}, the program wants {list(wanted)}")
     held = ir.DataType.from_numpy(dtype)
     if held != value.dtype and (held not in FLOAT_DTYPES or value.dtype not in FLOAT_DTYPES):
@@ -241,6 +247,7 @@ def _check(program: Program, name: str, dtype: np.dtype, shape: tuple[int, ...],
 def _converted(program: Program, name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
     dtype = program.value(name).dtype
     assert dtype is not None  # checked above
+    array = array.reshape(shape_of(program.value(name)))  # one number may be a vector in the file
     if array.dtype == dtype.numpy():
         return name, array
     with np.errstate(over="ignore", under="ignore"):

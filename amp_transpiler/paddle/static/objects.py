@@ -47,6 +47,8 @@ def save(obj: Mapping[str, Any], path: str | os.PathLike[str], protocol: int = 4
 def load(path: str | os.PathLike[str], **options: Any) -> dict[str, np.ndarray]:
     """Return the named arrays of a file, whether it is Paddle's or a safetensors file; nothing in it is executed.
 
+    What a Layer's `state_dict` held has the names of the Layer's attributes (`0.weight`), as in Paddle.
+
     Args:
         path: the file, or its name without `.safetensors` or `.pdparams`.
         options: Paddle's `return_numpy` and others, no effect.
@@ -55,7 +57,7 @@ def load(path: str | os.PathLike[str], **options: Any) -> dict[str, np.ndarray]:
         InputError: there is no such file, it is damaged, or it names something else than arrays.
     """
     del options
-    stored = open_stored(path)
+    stored = open_stored(path, structured=True)
     return {name: np.array(array) for name, array in stored.read(stored.found)}
 
 

@@ -49,11 +49,16 @@ def looks_pickled(path: pathlib.Path) -> bool:
     return len(start) == 2 and start[0] == 0x80 and 2 <= start[1] <= pickle.HIGHEST_PROTOCOL
 
 
-def read_pickled(path: pathlib.Path) -> dict[str, np.ndarray]:
+def read_pickled(path: pathlib.Path, *, structured: bool = False) -> dict[str, np.ndarray]:
     """Return the arrays of a file that Paddle's `static.save` or `paddle.save` wrote, by the names of parameters.
 
     16-bit unsigned numbers are bfloat16, in which form Paddle stores it. What is no array, such as the state of a
     scheduler, is left out.
+
+    Args:
+        path: the file.
+        structured: name what a Layer's `state_dict` held by the Layer's attributes (`0.weight`), not by its parameters
+            (`linear_0.w_0`).
 
     Raises:
         InputError: the file cannot be read, is damaged, or names something else than arrays.
@@ -73,7 +78,7 @@ def read_pickled(path: pathlib.Path) -> dict[str, np.ndarray]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds {type(content).__name__}, expected names and arrays")
     try:
-        return _arrays(content)
+        return _arrays(content, structured=structured)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path}: damaged: {error}") from error
 
@@ -235,9 +240,9 @@ class _Reader(pickle.Unpickler):
 # ---- from what was read to arrays ----
 
 
-def _arrays(content: Mapping[Any, Any]) -> dict[str, np.ndarray]:
+def _arrays(content: Mapping[Any, Any], *, structured: bool) -> dict[str, np.ndarray]:
     names = content.get(_STRUCTURED)
-    renamed: Mapping[Any, Any] = names if isinstance(names, dict) else {}
+    renamed: Mapping[Any, Any] = names if isinstance(names, dict) and not structured else {}
     found = {}
     for key, item in content.items():
         stored = item[1] if isinstance(item, tuple) and len(item) == 2 else item  # (name, array) of `paddle.save`

@@ -35,11 +35,12 @@ class Stored:
     is_paddles: bool = False
 
 
-def open_stored(path: str | os.PathLike[str]) -> Stored:
+def open_stored(path: str | os.PathLike[str], *, structured: bool = False) -> Stored:
     """Return what a file holds; what a killed save left beside it is removed.
 
     Args:
         path: the file, or its name without `.safetensors` or `.pdparams`. Beside `.pdparams`, `.pdopt` is read too.
+        structured: of a Layer's `state_dict` in Paddle's format, take the names of attributes, and no `.pdopt`.
 
     Raises:
         InputError: there is no such file, it is damaged, or it names something else than arrays.
@@ -50,9 +51,9 @@ def open_stored(path: str | os.PathLike[str]) -> Stored:
     if not looks_pickled(file):
         found, metadata = read_header(file)
         return Stored(file, found, metadata, lambda names: read_tensors(file, names))
-    arrays = read_pickled(file)
+    arrays = read_pickled(file, structured=structured)
     state = file.with_suffix(STATE_SUFFIX)
-    if file.suffix == PARAMETERS_SUFFIX and state.is_file():
+    if file.suffix == PARAMETERS_SUFFIX and not structured and state.is_file():
         arrays = {**read_pickled(state), **arrays}
     found = {name: (array.dtype, array.shape) for name, array in arrays.items()}
     return Stored(file, found, {}, lambda names: ((name, arrays[name]) for name in names), is_paddles=True)
