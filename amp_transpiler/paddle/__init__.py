@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.framework.parameters import create_parameter as create_parameter
     from amp_transpiler.paddle.framework.programs import enable_static as enable_static
     from amp_transpiler.paddle.framework.random import seed as seed
+    from amp_transpiler.paddle.nn.functional.activation import softmax as softmax
     from amp_transpiler.paddle.nn.functional.adaptive_pooling import adaptive_avg_pool1d as adaptive_avg_pool1d
     from amp_transpiler.paddle.nn.functional.conv import conv1d as conv1d, conv2d as conv2d, conv3d as conv3d
     from amp_transpiler.paddle.nn.functional.normalization import group_norm as group_norm, layer_norm as layer_norm

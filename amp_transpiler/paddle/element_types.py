@@ -13,11 +13,14 @@ from amp_transpiler.graph.program import Variable
 __all__ = [
     "bfloat16",
     "bool",
+    "double",
     "dtype",
     "finfo",
+    "float",
     "float16",
     "float32",
     "float64",
+    "half",
     "iinfo",
     "int8",
     "int16",
@@ -28,6 +31,9 @@ __all__ = [
     "is_integer",
     "is_tensor",
     "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
 ]
 
 bfloat16 = "bfloat16"
@@ -35,11 +41,17 @@ bool = "bool"  # noqa: A001  # Paddle's name
 float16 = "float16"
 float32 = "float32"
 float64 = "float64"
+double = "float64"
+float = "float32"  # noqa: A001  # Paddle's name
+half = "float16"
 int8 = "int8"
 int16 = "int16"
 int32 = "int32"
 int64 = "int64"
 uint8 = "uint8"
+uint16 = "uint16"
+uint32 = "uint32"
+uint64 = "uint64"
 dtype = str
 
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.paddle.framework.programs import default_main_program
+from amp_transpiler.paddle.framework.random import seed as set_seed
 
 __all__ = [
     "disable_static",
@@ -18,6 +19,7 @@ __all__ = [
     "in_dynamic_mode",
     "inf",
     "is_grad_enabled",
+    "manual_seed",
     "nan",
     "newaxis",
     "no_grad",
@@ -40,6 +42,11 @@ def in_dynamic_mode() -> bool:
 def is_grad_enabled() -> bool:
     """Return True: `append_backward` and `minimize` differentiate whatever `no_grad` did not mark."""
     return True
+
+
+def manual_seed(seed: int) -> None:
+    """Set the seed of programs that have none of their own, as `paddle.seed`."""
+    set_seed(seed)
 
 
 def disable_static(place: Any = None) -> NoReturn:

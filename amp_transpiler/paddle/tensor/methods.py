@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle import element_types
 from amp_transpiler.paddle.building import axis_of, builder_of, emit, wrap
 from amp_transpiler.paddle.tensor import (
     creation,
@@ -108,6 +109,7 @@ METHODS: Mapping[str, Callable[..., Any]] = {
     "multinomial": multinomial,
     "split_with_sizes": shaping.split,
     "repeat": shaping.tile,
+    **{f"is_{kind}": vars(element_types)[f"is_{kind}"] for kind in ("complex", "floating_point", "integer", "tensor")},
     "detach": detach,
     "softmax": softmax,
     "to": to,

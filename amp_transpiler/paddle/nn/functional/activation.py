@@ -18,6 +18,7 @@ from amp_transpiler.paddle.tensor.shaping import split, unflatten
 __all__ = [
     "celu",
     "elu",
+    "elu_",
     "gelu",
     "glu",
     "gumbel_softmax",
@@ -25,7 +26,9 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "hardtanh_",
     "leaky_relu",
+    "leaky_relu_",
     "log_sigmoid",
     "log_softmax",
     "logsigmoid",
@@ -34,19 +37,23 @@ __all__ = [
     "prelu",
     "relu",
     "relu6",
+    "relu_",
     "rrelu",
     "selu",
     "sigmoid",
     "silu",
     "softmax",
+    "softmax_",
     "softplus",
     "softshrink",
     "softsign",
     "swiglu",
     "swish",
     "tanh",
+    "tanh_",
     "tanhshrink",
     "thresholded_relu",
+    "thresholded_relu_",
 ]
 
 
@@ -313,6 +320,15 @@ _BY_NAME: dict[str, Callable[[Variable], Variable]] = {
 def _cast(x: Variable, dtype: Any) -> Variable:
     return x if dtype is None else wrap(x, builder_of(x).explicit_cast(x.value, parse_dtype(dtype)))
 
+
+# In static mode nothing is overwritten, as in Paddle.
+elu_ = elu
+hardtanh_ = hardtanh
+leaky_relu_ = leaky_relu
+relu_ = relu
+softmax_ = softmax
+tanh_ = tanh
+thresholded_relu_ = thresholded_relu
 
 accept_name(globals(), __all__)
 mark_functions(globals(), __all__)

@@ -1,0 +1,137 @@
+"""Sort Paddle's public names into those that the package hands out and those that it does not, with the reason.
+
+    python scripts/paddle_names.py --write    # write docs/paddle_names.md again
+    python scripts/paddle_names.py --check    # exit with 1 if it is not what this would write
+
+The names are those that the page holds, at first those of Paddle 3.3. Names that have come since move to the others by
+themselves; one that is missing without a reason stops the script: add it to REASONS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import pathlib
+import re
+import sys
+
+PAGE = pathlib.Path(__file__).parent.parent / "docs" / "paddle_names.md"
+TITLE = """# Paddle's names: functions on tensors, methods of variables, `nn.functional`, `linalg`
+
+Written by `scripts/paddle_names.py` and held to the code by `tests/paddle/test_names.py`. Names that end in `_` compute
+what those without it do, as in Paddle's static mode: nothing is overwritten. Every function takes Paddle's `name=`,
+which has no effect.
+"""
+SECTIONS = {
+    "paddle": "Names of `paddle` itself.",
+    "Tensor": "Methods and attributes of variables.",
+    "nn.functional": "Functions of layers.",
+    "linalg": "Linear algebra.",
+}
+
+_DYNAMIC = "there is no dynamic mode: a variable has a value only while a program runs"
+_COMPLEX = "ONNX has no operators on complex numbers"
+_SOLVER = "ONNX has no solver, decomposition, inverse or singular values of matrices"
+_SPECIAL = "ONNX has no operator for it"
+_DRAWS = "only uniform and normal distributions, and what is made of them, are drawn"
+_KERNEL = "a CUDA kernel of Paddle's own"
+_TYPES = "an element type, a place or a class of tensors that ONNX programs do not have"
+_SIZE = "how many elements there are depends on the data"
+_LOSS = "not written yet; write it with the functions that are here"
+_LIST = "a function of a list, or of no variable, is no method"
+_STATE = "random numbers depend on the seed and the step alone; set them by `paddle.seed`"
+
+# why not -> names, without the `_` at the end
+REASONS = {
+    _DYNAMIC: "DataParallel LazyGuard Model Tensor Size Generator check_shape create_tensor disable_compat "
+    "disable_signal_handler enable_compat flops from_dlpack raw set set_printoptions summary to_dlpack "
+    "tolist autocast get_autocast_cpu_dtype get_autocast_dtype get_autocast_gpu_dtype is_autocast_enabled resize "
+    "MmapStorage load save",
+    _COMPLEX: "angle as_complex as_real cdouble cfloat complex complex128 complex64 conj imag polar real "
+    "view_as_complex view_as_real stft istft",
+    _SOLVER: "cholesky cholesky_inverse cholesky_solve cond det eig eigh eigvals eigvalsh householder_product "
+    "inv inverse lstsq lu lu_solve lu_unpack matrix_exp matrix_norm matrix_rank ormqr pca_lowrank "
+    "pinv qr slogdet solve svd svd_lowrank svdvals triangular_solve",
+    _SPECIAL: "digamma erfinv frexp gammainc gammaincc gammaln gcd histogramdd i0 i0e i1 i1e lcm lgamma multigammaln "
+    "nextafter polygamma",
+    _DRAWS: "binomial cauchy exponential geometric poisson standard_gamma random top_p_sampling class_center_sample "
+    "fractional_max_pool2d fractional_max_pool3d log_normal normal uniform bernoulli",
+    _KERNEL: "flash_attention_v3_varlen flash_attn_qkvpacked flash_attn_varlen_qkvpacked flashmask_attention "
+    "fp8_fp8_half_gemm_fused moe_permute moe_unpermute sparse_attention",
+    _TYPES: "BFloat16Tensor BoolTensor ByteTensor CUDAPinnedPlace CharTensor DoubleTensor FloatTensor HalfTensor "
+    "IntTensor LongTensor ShortTensor XPUPinnedPlace float8_e4m3fn float8_e5m2 pstring",
+    _SIZE: "unique_consecutive",
+    _LIST: "add_n create_parameter multi_dot multiplex block_diag broadcast_shapes broadcast_tensors",
+    _STATE: "get_cuda_rng_state get_rng_state set_cuda_rng_state set_rng_state",
+    _LOSS: "adaptive_log_softmax_with_loss gather_tree hsigmoid_loss margin_cross_entropy rnnt_loss mode nanmedian "
+    "nanquantile histogram_bin_edges range",
+}
+
+
+def why_not(name: str) -> str | None:
+    """Return the reason why the package has not got a name, or None."""
+    bare = name.removesuffix("_")
+    return next((reason for reason, names in REASONS.items() if bare in names.split()), None)
+
+
+@functools.cache
+def handed_out(section: str) -> frozenset[str]:
+    """Return the names of a section that the package has."""
+    if section == "Tensor":
+        graph = importlib.import_module("amp_transpiler.graph.program")
+        methods = importlib.import_module("amp_transpiler.paddle.tensor.methods")
+        own = (name for name in dir(graph.Variable) if not name.startswith("_"))
+        return frozenset({*own, *methods.METHODS, *methods.PROPERTIES})
+    module = "amp_transpiler.paddle" if section == "paddle" else f"amp_transpiler.paddle.{section}"
+    return frozenset(importlib.import_module(module).__all__)
+
+
+def known_names(text: str) -> dict[str, list[str]]:
+    """Return section -> Paddle's names, as a page has them."""
+    parts = re.split(r"^## `(?:paddle\.)?([\w.]+)`\n", text, flags=re.MULTILINE)[1:]
+    return {
+        section: sorted(set(re.findall(r"`(\w+)`", body.split("\n\n", 1)[1])), key=lambda n: (n.lower(), n))
+        for section, body in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def page(names: dict[str, list[str]]) -> str:
+    """Return the page.
+
+    Raises:
+        LookupError: a name is missing without a reason.
+    """
+    text = TITLE
+    for section, meaning in SECTIONS.items():
+        title = section if section in ("paddle", "Tensor") else f"paddle.{section}"
+        have = [name for name in names[section] if name in handed_out(section)]
+        missing = [name for name in names[section] if name not in handed_out(section)]
+        if unexplained := [name for name in missing if why_not(name) is None]:
+            raise LookupError(f"{title}: no reason is given why there is no {', '.join(unexplained)}: see REASONS")
+        text += f"\n## `{title}`\n\n{meaning} Here are {len(have)} of {len(names[section])}.\n\n"
+        text += " ".join(f"`{name}`" for name in have) + "\n\n| not here | why |\n|---|---|\n"
+        for reason in REASONS:
+            rows = [f"`{name}`" for name in missing if why_not(name) == reason]
+            text += f"| {' '.join(rows)} | {reason} |\n" if rows else ""
+    return text
+
+
+def main() -> int:
+    """Write or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the page")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if the page is old")
+    asked = parser.parse_args()
+    old = PAGE.read_text(encoding="utf-8")
+    new = page(known_names(old))
+    if asked.write:
+        PAGE.write_text(new, encoding="utf-8")
+    if asked.check and new != old:
+        sys.stderr.write(f"{PAGE.name} is not what the package hands out: run scripts/paddle_names.py --write\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""docs/paddle_names.md says of every public name of Paddle's whether it is here: held to the code."""
+
+import importlib
+import inspect
+
+import pytest
+
+import paddle_names
+from amp_transpiler.paddle.tensor.methods import METHODS
+
+TEXT = paddle_names.PAGE.read_text(encoding="utf-8")
+NAMES = paddle_names.known_names(TEXT)
+
+
+def test_the_page_is_what_the_package_hands_out():
+    assert paddle_names.page(NAMES) == TEXT
+
+
+def test_most_names_are_there():
+    for section, share in {"paddle": 0.75, "Tensor": 0.75, "nn.functional": 0.85}.items():
+        have = sum(name in paddle_names.handed_out(section) for name in NAMES[section])
+        assert have >= share * len(NAMES[section]), section
+
+
+@pytest.mark.parametrize("section", ["paddle", "nn.functional", "linalg"])
+def test_functions_are_documented_and_take_a_name(section):
+    module = importlib.import_module("amp_transpiler.paddle" + ("" if section == "paddle" else f".{section}"))
+    undocumented, nameless = [], []
+    for name in NAMES[section]:
+        found = getattr(module, name, None)
+        if not inspect.isfunction(found):
+            continue
+        if not inspect.getdoc(found):
+            undocumented.append(name)
+        if (
+            found.__module__.startswith("amp_transpiler.paddle.tensor.")
+            and "name" not in inspect.signature(found).parameters
+        ):
+            nameless.append(name)
+    assert (undocumented, nameless) == ([], [])
+
+
+def test_methods_are_functions_of_a_variable():
+    assert all(callable(function) for function in METHODS.values())
+
+
+def test_a_name_that_is_missing_needs_a_reason():
+    with pytest.raises(LookupError, match="nonsense"):
+        paddle_names.page(NAMES | {"linalg": ["nonsense"]})
