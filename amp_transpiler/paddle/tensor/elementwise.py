@@ -406,12 +406,15 @@ def sinc(x: Variable) -> Variable:
 # ---- rounding, signs and what is not a number ----
 
 
+_nearest = of_one("round", "Round", "The nearest whole number; halves go to the even one.")
+
+
 def round(x: Variable, decimals: int = 0) -> Variable:
     """The nearest whole number, or with so many decimals; halves go to the even one."""
     if not decimals:
-        return emit("Round", [floats(x)])
+        return _nearest(x)
     factor = 10.0**decimals
-    return binary("Div", emit("Round", [binary("Mul", floats(x), factor)]), factor)
+    return binary("Div", _nearest(binary("Mul", floats(x), factor)), factor)
 
 
 def trunc(input: Variable) -> Variable:

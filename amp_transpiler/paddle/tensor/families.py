@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
+import onnx_ir as ir
+
 from amp_transpiler.graph.program import Variable
-from amp_transpiler.paddle.building import Number, binary, emit, floats
+from amp_transpiler.paddle.building import Number, as_dtype, binary, emit, floats
 
 __all__ = ["Binary", "Unary", "of_one", "of_two"]
 
@@ -24,6 +26,9 @@ class Binary(Protocol):
         """Append the operator; `name` has no effect."""
 
 
+_NO_BFLOAT16 = {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Round", "Sin", "Sinh", "Tan"}
+# These take bfloat16 from opset 22 on; before, they compute in float32 for it.
+
 _Function = TypeVar("_Function", Unary, Binary)
 
 
@@ -39,7 +44,10 @@ def of_one(label: str, op_type: str, meaning: str, *, whole: bool = False) -> Un
 
     def function(x: Variable, name: str | None = None) -> Variable:
         del name
-        return emit(op_type, [x if whole else floats(x)])
+        operand = x if whole else floats(x)
+        if op_type in _NO_BFLOAT16 and operand.value.dtype == ir.DataType.BFLOAT16:
+            return as_dtype(emit(op_type, [as_dtype(operand, ir.DataType.FLOAT)]), ir.DataType.BFLOAT16)
+        return emit(op_type, [operand])
 
     return _labelled(function, label, meaning)
 

@@ -139,8 +139,11 @@ def einsum(equation: str, *operands: Variable) -> Variable:
 
     Without `->`, the result has the letters that appear once, in alphabetical order.
     """
-    values = in_one_type(*operands)
-    return wrap(operands[0], builder_of(*operands).op("Einsum", values, {"equation": equation.replace(" ", "")}))
+    b, values = builder_of(*operands), in_one_type(*operands)
+    given = values[0].dtype
+    if given == ir.DataType.BFLOAT16:  # Einsum takes none
+        values = [b.cast(value, ir.DataType.FLOAT) for value in values]
+    return wrap(operands[0], b.cast(b.op("Einsum", values, {"equation": equation.replace(" ", "")}), given))
 
 
 def tensordot(x: Variable, y: Variable, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2) -> Variable:

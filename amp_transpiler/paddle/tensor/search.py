@@ -87,8 +87,10 @@ def topk(
 
 def _top(x: Variable, count: ir.Value, axis: int, largest: bool) -> tuple[Variable, Variable]:
     attributes = {"axis": axis, "largest": int(largest)}
-    values, places = builder_of(x).nodes("TopK", [x.value, count], attributes, outputs=2)
-    return wrap(x, values), wrap(x, places)
+    b, given = builder_of(x), x.value.dtype
+    ordered = b.cast(x.value, ir.DataType.FLOAT) if given == ir.DataType.BFLOAT16 else x.value  # TopK takes no bfloat16
+    values, places = b.nodes("TopK", [ordered, count], attributes, outputs=2)
+    return wrap(x, b.cast(values, given)), wrap(x, places)
 
 
 def _in_order(x: Variable, axis: int, descending: bool) -> tuple[Variable, Variable]:

@@ -46,8 +46,9 @@ def _cast_small_ones(model: ir.Model, names: NameAllocator) -> int:
     groups: dict[tuple[object, ...], list[ir.Node]] = {}
     for node in model.graph:
         if _is_small_cast(node):
-            value = node.outputs[0]
-            groups.setdefault((value.dtype, shape_of(value)), []).append(node)
+            source, value = node.inputs[0], node.outputs[0]
+            assert source is not None  # a cast reads something
+            groups.setdefault((source.dtype, value.dtype, shape_of(value)), []).append(node)
     count = 0
     for casts in groups.values():
         for start in range(0, len(casts), _MOST):

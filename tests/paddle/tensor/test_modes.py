@@ -74,3 +74,32 @@ def test_the_default_type_of_floats(x):
     assert paddle.ones([2]).dtype == "float32"
     with pytest.raises(OptionError, match="expected float16"):
         paddle.set_default_dtype("int32")
+
+
+def test_bfloat16_where_onnx_has_none():
+    """Sines, sorting and einsum compute in float32 for it, and give bfloat16 back."""
+    values = np.array([[0.5, -1.5, 2.0]], np.float32)
+    with static.program_guard(static.Program(), static.Program()):
+        low = static.data("x", [1, 3]).astype("bfloat16")
+        made = [low.sin(), low.round(), low.sort(), paddle.einsum("ij,ij->i", low, low)]
+        assert [variable.dtype for variable in made] == ["bfloat16"] * 4
+        found = static.Executor(paddle.CPUPlace()).run(low.program, {"x": values}, made)
+    wanted = [np.sin(values), np.round(values), np.sort(values), (values**2).sum(1)]
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got.astype(np.float32), want, rtol=1e-2)
+
+
+def test_inputs_of_several_types_that_are_made_low_together():
+    """Casts of one shape are joined; those of integers are not joined with those of floats."""
+    values = np.arange(3)
+    with static.program_guard(static.Program(), static.Program()):
+        floats = [static.data(f"x{i}", [3]) for i in range(5)]
+        whole = [static.data(f"i{i}", [3], "int64") for i in range(5)]
+        total = paddle.add_n([x.astype("float16") for x in (*floats, *whole)])
+        for x in floats:
+            x.stop_gradient = False
+        [gradient] = static.gradients([total], [floats[0]])
+        feeds = {x.name: values.astype(x.dtype) for x in (*floats, *whole)}
+        found = static.Executor(paddle.CPUPlace()).run(total.program, feeds, [total, gradient])
+    np.testing.assert_array_equal(found[0], values * 10)
+    np.testing.assert_array_equal(found[1], 1.0)
