@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from amp_transpiler.errors import ModelError, OptionError
+from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle import nn
 from amp_transpiler.paddle.framework.backward import gradients
@@ -267,10 +267,7 @@ def results():
             for x in wanted:
                 x.stop_gradient = False
             square = main.builder().mul(result.value, result.value)  # a gradient that is not the same everywhere
-            try:
-                found = gradients(main.var(square.name), wanted)
-            except ModelError:
-                found = []
+            found = gradients(main.var(square.name), wanted)
             layout[name] = (
                 len(fetch),
                 len(found),
@@ -313,8 +310,6 @@ def test_a_layer_computes_what_torch_does(results, name):
     result = result if row.of is None else row.of(result)
     np.testing.assert_allclose(value, result.detach().numpy().reshape(value.shape), rtol=2e-5, atol=2e-5)
     (result * result).sum().backward()
-    if not of_parameters and own:
-        return
     wanted = [x.grad.numpy() for x in inputs if x.requires_grad] + [p.grad.numpy() for p in own]
     for ours, expected in zip([*of_inputs, *of_parameters], wanted, strict=True):
         turned = expected.T if row.turned and ours.ndim == 2 and ours.shape != expected.shape else expected
