@@ -13,15 +13,21 @@ from amp_transpiler.errors import InputError, OptionError
 
 __all__ = [
     "Assign",
+    "Bilinear",
     "Constant",
+    "Dirac",
     "Initializer",
     "KaimingNormal",
     "KaimingUniform",
     "Normal",
+    "Orthogonal",
     "TruncatedNormal",
     "Uniform",
     "XavierNormal",
     "XavierUniform",
+    "calculate_gain",
+    "chosen_initializer",
+    "set_global_initializer",
 ]
 
 
@@ -221,6 +227,112 @@ class Assign(Initializer):
                 f"Assign: a value of shape {list(self.value.shape)} cannot be a parameter of {list(shape)}"
             )
         return self.value.reshape(shape)
+
+
+class Bilinear(Initializer):
+    """Filters that enlarge images by bilinear interpolation, for transposed convolutions: [out, in, size, size]."""
+
+    def __call__(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:  # noqa: ARG002
+        """Return the same tent in every filter.
+
+        Raises:
+            InputError: the filters are not square.
+        """
+        if len(shape) != 4 or shape[2] != shape[3]:
+            raise InputError(f"Bilinear: a parameter of square filters, [out, in, size, size], got {list(shape)}")
+        size = shape[3]
+        factor = math.ceil(size / 2.0)
+        center = (2 * factor - 1 - factor % 2) / (2.0 * factor)
+        tent = 1.0 - np.abs(np.arange(size) / factor - center)
+        return np.broadcast_to(np.outer(tent, tent), shape).copy()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dirac(Initializer):
+    """Filters that leave as many channels as possible as they are: 1 in the middle of filter `i` at channel `i`.
+
+    Attributes:
+        groups: the groups of the convolution.
+    """
+
+    groups: int = 1
+
+    def __call__(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:  # noqa: ARG002
+        """Return the filters.
+
+        Raises:
+            InputError: they are no filters of one to three axes, or cannot be split into the groups.
+        """
+        if not 3 <= len(shape) <= 5 or shape[0] % self.groups:
+            raise InputError(f"Dirac: {list(shape)} are no filters of {self.groups} groups")
+        values, each = np.zeros(shape), shape[0] // self.groups
+        middle = tuple(size // 2 for size in shape[2:])
+        for group in range(self.groups):
+            for channel in range(min(each, shape[1])):
+                values[(group * each + channel, channel, *middle)] = 1.0
+        return values
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Orthogonal(Initializer):
+    """Rows, or columns if there are fewer, at right angles to each other and of one length.
+
+    Attributes:
+        gain: their length.
+    """
+
+    gain: float = 1.0
+
+    def __call__(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Return a drawn matrix of the first axis by all others.
+
+        Raises:
+            InputError: there are fewer than two axes.
+        """
+        if len(shape) < 2:
+            raise InputError(f"Orthogonal: a parameter of two axes or more, got {list(shape)}")
+        rows, columns = shape[0], math.prod(shape[1:])
+        q, r = np.linalg.qr(random.standard_normal((max(rows, columns), min(rows, columns))))
+        q = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+        return self.gain * (q.T if rows < columns else q).reshape(shape)
+
+
+_chosen: dict[str, Initializer | None] = {"w": None, "b": None}
+
+
+def set_global_initializer(weight_init: Initializer | None, bias_init: Initializer | None = None) -> None:
+    """Set the initial values of the layers that are made from now on, where no attribute says else; None: their own.
+
+    Args:
+        weight_init: of weights.
+        bias_init: of biases.
+
+    Raises:
+        OptionError: one of them is no initializer.
+    """
+    for given in (weight_init, bias_init):
+        if given is not None and not isinstance(given, Initializer):
+            raise OptionError(f"set_global_initializer takes initializers or None, got {given!r}")
+    _chosen.update(w=weight_init, b=bias_init)
+
+
+def chosen_initializer(suffix: str) -> Initializer | None:
+    """Return what `set_global_initializer` set for weights (`w`) or biases (`b`)."""
+    return _chosen.get(suffix)
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """Return by how much an activation function makes the deviation of what passes it smaller, as a factor.
+
+    Args:
+        nonlinearity: `relu`, `leaky_relu`, `tanh`, `selu`, `sigmoid`, `linear` or a convolution.
+        param: slope of `leaky_relu` below 0; 0.01 unless given.
+
+    Raises:
+        OptionError: it is another function.
+    """
+    name = "linear" if nonlinearity.startswith(("conv", "linear")) else nonlinearity
+    return _gain(name, 0.01 if param is None else param)
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.framework.element_types import declared_dtype
 from amp_transpiler.paddle.framework.persistables import create_persistable
-from amp_transpiler.paddle.initial_values import Constant, Initializer, XavierUniform
+from amp_transpiler.paddle.initial_values import Constant, Initializer, XavierUniform, chosen_initializer
 from amp_transpiler.paddle.param_attr import Attr, ParamAttr
 from amp_transpiler.paddle.utils import unique_name
 
@@ -118,6 +118,9 @@ class ParameterMaker:
             regularizer=attr.regularizer,
             need_clip=attr.need_clip,
         )
-        chosen = attr.initializer or initial
+        # Scales of normalisations and the like start from a number of their own.
+        general = kind == "parameter" and (suffix == "b" or not isinstance(initial, Constant))
+        own = chosen_initializer(suffix) if general else None
+        chosen = attr.initializer or own or initial
         start = chosen.value if isinstance(chosen, Constant) else chosen
         return create_persistable(persistable, list(shape), start, dtype or ir.DataType.FLOAT, main=self._program)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         ClipGradByValue as ClipGradByValue,
     )
     from amp_transpiler.paddle.nn.layer.activation import *
-    from amp_transpiler.paddle.nn.layer.base import Layer as Layer
+    from amp_transpiler.paddle.nn.layer.base import Layer as Layer, Module as Module, Parameter as Parameter
     from amp_transpiler.paddle.nn.layer.common import *
     from amp_transpiler.paddle.nn.layer.container import *
     from amp_transpiler.paddle.nn.layer.conv import *
@@ -23,5 +23,6 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.nn.layer.pooling import *
     from amp_transpiler.paddle.nn.layer.rnn import *
     from amp_transpiler.paddle.nn.layer.transformer import *
+    from amp_transpiler.paddle.nn.layer.unavailable import *
 else:
     __getattr__, __dir__ = lazy_names(__name__)

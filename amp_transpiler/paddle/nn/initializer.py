@@ -2,26 +2,36 @@
 
 from amp_transpiler.paddle.initial_values import (
     Assign,
+    Bilinear,
     Constant,
+    Dirac,
     Initializer,
     KaimingNormal,
     KaimingUniform,
     Normal,
+    Orthogonal,
     TruncatedNormal,
     Uniform,
     XavierNormal,
     XavierUniform,
+    calculate_gain,
+    set_global_initializer,
 )
 
 __all__ = [
     "Assign",
+    "Bilinear",
     "Constant",
+    "Dirac",
     "Initializer",
     "KaimingNormal",
     "KaimingUniform",
     "Normal",
+    "Orthogonal",
     "TruncatedNormal",
     "Uniform",
     "XavierNormal",
     "XavierUniform",
+    "calculate_gain",
+    "set_global_initializer",
 ]

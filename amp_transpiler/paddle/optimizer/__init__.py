@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.optimizer.base import Optimizer as Optimizer
     from amp_transpiler.paddle.optimizer.lamb import Lamb as Lamb
     from amp_transpiler.paddle.optimizer.lars import LarsMomentum as LarsMomentum
+    from amp_transpiler.paddle.optimizer.lbfgs import LBFGS as LBFGS
     from amp_transpiler.paddle.optimizer.momentum import Momentum as Momentum
     from amp_transpiler.paddle.optimizer.nadam import NAdam as NAdam
     from amp_transpiler.paddle.optimizer.radam import RAdam as RAdam

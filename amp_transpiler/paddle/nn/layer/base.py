@@ -13,13 +13,14 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.framework.parameters import ParameterMaker
+from amp_transpiler.paddle.framework.refusals import refusal
 from amp_transpiler.paddle.initial_values import Constant, Initializer, XavierUniform
 from amp_transpiler.paddle.nn.layer.values import layer_values, set_layer_values
 from amp_transpiler.paddle.param_attr import Attr, ParamAttr
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.runtime.scope import Scope
 
-__all__ = ["HookRemover", "Layer"]
+__all__ = ["HookRemover", "Layer", "Module", "Parameter"]
 
 _STORES = ("_parameters", "_sub_layers", "_buffers")
 Hook = Callable[..., Any]
@@ -423,3 +424,9 @@ def _snake_case(name: str) -> str:
     """Return `conv2d_transpose` for `Conv2DTranspose`, as Paddle does."""
     parted = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", parted).lower()
+
+
+Module = Layer
+Parameter = refusal(
+    "nn.Parameter", "a parameter belongs to a program. Make it with layer.create_parameter or static.create_parameter"
+)

@@ -9,7 +9,7 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn.layer.base import Layer
 
-__all__ = ["LayerDict", "LayerList", "ParameterDict", "ParameterList", "Sequential"]
+__all__ = ["LayerDict", "LayerList", "ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
 
 
 class Sequential(Layer):
@@ -224,3 +224,6 @@ class ParameterDict(Layer):
         """Add parameters, in place of those of the same names."""
         for key, parameter in parameters.items() if isinstance(parameters, Mapping) else parameters:
             self.add_parameter(key, parameter)
+
+
+ModuleDict, ModuleList = LayerDict, LayerList

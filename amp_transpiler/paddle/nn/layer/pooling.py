@@ -9,15 +9,20 @@ __all__ = [
     "AdaptiveAvgPool2D",
     "AdaptiveAvgPool3D",
     "AdaptiveMaxPool1D",
+    "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2D",
+    "AdaptiveMaxPool2d",
     "AdaptiveMaxPool3D",
+    "AdaptiveMaxPool3d",
     "AvgPool1D",
     "AvgPool2D",
     "AvgPool3D",
     "FractionalMaxPool2D",
     "FractionalMaxPool3D",
     "LPPool1D",
+    "LPPool1d",
     "LPPool2D",
+    "LPPool2d",
     "MaxPool1D",
     "MaxPool2D",
     "MaxPool3D",
@@ -142,3 +147,10 @@ class FractionalMaxPool3D(FunctionLayer):
     """Largest values of windows of uneven sizes of a volume: `functional.fractional_max_pool3d`."""
 
     function = "fractional_max_pool3d"
+
+
+AdaptiveMaxPool1d = AdaptiveMaxPool1D
+AdaptiveMaxPool2d = AdaptiveMaxPool2D
+AdaptiveMaxPool3d = AdaptiveMaxPool3D
+LPPool1d = LPPool1D
+LPPool2d = LPPool2D

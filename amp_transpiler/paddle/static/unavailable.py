@@ -1,0 +1,65 @@
+"""Names of `paddle.static` and `paddle.static.nn` that an ONNX program cannot have: each says why when it is called."""
+
+from amp_transpiler.paddle.framework.refusals import refusal
+
+__all__ = [
+    "IpuCompiledProgram",
+    "IpuStrategy",
+    "WeightNormParamAttr",
+    "ctr_metric_bundle",
+    "deform_conv2d",
+    "deserialize_persistables",
+    "deserialize_program",
+    "ipu_shard_guard",
+    "load_from_file",
+    "nce",
+    "normalize_program",
+    "py_func",
+    "save_to_file",
+    "sequence_conv",
+    "sequence_expand",
+    "sequence_first_step",
+    "sequence_last_step",
+    "sequence_pool",
+    "sequence_softmax",
+    "serialize_persistables",
+    "serialize_program",
+    "set_ipu_shard",
+    "sparse_embedding",
+    "static_pylayer",
+]
+
+_PYTHON = "a Python function cannot be part of an ONNX program. Write it with Paddle's operators"
+_LOD = "ONNX has no nested sequences. Feed padded data and a mask or lengths"
+_FILES = "programs are ONNX files. Use static.save_inference_model and load_inference_model, static.save and load"
+_IPU = "programs run on CPUs and CUDA devices"
+_SPARSE = "gradients are dense here, and there is no parameter server. Use static.nn.embedding"
+
+py_func = refusal("static.py_func", _PYTHON)
+static_pylayer = refusal("static.nn.static_pylayer", _PYTHON)
+sequence_conv = refusal("static.nn.sequence_conv", _LOD)
+sequence_expand = refusal("static.nn.sequence_expand", _LOD)
+sequence_first_step = refusal("static.nn.sequence_first_step", _LOD)
+sequence_last_step = refusal("static.nn.sequence_last_step", _LOD)
+sequence_pool = refusal("static.nn.sequence_pool", _LOD)
+sequence_softmax = refusal("static.nn.sequence_softmax", _LOD)
+serialize_program = refusal("static.serialize_program", _FILES)
+serialize_persistables = refusal("static.serialize_persistables", _FILES)
+deserialize_program = refusal("static.deserialize_program", _FILES)
+deserialize_persistables = refusal("static.deserialize_persistables", _FILES)
+save_to_file = refusal("static.save_to_file", _FILES)
+load_from_file = refusal("static.load_from_file", _FILES)
+normalize_program = refusal("static.normalize_program", f"save_inference_model does that itself: {_FILES}")
+IpuCompiledProgram = refusal("static.IpuCompiledProgram", _IPU)
+IpuStrategy = refusal("static.IpuStrategy", _IPU)
+ipu_shard_guard = refusal("static.ipu_shard_guard", _IPU)
+set_ipu_shard = refusal("static.set_ipu_shard", _IPU)
+sparse_embedding = refusal("static.nn.sparse_embedding", _SPARSE)
+ctr_metric_bundle = refusal("static.ctr_metric_bundle", "there is no parameter server. Use static.auc")
+nce = refusal(
+    "static.nn.nce", "its classes are drawn by a custom operator. Use a sampled softmax of gather and softmax"
+)
+deform_conv2d = refusal("static.nn.deform_conv2d", "no gradient rule of DeformConv exists yet")
+WeightNormParamAttr = refusal(
+    "static.WeightNormParamAttr", "write the product of a direction and a length: create_parameter twice, and divide"
+)
