@@ -8,7 +8,12 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.amp.dynamic import (
         GradScaler as GradScaler,
         auto_cast as auto_cast,
+        autocast as autocast,
         decorate as decorate,
+        get_autocast_cpu_dtype as get_autocast_cpu_dtype,
+        get_autocast_dtype as get_autocast_dtype,
+        get_autocast_gpu_dtype as get_autocast_gpu_dtype,
+        is_autocast_enabled as is_autocast_enabled,
         is_bfloat16_supported as is_bfloat16_supported,
         is_float16_supported as is_float16_supported,
     )

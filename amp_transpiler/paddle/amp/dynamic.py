@@ -10,7 +10,18 @@ from amp_transpiler.paddle.nn.layer.base import Layer
 from amp_transpiler.paddle.static.amp import decorator
 from amp_transpiler.runtime.places import CUDAPlace, default_place
 
-__all__ = ["GradScaler", "auto_cast", "decorate", "is_bfloat16_supported", "is_float16_supported"]
+__all__ = [
+    "GradScaler",
+    "auto_cast",
+    "autocast",
+    "decorate",
+    "get_autocast_cpu_dtype",
+    "get_autocast_dtype",
+    "get_autocast_gpu_dtype",
+    "is_autocast_enabled",
+    "is_bfloat16_supported",
+    "is_float16_supported",
+]
 
 _NO_EAGER = (
     "there is no eager mode. Build the program, wrap the optimizer with static.amp.decorate(optimizer, level=...) and "
@@ -217,3 +228,26 @@ def is_float16_supported(device: Any = None) -> bool:
 def is_bfloat16_supported(device: Any = None) -> bool:
     """Return whether the device computes in bfloat16 itself: CUDA devices do; CPUs emulate it."""
     return is_float16_supported(device)
+
+
+def is_autocast_enabled(device_type: str | None = None) -> bool:  # noqa: ARG001  # Paddle's
+    """Return False: nothing is cast while a program is built; `decorate`'s `minimize` casts it as a whole."""
+    return False
+
+
+def get_autocast_dtype(device_type: str | None = None) -> str:
+    """Return the format that `decorate` takes unless it is told another."""
+    return "bfloat16" if device_type == "cpu" else "float16"
+
+
+def get_autocast_cpu_dtype() -> str:
+    """Return Paddle's format for CPUs."""
+    return get_autocast_dtype("cpu")
+
+
+def get_autocast_gpu_dtype() -> str:
+    """Return Paddle's format for CUDA devices."""
+    return get_autocast_dtype("gpu")
+
+
+autocast = auto_cast

@@ -7,6 +7,7 @@ import pytest
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program
+from amp_transpiler.paddle import nn as layers_of
 from amp_transpiler.paddle.framework.parameters import create_parameter
 from amp_transpiler.paddle.framework.programs import data, default_main_program, default_startup_program, program_guard
 from amp_transpiler.paddle.framework.random import generator, global_seed, seed
@@ -272,3 +273,60 @@ def test_parameters_of_one_program_differ():
         "fc_1.w_0",
         "fc_1.b_0",
     ]
+
+
+def _drawn(initializer, *shape):
+    return initializer(np.random.default_rng(0), shape)
+
+
+def test_orthogonal_rows_or_columns():
+    for shape in ((4, 6), (6, 4), (5, 2, 3)):
+        matrix = _drawn(init.Orthogonal(2.0), *shape).reshape(shape[0], -1)
+        gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+        np.testing.assert_allclose(gram, 4.0 * np.eye(len(gram)), atol=1e-12)
+
+
+def test_dirac_filters_leave_channels_as_they_are():
+    filters = _drawn(init.Dirac(groups=2), 4, 3, 3, 5)
+    assert filters.sum() == 4
+    assert [tuple(place) for place in np.argwhere(filters)] == [(0, 0, 1, 2), (1, 1, 1, 2), (2, 0, 1, 2), (3, 1, 1, 2)]
+
+
+def test_bilinear_filters_enlarge():
+    np.testing.assert_allclose(_drawn(init.Bilinear(), 1, 1, 4, 4)[0, 0, 1], np.array([1, 3, 3, 1]) * 3 / 16)
+
+
+@pytest.mark.parametrize(
+    ("initializer", "shape"),
+    [(init.Orthogonal(), (3,)), (init.Dirac(), (3, 3)), (init.Dirac(2), (3, 3, 1)), (init.Bilinear(), (1, 1, 2, 3))],
+)
+def test_shapes_that_an_initializer_has_no_values_for(initializer, shape):
+    with pytest.raises(InputError):
+        _drawn(initializer, *shape)
+
+
+def test_global_initial_values_are_those_of_layers_without_others():
+    init.set_global_initializer(init.Constant(3.0), init.Constant(4.0))
+    try:
+        layers = [
+            layers_of.Linear(2, 2),
+            layers_of.LayerNorm(2),
+            layers_of.Linear(2, 2, weight_attr=init.Constant(1.0)),
+        ]
+    finally:
+        init.set_global_initializer(None)
+    after = layers_of.Linear(2, 2)
+    scope = Scope()
+    Executor(CPUPlace()).run(default_startup_program(), scope=scope)
+    starts = [float(scope[layer.weight.name].flat[0]) for layer in layers]
+    assert starts == [3.0, 1.0, 1.0]
+    assert [float(scope[layer.bias.name].flat[0]) for layer in layers] == [4.0] * 3
+    assert float(scope[after.bias.name].flat[0]) == 0.0
+    with pytest.raises(OptionError, match="initializers or None"):
+        init.set_global_initializer(3.0)
+
+
+def test_gains():
+    assert init.calculate_gain("conv2d") == 1.0
+    assert init.calculate_gain("tanh") == pytest.approx(5 / 3)
+    assert init.calculate_gain("leaky_relu", 1.0) == pytest.approx(1.0)
