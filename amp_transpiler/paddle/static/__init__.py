@@ -53,7 +53,6 @@ if TYPE_CHECKING:
         name_scope as name_scope,
         xpu_places as xpu_places,
     )
-    from amp_transpiler.paddle.tensor.subscripts import setitem as setitem
     from amp_transpiler.paddle.static.unavailable import (
         IpuCompiledProgram as IpuCompiledProgram,
         IpuStrategy as IpuStrategy,
@@ -70,6 +69,7 @@ if TYPE_CHECKING:
         serialize_program as serialize_program,
         set_ipu_shard as set_ipu_shard,
     )
+    from amp_transpiler.paddle.tensor.subscripts import setitem as setitem
     from amp_transpiler.runtime.scope import Scope as Scope, global_scope as global_scope, scope_guard as scope_guard
 else:
     __getattr__, __dir__ = lazy_names(__name__)
