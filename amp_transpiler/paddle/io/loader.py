@@ -15,6 +15,7 @@ import numpy as np
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.io.dataset import IterableDataset
+from amp_transpiler.paddle.io.generator_loader import GeneratorLoader
 from amp_transpiler.paddle.io.sampler import BatchSampler
 
 __all__ = ["DataLoader", "WorkerInfo", "default_collate_fn", "get_worker_info"]
@@ -159,6 +160,20 @@ class DataLoader:
     def __call__(self) -> Iterator[Any]:
         """Return an iterator over the batches of an epoch."""
         return iter(self)
+
+    @staticmethod
+    def from_generator(
+        feed_list: Sequence[Variable | str] | None = None,
+        capacity: int | None = None,
+        use_double_buffer: bool = True,
+        iterable: bool = True,
+        return_list: bool = False,
+        use_multiprocess: bool = False,
+        drop_last: bool = True,
+    ) -> GeneratorLoader:
+        """Return a loader of what a generator yields, in the form of Paddle 1; its setters take the generator."""
+        del capacity, use_double_buffer, use_multiprocess
+        return GeneratorLoader(feed_list, iterable, return_list, drop_last)
 
     def set_epoch(self, epoch: int) -> None:
         """Set which epoch is drawn next."""

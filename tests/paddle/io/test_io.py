@@ -218,3 +218,31 @@ MISTAKES = {
 def test_a_mistake_is_named(make, kind, text):
     with pytest.raises(kind, match=text):
         make()
+
+
+def _samples():
+    return ((np.full(2, number, np.float32), number) for number in range(5))
+
+
+def test_a_loader_of_a_generator():
+    loader = io.DataLoader.from_generator(feed_list=["x", "y"], capacity=4)
+    with pytest.raises(InputError, match="call set_sample_generator"):
+        iter(loader)
+    loader.set_sample_generator(_samples, batch_size=2)
+    for _ in range(2):
+        assert [batch["y"].tolist() for batch in loader()] == [[0, 1], [2, 3]]
+    loader.set_sample_list_generator(lambda: [list(_samples())])
+    (batch,) = loader
+    assert batch["x"].shape == (5, 2)
+    loader.set_batch_generator(lambda: [(np.zeros(3), np.ones(3))])
+    assert [sorted(batch) for batch in loader] == [["x", "y"]]
+    with pytest.raises(InputError, match="1 parts, and feed_list has 2"):
+        list(loader.set_batch_generator(lambda: [np.zeros(3)]))
+    (rest,) = io.DataLoader.from_generator(return_list=True).set_batch_generator(lambda: [[1, 2]])
+    assert rest == [1, 2]
+    with pytest.raises(OptionError, match="iterable=False"):
+        io.DataLoader.from_generator(["x"], iterable=False)
+    with pytest.raises(InputError, match="needs feed_list"):
+        io.DataLoader.from_generator()
+    with pytest.raises(OptionError, match="batch_size must be"):
+        loader.set_sample_generator(_samples, 0)
