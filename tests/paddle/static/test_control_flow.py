@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amp_transpiler.errors import InputError, ModelError, OptionError
+from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle import nn, static, tensor
 from amp_transpiler.paddle.framework.backward import gradients
@@ -179,9 +179,14 @@ def test_what_a_branch_makes_is_not_known_outside():
         inner[0] + 1.0
 
 
-def test_a_loop_is_not_differentiated():
+def test_gradients_pass_through_a_loop(run):
     x, n = data("x", [1, 3]), data("n", [1], "int64")
     x.stop_gradient = False
-    _, total = static.nn.while_loop(lambda i, _: i < n, lambda i, t: [i + 1, t * 2.0], [tensor.zeros([1], "int64"), x])
-    with pytest.raises(ModelError, match="Loop"):
-        gradients(tensor.sum(total), [x])
+    start = tensor.zeros([1], "int64")
+    _, total = static.nn.while_loop(lambda i, _: i < n, lambda i, t: [i + 1, t * t * 0.5], [start, x])
+    (gradient,) = gradients(tensor.sum(total), [x])
+    for rounds in (1, 2, 3):
+        power = 2**rounds
+        value, slope = run([total, gradient], x=X, n=np.array([rounds]))
+        np.testing.assert_allclose(value, X**power * 0.5 ** (power - 1), rtol=1e-5)
+        np.testing.assert_allclose(slope, power * X ** (power - 1) * 0.5 ** (power - 1), rtol=1e-5)
