@@ -22,6 +22,7 @@ tn = torch.nn
 
 IMAGE, SEQUENCE, ROWS, VOLUME, TEXT = (2, 4, 6, 5), (2, 4, 7), (3, 6), (2, 4, 5, 4, 6), (2, 5, 8)
 LABELS = np.array([1, 0, 5], np.int64)
+POSITIVE = np.random.default_rng(2).uniform(0.1, 1.0, IMAGE).astype(np.float32)
 SIGNS = np.array([1, -1, 1], np.float32)
 
 
@@ -199,6 +200,28 @@ LAYERS |= {
     "TripletMarginWithDistanceLoss": R(
         nn.TripletMarginWithDistanceLoss, tn.TripletMarginWithDistanceLoss, ROWS, ROWS, ROWS
     ),
+}
+LAYERS |= {
+    "CTCLoss": R(
+        nn.CTCLoss,
+        lambda: lambda x, *rest: tn.CTCLoss()(x.log_softmax(2), *rest),
+        (6, 2, 5),
+        np.array([[1, 2, 2], [3, 1, 0]], np.int32),
+        np.array([6, 5], np.int64),
+        np.array([3, 2], np.int64),
+    ),
+    "MultiLabelMarginLoss": R(
+        nn.MultiLabelMarginLoss, tn.MultiLabelMarginLoss, ROWS, np.array([[1, 3, -1, 0, 0, 0]] * 3, np.int64)
+    ),
+    "LPPool1D": R(lambda: nn.LPPool1D(2, 3), lambda: tn.LPPool1d(2, 3), SEQUENCE),
+    "LPPool2D": R(
+        lambda: nn.LPPool2D(3, 2),
+        lambda: tn.LPPool2d(3, 2),
+        POSITIVE,
+    ),
+    "RReLU for inference": R(lambda: nn.RReLU(0.1, 0.3).eval(), lambda: tn.LeakyReLU(0.2), ROWS),
+    "AlphaDropout for inference": R(lambda: nn.AlphaDropout().eval(), tn.Identity, ROWS),
+    "Dropout3D for inference": R(lambda: nn.Dropout3D().eval(), tn.Identity, VOLUME),
 }
 """What torch has no counterpart for, and what draws random numbers, is tested below, or with the functions."""
 
