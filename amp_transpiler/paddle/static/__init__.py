@@ -58,15 +58,8 @@ if TYPE_CHECKING:
         IpuStrategy as IpuStrategy,
         WeightNormParamAttr as WeightNormParamAttr,
         ctr_metric_bundle as ctr_metric_bundle,
-        deserialize_persistables as deserialize_persistables,
-        deserialize_program as deserialize_program,
         ipu_shard_guard as ipu_shard_guard,
-        load_from_file as load_from_file,
-        normalize_program as normalize_program,
         py_func as py_func,
-        save_to_file as save_to_file,
-        serialize_persistables as serialize_persistables,
-        serialize_program as serialize_program,
         set_ipu_shard as set_ipu_shard,
     )
     from amp_transpiler.paddle.tensor.subscripts import setitem as setitem

@@ -8,22 +8,15 @@ __all__ = [
     "WeightNormParamAttr",
     "ctr_metric_bundle",
     "deform_conv2d",
-    "deserialize_persistables",
-    "deserialize_program",
     "ipu_shard_guard",
-    "load_from_file",
     "nce",
-    "normalize_program",
     "py_func",
-    "save_to_file",
     "sequence_conv",
     "sequence_expand",
     "sequence_first_step",
     "sequence_last_step",
     "sequence_pool",
     "sequence_softmax",
-    "serialize_persistables",
-    "serialize_program",
     "set_ipu_shard",
     "sparse_embedding",
     "static_pylayer",
@@ -31,7 +24,6 @@ __all__ = [
 
 _PYTHON = "a Python function cannot be part of an ONNX program. Write it with Paddle's operators"
 _LOD = "ONNX has no nested sequences. Feed padded data and a mask or lengths"
-_FILES = "programs are ONNX files. Use static.save_inference_model and load_inference_model, static.save and load"
 _IPU = "programs run on CPUs and CUDA devices"
 _SPARSE = "gradients are dense here, and there is no parameter server. Use static.nn.embedding"
 
@@ -43,13 +35,6 @@ sequence_first_step = refusal("static.nn.sequence_first_step", _LOD)
 sequence_last_step = refusal("static.nn.sequence_last_step", _LOD)
 sequence_pool = refusal("static.nn.sequence_pool", _LOD)
 sequence_softmax = refusal("static.nn.sequence_softmax", _LOD)
-serialize_program = refusal("static.serialize_program", _FILES)
-serialize_persistables = refusal("static.serialize_persistables", _FILES)
-deserialize_program = refusal("static.deserialize_program", _FILES)
-deserialize_persistables = refusal("static.deserialize_persistables", _FILES)
-save_to_file = refusal("static.save_to_file", _FILES)
-load_from_file = refusal("static.load_from_file", _FILES)
-normalize_program = refusal("static.normalize_program", f"save_inference_model does that itself: {_FILES}")
 IpuCompiledProgram = refusal("static.IpuCompiledProgram", _IPU)
 IpuStrategy = refusal("static.IpuStrategy", _IPU)
 ipu_shard_guard = refusal("static.ipu_shard_guard", _IPU)
