@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle import nn
 from amp_transpiler.paddle.framework.backward import gradients
@@ -258,19 +257,6 @@ def arrays(name):
 
 def _trains(x):
     return x.dtype == np.float32 and not any(x is fixed for fixed in (SIGNS, TRUTHS))
-
-
-def _is_there(name):
-    """Whether the functions that a layer needs are there."""
-    with program_guard(Program(), Program()), unique_name.guard():
-        try:
-            LAYERS[name].ours()
-        except OptionError as error:
-            return "which this version does not have" not in str(error)
-    return True
-
-
-LAYERS = {name: row for name, row in LAYERS.items() if _is_there(name)}
 
 
 @pytest.fixture(scope="module")
