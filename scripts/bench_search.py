@@ -295,8 +295,9 @@ def _tolerance_part(rows: Sequence[Record]) -> Iterator[str]:
     shares = sorted(row["again"]["cpu"] / row["now"]["cpu"] for row in found)
     yield "## A tolerance of half of O2's error\n"
     yield (
-        f"{len(found)} models of all kinds and sizes; of the {len(small)} with up to 300 nodes and 50 MB none took "
-        f"more than {most:.0f} s. Asked again, with what the first search has left in the user's cache, it takes "
+        f"{len(found)} models have been measured so far, small ones first; the convolutional ones with large images, "
+        f"which take longest, are the last. Of the {len(small)} with up to 300 nodes and 50 MB none took more than "
+        f"{most:.0f} s. Asked again, with what the first search has left in the user's cache, it takes "
         f"{statistics.median(shares):.2f} of that in the middle, {shares[-1]:.2f} at most: the result is converted, "
         "run and compared again, and the file is checked.\n"
     )
