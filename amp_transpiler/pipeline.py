@@ -406,7 +406,7 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
             if job.asked.frontier:
                 add_prices(report, prepared, chosen)
     if basis is not None and basis.evidence is not None:
-        add_errors(report, prepared, basis.evidence)
+        add_errors(report, prepared, basis.evidence, chosen)
     if failure:
         raise CheckFailed(failure, report)
     _write(program, destination, _basis_of_file(given, program, basis), report, clock)

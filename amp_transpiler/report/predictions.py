@@ -14,11 +14,15 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.cost import find_device, pays_from, predict, prices
 from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.cost.shapes import open_dims
-from amp_transpiler.precision.evidence import Evidence, TensorRange
+from amp_transpiler.precision.evidence import Evidence, TensorRange, near_overflow
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report.report import DecisionRow, PredictedTimes, Report
+from amp_transpiler.report.wording import percent
+from amp_transpiler.report.worst import squared_error_shares, worst_sources
 
 __all__ = ["add_errors", "add_prices", "predict_times"]
+
+_MOST_NAMED = 5
 
 
 def predict_times(report: Report, prepared: Program, policy: Policy) -> None:
@@ -75,19 +79,52 @@ def _priced(row: DecisionRow, node: ir.Node | None, priced: Prices) -> DecisionR
     )
 
 
-def add_errors(report: Report, prepared: Program, evidence: Evidence) -> None:
-    """Add errors and ranges to the rows of a report, as data showed them.
+def add_errors(report: Report, prepared: Program, evidence: Evidence, policy: Policy) -> None:
+    """Add errors, ranges and remedies to the rows of a report, as data showed them, and note what nearly overflows.
 
     Args:
-        report: has the rows.
+        report: has the rows; gets a note on values whose range is not far from the largest low number.
         prepared: the program before it was converted.
         evidence: what runs on data say about it.
+        policy: has the low format and the headroom.
     """
     values = {
         str(node.name): [str(value.name) for value in (*node.inputs, *node.outputs) if value is not None]
         for node in all_nodes(prepared.model)
     }
     report.decisions = tuple(_with_error(row, values.get(row.name, ()), evidence) for row in report.decisions)
+    shares = squared_error_shares(report)
+    worst = {row.name: shares.get(row.name, 0.0) for row in worst_sources(report)}
+    report.decisions = tuple(
+        dataclasses.replace(row, remedy=_remedy(row, worst.get(row.name), policy)) for row in report.decisions
+    )
+    if evidence.given and (near := near_overflow(evidence.ranges, policy.low, policy.headroom)):
+        named = ", ".join(f"'{name}' {seen.largest:.4g} in {seen.sample}" for name, seen in near[:_MOST_NAMED])
+        more = f" and {len(near) - _MOST_NAMED} more" if len(near) > _MOST_NAMED else ""
+        count = "1 value goes" if len(near) == 1 else f"{len(near)} values go"
+        beyond = f"beyond {policy.low.name}'s {policy.low.max:.4g} with a headroom of {policy.headroom:g}"
+        report.notes = (*report.notes, f"{count} {beyond}, so that its nodes stay float32: {named}{more}")
+
+
+def _remedy(row: DecisionRow, share: float | None, policy: Policy) -> str:
+    """Say what it would take to change the precision of a node, as far as the data tell; else nothing.
+
+    Args:
+        row: the node's, with its error and range.
+        share: of the squared error, for one of the worst sources of it.
+        policy: has the low format and the headroom.
+    """
+    if row.precision == "low":
+        return "" if share is None else f"in float32 it would leave {percent(math.sqrt(1.0 - share))} of the error"
+    if row.precision != "high":
+        return ""
+    if row.largest is not None and row.largest * policy.headroom > policy.low.max:
+        if row.largest <= policy.low.max:
+            return f"a headroom of at most {policy.low.max / row.largest:.3g} (--headroom), if the data are typical"
+        return f"magnitudes of at most {policy.low.max / policy.headroom:.4g} at its inputs and outputs"
+    if row.error and math.isfinite(row.error) and row.reason.startswith("for the tolerance"):
+        return f"a tolerance with room for {percent(row.error)} more; errors add up in squares"
+    return ""
 
 
 def _with_error(row: DecisionRow, values: Sequence[str], evidence: Evidence) -> DecisionRow:

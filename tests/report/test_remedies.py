@@ -1,0 +1,36 @@
+"""What it would take to change a node's precision, and what nearly overflows, as data show it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import amp_transpiler as amp
+from tests.support import array, chain
+
+W = array(4, 4, seed=2)
+DEEP = chain(*["MatMul ({}, w)", "Tanh ({})"] * 4, w=W)
+LARGE = chain("Mul ({}, k)", "Mul ({}, s)", "MatMul ({}, w)", k=np.float32(20000.0), s=np.float32(1e-4), w=W)
+
+
+def test_the_worst_sources_say_what_float32_would_leave_of_the_error():
+    free = amp.transpile(DEEP, inputs={"x": array(2, 4)}, tolerance=1.0)
+    error = max(row.relative for row in free.outputs.values())
+    report = amp.transpile(DEEP, inputs={"x": array(2, 4)}, tolerance=0.7 * error)
+    low = [row for row in report.decisions if row.precision == "low" and row.error]
+    assert low
+    assert all(row.remedy.startswith("in float32 it would leave ") for row in low[:10])
+    high = [row for row in report.decisions if row.name in report.repaired and row.error]
+    assert high
+    assert all("a tolerance with room for" in row.remedy for row in high)
+
+
+def test_what_nearly_overflows_is_listed_and_has_a_remedy():
+    report = amp.transpile(LARGE, inputs={"x": np.float32(np.full((2, 4), 2.0))})
+    first = report.decisions[0]
+    assert (first.precision, first.largest) == ("high", 40000.0)
+    assert first.remedy == "a headroom of at most 1.64 (--headroom), if the data are typical"
+    [note] = [note for note in report.notes if "headroom" in note]
+    assert note.startswith(
+        "1 value goes beyond float16's 6.55e+04 with a headroom of 4, so that its nodes stay float32: "
+    )
+    assert "4e+04 in sample 1" in note
