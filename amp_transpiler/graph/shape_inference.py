@@ -26,10 +26,10 @@ def infer_shapes(model: ir.Model) -> None:
     Inference evaluates shape computations on small constants. If it fails, shapes stay as declared. Operators of ONNX
     Runtime that ONNX does not know have stand-ins.
     """
-    proto = to_proto_without_weights(model)
-    if any(not is_standard(node) for node in all_nodes(model)):
-        proto = skeleton(proto)
     try:
+        proto = to_proto_without_weights(model)
+        if any(not is_standard(node) for node in all_nodes(model)):
+            proto = skeleton(proto)
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         logger.warning("shapes could not be inferred: %s", " ".join(str(error).split())[:300])

@@ -98,7 +98,9 @@ def add_errors(report: Report, prepared: Program, evidence: Evidence, policy: Po
     report.decisions = tuple(
         dataclasses.replace(row, remedy=_remedy(row, worst.get(row.name), policy)) for row in report.decisions
     )
-    if evidence.given and (near := near_overflow(evidence.ranges, policy.low, policy.headroom)):
+    high = {name for row in report.decisions if row.precision == "high" for name in values.get(row.name, ())}
+    ranges = {name: seen for name, seen in evidence.ranges.items() if name in high}  # masks are limited, and stay low
+    if evidence.given and (near := near_overflow(ranges, policy.low, policy.headroom)):
         named = ", ".join(f"'{name}' {seen.largest:.4g} in {seen.sample}" for name, seen in near[:_MOST_NAMED])
         more = f" and {len(near) - _MOST_NAMED} more" if len(near) > _MOST_NAMED else ""
         count = "1 value goes" if len(near) == 1 else f"{len(near)} values go"
