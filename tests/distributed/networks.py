@@ -73,9 +73,9 @@ def equal_layers(optimizer="adamw", level="fp32", dropout=0.0, **decorated):
         return minimized(main, startup, loss, optimizer, level, **decorated)
 
 
-def convnet(optimizer="momentum", level="fp32", **decorated):
+def convnet(optimizer="momentum", level="fp32", seed=1, **decorated):
     """Two convolutions with BatchNormalization behind."""
-    with building() as (main, startup):
+    with building(seed) as (main, startup):
         x = static.data("x", [None, 2, 5, 5])
         label = static.data("label", [None, 1], "int64")
         h = F.relu(static.nn.batch_norm(static.nn.conv2d(x, 4, 3, padding=1)))
