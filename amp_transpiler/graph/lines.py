@@ -38,7 +38,7 @@ class Line(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is written there, in backquotes; empty if that is not known."""
+        """The text of the line, in backquotes; empty if it is not known."""
         found = " ".join(linecache.getline(self.file, self.number).split())
         shown = found if len(found) <= _SHOWN else f"{found[:_SHOWN]}..."
         return f"`{shown}`" if shown else ""

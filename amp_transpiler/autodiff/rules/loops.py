@@ -24,7 +24,7 @@ from amp_transpiler.graph.walk import bodies
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Turns:
-    """What Loop and Scan have in common.
+    """The parts that Loop and Scan share.
 
     Attributes:
         node: the node.
@@ -91,7 +91,7 @@ def loop(gs: Sequence[Expr | None], *_inputs: Expr | None, node: NodeGradient) -
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What gradients are wanted of, and what they come from, by place.
+    """The values to differentiate, and the gradients that come in, by place.
 
     Attributes:
         states: states that are float tensors.

@@ -1,4 +1,4 @@
-"""What the gradients of LSTM, GRU and RNN share: one direction of a layer, and the way back through its steps.
+"""Shared parts of the gradients of LSTM, GRU and RNN: one direction of a layer, and the way back through its steps.
 
 The state before each step is known from the results, so the gates of all steps are computed again by two matrix
 products. Only what depends on the step after it is left to a `Scan`, backwards: a few element-wise operators and a

@@ -188,7 +188,7 @@ def _product(data: Expr, weight: Expr, bias: Expr | None) -> Expr:
 
 
 def _sum_of_products(way: Way) -> Expr:
-    """What the gates are functions of."""
+    """The values that the gates are computed from."""
     of_data = _product(way.x, way.w, None if way.bias is None else way.bias[0].wide() + way.bias[1].wide())
     return of_data + _product(way.before, way.r, None)
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.paddle.nn.functional.building import program_of
+from amp_transpiler.paddle.building import program_of
 
 __all__ = ["case", "cond", "switch_case", "while_loop"]
 

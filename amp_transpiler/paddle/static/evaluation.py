@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Persistable, Program, Variable
+from amp_transpiler.paddle.building import builder_of, size_at, wrap
 from amp_transpiler.paddle.framework.persistables import create_persistable
-from amp_transpiler.paddle.nn.functional.building import builder_of, size_at, wrap
 from amp_transpiler.paddle.utils import unique_name
 
 __all__ = ["accuracy", "auc"]

@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.building import builder_of, numbers, program_of, size_at, wrap
 from amp_transpiler.paddle.framework.parameters import ParameterMaker
 from amp_transpiler.paddle.initial_values import Initializer, Normal, XavierUniform
 from amp_transpiler.paddle.nn.functional.activation import activate
-from amp_transpiler.paddle.nn.functional.building import builder_of, numbers, program_of, size_at, wrap
 from amp_transpiler.paddle.nn.functional.layout import Padding
 from amp_transpiler.paddle.nn.layer.function_layer import find_function
 from amp_transpiler.paddle.nn.layer.norm import SpectralNorm

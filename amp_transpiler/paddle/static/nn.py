@@ -10,11 +10,11 @@ from typing import Any
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.building import axis_of, builder_of, choice, numbers, program_of, size_at, wrap
 from amp_transpiler.paddle.framework.parameters import ParameterMaker, create_parameter
 from amp_transpiler.paddle.initial_values import Constant, Normal, XavierUniform
 from amp_transpiler.paddle.nn.functional import common, conv, normalization, prelu as functional_prelu
 from amp_transpiler.paddle.nn.functional.activation import activate
-from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, choice, numbers, program_of, size_at, wrap
 from amp_transpiler.paddle.nn.functional.layout import Padding
 from amp_transpiler.paddle.param_attr import Attr
 from amp_transpiler.paddle.static.control_flow import case, cond, switch_case, while_loop

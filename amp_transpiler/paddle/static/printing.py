@@ -12,7 +12,7 @@ import numpy as np
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.paddle.nn.functional.building import emit
+from amp_transpiler.paddle.building import emit
 
 __all__ = ["Print", "print_values", "printed_names"]
 

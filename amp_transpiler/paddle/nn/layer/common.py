@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.building import axis_of, builder_of, wrap
 from amp_transpiler.paddle.nn import functional
-from amp_transpiler.paddle.nn.functional.building import axis_of, builder_of, wrap
 from amp_transpiler.paddle.nn.layer.base import Layer
 from amp_transpiler.paddle.nn.layer.function_layer import FunctionLayer
 from amp_transpiler.paddle.param_attr import Attr

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.building import choice, numbers
 from amp_transpiler.paddle.initial_values import Normal
 from amp_transpiler.paddle.nn import functional
-from amp_transpiler.paddle.nn.functional.building import choice, numbers
 from amp_transpiler.paddle.nn.functional.layout import Padding
 from amp_transpiler.paddle.nn.layer.base import Layer
 from amp_transpiler.paddle.nn.layer.function_layer import find_function

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.building import numbers
 from amp_transpiler.paddle.nn import functional
-from amp_transpiler.paddle.nn.functional.building import numbers
 from amp_transpiler.paddle.nn.layer.base import Layer
 
 __all__ = [

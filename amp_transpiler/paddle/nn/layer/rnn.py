@@ -11,9 +11,9 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.building import builder_of, size_at, wrap
 from amp_transpiler.paddle.initial_values import Uniform
 from amp_transpiler.paddle.nn import functional
-from amp_transpiler.paddle.nn.functional.building import builder_of, size_at, wrap
 from amp_transpiler.paddle.nn.layer.base import Layer
 from amp_transpiler.paddle.nn.layer.container import LayerList
 from amp_transpiler.paddle.param_attr import Attr

@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.building import builder_of, wrap
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.nn import functional
-from amp_transpiler.paddle.nn.functional.building import builder_of, wrap
 from amp_transpiler.paddle.nn.layer.base import Layer
 from amp_transpiler.paddle.nn.layer.common import Dropout, Linear
 from amp_transpiler.paddle.nn.layer.container import LayerList
