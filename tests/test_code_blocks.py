@@ -253,6 +253,8 @@ def check_script(command: str) -> None:
     options = re.findall(r"(?<![\w-])(--[a-z][\w-]*)", command)
     if name is not None:
         path = ROOT / name.removeprefix("./")
+        if path.is_dir() and not options:
+            return
         assert path.is_file(), command
         source = with_helpers(path)
     elif "pytest" in command:
