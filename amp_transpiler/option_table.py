@@ -1,6 +1,6 @@
-"""One row for each option of a conversion. `--help`, the README's table and `transpile`'s docstring are made from it.
+"""One row for each option of a conversion: `--help`, the page about the command and `transpile`'s docstring show it.
 
-After a change run `python scripts/option_docs.py`, which rewrites the README and the docstring; a test fails until that
+After a change run `python scripts/option_docs.py`, which rewrites the page and the docstring; a test fails until that
 is done. Text in backticks is code. `--help` reads the rows itself, so this module imports nothing heavy: targets and
 systems describe themselves in tables that are cheap to import.
 """
@@ -40,7 +40,7 @@ class Option:
         repeated: may be given several times.
         copying: the value with which the files are copied as they are; None if no value does that.
         parameter: the parameter of `transpile` that it sets; None if only the command has it.
-        text: one or more sentences, for `--help` and the README.
+        text: one or more sentences, for `--help` and the page about the command.
         python: the same for `transpile`, where the Python value is of another kind; empty to use `text`.
     """
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the README's table of options and the arguments in `transpile`'s docstring from `option_table.py`.
+"""Writes the options of docs/reference/command.md and the arguments in `transpile`'s docstring from `option_table.py`.
 
     python scripts/option_docs.py           # rewrite both
     python scripts/option_docs.py --check   # change nothing; exit 1 and show the difference if they are out of date
@@ -21,7 +21,7 @@ from amp_transpiler.option_table import GROUPS, OPTIONS, Option
 from amp_transpiler.pipeline import transpile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "reference" / "command.md"
 PIPELINE = ROOT / "amp_transpiler" / "pipeline.py"
 
 _TABLE = re.compile(r"(?<=<!-- options, by scripts/option_docs.py -->\n).*?(?=<!-- end of options -->)", re.DOTALL)
@@ -51,7 +51,7 @@ def main() -> int:
 def updated() -> dict[pathlib.Path, str]:
     """Return both files with the texts that the table gives."""
     return {
-        README: _replaced(README, _TABLE, readme_table()),
+        PAGE: _replaced(PAGE, _TABLE, page_table()),
         PIPELINE: _replaced(PIPELINE, _ARGUMENTS, docstring_arguments()),
     }
 
@@ -63,7 +63,7 @@ def _replaced(path: pathlib.Path, place: re.Pattern[str], text: str) -> str:
     return place.sub(lambda _: text, before)
 
 
-def readme_table() -> str:
+def page_table() -> str:
     """Return the Markdown table of the command's options, group by group."""
     lines = ["| option | meaning |", "| --- | --- |"]
     for group, heading in GROUPS.items():

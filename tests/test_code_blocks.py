@@ -97,7 +97,13 @@ def precision_files() -> dict[str, object]:
     return made
 
 
-FILES: dict[str, Callable[[], dict[str, object]]] = {"README.md": readme_files, "docs/precision.md": precision_files}
+FILES: dict[str, Callable[[], dict[str, object]]] = {
+    "README.md": readme_files,
+    "docs/index.md": readme_files,
+    "docs/precision.md": precision_files,
+    "docs/reference/command.md": readme_files,
+    "docs/reference/python.md": readme_files,
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,8 @@ import re
 import pytest
 
 import amp_transpiler as amp
+import docs_hooks
+import reference_pages
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -153,8 +155,25 @@ def test_names_of_the_package_that_a_page_has_exist():
     assert missing == []
 
 
-@pytest.mark.parametrize(
-    "name", ["raf", "mxnet", "sambanova", "pytorch", "behaviours", "paddle_behaviours", "robustness", "statements"]
-)
-def test_the_readme_leads_to_every_page(name):
-    assert f"(docs/{name}.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+NAVIGATION = [
+    *re.findall(r"^ +- (?:[^:\n]*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+]
+
+
+def test_every_page_has_one_place_in_the_navigation():
+    """A page that is missing here belongs into `nav` of mkdocs.yml."""
+    of_the_root = [name.lower() for name in docs_hooks.ROOT_PAGES if (ROOT / name).is_file()]
+    assert sorted(NAVIGATION) == sorted(
+        [*(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")), *of_the_root]
+    )
+
+
+def test_the_readme_leads_to_the_pages():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in ("index", "reference/command"):
+        assert f"(docs/{page}.md)" in text
+
+
+def test_the_pages_of_the_operator_table_are_current():
+    for path, text in reference_pages.pages().items():
+        assert path.read_text(encoding="utf-8") == text, "run python scripts/reference_pages.py"

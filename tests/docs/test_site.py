@@ -1,0 +1,53 @@
+"""The documentation site: it is built strictly, complete, and needs nothing from elsewhere."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("material", reason="needs mkdocs-material: pip install 'amp-transpiler[docs]'")
+pytest.importorskip("mkdocstrings", reason="needs mkdocstrings: pip install 'amp-transpiler[docs]'")
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Build the site as scripts/docs does, whose environment is not looked for here."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if "WARNING" in line or "contains a link" in line] == []
+    return folder
+
+
+def test_no_page_loads_anything_from_elsewhere(site):
+    loads = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"?((?:https?:)?//[^\s\">]*)")
+    found = {
+        (path.name, address) for path in site.rglob("*.html") for address in loads.findall(path.read_text("utf-8"))
+    }
+    assert found == set()
+    for path in site.rglob("*.css"):
+        assert re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^)\"']*", path.read_text("utf-8")) == [], path.name
+
+
+def test_the_search_knows_every_page(site):
+    index = json.loads((site / "search/search_index.json").read_text("utf-8"))
+    known = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")} - {"404.html"}
+    assert known == pages
+
+
+def test_the_reference_has_signatures_and_arguments(site):
+    page = (site / "reference/python.html").read_text("utf-8")
+    assert 'id="amp_transpiler.transpile"' in page
+    text = re.sub(r"<[^>]+>", "", page)
+    assert "tolerance" in text
+    assert ":::" not in text.replace("begin with :::", "")
