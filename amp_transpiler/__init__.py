@@ -30,7 +30,7 @@ _ALIASES = {
 install_aliases(__name__, {alias: f"{__name__}.{home}" for alias, home in _ALIASES.items()})
 
 if TYPE_CHECKING:
-    from amp_transpiler import paddle as paddle
+    from amp_transpiler import compat as compat, paddle as paddle
     from amp_transpiler.errors import (
         AmpError as AmpError,
         CheckFailed as CheckFailed,

@@ -28,6 +28,7 @@ NAMES = {
     "BenchmarkResult",
     "Profile",
     "benchmark",
+    "compat",
     "profile",
     "CPUPlace",
     "CUDAPlace",

@@ -1,0 +1,101 @@
+"""Arguments of other tools' functions: checked, and told apart from the options of `transpile`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from amp_transpiler.errors import CheckFailed, OptionError
+from amp_transpiler.graph.name_matching import did_you_mean
+from amp_transpiler.graph.program import Program
+from amp_transpiler.pipeline import transpile
+from amp_transpiler.report import Report
+
+__all__ = ["check_options", "checked_names", "converted", "refuse"]
+
+logger = logging.getLogger(__name__)
+
+_OWN = frozenset(("src", "dst"))  # the functions here set them
+
+
+@functools.cache
+def _options() -> frozenset[str]:
+    return frozenset(inspect.signature(transpile).parameters) - _OWN
+
+
+def converted(function: str, src: Any, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[Program, Report]:
+    """Return a converted model, and the report of the conversion.
+
+    Args:
+        function: the caller's name, for messages.
+        src: the model, as `transpile` takes it.
+        given: options of `transpile` that the user wrote beside the other tool's arguments. They win.
+        defaults: options of `transpile` that the other tool's arguments stand for.
+
+    Raises:
+        TypeError: `given` has a name that is no option of `transpile`.
+        CheckFailed: the result is invalid, or not accurate enough.
+    """
+    check_options(function, given)
+    options = {**defaults, **given}
+    try:
+        report = transpile(src, None, **options)
+    except CheckFailed as failure:
+        if options.get("level") != "O2":
+            raise
+        advice = "level='auto' finds the nodes that must stay float32, and verify=False takes the model as it is"
+        raise CheckFailed(f"{failure}; {function}: {advice}", failure.report) from failure
+    for warning in report.warnings:
+        logger.warning("%s: %s", function, warning)
+    if report.program is None:
+        raise RuntimeError(f"{function}: a conversion in memory returned no program")  # it always does
+    return report.program, report
+
+
+def check_options(function: str, given: Iterable[str]) -> None:
+    """Refuse names that are no options of `transpile`, or are the caller's own.
+
+    Raises:
+        TypeError: there is one.
+    """
+    if unknown := sorted(set(given) - _options()):
+        hint = did_you_mean(unknown[0], _options())
+        raise TypeError(
+            f"{function} has no argument {unknown[0]!r}{hint}; beside its own it takes the options of "
+            "amp_transpiler.transpile"
+        )
+
+
+def checked_names(names: Collection[Any] | None, argument: str) -> tuple[str, ...]:
+    """Return a list of names; an empty one for None.
+
+    Raises:
+        OptionError: it is a string, or holds something else than strings.
+    """
+    if names is None:
+        return ()
+    if isinstance(names, str):
+        raise OptionError(f"{argument}: expected a list of names, got the string {names!r}; write [{names!r}]")
+    found = tuple(names)
+    if wrong := [name for name in found if not isinstance(name, str)]:
+        raise OptionError(f"{argument}: expected a list of names, got {wrong[0]!r} in it")
+    return found
+
+
+def refuse(function: str, given: Mapping[str, Any], remedies: Mapping[str, str]) -> None:
+    """Refuse arguments of the original that nothing here can stand for.
+
+    Args:
+        function: the caller's name, for messages.
+        given: argument -> its value; one that is empty, False or None asks for nothing.
+        remedies: argument -> why it is refused, and what to use instead.
+
+    Raises:
+        OptionError: one of them has a value.
+    """
+    for name, value in given.items():
+        if value:
+            raise OptionError(f"{function}: {name}={value!r} is not supported: {remedies[name]}")

@@ -1,0 +1,62 @@
+"""A pass in a pipeline of `onnx_ir.passes`."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx_ir.passes import common
+
+import amp_transpiler as amp
+from amp_transpiler.compat import MixedPrecisionPass
+from tests.support import array, assert_valid, parse, run
+
+
+def model():
+    text = "(float[2,8] x) => (float[2,8] y) { a = MatMul(x, w) b = Identity(a) [root] y = Relu(b) }"
+    return ir.from_proto(parse(text, w=array(8, 8)))
+
+
+def kinds(of):
+    return [node.op_type for node in of.graph]
+
+
+def test_it_takes_its_place_in_a_pipeline():
+    given, convert = model(), MixedPrecisionPass()
+    passes = ir.passes.PassManager([common.IdentityEliminationPass(), convert, common.TopologicalSortPass()])
+    result = passes(given)
+    assert result.modified
+    assert result.model is given
+    assert kinds(given) == ["Cast", "MatMul", "Relu", "Cast"]
+    assert convert.report.low_nodes == 2
+    assert convert.report.program.model is given
+    proto = ir.to_proto(given)
+    assert_valid(proto)
+    x = array(2, 8)
+    np.testing.assert_allclose(run(proto, {"x": x})["y"], run(ir.to_proto(model()), {"x": x})["y"], atol=1e-2)
+
+
+def test_a_model_that_stays_as_it_is_is_not_touched():
+    convert = MixedPrecisionPass()
+    given = ir.from_proto(parse("(int64[2] x) => (int64[2] y) { y = Neg(x) }"))
+    node = given.graph[0]
+    assert not convert(given).modified
+    assert given.graph[0] is node
+    half = convert(convert(model()).model)
+    assert not half.modified
+
+
+def test_options_are_those_of_transpile():
+    given = model()
+    MixedPrecisionPass(dtype="bfloat16", target="tensorrt", keep_io_types=False)(given)
+    assert {value.dtype for value in (*given.graph.inputs, *given.graph.outputs)} == {ir.DataType.BFLOAT16}
+    with pytest.raises(TypeError, match=r"MixedPrecisionPass has no argument 'levle' \(did you mean 'level'"):
+        MixedPrecisionPass(levle="O1")
+    with pytest.raises(TypeError, match="no argument 'dst'"):
+        MixedPrecisionPass(dst="model.onnx")
+
+
+def test_an_error_leaves_the_model_as_it_was():
+    given = ir.from_proto(parse("(float[64] x) => (float[64] y) { a = Exp(x) y = Sqrt(a) }"))
+    before = ir.to_proto(given).SerializeToString(deterministic=True)
+    with pytest.raises(amp.CheckFailed):
+        MixedPrecisionPass(level="O2", inputs={"x": np.full(64, 20.0, np.float32)})(given)
+    assert ir.to_proto(given).SerializeToString(deterministic=True) == before
