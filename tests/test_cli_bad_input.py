@@ -121,7 +121,6 @@ BAD_MODELS = {
 
 # Options, with {folder} for the place of a good `model.onnx` -> what the message must say.
 BAD_OPTIONS = {
-    "no model": ([], ["MODEL"]),
     "unknown option": (["{folder}/model.onnx", "--fast"], ["--fast"]),
     "abbreviated option": (["{folder}/model.onnx", "--prom"], ["--prom"]),
     "level": (["{folder}/model.onnx", "--level", "O5"], ["--level", "'O5'", "auto", "O2"]),

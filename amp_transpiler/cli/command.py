@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from amp_transpiler.cli import printing
+from amp_transpiler.cli.check.options import CHECK, parse_check
+from amp_transpiler.cli.completion import COMPLETION, completion
 from amp_transpiler.cli.diff_options import DIFF, parse_diff
-from amp_transpiler.cli.exit_status import INTERRUPTED, status_of
+from amp_transpiler.cli.doctor import DOCTOR, doctor, parse_doctor
+from amp_transpiler.cli.exit_status import INTERRUPTED, WRONG_INPUT, status_of
 from amp_transpiler.cli.options import parse
+from amp_transpiler.cli.parser import FIRST_EXAMPLES
 from amp_transpiler.cli.streams import lenient_streams
 from amp_transpiler.cli.termination import Terminated, terminating_by_exception
 
 __all__ = ["main"]
+
+Task: TypeAlias = tuple[Callable[[], int], bool]
+"""What to do, and whether to show the traceback of an internal error."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,20 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(argv)
 
 
-def _task(arguments: list[str]) -> tuple[Callable[[], int], bool]:
-    """Return what is asked for, and whether to show the traceback of an internal error.
-
-    The word `diff` is a command where it comes first; a model of that name is `./diff`.
-    """
-    if arguments[:1] == [DIFF]:
-        wishes = parse_diff(arguments[1:])
-
-        def compare() -> int:
-            from amp_transpiler.cli.diff import diff
-
-            return diff(wishes)
-
-        return compare, wishes.verbose > 0
+def _convert(arguments: list[str]) -> Task:
     options = parse(arguments)
 
     def convert() -> int:
@@ -50,6 +45,70 @@ def _task(arguments: list[str]) -> tuple[Callable[[], int], bool]:
         return run(options)
 
     return convert, options.verbose > 0
+
+
+def _diff(arguments: list[str]) -> Task:
+    options = parse_diff(arguments)
+
+    def compare() -> int:
+        from amp_transpiler.cli.diff import diff
+
+        return diff(options)
+
+    return compare, options.verbose > 0
+
+
+def _doctor(arguments: list[str]) -> Task:
+    options = parse_doctor(arguments)
+    return lambda: doctor(options), options.verbose > 0
+
+
+def _check(arguments: list[str]) -> Task:
+    options = parse_check(arguments)
+
+    def look() -> int:
+        from amp_transpiler.cli.check.run import check
+
+        return check(options)
+
+    return look, options.verbose > 0
+
+
+def _complete(arguments: list[str]) -> Task:
+    return lambda: completion(arguments), False
+
+
+def _examples(_: list[str]) -> Task:
+    def show() -> int:
+        sys.stderr.write(FIRST_EXAMPLES)
+        return WRONG_INPUT
+
+    return show, False
+
+
+_WORDS: dict[str, Callable[[list[str]], Task]] = {DIFF: _diff, DOCTOR: _doctor, COMPLETION: _complete}
+"""Words that are commands where they come first; a model of such a name is `./diff`."""
+
+
+def _task(arguments: list[str]) -> Task:
+    """Return what is asked for, and whether to show the traceback of an internal error."""
+    if not arguments:
+        return _examples(arguments)
+    if arguments[0] in _WORDS:
+        return _WORDS[arguments[0]](arguments[1:])
+    options, dashes, files = _partition(arguments, "--")
+    if CHECK in options:
+        options.remove(CHECK)
+        return _check([*options, *dashes, *files])
+    return _convert(arguments)
+
+
+def _partition(arguments: list[str], mark: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the arguments before a mark, the mark, and those behind it."""
+    if mark not in arguments:
+        return list(arguments), [], []
+    place = arguments.index(mark)
+    return arguments[:place], [mark], arguments[place + 1 :]
 
 
 def _main(argv: Sequence[str] | None) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from amp_transpiler.cli.parser import Formatter, Parser
 from amp_transpiler.cli.places import STREAM, check_name
 
-__all__ = ["DIFF", "DiffOptions", "parse_diff"]
+__all__ = ["DIFF", "DiffOptions", "diff_parser", "parse_diff"]
 
 DIFF = "diff"
 
@@ -52,7 +52,7 @@ def parse_diff(arguments: Sequence[str]) -> DiffOptions:
         OptionError: an option is unknown or has no meaning.
         SystemExit: after `--help`.
     """
-    found = vars(_parser().parse_args(list(arguments)))
+    found = vars(diff_parser().parse_args(list(arguments)))
     options = DiffOptions(**{**found, "dim": dict(found["dim"])})
     for name, text in (("FIRST", options.first), ("SECOND", options.second), ("--inputs", options.inputs)):
         if text is not None:
@@ -60,7 +60,8 @@ def parse_diff(arguments: Sequence[str]) -> DiffOptions:
     return options
 
 
-def _parser() -> Parser:
+def diff_parser() -> Parser:
+    """Return the parser of `amp-transpile diff`."""
     parser = Parser(
         prog=f"amp-transpile {DIFF}",
         usage="%(prog)s [OPTION]... FIRST SECOND",

@@ -13,9 +13,16 @@ from amp_transpiler.option_table import GROUPS, OPTIONS, Option
 from amp_transpiler.precision.limits import HEADROOM, checked_headroom, parse_mismatch, parse_tolerance
 from amp_transpiler.version import __version__
 
-__all__ = ["Formatter", "Parser", "build_parser"]
+__all__ = ["FIRST_EXAMPLES", "Formatter", "Parser", "build_parser"]
 
 _MOST_JOBS = 256
+
+_USAGE = """\
+%(prog)s [OPTION]... MODEL...
+       %(prog)s diff [OPTION]... FIRST SECOND
+       %(prog)s --check [OPTION]... PATH...
+       %(prog)s doctor [--json]
+       %(prog)s --completion bash|zsh|fish"""
 
 _EXAMPLES = """\
 examples:
@@ -24,15 +31,27 @@ examples:
   amp-transpile model.onnx --level O2 --black Softmax --disable-amp 'head/.*' --explain
   amp-transpile models/ -o converted/ --jobs 4 --json - | jq '.[].verdict'
   amp-transpile diff model.onnx model.fp16.onnx              both side by side; see amp-transpile diff --help
+  amp-transpile --check models/                              for CI; see amp-transpile --check --help
   zcat model.onnx.gz | amp-transpile - -o model.fp16.onnx
 """
+
+FIRST_EXAMPLES = """\
+amp-transpile turns float32 ONNX models into checked float16 or bfloat16 ones. Three ways to begin:
+
+  amp-transpile model.onnx                                       convert and check it: writes model.fp16.onnx
+  amp-transpile model.onnx --inputs samples.npz --tolerance 1%   the fastest one within 1 % on your data
+  amp-transpile diff model.onnx model.fp16.onnx                  what has changed, side by side
+
+amp-transpile --help lists every option; amp-transpile doctor says what will run where on this machine.
+"""
+"""What the command prints without arguments."""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser, whose results are named as the fields of `Options`."""
     parser = Parser(
         prog="amp-transpile",
-        usage="%(prog)s [OPTION]... MODEL...\n       %(prog)s diff [OPTION]... FIRST SECOND",
+        usage=_USAGE,
         description="Turn fp32 ONNX models into valid, checked mixed-precision (float16 or bfloat16) models.",
         epilog=f"{EXIT_STATUS_TEXT}\n{_EXAMPLES}",
         formatter_class=Formatter,

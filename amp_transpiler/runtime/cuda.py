@@ -24,9 +24,11 @@ from amp_transpiler.runtime.ort import (
 )
 
 __all__ = [
+    "FIRST_DRIVERS",
     "cuda_problem",
     "driver_cuda_version",
     "driver_device_count",
+    "driver_library",
     "providers",
     "sessions_bring_an_allocator",
 ]
@@ -36,8 +38,8 @@ _logger = logging.getLogger(__name__)
 # A provider that cannot start raises Python's own errors too.
 _PROVIDER_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, RuntimeError, ValueError)
 
-# The first release of the driver that knows a CUDA version (table 3 of the release notes of CUDA).
-_FIRST_DRIVERS = {12: "525.60.13", 13: "580.65.06"}
+FIRST_DRIVERS = {12: "525.60.13", 13: "580.65.06"}
+"""CUDA version -> the first release of the driver that knows it (table 3 of the release notes of CUDA)."""
 
 # The smallest model, to find out whether the CUDA provider loads at all.
 _PROBE = '<ir_version: 8, opset_import: ["": 13]> probe (float[1] x) => (float[1] y) { y = Relu(x) }'
@@ -48,7 +50,8 @@ def providers(device_id: int, options: Mapping[str, str] | None = None) -> list[
     return [(CUDA_PROVIDER, {"device_id": str(device_id), **(options or {})}), CPU_PROVIDER]
 
 
-def _driver() -> ctypes.CDLL | None:
+def driver_library() -> ctypes.CDLL | None:
+    """Return the NVIDIA driver's library; None without a driver."""
     try:
         return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -61,7 +64,7 @@ def driver_device_count() -> int:
 
     It asks the driver itself: ONNX Runtime prints red lines when its CUDA provider finds no device.
     """
-    driver, count = _driver(), ctypes.c_int(0)
+    driver, count = driver_library(), ctypes.c_int(0)
     if driver is None or driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
@@ -70,7 +73,7 @@ def driver_device_count() -> int:
 @functools.cache
 def driver_cuda_version() -> tuple[int, int] | None:
     """Return the newest CUDA version that the NVIDIA driver knows, such as (13, 0); None without a driver."""
-    driver, version = _driver(), ctypes.c_int(0)
+    driver, version = driver_library(), ctypes.c_int(0)
     if driver is None or driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
         return None
     return version.value // 1000, version.value % 1000 // 10
@@ -85,7 +88,7 @@ def _driver_problem() -> str | None:
     version = driver_cuda_version()
     if version is None or version[0] >= int(built):
         return None
-    release = _FIRST_DRIVERS.get(int(built))
+    release = FIRST_DRIVERS.get(int(built))
     newer = f" to {release} or newer" if release else ""
     return (
         f"the NVIDIA driver knows CUDA {version[0]}.{version[1]}, and the installed onnxruntime-gpu is built for CUDA "

@@ -1,0 +1,1 @@
+"""`amp-transpile --check`: looks at the models of a repository, for its CI."""

@@ -1,0 +1,295 @@
+"""The first minutes: the command without arguments, `doctor` on stand-ins for machines, and completion in a shell."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from amp_transpiler.cli import doctor as doctor_module, installation
+from amp_transpiler.cli.command import main
+from amp_transpiler.cli.completion import SHELLS, completion_script
+from amp_transpiler.cli.diagnosis import diagnose, what_runs_where
+from amp_transpiler.cli.installation import EXTRAS, Gpu, Installation, look
+from amp_transpiler.cli.parser import build_parser
+from amp_transpiler.option_table import OPTIONS
+from amp_transpiler.runtime import cuda
+
+
+def test_without_arguments_three_examples_are_shown(capsys):
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    examples = [line for line in captured.err.splitlines() if line.startswith("  amp-transpile ")]
+    assert len(examples) == 3
+    assert "amp-transpile doctor" in captured.err
+    assert max(map(len, captured.err.splitlines())) <= 120
+
+
+# ---- doctor ----
+
+GPU = Gpu("NVIDIA H100 80GB HBM3", 85_000_000_000, (9, 0))
+LIBRARIES = ("libcublas.so.13", "libcudnn.so.9")
+
+WORKS = Installation(
+    package="1.2.3",
+    python="3.12.1",
+    system="Linux x86_64",
+    wheels={"onnxruntime-gpu": "1.31.1"},
+    runtime="1.31.1",
+    providers=("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"),
+    built_for="13.0",
+    driver="580.65.06",
+    driver_cuda=(13, 0),
+    gpus=(GPU,),
+    extras=dict.fromkeys(EXTRAS, "1.0"),
+    cache="/home/me/.cache/amp_transpiler",
+    free_temporary=50_000_000_000,
+    memory=16_000_000_000,
+)
+
+
+def machine(**changes):
+    return dataclasses.replace(WORKS, **changes)
+
+
+# A machine -> the rows that are not ok: (part, state, a part of what is found, the remedy).
+MACHINES = {
+    "everything works": (WORKS, []),
+    "no GPU": (
+        machine(driver=None, driver_cuda=None, gpus=(), missing=LIBRARIES, cuda_problem="no NVIDIA device answers"),
+        [
+            ("NVIDIA driver", "note", "none; all work is done on the CPU", ""),
+            ("CUDA and cuDNN", "note", "libcublas.so.13, libcudnn.so.9; not needed without a device", ""),
+        ],
+    ),
+    "a driver that is too old": (
+        machine(driver="550.54.14", driver_cuda=(12, 4), cuda_problem="the NVIDIA driver knows CUDA 12.4"),
+        [
+            (
+                "NVIDIA driver",
+                "problem",
+                "550.54.14, knows CUDA 12.4; ONNX Runtime is built for CUDA 13.0",
+                "update the driver to 580.65.06 or newer",
+            ),
+            ("device 0", "problem", "not usable yet", ""),
+        ],
+    ),
+    "a build for the CPU beside a GPU": (
+        machine(
+            wheels={"onnxruntime": "1.31.1"},
+            providers=("CPUExecutionProvider",),
+            built_for=None,
+            cuda_problem="the installed onnxruntime has no CUDA provider",
+        ),
+        [
+            (
+                "ONNX Runtime",
+                "problem",
+                "a build for the CPU; providers: CPU; it cannot use the NVIDIA device",
+                "pip uninstall -y onnxruntime && pip install onnxruntime-gpu",
+            ),
+            ("device 0", "problem", "not usable yet", ""),
+        ],
+    ),
+    "a build for the CPU without a GPU": (
+        machine(wheels={"onnxruntime": "1.31.1"}, built_for=None, driver=None, driver_cuda=None, gpus=()),
+        [("NVIDIA driver", "note", "none", "")],
+    ),
+    "both packages": (
+        machine(wheels={"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}),
+        [
+            (
+                "ONNX Runtime",
+                "problem",
+                "onnxruntime 1.31.1, onnxruntime-gpu 1.31.1 are both installed and overwrite each other",
+                "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu",
+            )
+        ],
+    ),
+    "no ONNX Runtime": (
+        machine(wheels={}, runtime=None, runtime_error="ModuleNotFoundError: No module named 'onnxruntime'"),
+        [("ONNX Runtime", "problem", "No module named 'onnxruntime'", "pip install --force-reinstall onnxruntime-gpu")],
+    ),
+    "cuDNN is missing": (
+        machine(missing=("libcudnn.so.9",), cuda_problem="ONNX Runtime cannot load the cuDNN libraries"),
+        [
+            ("device 0", "problem", "not usable yet", ""),
+            ("CUDA and cuDNN", "problem", "libcudnn.so.9", "pip install 'amp-transpiler[cuda]'"),
+        ],
+    ),
+    "devices are hidden": (
+        machine(gpus=(), hidden="", cuda_problem="no NVIDIA device answers"),
+        [("device", "problem", "CUDA_VISIBLE_DEVICES is ''", "unset CUDA_VISIBLE_DEVICES")],
+    ),
+    "no device answers": (
+        machine(gpus=(), cuda_problem="no NVIDIA device answers"),
+        [("device", "problem", "none answers", "look at what nvidia-smi says")],
+    ),
+    "a container without the driver's library": (
+        machine(driver_cuda=None, gpus=(), cuda_problem="no NVIDIA device answers"),
+        [("NVIDIA driver", "problem", "this process cannot open it", "docker run --gpus all")],
+    ),
+    "little room": (
+        machine(cache="/nowhere", cache_is_writable=False, free_temporary=10**8, memory=10**9),
+        [
+            ("cache", "note", "/nowhere cannot be written", "export AMP_TRANSPILER_CACHE=FOLDER"),
+            ("temporary files", "note", "0.1 GB free", "export TMPDIR=FOLDER"),
+            ("memory", "note", "1.0 GB free", "--no-verify"),
+        ],
+    ),
+    "no extras": (
+        machine(extras=dict.fromkeys(EXTRAS), cache=None, memory=None),
+        [
+            ("torch", "note", "not installed; for training on several GPUs", "amp-transpiler[distributed]"),
+            ("matplotlib", "note", "not installed; for pictures of loss curves", "amp-transpiler[plot]"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_what_is_missing_is_named_with_the_line_that_mends_it(name, monkeypatch, capsys):
+    found, expected = MACHINES[name]
+    rows = [row for row in diagnose(found) if row.state != "ok"]
+    assert [(row.part, row.state) for row in rows] == [(part, state) for part, state, _, _ in expected]
+    for row, (_, _, words, remedy) in zip(rows, expected, strict=True):
+        assert words in row.found
+        assert remedy in row.remedy
+    monkeypatch.setattr(installation, "look", lambda: found)
+    status = main([doctor_module.DOCTOR])
+    out = capsys.readouterr().out
+    assert status == int(any(row.state == "problem" for row in rows))
+    assert all(row.remedy in out for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "work", "place"),
+    [
+        ("everything works", "amp.Session, training", "CUDA:0 (NVIDIA H100 80GB HBM3)"),
+        ("everything works", "conversion", "needs no GPU"),
+        ("no GPU", "amp.Session, training", "emulated"),
+        ("a driver that is too old", "--benchmark", "the CPU"),
+        ("both packages", "conversion", "with --no-verify only"),
+        ("no ONNX Runtime", "conversion", "with --no-verify only"),
+    ],
+)
+def test_what_will_run_where(name, work, place):
+    assert place in dict(what_runs_where(MACHINES[name][0]))[work]
+
+
+def test_this_machine_as_json(capsys):
+    status = main([doctor_module.DOCTOR, "--json"])
+    record = json.loads(capsys.readouterr().out)
+    assert status == int(any(part["state"] == "problem" for part in record["parts"]))
+    assert {"amp-transpiler", "ONNX Runtime"} <= {part["part"] for part in record["parts"]}
+    assert record["installation"]["runtime"] is not None
+    assert "conversion" in record["runs"]
+
+
+def test_a_broken_onnx_runtime_is_told_and_not_raised(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    found = look()
+    assert found.runtime is None
+    assert "ImportError" in found.runtime_error or "ModuleNotFoundError" in found.runtime_error
+
+
+class _Driver:
+    """A stand-in for libcuda."""
+
+    def cuDeviceGetName(self, text, _length, number):  # noqa: N802  the driver's own name
+        text.value = f"NVIDIA L4 {number}".encode()
+
+    def cuDeviceTotalMem_v2(self, pointer, _number):  # noqa: N802  likewise
+        pointer._obj.value = 24_000_000_000
+
+
+def test_devices_are_named_as_the_driver_does(monkeypatch):
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: 2)
+    monkeypatch.setattr(cuda, "driver_library", _Driver)
+    monkeypatch.setattr(cuda, "driver_cuda_version", lambda: (13, 0))
+    monkeypatch.setattr(cuda, "cuda_problem", lambda _device_id=0: "the provider does not load")
+    found = look()
+    assert [(gpu.name, gpu.memory) for gpu in found.gpus] == [
+        ("NVIDIA L4 0", 24_000_000_000),
+        ("NVIDIA L4 1", 24_000_000_000),
+    ]
+    assert found.cuda_problem == "the provider does not load"
+
+
+def test_doctor_refuses_other_options(capsys):
+    assert main([doctor_module.DOCTOR, "model.onnx"]) == 2
+    assert "unrecognized arguments: model.onnx; see amp-transpile doctor --help" in capsys.readouterr().err
+
+
+# ---- completion ----
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_option_is_completed(shell, capsys):
+    assert main(["--completion", shell]) == 0
+    script = capsys.readouterr().out
+    for option in OPTIONS:
+        for flag in option.flags:
+            long, short = flag.removeprefix("--"), flag.removeprefix("-")
+            assert flag in script if shell != "fish" else f"-l {long} " in script or f"-s {short} " in script, flag
+
+
+@pytest.mark.parametrize(
+    ("shell", "check"), [("bash", ["bash", "-n"]), ("zsh", ["zsh", "-n"]), ("fish", ["fish", "-n"])]
+)
+def test_the_shell_reads_its_script(shell, check, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine")
+    path = tmp_path / "script"
+    path.write_text(completion_script(shell), encoding="utf-8")
+    subprocess.run([*check, str(path)], check=True)
+
+
+WORDS = [
+    ("amp-transpile --le", "--level"),
+    ("amp-transpile --level ", "auto O0 OD O1 O2"),
+    ("amp-transpile model.onnx --dtype b", "bfloat16"),
+    ("amp-transpile --policy m", "mxnet"),
+    ("amp-transpile d", "diff doctor"),
+    ("amp-transpile diff --no", "--no-run"),
+    ("amp-transpile doctor --j", "--json"),
+    ("amp-transpile --check --fo", "--format"),
+    ("amp-transpile models --check --format s", "sarif"),
+    ("amp-transpile --check --fail-on n", "note never"),
+    ("amp-transpile --completion f", "fish"),
+    ("amp-transpile mo", "model.onnx models"),
+    ("amp-transpile --inputs sa", "sample data.npz"),
+]
+
+
+def test_what_bash_offers(tmp_path):
+    """The words that bash itself offers, as where TAB is pressed behind each line."""
+    if shutil.which("bash") is None:
+        pytest.skip("no bash on this machine")
+    (tmp_path / "models").mkdir()
+    for name in ("model.onnx", "sample data.npz"):
+        (tmp_path / name).touch()
+    script = completion_script("bash").replace("compopt", ": compopt")  # only known while TAB is being handled
+    lines = [script]
+    for line, _ in WORDS:
+        words = " ".join(f"'{word}'" for word in line.split(" "))
+        lines.append(f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); _amp_transpile")
+        lines.append("printf '%s ' \"${COMPREPLY[@]}\"; echo")
+    done = subprocess.run(["bash", "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    offered = [" ".join(sorted(line.split())) for line in done.stdout.splitlines()]
+    assert offered == [" ".join(sorted(expected.split())) for _, expected in WORDS]
+
+
+@pytest.mark.parametrize("arguments", [[], ["tcsh"], ["bash", "zsh"]])
+def test_an_unknown_shell(arguments, capsys):
+    assert main(["--completion", *arguments]) == 2
+    assert "expected bash, zsh, fish; such as --completion bash" in capsys.readouterr().err
+
+
+def test_help_names_every_command():
+    text = build_parser().format_help()
+    for word in ("diff", "doctor", "--check", "--completion"):
+        assert f"amp-transpile {word}" in text
