@@ -1,0 +1,132 @@
+"""A pass for workflows of Olive (`olive-ai`): AmpTranspile, with the options of `amp_transpiler.transpile`.
+
+Olive finds passes by its package configuration, which must list this one: `olive_run` does that, and
+`write_package_config` makes the file for `olive run --package-config`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import pathlib
+from typing import Any, ClassVar, Union
+
+from olive.model import ONNXModelHandler
+from olive.model.utils import resolve_onnx_path
+from olive.package_config import OlivePackageConfig
+from olive.passes import Pass
+from olive.passes.onnx.common import get_external_data_config, model_proto_to_olive_model
+from olive.passes.pass_config import PassConfigParam
+from olive.workflows import run
+
+from amp_transpiler.compat.arguments import converted
+from amp_transpiler.option_table import OPTIONS
+from amp_transpiler.pipeline import transpile
+from amp_transpiler.precision.user_lists import UserLists
+
+__all__ = ["AmpTranspile", "olive_run", "package_config", "write_package_config"]
+
+logger = logging.getLogger(__name__)
+
+_TEXT_OR_LIST = Union[str, list[str]]  # noqa: UP007  # pydantic reads it at run time
+_LIMIT = Union[float, str, dict[str, Union[float, str]]]  # noqa: UP007
+
+# The options of `transpile` that a JSON file can hold.
+_TYPES: dict[str, Any] = {
+    "level": str,
+    "dtype": str,
+    "target": str,
+    "ort": str,
+    "opset": int,
+    "keep_io_types": Union[bool, str, list[str], dict[str, str]],  # noqa: UP007
+    "guard": _TEXT_OR_LIST,
+    "disable_amp": _TEXT_OR_LIST,
+    "include": _TEXT_OR_LIST,
+    "use_promote": bool,
+    "policy": str,
+    "preset": str,
+    "mixed_ops": _TEXT_OR_LIST,
+    "prefer": str,
+    "device": str,
+    "dims": dict[str, int],
+    "headroom": float,
+    "inputs": str,
+    "tolerance": _LIMIT,
+    "mismatch": Union[float, str],  # noqa: UP007
+    "metric": str,
+    "metric_bound": float,
+    "recipe": str,
+    "optimize": bool,
+    "verify": bool,
+    "cache": bool,
+}
+_LISTS = {
+    "white": ("custom_white_list", "Operators that run in lower precision wherever they can."),
+    "black": ("custom_black_list", "Operators that stay in float32."),
+    "black_var": ("black_varnames", "Values whose readers and writers stay in float32."),
+}
+
+
+class AmpTranspile(Pass):  # type: ignore[misc]  # olive is not there for the type checker
+    """Converts an ONNX model to mixed precision, and checks the result against fp32."""
+
+    _accepts_composite_model: ClassVar[bool] = False
+
+    @classmethod
+    def _default_config(cls, accelerator_spec: Any) -> dict[str, Any]:
+        defaults = inspect.signature(transpile).parameters
+        words = {option.parameter: option.python or option.text for option in OPTIONS}
+        config = {
+            name: PassConfigParam(type_=type_, default_value=_plain(defaults[name].default), description=words[name])
+            for name, type_ in _TYPES.items()
+        }
+        for name, (_, text) in _LISTS.items():
+            config[name] = PassConfigParam(type_=list[str], default_value=None, description=text)
+        return {**config, **get_external_data_config()}
+
+    def _run_for_config(self, model: Any, config: Any, output_model_path: str) -> Any:
+        given = config.model_dump()
+        options = {name: given[name] for name in _TYPES if given[name] is not None}
+        if named := {field: frozenset(given[name]) for name, (field, _) in _LISTS.items() if given[name]}:
+            options["amp_lists"] = UserLists(**named)
+        program, report = converted("AmpTranspile", model.model_path, options, {})
+        logger.info("AmpTranspile: %r", report)
+        path = resolve_onnx_path(output_model_path, pathlib.Path(model.model_path).name)
+        result: ONNXModelHandler = model_proto_to_olive_model(program.to_onnx(), path, config)
+        return result
+
+
+def package_config() -> dict[str, Any]:
+    """Return Olive's package configuration with AmpTranspile among its passes."""
+    config: dict[str, Any] = json.loads(pathlib.Path(OlivePackageConfig.get_default_config_path()).read_text("utf-8"))
+    config["passes"]["AmpTranspile"] = {
+        "module_path": f"{AmpTranspile.__module__}.AmpTranspile",
+        "supported_providers": ["*"],
+        "supported_accelerators": ["*"],
+        "supported_precisions": ["fp16", "bf16"],
+        "supported_algorithms": [],
+        "supported_quantization_encodings": [],
+    }
+    return config
+
+
+def write_package_config(path: str | os.PathLike[str]) -> None:
+    """Write the package configuration for `olive run --package-config`."""
+    pathlib.Path(path).write_text(json.dumps(package_config(), indent=2) + "\n", "utf-8")
+
+
+def olive_run(run_config: str | os.PathLike[str] | dict[str, Any], **arguments: Any) -> Any:
+    """Run a workflow whose passes may be AmpTranspile.
+
+    Args:
+        run_config: the workflow, or its file.
+        arguments: further arguments of `olive.run`.
+    """
+    return run(run_config, package_config=package_config(), **arguments)
+
+
+def _plain(default: Any) -> Any:
+    """Return a default value as JSON holds it."""
+    return list(default) if isinstance(default, tuple) else str(default) if isinstance(default, str) else default
