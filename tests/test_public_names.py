@@ -179,6 +179,10 @@ def _modules():
 
 @pytest.mark.parametrize("name", _modules())
 def test_every_module_exports_what_it_says(name):
+    if name == "amp_transpiler.compat.olive":
+        pytest.importorskip(
+            "olive.passes", reason="olive-ai, whose classes it extends, is not installed: the extra [olive]"
+        )
     module = importlib.import_module(name)
     for exported in getattr(module, "__all__", ()):
         assert hasattr(module, exported)
