@@ -29,6 +29,7 @@ from amp_transpiler import static
 from amp_transpiler.cli.command import main
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.systems.raf import casting_rules
+from tests import page_files
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -48,6 +49,7 @@ EXEMPT = {
     "./scripts/test --python 3.13": "it runs these tests",
     "python scripts/kernel_dump.py dumps 1.17.1 1.18.1 ... 1.31.1 1.32.0": "it downloads 3 GB",
     "python scripts/kernel_tables.py dumps": "it reads what the command before it downloads",
+    **page_files.COMMANDS,
 }
 SLOW = {"./scripts/demo"}  # run by a slow test
 
@@ -64,6 +66,7 @@ TEXTS = {
     ("docs/distributed.md", "rank 0 of 2 (gloo, CPU)"): "a line of the log: tests/distributed/test_two_ranks.py",
     ("docs/distributed.md", "rank 0 cannot go on"): "a message: tests/distributed/test_lost_ranks.py",
     ("amp_transpiler/targets/data/README.md", '{"releases": {"1.20"'): "a file's form, compared below",
+    **page_files.TEXTS,
 }
 
 README_MODEL = """
@@ -104,6 +107,7 @@ FILES: dict[str, Callable[[], dict[str, object]]] = {
     "docs/reference/command.md": readme_files,
     "docs/reference/python.md": readme_files,
 }
+RUN = {"python", "sh", "text"}  # `text` is what the `sh` block before it prints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +147,7 @@ def test_every_block_is_run_compared_or_named():
     unknown = []
     for page, found in BLOCKS.items():
         for block in found:
-            known = block.language in {"python", "sh"} or any(
+            known = block.language in RUN or any(
                 page == where and block.text.startswith(first) for where, first in TEXTS
             )
             unknown += [] if known else [f"{page}:{block.line + 1}: {block.language or 'no language'}"]
@@ -164,15 +168,33 @@ def test_every_exception_is_in_a_page():
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("page", WITH_CODE)
-def test_the_blocks_of_a_page_run(page):
-    namespace: dict[str, object] = {"__name__": "page", **FILES.get(page, dict)()}
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow) if page_files.is_slow(page) else page for page in WITH_CODE]
+)
+def test_the_blocks_of_a_page_run(page, request, capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    namespace: dict[str, object] = {
+        "__name__": "page",
+        **FILES.get(page, dict)(),
+        **page_files.prepare(page, request),
+    }
+    printed = ""
     for block in BLOCKS[page]:
         if block.language == "python":
             run_python(block, PAGES[page], namespace)
         elif block.language == "sh":
             for command in block.commands:
+                capfd.readouterr()
                 run_command(command)
+                printed = capfd.readouterr().out
+        elif block.language == "text":
+            where = f"{PAGES[page]}:{block.line + 1}"
+            assert re.search(as_pattern(words(block.text)), words(printed), re.DOTALL), f"{where} printed:\n{printed}"
+
+
+def words(text: str) -> str:
+    """Return a text with one space for all space between two words."""
+    return " ".join(text.split())
 
 
 def run_python(block: Block, path: pathlib.Path, namespace: dict[str, object]) -> None:
@@ -269,6 +291,8 @@ def check_script(command: str) -> None:
         for extra in re.findall(r"\[([\w,]+)\]", command):
             assert set(extra.split(",")) <= {*PROJECT["optional-dependencies"]}, command
         return
+    elif not command.startswith("amp-transpile"):
+        return  # a program of others
     else:
         source = (ROOT / "amp_transpiler/option_table.py").read_text(encoding="utf-8")
     assert [option for option in options if option not in source] == [], command

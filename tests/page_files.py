@@ -1,0 +1,145 @@
+"""What the pages' examples take as given: files that they name, models of the corpus, packages, and what is not run.
+
+`tests/test_code_blocks.py` runs the examples. A page that has a row in `CORPUS` or a name in `SLOW` runs with the slow
+tests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import onnx
+import pytest
+
+from tests import decoders
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+CORPUS = {
+    "docs/howto/yolo.md": {
+        "yolov8n.onnx": "shipped/nudenet/320n.onnx",
+        "frames.npz": "shipped/nudenet/320n.inputs.npz",
+    },
+    "docs/howto/web.md": {
+        "yolov8n.onnx": "shipped/nudenet/320n.onnx",
+        "frames.npz": "shipped/nudenet/320n.inputs.npz",
+    },
+}
+"""Page -> file that it names -> where the corpus has it."""
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "docs/howto/openvino.md": ("openvino",),
+    "docs/howto/whisper.md": ("torch", "transformers", "onnxscript"),
+    "docs/migration/torch_amp.md": ("torch", "onnxscript"),
+    "docs/training/pytorch.md": ("torch", "onnxscript"),
+    "docs/training/several_gpus.md": ("torch",),
+}
+"""Page -> packages that its examples import and this one does not need."""
+
+SLOW = {
+    "docs/howto/openvino.md",
+    "docs/howto/whisper.md",
+    "docs/migration/torch_amp.md",
+    "docs/training/pytorch.md",
+    "docs/training/several_gpus.md",
+}
+"""Pages without a row in `CORPUS` that take more than a few seconds."""
+
+
+def bert_files() -> dict[str, object]:
+    """A model of one layer, a sample, and a tokenizer of its vocabulary."""
+    shutil.copy(ROOT / "models/bert_1layer.onnx", "bert.onnx")
+    shutil.copy(ROOT / "models/bert_1layer.inputs.npz", "texts.npz")
+    return {"tokenizer": tokenize}
+
+
+def tokenize(texts: Sequence[str], *, padding: bool, return_tensors: str) -> dict[str, np.ndarray]:
+    assert padding
+    assert return_tensors == "np"
+    words = [text.split() for text in texts]
+    shape = (len(texts), max(map(len, words)))
+    found = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
+    for row, line in enumerate(words):
+        found["input_ids"][row, : len(line)] = [1 + sum(word.encode()) % 58 for word in line]
+        found["attention_mask"][row, : len(line)] = 1
+    return found
+
+
+def decoder_files() -> dict[str, object]:
+    """A decoder as builders of language models write it, and one step of it."""
+    model = decoders.Decoder().build()
+    onnx.save(model, "decoder.onnx")
+    np.savez("step.npz", **decoders.feeds(model))
+    return {}
+
+
+def large_files() -> dict[str, object]:
+    """A model with its weights in a file of their own; not a large one."""
+    model = onnx.load(ROOT / "models/paddle_lenet.onnx")
+    onnx.save(model, "large.onnx", save_as_external_data=True, location="large.onnx.data", size_threshold=0)
+    return {}
+
+
+def classifier_files() -> dict[str, object]:
+    shutil.copy(ROOT / "models/paddle_lenet.onnx", "classifier.onnx")
+    return {}
+
+
+FILES: dict[str, Callable[[], dict[str, object]]] = {
+    "docs/howto/bert.md": bert_files,
+    "docs/howto/bfloat16.md": bert_files,
+    "docs/howto/kv_cache.md": decoder_files,
+    "docs/howto/large_models.md": large_files,
+    "docs/howto/openvino.md": bert_files,
+    "docs/howto/several_inputs.md": bert_files,
+    "docs/howto/tensorrt.md": bert_files,
+    "docs/howto/tuning.md": bert_files,
+    "docs/migration/autocast.md": bert_files,
+    "docs/migration/onnxconverter_common.md": bert_files,
+    "docs/migration/onnxruntime_float16.md": bert_files,
+    "docs/training/finetune.md": classifier_files,
+}
+"""Page -> makes the files that it names in the current folder, and returns what its examples take as given."""
+
+TRT_SHAPES = " ".join(
+    f"--{which}Shapes=" + ",".join(f"{name}:{shape}" for name in ("input_ids", "attention_mask", "token_type_ids"))
+    for which, shape in {"min": "1x8", "opt": "8x64", "max": "32x128"}.items()
+)
+COMMANDS = {
+    f"trtexec --onnx=bert.trt.onnx --saveEngine=bert.plan --stronglyTyped {TRT_SHAPES}": "it needs TensorRT and a GPU",
+}
+"""Command that is not run -> the reason."""
+
+TEXTS = {
+    ("docs/howto/web.md", "import * as ort"): "a page's script: it ran in Node.js with onnxruntime-web 1.30, by hand",
+}
+"""Page and first line of a block that is neither run nor compared -> the reason."""
+
+
+def is_slow(page: str) -> bool:
+    return page in CORPUS or page in SLOW
+
+
+def prepare(page: str, request: pytest.FixtureRequest) -> dict[str, object]:
+    """Put the files of a page into the current folder; skip it, and say what is missing, where that cannot be."""
+    for module in MODULES.get(page, ()):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{page}: {module} is not installed")
+        warnings.simplefilter("ignore")  # of theirs, until the test ends
+    for name, source in CORPUS.get(page, {}).items():
+        found = request.getfixturevalue("corpus") / source
+        if not found.is_file():
+            pytest.skip(f"{page}: the corpus has no {source}")
+        for path in [found, *beside(found)]:
+            pathlib.Path(path.name if path != found else name).symlink_to(path)
+    return FILES.get(page, dict)()
+
+
+def beside(model: pathlib.Path) -> Iterator[pathlib.Path]:
+    """The files of weights that belong to a model."""
+    yield from model.parent.glob(f"{model.name}.data")
