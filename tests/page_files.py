@@ -91,6 +91,7 @@ def classifier_files() -> dict[str, object]:
 
 
 FILES: dict[str, Callable[[], dict[str, object]]] = {
+    "docs/concepts/gpus.md": bert_files,
     "docs/howto/bert.md": bert_files,
     "docs/howto/bfloat16.md": bert_files,
     "docs/howto/kv_cache.md": decoder_files,
