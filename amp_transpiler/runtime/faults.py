@@ -71,7 +71,11 @@ FAULTS = (
         symptom="wrong numbers, without an error, from a ScatterND that adds more than about 200,000 elements with "
         "several threads, where a row occurs more than once, as in the gradient of an embedding: threads that add to "
         "one row lose sums",
-        guards=("passes.training.split_scatters.SplitScatters", "runtime.compile.open_ready"),
+        guards=(
+            "passes.training.split_scatters.SplitScatters",
+            "runtime.compile.open_ready",
+            "runtime.openable.guarded",
+        ),
         test=f"{_HERE}::test_threads_that_add_to_one_row_lose_sums",
     ),
     Fault(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import pathlib
 import shutil
@@ -13,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.graph.assemble import written_model
+from amp_transpiler.graph.large_scatters import large_scatters
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
@@ -24,7 +26,9 @@ from amp_transpiler.passes.emulate import emulate as emulate_program
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
 
-__all__ = ["AnyProgram", "Openable", "openable"]
+__all__ = ["AnyProgram", "Openable", "guarded", "openable"]
+
+logger = logging.getLogger(__name__)
 
 AnyProgram: TypeAlias = Program | str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
@@ -61,16 +65,14 @@ def openable(program: AnyProgram, place: Place, *, emulate: bool = True) -> Open
         InputError: the program has no outputs, or its `outputs` name none of its values.
         ModelError: the model cannot be read.
     """
-    emulated, fuse_transposes = False, True
+    emulated, guards = False, SessionSettings()
     if (emulate and place.emulates_low) or not isinstance(program, (str, os.PathLike)):
         loaded = load(program)
-        fuse_transposes = not vector_products(loaded.model, unknown=True)
+        guards = guarded(SessionSettings(), loaded, place)
         if emulate and place.emulates_low and has_low_values(loaded):
             program, emulated = emulate_program(loaded), True
     # Emulation rounds by casts; a fused LayerNormalization would drop some of them.
-    settings = SessionSettings(
-        fuse=not emulated, fuse_transposes=fuse_transposes, record_assignment=not place.in_main_memory
-    )
+    settings = dataclasses.replace(guards, fuse=not emulated, record_assignment=not place.in_main_memory)
     if isinstance(program, (str, os.PathLike)):
         return Openable(os.fspath(pathlib.Path(program).absolute()), settings, emulated)
     program = load(program)
@@ -89,3 +91,14 @@ def openable(program: AnyProgram, place: Place, *, emulate: bool = True) -> Open
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return Openable(os.fspath(folder / "model.onnx"), settings, emulated, folder)
+
+
+def guarded(settings: SessionSettings, program: Program, place: Place) -> SessionSettings:
+    """Return settings under which ONNX Runtime computes a program without its known faults (`runtime.faults`)."""
+    if vector_products(program.model, unknown=True):
+        settings = dataclasses.replace(settings, fuse_transposes=False)
+    racing = large_scatters(program.model, unknown=True) if place.in_main_memory else []
+    if racing:
+        logger.info("one thread for each operator: several would lose sums of ScatterND '%s'", racing[0].name)
+        settings = dataclasses.replace(settings, threads=1)
+    return settings

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.runtime.feeds import ValueInfo
-from amp_transpiler.runtime.openable import AnyProgram, Openable, openable
+from amp_transpiler.runtime.openable import AnyProgram, Openable, guarded, openable
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.verification.child import Child, RuntimeCrash, lease
@@ -161,7 +160,7 @@ def open_plain(program: Program, child: Child | None = None) -> Iterator[RemoteS
 
 @contextlib.contextmanager
 def open_source(source: Program) -> Iterator[RemoteSession]:
-    """Open a program as it was given, the file if it has one, without a fusion that would compute it wrongly.
+    """Open a program as it was given, the file if it has one, without what ONNX Runtime would compute wrongly.
 
     Raises:
         RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.
@@ -169,8 +168,7 @@ def open_source(source: Program) -> Iterator[RemoteSession]:
 
     def form() -> tuple[Openable, SessionSettings | None]:
         found = openable(source.origin, CPUPlace(), emulate=False)
-        if vector_products(source.model, unknown=True):
-            found = dataclasses.replace(found, settings=dataclasses.replace(found.settings, fuse_transposes=False))
+        found = dataclasses.replace(found, settings=guarded(found.settings, source, CPUPlace()))
         return found, found.settings
 
     session = RemoteSession(form, str(CPUPlace()))

@@ -8,16 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
+from amp_transpiler.graph.builder import GraphBuilder, shape_of
+from amp_transpiler.graph.large_scatters import MOST, large_scatters
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.training.take_over import take_over
 
 __all__ = ["SplitScatters"]
-
-_MOST = 1 << 17  # elements; the provider takes a second thread from about 200,000 on
 
 
 class SplitScatters(Pass[PassResult]):
@@ -35,29 +32,16 @@ class SplitScatters(Pass[PassResult]):
         most: elements that one ScatterND adds at most.
     """
 
-    def __init__(self, most: int = _MOST) -> None:
+    def __init__(self, most: int = MOST) -> None:
         self._most = most
 
     def call(self, model: ir.Model) -> PassResult:
-        found = [node for node in all_nodes(model) if _is_large(node, self._most)]
+        found = large_scatters(model, self._most)
         names = NameAllocator(model) if found else None
         for node in found:
             assert names is not None  # there are some
             _split(model, node, names, self._most)
         return PassResult(model, modified=bool(found), count=len(found))
-
-
-def _is_large(node: ir.Node, most: int) -> bool:
-    if (
-        node.op_type != "ScatterND"
-        or not is_standard(node)
-        or node.attributes.get_string("reduction", "none") == "none"
-    ):
-        return False
-    if not all(value is not None and value.dtype is not None and is_static(value) for value in node.inputs):
-        return False
-    _, indices, updates = (shape_of(value) for value in node.inputs if value is not None)
-    return math.prod(updates) > most and math.prod(indices[:-1]) > 1
 
 
 def _split(model: ir.Model, node: ir.Node, names: NameAllocator, most: int) -> None:
