@@ -1,3 +1,16 @@
 """The version of the package, where every layer may read it."""
 
-__version__ = "0.1.0"
+import importlib.metadata
+
+__all__ = ["__version__"]
+
+
+def _installed() -> str:
+    """Return the version of the installed distribution; an editable one keeps that of its installation."""
+    try:
+        return importlib.metadata.version("amp-transpiler")
+    except importlib.metadata.PackageNotFoundError:  # its folder was put on the path
+        return "0.0.0.dev0"
+
+
+__version__ = _installed()
