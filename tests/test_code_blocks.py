@@ -61,6 +61,7 @@ TEXTS = {
         "docs/architecture.md",
         "build     paddle/static, paddle/nn",
     ): "a list of files, looked for in test_architecture.py",
+    ("docs/releases.md", "steps:"): "a part of a workflow: tests/test_release_files.py runs what it starts",
     ("docs/distributed.md", "pip install"): "commands for several processes: tests/distributed/test_documentation.py",
     ("docs/distributed.md", "import numpy"): "a script for several processes: tests/distributed/test_documentation.py",
     ("docs/distributed.md", "rank 0 of 2 (gloo, CPU)"): "a line of the log: tests/distributed/test_two_ranks.py",
