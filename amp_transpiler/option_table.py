@@ -278,6 +278,34 @@ OPTIONS = (
         "was seen with fits. Default: 4.",
     ),
     Option(
+        name="data_max",
+        group="decide",
+        flags=("--data-max",),
+        metavar="X",
+        parameter="data_max",
+        text="Keep a node in float32 if a value that it reads or computes is larger than X on the inputs, made-up ones "
+        "included. Default: no such threshold.",
+    ),
+    Option(
+        name="init_max",
+        group="decide",
+        flags=("--init-max",),
+        metavar="X",
+        parameter="init_max",
+        text="Keep a node in float32 if a constant that it reads has a finite number larger than X. Default: no such "
+        "threshold.",
+    ),
+    Option(
+        name="max_depth_of_reduction",
+        group="decide",
+        flags=("--max-depth-of-reduction",),
+        metavar="N",
+        parameter="max_depth_of_reduction",
+        text="Keep a node in float32 if it sums more than N terms into one number: the inner dimension of a matrix "
+        "product, input channels times kernel of a convolution, the elements that a ReduceSum adds. Default: no such "
+        "threshold.",
+    ),
+    Option(
         name="policy",
         group="decide",
         flags=("--policy",),

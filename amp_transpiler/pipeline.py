@@ -19,13 +19,14 @@ from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
-from amp_transpiler.graph.saving import Staged, check_destination, stage
+from amp_transpiler.graph.saving import DefaultPlace, Staged, check_destination, stage
 from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.graph.training_info import merge, split
 from amp_transpiler.passes.training.aids import add_training_aids
 from amp_transpiler.precision.limits import HEADROOM, Mismatch, Tolerance, checked_headroom, with_limits
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.thresholds import checked_thresholds
 from amp_transpiler.precision.training import NO_STATE, UNSCALED, TrainingWishes, holds_gradients
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report, Verdict
@@ -62,22 +63,6 @@ from amp_transpiler.verification.verify import Basis, Questions, check_result, c
 __all__ = ["DefaultPlace", "transpile"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class DefaultPlace:
-    """A destination that nobody named: a source that is what was asked for already is not copied there.
-
-    Attributes:
-        path: the file.
-    """
-
-    path: pathlib.Path
-
-    def __fspath__(self) -> str:
-        return str(self.path)
-
-    __str__ = __fspath__
-
-
 def transpile(
     src: Any,
     dst: str | os.PathLike[str] | None = None,
@@ -110,6 +95,9 @@ def transpile(
     device: str = DEFAULT_DEVICE.name,
     dims: Mapping[str, int] | None = None,
     headroom: float = HEADROOM,
+    data_max: float | None = None,
+    init_max: float | None = None,
+    max_depth_of_reduction: int | None = None,
     metric: str | MetricFunction | None = None,
     metric_bound: float | None = None,
     frontier: bool = False,
@@ -189,6 +177,13 @@ def transpile(
             others what made-up inputs have.
         headroom: Level auto with data: a node may run in lower precision only if X times the largest magnitude that it
             was seen with fits. Default: 4.
+        data_max: Keep a node in float32 if a value that it reads or computes is larger than X on the inputs, made-up
+            ones included. Default: no such threshold.
+        init_max: Keep a node in float32 if a constant that it reads has a finite number larger than X. Default: no such
+            threshold.
+        max_depth_of_reduction: Keep a node in float32 if it sums more than N terms into one number: the inner dimension
+            of a matrix product, input channels times kernel of a convolution, the elements that a ReduceSum adds.
+            Default: no such threshold.
         metric: Your own measure, with `metric_bound`: a function of the outputs of fp32 and of the result, each a list
             with a dict (output to array) for every sample, or `FILE.py:FUNCTION`; the less it returns, the better.
             Level auto finds the best conversion for which it is at most the bound, and no other tolerance holds unless
@@ -237,6 +232,9 @@ def transpile(
     asked = Questions(inputs, load_metric(metric, metric_bound), frontier=frontier, cache=cache, limited=limited)
     chosen = dataclasses.replace(chosen, device=find_device(device).name, dims=checked_dims(dims))
     chosen = _aimed(chosen, asked, prefer, checked_headroom(headroom), has_tolerance=tolerance is not None)
+    decides = not chosen.copies and chosen.low is not FLOAT32
+    thresholds = checked_thresholds(data_max, init_max, max_depth_of_reduction, decides=decides, runs=verify)
+    chosen = dataclasses.replace(chosen, thresholds=thresholds)
     if optimize:
         check_optimizable(chosen)
     marks = _Marks(keep_io_types, guard, disable_amp, include)
@@ -350,7 +348,7 @@ def _begin(job: _Job, request: Request, chosen: Policy) -> _Begun:
         request = dataclasses.replace(request, lists=resolved_lists(job.amp_lists, given, request.low.name))
         kept = {
             name: getattr(chosen, name)
-            for name in ("limits", "wishes", "settled", "search_runs", "objective", "headroom")
+            for name in ("limits", "wishes", "settled", "search_runs", "objective", "headroom", "thresholds")
         }
         chosen = dataclasses.replace(choose_policy(request), **kept)
     chosen = dataclasses.replace(chosen, limits=limits_by_output(given, chosen.limits))

@@ -42,6 +42,9 @@ _NO_EFFECT_ON_COPIES = (
     "device",
     "dims",
     "headroom",
+    "data_max",
+    "init_max",
+    "max_depth_of_reduction",
     "metric",
     "metric_bound",
     "frontier",
@@ -82,6 +85,9 @@ class Options:
     device: str
     dims: list[tuple[str, int]]
     headroom: float
+    data_max: float | None
+    init_max: float | None
+    max_depth_of_reduction: int | None
     policy: str
     preset: str | None
     mixed_ops: str | None
@@ -139,6 +145,9 @@ class Options:
             "device": self.device,
             "dims": dict(self.dims) or None,
             "headroom": self.headroom,
+            "data_max": self.data_max,
+            "init_max": self.init_max,
+            "max_depth_of_reduction": self.max_depth_of_reduction,
             "metric": self.metric,
             "metric_bound": self.metric_bound,
             "frontier": self.frontier or self.report_shows_curve,

@@ -192,6 +192,12 @@ def _number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is no number") from error
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of terms: expected such as 1024")
+    return int(text)
+
+
 def _jobs(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= _MOST_JOBS:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of processes: expected 1 to {_MOST_JOBS}")
@@ -229,6 +235,9 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "mismatch": _mismatch,
     "dims": _dim,
     "headroom": _headroom,
+    "data_max": _number,
+    "init_max": _number,
+    "max_depth_of_reduction": _count,
     "metric_bound": _number,
     "io_types": _io_types,
     "jobs": _jobs,

@@ -52,6 +52,9 @@ _TYPES: dict[str, Any] = {
     "device": str,
     "dims": dict[str, int],
     "headroom": float,
+    "data_max": float,
+    "init_max": float,
+    "max_depth_of_reduction": int,
     "inputs": str,
     "tolerance": _LIMIT,
     "mismatch": Union[float, str],  # noqa: UP007

@@ -30,13 +30,29 @@ from amp_transpiler.graph.staging import note, placing, staging_folder
 from amp_transpiler.graph.tensors import stored_tensors
 from amp_transpiler.graph.training_info import attach
 
-__all__ = ["Staged", "check_data_place", "check_destination", "save", "stage"]
+__all__ = ["DefaultPlace", "Staged", "check_data_place", "check_destination", "save", "stage"]
 
 _WRITERS = 2  # threads that convert and write weights; each holds one tensor in memory
 _OUTSIDE = 256  # bytes; larger weights go outside, and ONNX Runtime wants shapes and axes inside
 _INLINE_LIMIT = 1_900_000_000  # bytes of weights; a protobuf message ends at 2 GiB, and the graph needs some of it
 _DISK_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO, errno.ENAMETOOLONG}
 _PLACE_FAULTS = {errno.EBUSY, errno.EPERM}  # a file that is mounted by itself, or that may not be changed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DefaultPlace:
+    """A destination that nobody named: a source that is what was asked for already is not copied there.
+
+    Attributes:
+        path: the file.
+    """
+
+    path: pathlib.Path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    __str__ = __fspath__
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.quantized import quantizes_low
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.state import DecisionState
+from amp_transpiler.precision.thresholds import ThresholdFaults
 from amp_transpiler.precision.values import decide_values
 
 __all__ = ["OpenChoices", "assign", "open_choices"]
@@ -161,6 +162,7 @@ class _Assigner:
         self._state = DecisionState(policy, self._constraints)
         self._decisions: dict[ir.Node, Decision] = {}
         self._folded = folded_nodes(in_order(model.graph))
+        self._thresholds = ThresholdFaults(model, policy.thresholds, ranges, policy.dims)
         self.masks, self._unsafe, self._wholes = NO_MASKS, dict[ir.Node, str](), list[Match]()
         if policy.numerics != "ignore":
             self._judge()
@@ -267,6 +269,8 @@ class _Assigner:
         if settled is not None and settled.precision == "high":
             return True
         if str(node.name) in self._policy.forced_high or DISABLE_AMP in region_of(node):
+            return True
+        if self._thresholds.of(node):
             return True
         return is_kept(node, guarded=self._guarded)
 
@@ -385,7 +389,7 @@ class _Assigner:
             names = {str(value.name) for value in (*node.inputs, *node.outputs) if value is not None}
             if black := sorted(names & listed):
                 return f"reads or writes black variable '{black[0]}'"
-        return ""
+        return self._thresholds.of(node)
 
     def _must_stay_float32(self, node: ir.Node, form: LowForm) -> str:
         """Say why the numerics keep the node in float32 whatever list it is on; empty if they do not."""

@@ -13,6 +13,7 @@ from amp_transpiler.precision.assignment import ConstantStorage
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.limits import HEADROOM, Limits
 from amp_transpiler.precision.rules import Rules
+from amp_transpiler.precision.thresholds import Thresholds
 from amp_transpiler.precision.training.wishes import TrainingWishes
 from amp_transpiler.targets import Target
 
@@ -55,6 +56,7 @@ class Policy:
         dims: name of an open dimension of the inputs -> its size, for predicted times.
         evidence: what runs on data told about this very program.
         headroom: how many times the range that data showed must fit into the low format.
+        thresholds: magnitudes and sums from which nodes stay float32.
         low_parameters: parameters of a training program are stored low where every reader wants them low.
         search_runs: how many other conversions may be run for one that keeps the limits.
         limits: how far the outputs may be from fp32.
@@ -86,6 +88,7 @@ class Policy:
     dims: Mapping[str, int] = dataclasses.field(default_factory=dict)
     evidence: Evidence | None = None
     headroom: float = HEADROOM
+    thresholds: Thresholds = dataclasses.field(default_factory=Thresholds)
     low_parameters: bool = False
     search_runs: int = 0
     limits: Limits = dataclasses.field(default_factory=Limits)

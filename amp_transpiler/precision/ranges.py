@@ -46,6 +46,7 @@ class RangeFaults:
         self._low = low
         self._strict = strict
         self._known: dict[int, tuple[ir.TensorProtocol, _Fault]] = {}
+        self._largest: dict[int, tuple[ir.TensorProtocol, float]] = {}
 
     def of(self, value: ir.Value | None) -> str:
         """Say why a constant must not be rounded; empty if it may be, or if the value is no float32 constant."""
@@ -63,6 +64,15 @@ class RangeFaults:
         if self._low.name == "float16":
             return self._fault(value).hides
         return constant_range(tensor, FLOAT16).stands_for_infinity
+
+    def largest(self, value: ir.Value | None) -> float:
+        """Return the largest finite magnitude of a float32 constant; 0 for another value."""
+        tensor = constant_of(value)
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT:
+            return 0.0
+        if id(tensor) not in self._largest:
+            self._largest[id(tensor)] = (tensor, constant_range(tensor, self._low).largest)
+        return self._largest[id(tensor)][1]
 
     def _fault(self, value: ir.Value | None) -> _Fault:
         tensor = constant_of(value)

@@ -159,6 +159,7 @@ def best_conversion(
         CannotCompare: an emulated program does not run.
         InputError: the user's metric fails.
     """
+    conversions = _with_thresholds(conversions, report)
     policy, evidence = conversions.policy, None
     decides = policy.objective != "rules"
     # A training step scales its gradients up to the edge of the range, and skips what overflows.
@@ -218,6 +219,16 @@ def _allows_more(conversions: Conversions, policy: Policy, than: Measured) -> bo
 
 def _low_names(assignment: Assignment) -> frozenset[str]:
     return frozenset(str(node.name) for node, made in assignment.decisions.items() if made.precision == "low")
+
+
+def _with_thresholds(conversions: Conversions, report: Report) -> Conversions:
+    """Return the same with the ranges that the user's threshold of magnitudes is held against, where there is one."""
+    if not conversions.policy.thresholds.needs_data:
+        return conversions
+    with conversions.phase("calibrate"):
+        found = _ranges_seen(conversions, report)
+    thresholds = dataclasses.replace(conversions.policy.thresholds, seen={} if found is None else found.ranges)
+    return dataclasses.replace(conversions, policy=dataclasses.replace(conversions.policy, thresholds=thresholds))
 
 
 def _ranges_seen(conversions: Conversions, report: Report) -> Evidence | None:

@@ -1,0 +1,102 @@
+"""Thresholds of the user's: nodes stay float32 whose values, constants or sums are too large for their taste."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
+from amp_transpiler.precision.evidence import TensorRange
+from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.reductions import terms
+
+__all__ = ["ThresholdFaults", "Thresholds", "checked_thresholds"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The user's thresholds; infinite for none.
+
+    Attributes:
+        data_max: the largest magnitude of what a node reads and computes.
+        init_max: the largest finite magnitude of the constants that it reads.
+        depth: the most terms that it sums into one number.
+        seen: value -> the range that data showed, for `data_max`.
+    """
+
+    data_max: float = math.inf
+    init_max: float = math.inf
+    depth: float = math.inf
+    seen: Mapping[str, TensorRange] = dataclasses.field(default_factory=dict)
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether the ranges of values must be known."""
+        return self.data_max < math.inf
+
+
+def checked_thresholds(data_max: Any, init_max: Any, depth: Any, *, decides: bool, runs: bool) -> Thresholds:
+    """Return the thresholds of the options `data_max`, `init_max` and `max_depth_of_reduction`.
+
+    Args:
+        data_max: the option, or None.
+        init_max: likewise.
+        depth: likewise.
+        decides: whether anything becomes low at all.
+        runs: whether the model is run.
+
+    Raises:
+        OptionError: one is no positive number, or has no meaning.
+    """
+    given = {"data_max": data_max, "init_max": init_max, "max_depth_of_reduction": depth}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            raise OptionError(f"{name} is {value!r}: expected a number above 0, such as 512")
+        if not decides:
+            raise OptionError(f"{name} has no meaning where nothing becomes low: drop it, or choose another level")
+    if data_max is not None and not runs:
+        raise OptionError("data_max needs the ranges of values, which only runs show: drop it, or verify")
+    found = [math.inf if value is None else float(value) for value in given.values()]
+    return Thresholds(found[0], found[1], found[2])
+
+
+class ThresholdFaults:
+    """Says which nodes of a program are beyond a threshold.
+
+    Args:
+        model: a typed program.
+        thresholds: the thresholds.
+        ranges: a look-up of constants.
+        dims: name of an open dimension of the inputs -> its size.
+    """
+
+    def __init__(self, model: ir.Model, thresholds: Thresholds, ranges: RangeFaults, dims: Mapping[str, int]) -> None:
+        self._thresholds, self._ranges = thresholds, ranges
+        self._sizes: Sizes | None = sizes_of(model, dims) if thresholds.depth < math.inf else None
+
+    def of(self, node: ir.Node) -> str:
+        """Say why a node must stay float32; empty if no threshold keeps it there."""
+        limits = self._thresholds
+        for value in node.inputs if limits.init_max < math.inf else ():
+            if (largest := self._ranges.largest(value)) > limits.init_max:
+                return f"constant reaches {largest:.4g}, above --init-max {limits.init_max:g}"
+        for name in _names(node) if limits.seen else ():
+            seen = limits.seen.get(name)
+            if seen is not None and seen.largest > limits.data_max:
+                where = seen.sample or "the data"
+                return f"'{name}' reaches {seen.largest:.4g} in {where}, above --data-max {limits.data_max:g}"
+        if self._sizes is not None and (depth := terms(node, self._sizes)) > limits.depth:
+            return f"sums {depth} terms into one number, more than --max-depth-of-reduction {limits.depth:g}"
+        return ""
+
+
+def _names(node: ir.Node) -> Iterator[str]:
+    """Yield the names of what a node reads and computes."""
+    return (str(value.name) for value in (*node.inputs, *node.outputs) if value is not None)
