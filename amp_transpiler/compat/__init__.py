@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from amp_transpiler.compat.auto_mixed_precision_model_path import (
         auto_convert_mixed_precision_model_path as auto_convert_mixed_precision_model_path,
     )
+    from amp_transpiler.compat.autocast import (
+        convert_to_f16 as convert_to_f16,
+        convert_to_mixed_precision as convert_to_mixed_precision,
+    )
     from amp_transpiler.compat.float16 import (
         DEFAULT_OP_BLOCK_LIST as DEFAULT_OP_BLOCK_LIST,
         convert_float_to_float16 as convert_float_to_float16,

@@ -1,0 +1,207 @@
+"""`modelopt.onnx.autocast`: the same functions, on this package's engine, for TensorRT unless `target=` says otherwise.
+
+An import changes::
+
+    from amp_transpiler.compat.autocast import convert_to_mixed_precision
+
+    model = convert_to_mixed_precision("model.onnx", "fp16", keep_io_types=True, op_types_to_exclude=["Softmax"])
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.compat.arguments import checked_names, converted, refuse
+from amp_transpiler.compat.blocked import block, every_node
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import FLOAT16
+from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.names import NameAllocator, name_nodes
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.regions import DISABLE_AMP, drop_region
+
+__all__ = ["DEFAULT_DATA_MAX", "DEFAULT_INIT_MAX", "NodeRule", "convert_to_f16", "convert_to_mixed_precision"]
+
+DEFAULT_DATA_MAX = 512
+DEFAULT_INIT_MAX = FLOAT16.max
+
+_PLUGINS = "operators that ONNX Runtime does not know stay float32; leave it out"
+_REMEDIES = {
+    "init_conversion_max_bytes": "initializers of any size are converted when the file is written; leave it out",
+    "tensor_block_dict": "schemas say which inputs may stay float32; keep whole operators with op_block_list",
+    "trt_plugins": _PLUGINS,
+    "trt_plugins_precision": _PLUGINS,
+}
+
+
+class NodeRule(Protocol):
+    """A rule of one's own, such as an object of AutoCast's `NodeRuleBase`."""
+
+    def check(self, node: onnx.NodeProto) -> bool:
+        """Whether the node stays float32."""
+
+
+def convert_to_mixed_precision(
+    onnx_path: str | os.PathLike[str],
+    low_precision_type: str = "fp16",
+    nodes_to_exclude: Collection[str] | None = None,
+    op_types_to_exclude: Collection[str] | None = None,
+    nodes_to_include: Collection[str] | None = None,
+    op_types_to_include: Collection[str] | None = None,
+    data_max: float | None = DEFAULT_DATA_MAX,
+    init_max: float | None = DEFAULT_INIT_MAX,
+    keep_io_types: bool = False,
+    calibration_data: str | os.PathLike[str] | None = None,
+    custom_rule: NodeRule | None = None,
+    init_conversion_max_bytes: int | None = None,
+    providers: Sequence[str] = ("cpu",),
+    trt_plugins: Sequence[str] = (),
+    trt_plugins_precision: Sequence[str] = (),
+    max_depth_of_reduction: int | None = None,
+    opset: int | None = None,
+    use_standalone_type_inference: bool = False,
+    **options: Any,
+) -> onnx.ModelProto:
+    """Return the model of a file in mixed precision, as AutoCast's function of this name does.
+
+    Args:
+        onnx_path: the file.
+        low_precision_type: `fp16` or `bf16`.
+        nodes_to_exclude: patterns that begin the names of nodes that stay float32.
+        op_types_to_exclude: operators that stay float32.
+        nodes_to_include: patterns that begin the names of nodes that become low whatever else is said.
+        op_types_to_include: operators that do.
+        data_max: Nodes that read or compute a larger magnitude stay float32. None for no such limit.
+        init_max: Nodes that read a larger constant stay float32. None for no such limit.
+        keep_io_types: inputs and outputs stay float32.
+        calibration_data: an .npz file or a folder of them. None: made-up inputs.
+        custom_rule: says of further nodes of the main graph that they stay float32.
+        init_conversion_max_bytes: refused.
+        providers: has no effect on the result; `trt` is refused.
+        trt_plugins: refused.
+        trt_plugins_precision: refused.
+        max_depth_of_reduction: Nodes that sum more terms stay float32.
+        opset: the opset of the result. None: the model's, or a higher one.
+        use_standalone_type_inference: has no effect: types are always inferred here.
+        options: further options of `amp_transpiler.transpile`. The level is O2 by default, the target `tensorrt`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        OptionError: (a ValueError) an argument is wrong.
+        CheckFailed: the result is invalid, or values became infinite or NaN.
+    """
+    name = "convert_to_mixed_precision"
+    refused = {
+        "init_conversion_max_bytes": init_conversion_max_bytes,
+        "trt_plugins": trt_plugins,
+        "trt_plugins_precision": trt_plugins_precision,
+    }
+    refuse(name, refused, _REMEDIES)
+    if "trt" in providers:
+        raise OptionError(f"{name}: provider 'trt' is not supported: models are run on the CPU; leave it out")
+    if str(calibration_data or "").endswith(".json"):
+        raise OptionError(
+            f"{name}: calibration_data is JSON: save the arrays with numpy.savez, or give a folder of them"
+        )
+    if not pathlib.Path(onnx_path).exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(onnx_path))
+    program = load(onnx_path).clone()
+    name_nodes(program.model, NameAllocator(program.model))
+    included = _named(program.model, nodes_to_include, op_types_to_include, "include")
+    high = _named(program.model, nodes_to_exclude, op_types_to_exclude, "exclude")
+    if custom_rule is not None:
+        high |= {node.name for node in program.to_onnx().graph.node if custom_rule.check(node)}
+    defaults = {
+        **_defaults(name, low_precision_type, keep_io_types, opset),
+        "include": f"^(?:{'|'.join(map(re.escape, sorted(included)))})$" if included else (),
+        "inputs": calibration_data,
+        "data_max": _finite(data_max),
+        "init_max": _finite(init_max),
+        "max_depth_of_reduction": max_depth_of_reduction,
+    }
+    return _converted(name, program, lambda node: str(node.name) in high - included, defaults, options)
+
+
+def convert_to_f16(
+    model: onnx.ModelProto,
+    low_precision_type: str = "fp16",
+    keep_io_types: bool = True,
+    op_block_list: Collection[str] = (),
+    tensor_block_dict: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
+    trt_plugins: Sequence[str] | None = (),
+    use_standalone_type_inference: bool = False,
+    opset: int | None = None,
+    **options: Any,
+) -> onnx.ModelProto:
+    """Return the model in the low format, except for the operators of a list.
+
+    Args:
+        model: the model; not changed.
+        low_precision_type: `fp16` or `bf16`.
+        keep_io_types: inputs and outputs stay float32.
+        op_block_list: operators that stay float32.
+        tensor_block_dict: refused.
+        trt_plugins: refused.
+        use_standalone_type_inference: has no effect: types are always inferred here.
+        opset: the opset of the result. None: the model's, or a higher one.
+        options: further options of `amp_transpiler.transpile`. The level is O2 by default, the target `tensorrt`.
+
+    Raises:
+        OptionError: (a ValueError) an argument is wrong.
+        CheckFailed: the result is invalid, or values became infinite or NaN.
+    """
+    name = "convert_to_f16"
+    refuse(name, {"tensor_block_dict": tensor_block_dict, "trt_plugins": trt_plugins}, _REMEDIES)
+    blocked = checked_names(op_block_list, "op_block_list")
+    defaults = _defaults(name, low_precision_type, keep_io_types, opset)
+    return _converted(name, load(model).clone(), lambda node: node.op_type in blocked, defaults, options)
+
+
+def _defaults(name: str, low_precision_type: str, keep_io_types: bool, opset: int | None) -> dict[str, Any]:
+    if low_precision_type not in ("fp16", "bf16"):
+        raise OptionError(f"{name}: low_precision_type is {low_precision_type!r}: expected 'fp16' or 'bf16'")
+    return {
+        "level": "O2",
+        "target": "tensorrt",
+        "dtype": low_precision_type,
+        "keep_io_types": keep_io_types,
+        "opset": opset,
+    }
+
+
+def _converted(
+    name: str,
+    program: Program,
+    is_blocked: Callable[[ir.Node], bool],
+    defaults: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> onnx.ModelProto:
+    block(program.model, is_blocked)
+    result, _ = converted(name, program, options, defaults)
+    drop_region(result.model, DISABLE_AMP)  # the next conversion shall not heed the lists of this one
+    return result.to_onnx()
+
+
+def _named(model: ir.Model, patterns: Iterable[str] | None, operators: Collection[str] | None, which: str) -> set[str]:
+    """Return the names of the nodes that a user means."""
+    listed = checked_names(operators, f"op_types_to_{which}")
+    found = {str(node.name) for node in every_node(model) if node.op_type in listed}
+    for text in patterns or ():
+        try:
+            pattern = re.compile(text)
+        except re.error as error:
+            raise OptionError(f"nodes_to_{which}: {text!r} is no regular expression: {error}") from error
+        found |= {str(node.name) for node in every_node(model) if pattern.match(str(node.name))}
+    return found
+
+
+def _finite(threshold: float | None) -> float | None:
+    return None if threshold is None or threshold == float("inf") else float(threshold)
