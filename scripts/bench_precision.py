@@ -194,7 +194,7 @@ class Case:
         from amp_transpiler.errors import AmpError
         from amp_transpiler.graph.loading import load
         from amp_transpiler.verification.accuracy import CannotCompare
-        from amp_transpiler.verification.excess import excess
+        from amp_transpiler.verification.excess import excesses
 
         try:
             program = load(path)
@@ -207,7 +207,7 @@ class Case:
         unjudged = self._reference.unjudged()
         judged = [row for row in rows.values() if row.name not in unjudged]
         error_ = max((math.inf if row.nonfinite else row.relative for row in judged), default=0.0)
-        found = excess(rows.values(), self._reference, self._limits)
+        found = max(excesses(rows.values(), self._reference, self._limits).values(), default=0.0)
         return {**record, "error_found": error_, "correct": found <= 1.0}
 
 

@@ -113,11 +113,13 @@ class Bisection:
         """Return the figures of a conversion."""
         from amp_transpiler.precision.cost import find_device, predict
 
-        decisions = made.conversion.assignment.decisions.values()
+        made_by = made.conversion.assignment.decisions
+        decisions = made_by.values()
         device = find_device(self.policy.device)
         return {
             "error": _finite(_error(made)),
             "low": sum(decision.precision == "low" for decision in decisions),
+            "computing": sum(_computes(node) for node, decision in made_by.items() if decision.precision == "low"),
             "casts": made.conversion.casts,
             "ms": predict(made.program.model, device, {}, fuse=True).milliseconds,
         }
@@ -127,6 +129,18 @@ def _error(made: Any) -> float:
     from amp_transpiler.verification.search import worst_error
 
     return worst_error(made.outputs)
+
+
+def _computing_operators() -> frozenset[str]:
+    from amp_transpiler.ops.kinds import COMPUTE
+
+    return frozenset(COMPUTE)
+
+
+def _computes(node: Any) -> bool:
+    from amp_transpiler.ops.names import operator_name
+
+    return operator_name(node) in _computing_operators()
 
 
 def _finite(error: float) -> float | None:
@@ -152,6 +166,7 @@ def asked(path: pathlib.Path, samples: Any, tolerance: float, prefer: str) -> Re
         "kept": report.verdict_word in ("verified", "plausible"),
         "error": _finite(found),
         "low": report.low_nodes,
+        "computing": sum(row.precision == "low" and row.op in _computing_operators() for row in report.decisions),
         "nodes": report.low_nodes + report.high_nodes,
         "casts": report.casts,
         "ms": report.predicted_ms[1],
@@ -198,26 +213,41 @@ def misses(everything: Mapping[str, Record]) -> list[str]:
 
 
 def summary(everything: Mapping[str, Record]) -> list[list[str]]:
-    """Return the table of what is reached."""
-    table = [
-        ["share of O2's error", "cases", "bound kept", "more low nodes", "as many", "less time", "as much", "more"]
-    ]
-    large = {name for name, record in everything.items() if record.get("o2", {"low": 0})["low"] >= MANY}
-    kinds = [(f"{share:g}", {share}, set(everything)) for share in SHARES]
-    kinds.append((f"all, models with {MANY} low nodes at O2 or more", set(SHARES), large))
-    kinds.append(("all, smaller models", set(SHARES), set(everything) - large))
-    for words, shares, names in kinds:
-        every = [case for case in cases(everything) if case[0] in names and case[1] in shares]
+    """Return the table of what is reached, by the share that is asked for."""
+    table = [["share of O2's error", "cases", "bound kept", "less time", "as much", "more"]]
+    for share in SHARES:
+        every = [case for case in cases(everything) if case[1] == share]
         kept = sum(low["kept"] and fast["kept"] for *_, low, fast in every)
-        more = sum(low["kept"] and low["low"] > other["low"] for _, _, other, low, _ in every)
-        same = sum(low["kept"] and low["low"] == other["low"] for _, _, other, low, _ in every)
-        worth = sum(low["kept"] and low["low"] > other["worth"] for _, _, other, low, _ in every)
-        even = sum(low["kept"] and low["low"] == other["worth"] for _, _, other, low, _ in every)
         timed = [(fast["ms"], other["ms"]) for _, _, other, _, fast in every if fast["kept"] and fast["ms"] is not None]
         less = sum(ours < theirs * (1 - 1e-9) for ours, theirs in timed)
         slower = sum(ours > theirs * (1 + 1e-9) for ours, theirs in timed)
-        counts = (len(every), kept, more, same, worth, even, less, len(timed) - less - slower, slower)
-        table.append([words, *map(str, counts)])
+        table.append([f"{share:g}", *map(str, (len(every), kept, less, len(timed) - less - slower, slower))])
+    return table
+
+
+def low_table(everything: Mapping[str, Record]) -> list[list[str]]:
+    """Return the table of low nodes by default: in how many cases more, as many and fewer than in the bisection."""
+    many = {name for name, record in everything.items() if record.get("o2", {"low": 0})["low"] >= MANY}
+    every = [(name, low, other) for name, _, other, low, _ in cases(everything)]
+    some = [case for case in every if case[1]["low"] or case[2]["low"]]
+    kinds = {
+        "all": every,
+        "one of the two keeps a low node": some,
+        f"of these, models with {MANY} low nodes at O2 or more": [case for case in some if case[0] in many],
+        "of these, smaller models": [case for case in some if case[0] not in many],
+    }
+    table = [["low nodes, by default", "cases", "more", "as many", "fewer", "more, share"]]
+    table[0] += ["more than worth their casts", "as many", "fewer", "more, share", "more that compute", "fewer"]
+    for words, found in kinds.items():
+        row = [words, str(len(found))]
+        for field in ("low", "worth"):
+            pairs = [(low["low"] if low["kept"] else -1, other[field]) for _, low, other in found]
+            more, fewer = sum(ours > theirs for ours, theirs in pairs), sum(ours < theirs for ours, theirs in pairs)
+            share = f"{more / len(pairs):.0%}" if pairs else ""
+            row += [str(more), str(len(pairs) - more - fewer), str(fewer), share]
+        pairs = [(low["computing"] if low["kept"] else -1, other["computing"]) for _, low, other in found]
+        row += [str(sum(ours > theirs for ours, theirs in pairs)), str(sum(ours < theirs for ours, theirs in pairs))]
+        table.append(row)
     return table
 
 
@@ -245,11 +275,17 @@ INTRODUCTION = """# Tolerances
 Written by `scripts/bench_tolerance.py`. On each model tolerances of 0.5, 0.1 and 0.02 of the error of level O2 are
 asked for (float16, on the inputs of the corpus), by default and with `--prefer time`. Beside it a bisection by operator
 kind, as one does it by hand: from O2 on, kinds become float32, the one with the largest error alone first,
-until the bound holds, converted, emulated and compared in the same way. Some of its low nodes are islands that cost
-more casts than they save, which level auto does not make: those that are worth their casts are counted apart.
-Times are predicted (H100). {models} models, the smallest ones of the corpus first.
+until the bound holds, converted, emulated and compared in the same way. Times are predicted (H100). {models} models,
+the smallest ones of the corpus first.
 
 """
+
+
+LOW_NODES = """The goal is strictly more low nodes than the bisection in 80 % of the cases. In small models the only
+answer is float32 on both sides, so the share is given over all cases, and over those where one of the two keeps a low
+node. Some low nodes of the bisection are islands that cost more casts than they save, which level auto does not make:
+those that are worth their casts are compared apart. So are the low nodes that compute (matrix products, convolutions),
+for which most of the conversion is made."""
 
 
 def page(everything: Mapping[str, Record]) -> str:
@@ -259,6 +295,10 @@ def page(everything: Mapping[str, Record]) -> str:
     return "\n".join(
         (
             INTRODUCTION.format(models=len(everything)) + rows_of(summary(everything)),
+            "",
+            LOW_NODES,
+            "",
+            rows_of(low_table(everything)),
             "",
             "Where a bound is not kept, where by default fewer nodes are low than in the bisection, and where with",
             "`--prefer time` the predicted time is longer:",
@@ -314,6 +354,7 @@ def main() -> int:
         print(name, f"{record['seconds']:.0f} s", record.get("left out", ""), flush=True)
         print(*misses({name: record}), sep="\n", flush=True)
     print(rows_of(summary(everything)))
+    print(rows_of(low_table(everything)))
     if options.write:
         PAGE.write_text(page(everything), encoding="utf-8")
     return 0

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 import onnx_ir as ir
 
 from amp_transpiler.precision.choices import Choices, Chosen, Reads, Weights
 from amp_transpiler.precision.cost.prices import Prices
-from amp_transpiler.precision.evidence import Evidence, read_key
+from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.objectives import WithErrors
+from amp_transpiler.precision.output_errors import OutputErrors, PricedErrors
 
 __all__ = ["Frontier", "Point"]
 
@@ -26,10 +27,15 @@ _BRANCHES = 40  # cuts that are tried around a neighbour of the hull
 _WORK = 12_000  # items that they may have together, so that large programs are not searched for long
 _FAR_OFF = 3.0  # times the predicted error: more has another cause than what was not exact
 _LEAST = 1e-9  # of what a node is worth, to divide by
+_LEAST_WEIGHT = 1e-3  # of an output
+_REWEIGHTED = 2  # times that a limit is asked for, with less weight for outputs that have room
+_HOLDS = 6  # times that regions which do not fit beside a choice are held in float32
 _RANGE = 30.0  # natural logarithm of the largest multiplier, as a share of all costs; the least is its inverse
 
 
-_Key: TypeAlias = tuple[float, frozenset[str], frozenset[str]]  # a multiplier, nodes that are held, nodes that are kept
+_OutputWeights: TypeAlias = tuple[tuple[str, float], ...]  # output -> what its error counts, if not all count alike
+# A multiplier, nodes that are held, nodes that are kept, and what outputs count.
+_Key: TypeAlias = tuple[float, frozenset[str], frozenset[str], _OutputWeights]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +55,23 @@ class Point:
     error: float = dataclasses.field(compare=False)
     cost: float = dataclasses.field(compare=False)
     casts: int = dataclasses.field(compare=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Neighbour:
+    """A choice on the hull, or just beside it.
+
+    Attributes:
+        point: the choice; it keeps a limit.
+        cheaper: the multiplier of the neighbour on the hull that does not keep it.
+        dearer: that of the one that does.
+        weights: what outputs count there.
+    """
+
+    point: Point
+    cheaper: float
+    dearer: float
+    weights: _OutputWeights
 
 
 class Frontier:
@@ -72,11 +95,9 @@ class Frontier:
         self._evidence = evidence
         self._found: dict[frozenset[str], float] = {}  # low nodes -> the square of an error beyond any prediction
         self._unexplained: dict[str, float] = {}
-        self._node_errors = _shares(evidence.node_errors_by_output, allowed)
-        self._cast_errors = _shares(evidence.cast_errors_by_output, allowed)
-        places = _shares(evidence.read_errors_by_output, allowed)
-        self._read_errors = {output: _by_value(found) for output, found in places.items()}
-        self._sum()
+        self._errors = OutputErrors(evidence, allowed)
+        self._squares: dict[Point, dict[str, float]] = {}
+        self._priced: dict[_OutputWeights, PricedErrors] = {}
         self._known: dict[_Key, Point] = {}
         self._key: dict[Point, _Key] = {}
         self._chosen: dict[Point, Chosen] = {}
@@ -97,18 +118,43 @@ class Frontier:
             return self.exact
         if self.predicted(self.free) <= limit:
             return self.free
-        below, above = -_RANGE, _RANGE
-        for _ in range(_STEPS):
-            middle = (below + above) / 2
-            if self.predicted(self._at(self._multiplier(middle))) <= limit:
-                above = middle
-            else:
-                below = middle
-        found = self._at(self._multiplier(above))
-        best = found if self.predicted(found) <= limit else self.exact
-        cheaper = self._multiplier(below)
-        best = min(best, self._filled(best, cheaper, limit), key=_rank)
-        return self._branched(best, cheaper, self._multiplier(above), limit)
+        best = self._on_hull(limit, ())
+        weights: dict[str, float] = {}
+        several = len(self._errors.outputs) > 1
+        for _ in range(self._budget(_REWEIGHTED * _STEPS) // _STEPS if several else 0):
+            weights = self._weights_of(best.point, weights)
+            found = self._on_hull(limit, tuple(sorted(weights.items())))
+            best = min(best, found, key=lambda each: _rank(each.point))
+        return self._branched(best, limit)
+
+    def widened(self, point: Point, rooms: Mapping[str, float]) -> Point:
+        """Return the cheapest choice that is found which has all low nodes of another one, and little more error.
+
+        Multipliers see no more than the hull of all choices. A choice is often beside it, with room for some nodes
+        more. Around each of them the cut decides, so that none costs more casts than it saves.
+
+        Args:
+            point: the choice; it is returned if nothing can be added.
+            rooms: output -> by how much the square of its predicted error may grow.
+        """
+        weights = tuple((output, 1.0 / max(room, _LEAST)) for output, room in sorted(rooms.items()))
+        most = {output: error + max(0.0, rooms.get(output, 0.0)) for output, error in self.squares(point).items()}
+        best, held = point, frozenset[str]()
+        steps = _STEPS // 2
+        for _ in range(max(1, self._budget(_HOLDS * steps) // steps)):
+            below, above = -_RANGE, _RANGE
+            for _ in range(steps):
+                middle = (below + above) / 2
+                found = self._at(self._multiplier(middle), held, best.low, weights)
+                if all(error <= most[output] for output, error in self.squares(found).items()):
+                    best, above = min(best, found, key=_rank), middle
+                else:
+                    below = middle
+            beyond = self._at(self._multiplier(below), held, best.low, weights).low - best.low
+            if not beyond:
+                break
+            held |= {*self._by_error(beyond)[: (len(beyond) + 1) // 2]}
+        return best
 
     def point(self, low: Collection[str]) -> Point:
         """Return the choice in which just these nodes are low, of those that may be either."""
@@ -120,12 +166,17 @@ class Frontier:
 
     def overlap(self, one: Point, other: Point) -> float:
         """Return the share of two choices' predicted errors that comes from nodes which both have low."""
-        return self._error_of(one.low & other.low) / (self._error_of(one.low | other.low) or 1.0)
+        errors = self._prices()
+        return errors.of_nodes(one.low & other.low) / (errors.of_nodes(one.low | other.low) or 1.0)
 
     def predicted(self, point: Point) -> float:
         """Return the predicted error of a choice over the one that is allowed, as far as it is known by now."""
+        return math.sqrt(point.predicted**2 + math.fsum(self._unexplained.get(name, 0.0) for name in point.low))
+
+    def squares(self, point: Point) -> dict[str, float]:
+        """Return the square of the predicted error of every output, over the one that is allowed."""
         extra = math.fsum(self._unexplained.get(name, 0.0) for name in point.low)
-        return math.sqrt(point.predicted**2 + extra)
+        return {output: error + extra for output, error in self._squares[point].items()}
 
     def learn(self, point: Point, measured: float) -> None:
         """Note the error of a choice. If it is far more than predicted, the low nodes share what is not explained.
@@ -148,7 +199,7 @@ class Frontier:
             if rest > square / 2:
                 for name in low:
                     self._unexplained[name] = self._unexplained.get(name, 0.0) + rest / len(low)
-        self._sum()
+        self._priced.clear()
 
     def curve(self, low: Collection[str]) -> list[Point]:
         """Return points of the curve, from no limit to no error; each has less error and costs more than the last.
@@ -181,125 +232,119 @@ class Frontier:
         )
         return fixed + own + sum(prices.cast(cast.value) for cast in chosen.casts)
 
-    def _sum(self) -> None:
-        """Add the errors of all outputs up, which is no less than the worst one."""
-        self._nodes = _summed([*self._node_errors.values(), self._unexplained])
-        self._casts = _summed(self._cast_errors.values())
-        self._reads: dict[str, dict[str, float]] = {}
-        for value, places in _by_value(_summed(map(_flat, self._read_errors.values()))).items():
-            total = math.fsum(places.values())
-            if value in self._casts and 0.0 < total < math.inf and math.isfinite(self._casts[value]):
-                # They add up to the error of the cast, in which what cancels between readers is gone.
-                scale = self._casts[value] / total
-                self._reads[value] = {node: scale * error for node, error in places.items()}
-        self._shared = {value: error for value, error in self._casts.items() if value not in self._reads}
-
     def _multiplier(self, logarithm: float) -> float:
         return math.exp(logarithm) * (self.exact.cost or 1.0)
 
-    def _filled(self, best: Point, cheaper: float, limit: float) -> Point:
+    def _on_hull(self, limit: float, weights: _OutputWeights) -> _Neighbour:
+        """Return the best choice that multipliers give within a limit, and what lies beyond it."""
+        below, above = -_RANGE, _RANGE
+        for _ in range(_STEPS):
+            middle = (below + above) / 2
+            if self.predicted(self._at(self._multiplier(middle), weights=weights)) <= limit:
+                above = middle
+            else:
+                below = middle
+        found = self._at(self._multiplier(above), weights=weights)
+        best = found if self.predicted(found) <= limit else self.exact
+        at = _Neighbour(best, self._multiplier(below), self._multiplier(above), weights)
+        return dataclasses.replace(at, point=min(best, self._filled(at, limit), key=_rank))
+
+    def _weights_of(self, point: Point, weights: Mapping[str, float]) -> dict[str, float]:
+        """Return what outputs count next: less where the error is less than at the worst one."""
+        squares = self.squares(point)
+        worst = max(squares.values(), default=0.0) or 1.0
+        found = {output: weights.get(output, 1.0) * error / worst for output, error in squares.items()}
+        most = max(found.values(), default=0.0) or 1.0
+        return {output: max(weight / most, _LEAST_WEIGHT) for output, weight in found.items()}
+
+    def _filled(self, at: _Neighbour, limit: float) -> Point:
         """Return a choice between two neighbours of the hull: some of the nodes that differ are held in float32.
 
         Args:
-            best: the one that keeps the limit.
-            cheaper: the multiplier of the other one.
+            at: the one that keeps the limit.
             limit: of the predicted error.
         """
-        differing = self._at(cheaper).low - best.low
-        largest = sorted(differing, key=lambda name: (-self._nodes.get(name, 0.0), name))
+        errors = self._prices(at.weights).nodes
+        differing = self._at(at.cheaper, weights=at.weights).low - at.point.low
+        largest = sorted(differing, key=lambda name: (-errors.get(name, 0.0), name))
         few, many = 0, len(largest)
         while many - few > 1:  # holding `many` of them keeps the limit, holding `few` does not
             middle = (few + many) // 2
-            if self.predicted(self._at(cheaper, largest[:middle])) <= limit:
+            if self.predicted(self._at(at.cheaper, largest[:middle], weights=at.weights)) <= limit:
                 many = middle
             else:
                 few = middle
-        found = self._at(cheaper, largest[:many])
-        return found if self.predicted(found) <= limit else best
+        found = self._at(at.cheaper, largest[:many], weights=at.weights)
+        return found if self.predicted(found) <= limit else at.point
 
-    def _branched(self, best: Point, cheaper: float, dearer: float, limit: float) -> Point:
+    def _branched(self, at: _Neighbour, limit: float) -> Point:
         """Return the best choice beside the hull that is found by holding single nodes in one precision.
 
         Each is again a cut, with what is best around the node that is held.
 
         Args:
-            best: the one that keeps the limit so far.
-            cheaper: the multiplier of the neighbour on the hull that does not keep it.
-            dearer: that of the one that does.
+            at: the one that keeps the limit so far.
             limit: of the predicted error.
         """
-        budget = max(4, min(_BRANCHES, _WORK // max(1, len(self._items))))
-        differing = self._at(cheaper).low - best.low
+        budget, best = max(4, self._budget(_BRANCHES)), at.point
+        differing = self._at(at.cheaper, weights=at.weights).low - best.low
         for name in self._by_error(differing)[: budget // 2]:
-            found = self._at(cheaper, (name,))
+            found = self._at(at.cheaper, (name,), weights=at.weights)
             if self.predicted(found) <= limit and _rank(found) < _rank(best):
                 best = found
-        multiplier, held, kept = self._key.get(best, (dearer, frozenset(), frozenset()))
+        none: frozenset[str] = frozenset()
+        multiplier, held, kept, weights = self._key.get(best, (at.dearer, none, none, at.weights))
         for name in reversed(self._by_error(self.open_names - best.low - held)[-budget // 2 :]):
             if name in best.low:
                 continue
-            found = self._at(multiplier, held, (*kept, name))
+            found = self._at(multiplier, held, (*kept, name), weights)
             if self.predicted(found) <= limit and _rank(found) < _rank(best):
                 best, kept = found, kept | {name}
         return best
 
+    def _budget(self, cuts: int) -> int:
+        """Return how many cuts may be solved, `cuts` at most: fewer in a large program."""
+        return min(cuts, _WORK // max(1, len(self._items)))
+
     def _by_error(self, names: Iterable[str]) -> list[str]:
         """Return names of nodes, those with the largest error for what they are worth first."""
-        return sorted(names, key=lambda name: (-self._nodes.get(name, 0.0) / self._worth[name], name))
+        errors = self._prices().nodes
+        return sorted(names, key=lambda name: (-errors.get(name, 0.0) / self._worth[name], name))
 
-    def _error_of(self, names: Iterable[str]) -> float:
-        return math.fsum(error for name in names if math.isfinite(error := self._nodes.get(name, 0.0)))
-
-    def _at(self, multiplier: float, held: Iterable[str] = (), kept: Iterable[str] = ()) -> Point:
+    def _at(
+        self, multiplier: float, held: Iterable[str] = (), kept: Iterable[str] = (), weights: _OutputWeights = ()
+    ) -> Point:
         """Return the cheapest choice at a price of errors, with some nodes held in float32 and others kept low."""
-        key = multiplier, frozenset(held), frozenset(kept)
+        key = multiplier, frozenset(held), frozenset(kept), weights
         if key not in self._known:
-            priced = WithErrors(self._weights, self._nodes, self._shared, multiplier)
+            errors = self._prices(weights)
+            priced = WithErrors(self._weights, errors.nodes, errors.shared, multiplier)
             # More than anything else costs, yet finite: infinite costs on both sides would leave numbers no unit.
-            much = 2.0 * (self.exact.cost + multiplier * self._error_of(self.open_names))
-            self._known[key] = self._point(
-                self._choices.weighed(_Holding(priced, key[1], key[2], much), self._read_at(multiplier)).solve()
-            )
+            much = 2.0 * (self.exact.cost + multiplier * errors.of_nodes(self.open_names))
+            holding = _Holding(priced, key[1], key[2], much)
+            reads: Reads = lambda value, nodes: multiplier * errors.of_reads(value, nodes)  # noqa: E731
+            self._known[key] = self._point(self._choices.weighed(holding, reads).solve())
             self._key.setdefault(self._known[key], key)
         return self._known[key]
 
-    def _read_at(self, multiplier: float) -> Reads:
-        """Return the price of the errors where nodes read a value low."""
-
-        def price(value: ir.Value, nodes: Sequence[ir.Node]) -> float:
-            places = self._reads.get(str(value.name))
-            if places is None:
-                return 0.0
-            # A port has no node of its own: it takes the whole.
-            found = [places.get(str(node.name), 0.0) for node in nodes] or places.values()
-            return multiplier * math.fsum(found)
-
-        return price
-
-    def _cast_error(self, output: str, value: str, low: Collection[str]) -> float:
-        """Return what a cast adds to an output: that of the nodes which read it low, unless all do."""
-        places = self._read_errors.get(output, {}).get(value, {})
-        felt = [error for node, error in places.items() if node in low]
-        if not felt or len(felt) == len(places):
-            return self._cast_errors.get(output, {}).get(value, 0.0)
-        return math.fsum(felt)
+    def _prices(self, weights: _OutputWeights = ()) -> PricedErrors:
+        if weights not in self._priced:
+            self._priced[weights] = self._errors.priced(dict(weights), self._unexplained)
+        return self._priced[weights]
 
     def _point(self, low: list[bool]) -> Point:
         chosen = self._plain.decide(low)
         nodes = frozenset(str(node.name) for node in chosen.low)
         casts = frozenset(str(cast.value.name) for cast in chosen.casts if cast.target == "low")
-        squares = (
-            _total(self._node_errors[name], nodes) + math.fsum(self._cast_error(name, value, nodes) for value in casts)
-            for name in self._node_errors
-        )
+        squares = self._errors.squares(nodes, casts)
         point = Point(
             nodes,
-            predicted=math.sqrt(max(squares, default=0.0)),
+            predicted=math.sqrt(max(squares.values(), default=0.0)),
             error=self._evidence.predicted(nodes, casts),
             cost=self._plain.problem.cost(low) * self._plain.unit,
             casts=len(chosen.casts),
         )
-        self._chosen[point] = chosen
+        self._chosen[point], self._squares[point] = chosen, squares
         return point
 
 
@@ -343,46 +388,6 @@ class _Settled:
 
     def cast_to_high(self, value: ir.Value) -> float:
         return self.weights.cast_to_high(value)
-
-
-def _shares(errors: Mapping[str, Mapping[str, float]], allowed: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Return squared errors as shares of those that are allowed, of the outputs that have a limit."""
-    return {
-        output: {name: _share(error, allowed[output]) for name, error in found.items()}
-        for output, found in errors.items()
-        if math.isfinite(allowed.get(output, math.inf))
-    }
-
-
-def _share(error: float, allowed: float) -> float:
-    if error == 0.0:
-        return 0.0
-    return error / allowed**2 if allowed > 0.0 else math.inf
-
-
-def _summed(errors: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for of_output in errors:
-        for name, error in of_output.items():
-            found[name] = found.get(name, 0.0) + error
-    return found
-
-
-def _by_value(places: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Return errors of places where values are read (`read_key`): value -> node -> error."""
-    found: dict[str, dict[str, float]] = {}
-    for place, error in places.items():
-        value, node = place.split("\n", 1)
-        found.setdefault(value, {})[node] = error
-    return found
-
-
-def _flat(by_value: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    return {read_key(value, node): error for value, found in by_value.items() for node, error in found.items()}
-
-
-def _total(errors: Mapping[str, float], names: Iterable[str]) -> float:
-    return math.fsum(errors.get(name, 0.0) for name in names)
 
 
 def _rank(point: Point) -> tuple[float, float]:

@@ -10,13 +10,13 @@ from amp_transpiler.report import OutputComparison
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.user_metric import Metric
 
-__all__ = ["excess", "excess_of_metric"]
+__all__ = ["excess_of_metric", "excesses"]
 
 _MUCH = 4.0  # where the error has no measure: a label is another, but by how much the scores differ is not known
 
 
-def excess(rows: Iterable[OutputComparison], reference: Reference, limits: Limits) -> float:
-    """Return the largest error over the one that is allowed; at most 1 if every limit is kept.
+def excesses(rows: Iterable[OutputComparison], reference: Reference, limits: Limits) -> dict[str, float]:
+    """Return the error of every output over the one that is allowed; at most 1 where its limits are kept.
 
     Args:
         rows: the comparisons.
@@ -24,7 +24,7 @@ def excess(rows: Iterable[OutputComparison], reference: Reference, limits: Limit
         limits: what is allowed.
     """
     unjudged = reference.unjudged()
-    return max((_excess(row, reference, unjudged, limits) for row in rows), default=0.0)
+    return {row.name: _excess(row, reference, unjudged, limits) for row in rows}
 
 
 def excess_of_metric(found: float, metric: Metric) -> float:

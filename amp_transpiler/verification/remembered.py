@@ -24,13 +24,13 @@ from amp_transpiler.targets import Target
 from amp_transpiler.targets.releases import installed_version
 from amp_transpiler.version import __version__
 
-__all__ = ["Outcome", "Outcomes", "remembered_evidence"]
+__all__ = ["Outcome", "Outcomes", "add_value", "in_words", "remembered_evidence"]
 
 logger = logging.getLogger(__name__)
 
 _RECORDS = Records("evidence")
 _OUTCOMES = Records("outcome")
-_FORMAT = 4  # raised when what is measured changes
+_FORMAT = 5  # raised when what is measured changes
 
 
 def remembered_evidence(
@@ -62,14 +62,15 @@ def _name(prepared: Program, samples: Sequence[Mapping[str, Any]], words: Sequen
     add_model(digest, prepared.model)
     for sample in samples:
         for name in sorted(sample):
-            _add(digest, name, sample[name])
+            add_value(digest, name, sample[name])
     return digest.hexdigest()
 
 
-def _add(digest: Digest, name: str, value: Any) -> None:
+def add_value(digest: Digest, name: str, value: Any) -> None:
+    """Add an input to a digest: an array, or a list of arrays."""
     if isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            _add(digest, f"{name}[{index}]", item)
+            add_value(digest, f"{name}[{index}]", item)
         return
     array = np.asarray(value)
     digest.update(f"{name} {array.dtype} {array.shape} ".encode())
@@ -120,7 +121,7 @@ class Outcomes:
     def __init__(
         self, prepared: Program, samples: Sequence[Mapping[str, Any]], policy: Policy, words: Sequence[str]
     ) -> None:
-        self._ask = prepared, samples, (*words, _in_words(dataclasses.replace(policy, evidence=None)))
+        self._ask = prepared, samples, (*words, in_words(dataclasses.replace(policy, evidence=None)))
         self._name = ""
 
     def find(self) -> Outcome | None:
@@ -151,19 +152,19 @@ class Outcomes:
         return self._name
 
 
-def _in_words(value: Any) -> str:
+def in_words(value: Any) -> str:
     """Return all that a value holds, in an order that does not change from run to run."""
     if isinstance(value, Target):
         return f"{value.name} {value.ort}"
     if isinstance(value, LowFormat):
         return value.name
     if isinstance(value, Mapping):
-        return f"{{{', '.join(sorted(f'{_in_words(key)}: {_in_words(item)}' for key, item in value.items()))}}}"
+        return f"{{{', '.join(sorted(f'{in_words(key)}: {in_words(item)}' for key, item in value.items()))}}}"
     if isinstance(value, (set, frozenset)):
-        return f"{{{', '.join(sorted(map(_in_words, value)))}}}"
+        return f"{{{', '.join(sorted(map(in_words, value)))}}}"
     if isinstance(value, (list, tuple)):
-        return f"({', '.join(map(_in_words, value))})"
+        return f"({', '.join(map(in_words, value))})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return f"{type(value).__name__}{_in_words(fields)}"
+        return f"{type(value).__name__}{in_words(fields)}"
     return repr(value)

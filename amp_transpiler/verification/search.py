@@ -31,7 +31,7 @@ from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.calibrate import NamedSample, calibrate
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.dial import Trial, chance, turn
-from amp_transpiler.verification.excess import excess, excess_of_metric
+from amp_transpiler.verification.excess import excess_of_metric, excesses
 from amp_transpiler.verification.remembered import Outcome, Outcomes, remembered_evidence
 from amp_transpiler.verification.sensitivity import collect_evidence
 from amp_transpiler.verification.user_metric import Metric
@@ -44,7 +44,10 @@ Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 
 _FURTHER = 4  # runs beside the dial
 _WORTH = 0.005  # of all costs: a smaller gain is not worth a run
+_WORTH_FILLING = 0.001  # likewise, for a few nodes more
 _UNLIKELY = 0.15  # to keep the limits
+_NEARLY, _LITTLE = 0.8, 0.1  # of the room that a limit leaves
+_LEAST_WRONG = 0.1  # of what is predicted: what is added may be predicted better than what is there
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
 
@@ -58,7 +61,8 @@ class Measured:
         conversion: the record of its conversion.
         outputs: the comparison of every output.
         metric: the user's measure of it; None without one.
-        excess: its error over the one that is allowed; at most 1 if every limit is kept.
+        excesses: the error of every output over the one that is allowed there.
+        excess: the largest of them, and of the metric; at most 1 if every limit is kept.
         settled: the decisions that were made before it, by a search.
         limits: those that it is judged by.
     """
@@ -67,6 +71,7 @@ class Measured:
     conversion: Conversion
     outputs: dict[str, OutputComparison]
     metric: float | None
+    excesses: Mapping[str, float]
     excess: float
     settled: Mapping[str, Settled]
     limits: Limits
@@ -108,11 +113,12 @@ class Conversions:
         with self.phase("compare"):
             kept: list[dict[str, Any]] = []
             outputs = self.reference.compare(program, limits, None if self.metric is None else kept.append)
-            found, value = excess(outputs.values(), self.reference, limits), None
+            by_output, value = excesses(outputs.values(), self.reference, limits), None
+            found = max(by_output.values(), default=0.0)
             if self.metric is not None:
                 value = self.metric.of(self.reference.outputs, kept)
                 found = max(found, excess_of_metric(value, self.metric))
-        return Measured(program, conversion, outputs, value, found, policy.settled, limits)
+        return Measured(program, conversion, outputs, value, by_output, found, policy.settled, limits)
 
     def feeds(self) -> list[dict[str, Any]]:
         """Return the samples for the prepared program."""
@@ -132,12 +138,16 @@ class Found:
         evidence: what runs say about the program; None if nothing was asked of them.
         repaired: nodes that were low at first and are float32 for the limits.
         curve: points of the curve between error and cost; empty if it was not worked out.
+        searched: several conversions were compared for it, now or before.
+        shown: it went by the ranges that the data show; see `Policy.numerics`.
     """
 
     best: Measured
     evidence: Evidence | None = None
     repaired: tuple[str, ...] = ()
     curve: tuple[FrontierPoint, ...] = ()
+    searched: bool = False
+    shown: bool = False
 
 
 def best_conversion(
@@ -189,10 +199,10 @@ def best_conversion(
         policy = dataclasses.replace(policy, evidence=evidence)
     search = _Search(tried, conversions, policy, evidence)
     best = tried[0] if holds else search.turned()
-    repaired = search.repaired(best)
+    repaired, shown = search.repaired(best), policy.numerics == "shown"
     if outcomes is not None:
-        outcomes.keep(Outcome(best.settled, repaired, policy.numerics == "shown", best.excess))
-    return Found(best, evidence, repaired, tuple(search.curve(best)) if frontier else ())
+        outcomes.keep(Outcome(best.settled, repaired, shown, best.excess))
+    return Found(best, evidence, repaired, tuple(search.curve(best)) if frontier else (), not holds, shown)
 
 
 def _repeated(known: Outcome, conversions: Conversions, report: Report) -> Found | None:
@@ -206,7 +216,7 @@ def _repeated(known: Outcome, conversions: Conversions, report: Report) -> Found
     best = conversions.measured(dataclasses.replace(policy, settled=known.settled))
     if best.excess <= max(1.0, known.excess):
         logger.info("the outcome of an equal search comes from the cache")
-        return Found(best, evidence, known.repaired)
+        return Found(best, evidence, known.repaired, searched=True, shown=known.shown)
     report.notes = notes
     return None
 
@@ -301,6 +311,7 @@ class _Search:
         while left > 0 and (candidate := self._promising()) is not None:
             left -= 1
             self._run(candidate)
+        self._fill(self._policy.search_runs + 1 - len(self._found))
         assert self._best is not None
         if self._policy.objective == "time" and frontier.exact not in self._found:
             exact = (0.0, self._milliseconds(conversions.prepared))
@@ -308,6 +319,40 @@ class _Search:
                 self._run(frontier.exact)
         logger.info("%d conversions were run", len(self._found))
         return self._best[1]
+
+    def _fill(self, runs: int) -> None:
+        """Add low nodes to the best choice, as long as the limits leave room for them.
+
+        Most of the room is asked for first. A choice that fails leaves half of it.
+
+        Args:
+            runs: how many conversions may be run.
+        """
+        room, frontier = _NEARLY, self._frontier
+        while runs > 0 and room > _LITTLE and self._best is not None:
+            best, measured = self._best
+            if not measured.excess < 1.0:
+                return
+            candidate = frontier.widened(best, {name: room * most for name, most in self._rooms().items()})
+            if best.cost - candidate.cost < _WORTH_FILLING * frontier.exact.cost:
+                return
+            if candidate not in self._found:
+                runs -= 1
+                self._run(candidate)
+            if self._found[candidate] > 1.0:
+                room /= 2
+
+    def _rooms(self) -> dict[str, float]:
+        """Return by how much the predicted square of every output may grow, if predictions stay as wrong."""
+        assert self._best is not None
+        best, measured = self._best
+        beside = measured.excess if measured.metric is not None else 0.0
+        rooms = {}
+        for output, predicted in self._frontier.squares(best).items():
+            square = max(measured.excesses.get(output, 0.0), beside) ** 2
+            wrong = square / predicted if predicted > 0.0 and square > 0.0 else 1.0
+            rooms[output] = (1.0 - square) / max(wrong, _LEAST_WRONG)
+        return rooms
 
     def _promising(self) -> Point | None:
         """Return the choice from which most is to be expected: what it gains, times the chance that it holds."""

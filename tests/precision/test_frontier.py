@@ -54,3 +54,22 @@ def test_choices_that_were_looked_at_and_what_they_share():
     assert one.overlap(both, one.point({"a"})) == 0.0
     assert one.cheapest(1.0) in one.known()
     assert [point.cost for point in one.known()] == sorted(point.cost for point in one.known())
+
+
+# the room of outputs -> what is low then, beside the second product
+WIDENED = [
+    ({"y": 0.5, "z": 0.5}, {"a", "b"}),
+    ({"y": 0.5, "z": 0.7}, {"a", "b"}),
+    ({"y": 0.5, "z": 1.1}, {"a", "b", "c"}),
+    ({"y": 0.3, "z": 0.7}, {"b", "c"}),
+    ({"y": 0.3, "z": 0.3}, {"b"}),
+]
+
+
+@pytest.mark.parametrize(("rooms", "expected"), WIDENED)
+def test_a_choice_takes_more_nodes_in_where_each_output_has_room(rooms, expected):
+    """The first product adds to both outputs: no more than each has room for, but more than either in sum."""
+    found = opened()
+    errors = {"y": {"a": 0.4, "b": 0.3}, "z": {"a": 0.4, "b": 0.3, "c": 0.6}}
+    one = Frontier(found.choices, found.weights, Evidence(node_errors_by_output=errors), {"y": 1.0, "z": 1.0})
+    assert one.widened(one.point({"b"}), rooms).low == expected

@@ -109,6 +109,29 @@ def test_a_smaller_error_is_not_given_for_fewer_low_nodes():
     assert errors == sorted(errors, reverse=True)
 
 
+BRANCHES = parse(
+    "(float[4,4] x) => (float[4,16] y, float[4,8] z) { "
+    + " ".join(f"[m{i}] h{i} = MatMul (x, w{i})" for i in range(6))
+    + " y = Concat <axis = 1> (h0, h1, h2, h3) z = Concat <axis = 1> (h4, h5) }",
+    **{f"w{i}": array(4, 4, seed=i, scale=scale) for i, scale in enumerate((1.0, 0.7, 0.5, 0.3, 1.0, 0.4))},
+)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.6, 0.3])
+def test_no_product_more_would_keep_the_limit(share):
+    """What is left of the limit is asked for, of every output its own."""
+    feeds = {"x": array(4, 4, seed=9)}
+    free = amp.transpile(BRANCHES, inputs=feeds, tolerance=1.0)
+    tolerance = share * max(row.relative for row in free.outputs.values())
+    chosen = support.decisions(amp.transpile(BRANCHES, inputs=feeds, tolerance=tolerance))
+    high = [f"m{i}" for i in range(6) if chosen[f"m{i}"] == "high"]
+    assert high
+    for name in high:
+        others = [other for other in high if other != name]
+        more = amp.transpile(BRANCHES, inputs=feeds, level="O2", disable_amp=others)
+        assert max(row.relative for row in more.outputs.values()) > tolerance, f"{name} may be low"
+
+
 def test_each_node_says_why_it_went_back():
     report = amp.transpile(DEEP, inputs=X, tolerance=1e-4)
     assert report.repaired
