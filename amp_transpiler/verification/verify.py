@@ -22,17 +22,18 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import MetricValue, Report, Verdict
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
-from amp_transpiler.verification.child import RUN_ERRORS
+from amp_transpiler.verification.child import RUN_ERRORS, default_place_name
 from amp_transpiler.verification.default_session import must_run, open_as_users_do
 from amp_transpiler.verification.exact_update import exact_update
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.remote import open_program
-from amp_transpiler.verification.search import Conversions, best_conversion
+from amp_transpiler.verification.search import Conversions, Found, best_conversion
 from amp_transpiler.verification.steps import compare_steps
 from amp_transpiler.verification.steps_verdict import judge_steps
 from amp_transpiler.verification.structure import check_load
 from amp_transpiler.verification.user_metric import Metric
 from amp_transpiler.verification.verdict import failing_outputs, judge
+from amp_transpiler.verification.verified import Answer, Question, digest_of
 
 __all__ = ["Basis", "Questions", "check_result", "check_source", "convert_and_compare"]
 
@@ -52,12 +53,18 @@ class Basis:
         policy: whose target and limits count.
         reference: samples and fp32 outputs; None if there are none.
         evidence: what runs on the samples said about the prepared program; None if nothing was asked of them.
+        known: the answer to an equal question, which was checked; None if there is none.
+        question: what is answered, to be remembered with `answer` once the file is checked.
+        answer: what is known of the answer before.
     """
 
     source: Program
     policy: Policy
     reference: Reference | None
     evidence: Evidence | None = None
+    known: Answer | None = None
+    question: Question | None = None
+    answer: Answer | None = None
 
     def without_algorithms(self, source: Program) -> Basis:
         """Return the same for a file, whose graph does not hold the training algorithms that were compared with it.
@@ -138,6 +145,12 @@ def convert_and_compare(
         The converted program, the record of its conversion, why it is not good enough (empty if it is), and what its
         file is to be checked against.
     """
+    before = report.notes, report.warnings
+    question = _question(source, prepared, policy, asked, reference)
+    known = None if question is None else question.find()
+    if known is not None and (made := _as_before(known, prepared, policy, ranges, phase)) is not None:
+        known.tell(report)
+        return *made, "", Basis(source, policy, None, known.evidence, known)
     try:
         with phase("run fp32"):
             if reference is None:
@@ -170,7 +183,66 @@ def convert_and_compare(
             report.steps = compare_steps(program, step, reference, exact)
         wanted = policy.wishes.master_weights is False  # small updates vanish, as was asked for
         failure = judge_steps(report, report.steps, fails=reference.given and not wanted)
-    return program, conversion, failure, Basis(source, policy, reference, found.evidence)
+    basis = Basis(source, policy, reference, found.evidence)
+    if question is not None and found.searched and found.evidence is not None and not failure:
+        answer = _answer(found, program, report, before)
+        basis = dataclasses.replace(basis, question=question, answer=answer)
+    return program, conversion, failure, basis
+
+
+def _question(
+    source: Program, prepared: Program, policy: Policy, asked: Questions, reference: Reference | None
+) -> Question | None:
+    """Return the question that is asked, if its answer may be remembered."""
+    special = asked.frontier or asked.metric is not None or prepared.step is not None or reference is not None
+    if special or not asked.cache or not policy.search_runs or policy.objective == "rules":
+        return None
+    return Question(source, prepared, asked.inputs, policy, (str(asked.limited), default_place_name()))
+
+
+def _as_before(
+    known: Answer, prepared: Program, policy: Policy, ranges: RangeFaults, phase: Phase
+) -> tuple[Program, Conversion] | None:
+    """Carry out what was found before; None if the result is another one."""
+    policy = dataclasses.replace(policy, evidence=known.evidence if known.evidence.ranges else None)
+    if known.shown:
+        policy = dataclasses.replace(policy, numerics="shown")
+    program = prepared.clone()
+    with phase("convert"):
+        conversion = convert(program, dataclasses.replace(policy, settled=known.settled), ranges)
+        return (program, conversion) if digest_of(program) == known.result else None
+
+
+def _answer(found: Found, program: Program, report: Report, before: tuple[tuple[str, ...], tuple[str, ...]]) -> Answer:
+    """Return what is to be remembered of a conversion before its file is checked.
+
+    Args:
+        found: the conversion.
+        program: its result.
+        report: with all that was said of the comparison.
+        before: its notes and warnings before that.
+    """
+    assert found.evidence is not None
+    nothing: dict[str, dict[str, float]] = {}
+    shown = dataclasses.replace(
+        found.evidence,
+        node_errors_by_output=nothing,
+        cast_errors_by_output=nothing,
+        read_errors_by_output=nothing,
+        alone_errors={},
+    )
+    return Answer(
+        settled=found.best.settled,
+        repaired=found.repaired,
+        shown=found.shown,
+        result=digest_of(program),
+        outputs=found.best.outputs,
+        evidence=shown,
+        headroom=report.headroom,
+        verdict=report.verdict,
+        notes=report.notes[len(before[0]) :],
+        warnings=report.warnings[len(before[1]) :],
+    )
 
 
 def _stand_in(source: Program, prepared: Program, policy: Policy) -> Program:
@@ -199,7 +271,14 @@ def check_result(staged: Staged, program: Program, basis: Basis, report: Report,
         CheckFailed: the result is invalid and the source was not; or a default session on the CPU crashes, refuses it
             or computes something else, and the program is for the CPU provider.
     """
-    source = basis.source
+    source, noted = basis.source, len(report.notes)
+    if basis.known is not None:
+        with phase("check result"):
+            loaded = check_load(staged.path, program)
+        if loaded.outcome == "refused":
+            raise _failed(report, f"ONNX Runtime refuses the result: {loaded.detail}")
+        basis.known.tell_checks(report)
+        return
     checks = ["types of every node"]
     with phase("check result"):
         fault = checker_fault(program.model)
@@ -223,6 +302,11 @@ def check_result(staged: Staged, program: Program, basis: Basis, report: Report,
             checks.append(f"ONNX Runtime ({where})")
             checks += _check_as_users_open(staged, program, basis, report)
     report.checks = tuple(checks)
+    if basis.question is not None and basis.answer is not None:
+        answer = dataclasses.replace(
+            basis.answer, checks=report.checks, final_verdict=report.verdict, final_notes=report.notes[noted:]
+        )
+        basis.question.keep(answer)
 
 
 def _check_as_users_open(staged: Staged, program: Program, basis: Basis, report: Report) -> Iterator[str]:

@@ -1,0 +1,179 @@
+"""Verified conversions, kept in the user's cache: the same question again need only be converted, and its file opened.
+
+A question is named by a digest of all that its answer depends on: the source with its weights, the data, every option,
+and the versions of what ran. An answer counts only if the conversion gives the same program, weights included.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from amp_transpiler.graph.digest import Digest, add_model, new_digest
+from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.proto import to_proto_without_weights
+from amp_transpiler.graph.user_cache import Records
+from amp_transpiler.precision.evidence import Evidence, TensorRange
+from amp_transpiler.precision.policy import Policy, Settled
+from amp_transpiler.report import OutputComparison, Report
+from amp_transpiler.targets.releases import installed_version
+from amp_transpiler.verification.inputs import Inputs
+from amp_transpiler.verification.remembered import add_value, in_words
+from amp_transpiler.version import __version__
+
+__all__ = ["Answer", "Question", "digest_of"]
+
+logger = logging.getLogger(__name__)
+
+_RECORDS = Records("verified")
+_FORMAT = 1  # raised when what is verified changes
+_BLOCK = 1 << 20
+_NOTE = "compared and run before: the same model, data, options and versions gave this result; --no-cache does it again"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """A conversion that was searched for, compared and checked.
+
+    Attributes:
+        settled: node -> its precision, and why.
+        repaired: nodes that were low at first and are float32 for the limits.
+        shown: it went by the ranges that the data show; see `Policy.numerics`.
+        result: the digest of the converted program.
+        outputs: the comparison of every output.
+        evidence: what runs said about the program, as far as reports show it.
+        headroom: how many times a range had to fit; None if none was known.
+        verdict, notes, warnings: of the comparison.
+        checks, final_verdict, final_notes: of the written file.
+    """
+
+    settled: Mapping[str, Settled]
+    repaired: tuple[str, ...]
+    shown: bool
+    result: str
+    outputs: Mapping[str, OutputComparison]
+    evidence: Evidence
+    headroom: float | None
+    verdict: str
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    checks: tuple[str, ...] = ()
+    final_verdict: str = ""
+    final_notes: tuple[str, ...] = ()
+
+    def tell(self, report: Report) -> None:
+        """Write what the comparison said into a report."""
+        report.outputs, report.repaired, report.headroom = dict(self.outputs), self.repaired, self.headroom
+        report.verdict = self.verdict
+        report.notes = (*report.notes, *self.notes, _NOTE)
+        report.warnings = (*report.warnings, *self.warnings)
+
+    def tell_checks(self, report: Report) -> None:
+        """Write what the checks of the file said into a report."""
+        report.checks, report.verdict = self.checks, self.final_verdict
+        report.notes = (*report.notes, *self.final_notes)
+
+
+class Question:
+    """A question about one model.
+
+    Args:
+        source: the program as the user gave it.
+        prepared: the same as it is decided about, with the user's regions.
+        inputs: the data; None for made-up inputs.
+        policy: every option that decides.
+        words: what else the answer depends on.
+    """
+
+    def __init__(
+        self, source: Program, prepared: Program, inputs: Inputs | None, policy: Policy, words: tuple[str, ...]
+    ) -> None:
+        self._ask = source, prepared, inputs, policy, words
+        self._name: str | None = None
+
+    def find(self) -> Answer | None:
+        """Return the answer that was given before; None if there is none."""
+        folder = _RECORDS.folder
+        if folder is None or not folder.exists():  # a digest of large weights takes its time
+            return None
+        data = _RECORDS.get(name) if (name := self._digest()) else None
+        if data is None:
+            return None
+        try:
+            return _answer(json.loads(data))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            logger.warning("a record of a verified conversion in the cache cannot be read: %s", error)
+            return None
+
+    def keep(self, answer: Answer) -> None:
+        """Keep an answer for the next equal question."""
+        if _RECORDS.folder is not None and (name := self._digest()):
+            _RECORDS.put(name, json.dumps(dataclasses.asdict(answer)).encode())
+
+    def _digest(self) -> str:
+        """Return the name of the question; empty if its data cannot be read twice."""
+        if self._name is None:
+            source, prepared, inputs, policy, words = self._ask
+            digest = new_digest()
+            versions = (_FORMAT, __version__, installed_version(), np.__version__)
+            digest.update(repr((*versions, *words, in_words(dataclasses.replace(policy, evidence=None)))).encode())
+            if _add_inputs(digest, inputs):
+                digest.update(to_proto_without_weights(prepared.model).SerializeToString(deterministic=True))
+                add_model(digest, source.model)
+                self._name = digest.hexdigest()
+            else:
+                self._name = ""
+        return self._name
+
+
+def digest_of(program: Program) -> str:
+    """Return the digest of a program with its weights."""
+    digest = new_digest()
+    add_model(digest, program.model)
+    return digest.hexdigest()
+
+
+def _add_inputs(digest: Digest, inputs: Inputs | None) -> bool:
+    """Add the user's data to a digest; False if they may be read only once, or hold what has no digest."""
+    if inputs is None:
+        return True
+    if isinstance(inputs, (str, os.PathLike)):
+        path = pathlib.Path(inputs)
+        files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        return all(_add_file(digest, file, str(file.relative_to(path))) for file in files)
+    samples = [inputs] if isinstance(inputs, Mapping) else inputs if isinstance(inputs, (list, tuple)) else []
+    for sample in samples:
+        if not isinstance(sample, Mapping) or not all(isinstance(array, np.ndarray) for array in sample.values()):
+            return False
+        for name in sorted(map(str, sample)):
+            add_value(digest, name, sample[name])
+    return bool(samples)
+
+
+def _add_file(digest: Digest, file: pathlib.Path, name: str) -> bool:
+    try:
+        with file.open("rb") as stream:
+            digest.update(f"{name} {os.fstat(stream.fileno()).st_size} ".encode())
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+    except OSError:  # whoever reads it for good says so
+        return False
+    return True
+
+
+def _answer(record: dict[str, Any]) -> Answer:
+    evidence = record.pop("evidence")
+    ranges = {name: TensorRange(**found) for name, found in evidence.pop("ranges").items()}
+    rows = {name: {**row, "shape": tuple(row["shape"])} for name, row in record["outputs"].items()}
+    record |= {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
+    record["settled"] = {name: Settled(**made) for name, made in record["settled"].items()}
+    record["evidence"] = Evidence(ranges=ranges, samples=tuple(evidence.pop("samples")), **evidence)
+    record["outputs"] = {name: OutputComparison(**row) for name, row in rows.items()}
+    return Answer(**record)
