@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from amp_transpiler.systems.paddle.master_weights import master_name
 __all__ = ["ExponentialMovingAverage", "ModelAverage"]
 
 
-class _Average:
+class _Average(abc.ABC):
     """Averages in the scope, which can take the place of parameters for a while.
 
     Args:
@@ -34,9 +35,9 @@ class _Average:
         self._saved: dict[str, np.ndarray] = {}
         self._parameters: list[str] = []
 
+    @abc.abstractmethod
     def _averages(self, scope: Scope) -> dict[str, np.ndarray]:
         """Return parameter -> average."""
-        raise NotImplementedError
 
     @contextlib.contextmanager
     def apply(self, executor: Any = None, need_restore: bool = True, scope: Scope | None = None) -> Iterator[None]:

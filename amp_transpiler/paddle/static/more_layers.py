@@ -1,125 +1,22 @@
-"""Further layers that create their parameters: volumes, bilinear products, spectral norms."""
+"""Further layers that create their parameters: bilinear products, spectral norms, convolutions of rows."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Variable
-from amp_transpiler.paddle.building import builder_of, numbers, program_of, size_at, wrap
+from amp_transpiler.paddle.building import builder_of, program_of, size_at, wrap
 from amp_transpiler.paddle.framework.parameters import ParameterMaker
-from amp_transpiler.paddle.initial_values import Initializer, Normal, XavierUniform
+from amp_transpiler.paddle.initial_values import Initializer, XavierUniform
 from amp_transpiler.paddle.nn.functional.activation import activate
-from amp_transpiler.paddle.nn.functional.layout import Padding
-from amp_transpiler.paddle.nn.layer.function_layer import find_function
 from amp_transpiler.paddle.nn.layer.norm import SpectralNorm
 from amp_transpiler.paddle.param_attr import Attr
 
-__all__ = ["bilinear_tensor_product", "conv3d", "conv3d_transpose", "row_conv", "spectral_norm"]
-
-Size = int | Sequence[int]
-
-
-def conv3d(
-    input: Variable,
-    num_filters: int,
-    filter_size: Size,
-    stride: Size = 1,
-    padding: Padding = 0,
-    dilation: Size = 1,
-    groups: int | None = None,
-    param_attr: Attr = None,
-    bias_attr: Attr = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-    data_format: str = "NCDHW",
-) -> Variable:
-    """A convolution of volumes that creates its filters; see `conv2d`.
-
-    Args:
-        input: [batch, channels, depth, height, width], or with the channels last.
-        num_filters: the number of filters.
-        filter_size: their sizes.
-        stride: step of the window.
-        padding: zeros around the volume.
-        dilation: distance between the elements of the window.
-        groups: 1 unless given.
-        param_attr: of the filters `conv3d_0.w_0`; normal initial values of variance 2 / (window * channels).
-        bias_attr: of the bias `conv3d_0.b_0`; False for none.
-        use_cudnn: no effect.
-        act: an activation, such as `relu`.
-        name: the layer's name instead of `conv3d_0`.
-        data_format: `NCDHW` or `NDHWC`.
-
-    Raises:
-        InputError: the channels are not known, or groups do not divide them and the filters.
-    """
-    del use_cudnn
-    window, channels = numbers(filter_size, 3, "conv3d: filter_size"), _channels(input, data_format, "conv3d")
-    count = _checked_groups("conv3d", channels, num_filters, groups)
-    initial = Normal(0.0, math.sqrt(2.0 / (math.prod(window) * channels)))
-    maker = ParameterMaker("conv3d", name, program_of(input))
-    weight = _weight(maker, "conv3d", param_attr, [num_filters, channels // count, *window], input, initial)
-    bias = maker.bias(bias_attr, [num_filters], input.value.dtype)
-    result = find_function("conv3d")(input, weight, bias, stride, padding, dilation, count, data_format)
-    return activate(result, act)
-
-
-def conv3d_transpose(
-    input: Variable,
-    num_filters: int,
-    output_size: Size | None = None,
-    filter_size: Size | None = None,
-    padding: Padding = 0,
-    stride: Size = 1,
-    dilation: Size = 1,
-    groups: int | None = None,
-    param_attr: Attr = None,
-    bias_attr: Attr = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-    data_format: str = "NCDHW",
-) -> Variable:
-    """A transposed convolution of volumes that creates its filters; see `conv2d_transpose`.
-
-    Args:
-        input: [batch, channels, depth, height, width], or with the channels last.
-        num_filters: the number of filters.
-        output_size: the sizes of the result; computed from the filters unless given.
-        filter_size: the sizes of the filters; must be given.
-        padding: how much is cut off around the result.
-        stride: step of the window in the result.
-        dilation: distance between the elements of the window.
-        groups: 1 unless given.
-        param_attr: of the filters `conv3d_transpose_0.w_0`; Xavier's uniform initial values.
-        bias_attr: of the bias `conv3d_transpose_0.b_0`; False for none.
-        use_cudnn: no effect.
-        act: an activation, such as `relu`.
-        name: the layer's name instead of `conv3d_transpose_0`.
-        data_format: `NCDHW` or `NDHWC`.
-
-    Raises:
-        InputError: the channels are not known, or groups do not divide them and the filters.
-        OptionError: `filter_size` is not given.
-    """
-    del use_cudnn
-    what = "conv3d_transpose"
-    if filter_size is None:
-        raise OptionError(f"{what}: give filter_size")
-    window, channels = numbers(filter_size, 3, f"{what}: filter_size"), _channels(input, data_format, what)
-    count = _checked_groups(what, channels, num_filters, groups)
-    maker = ParameterMaker(what, name, program_of(input))
-    weight = _weight(maker, what, param_attr, [channels, num_filters // count, *window], input, XavierUniform())
-    bias = maker.bias(bias_attr, [num_filters], input.value.dtype)
-    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": count, "data_format": data_format}
-    extra = {} if output_size is None else {"output_size": output_size}
-    return activate(find_function(what)(input, weight, bias, **settings, **extra), act)
+__all__ = ["bilinear_tensor_product", "row_conv", "spectral_norm"]
 
 
 def bilinear_tensor_product(
@@ -184,17 +81,6 @@ def row_conv(input: Variable, future_context_size: int, param_attr: Attr = None,
     filters = b.unsqueeze(b.transpose(weight.value, [1, 0]), [1])
     made: ir.Value = b.op("Conv", [padded, filters], {"group": size})
     return activate(wrap(input, b.transpose(made, [0, 2, 1])), act)
-
-
-def _channels(x: Variable, data_format: str, what: str) -> int:
-    return size_at(x, 1 if data_format.startswith("NC") else x.ndim - 1, what)
-
-
-def _checked_groups(what: str, channels: int, filters: int, groups: int | None) -> int:
-    count = groups or 1
-    if count < 1 or channels % count or filters < 1 or filters % count:
-        raise InputError(f"{what}: {channels} channels and {filters} filters cannot be split into {count} groups")
-    return count
 
 
 def _weight(

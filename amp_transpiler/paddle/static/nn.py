@@ -11,20 +11,14 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import axis_of, builder_of, choice, numbers, program_of, size_at, wrap
+from amp_transpiler.paddle.framework.control_flow import case, cond, switch_case, while_loop
 from amp_transpiler.paddle.framework.parameters import ParameterMaker, create_parameter
-from amp_transpiler.paddle.initial_values import Constant, Normal, XavierUniform
-from amp_transpiler.paddle.nn.functional import common, conv, normalization, prelu as functional_prelu
+from amp_transpiler.paddle.initial_values import Constant, XavierUniform
+from amp_transpiler.paddle.nn.functional import common, normalization, prelu as functional_prelu
 from amp_transpiler.paddle.nn.functional.activation import activate
-from amp_transpiler.paddle.nn.functional.layout import Padding
 from amp_transpiler.paddle.param_attr import Attr
-from amp_transpiler.paddle.static.control_flow import case, cond, switch_case, while_loop
-from amp_transpiler.paddle.static.more_layers import (
-    bilinear_tensor_product,
-    conv3d,
-    conv3d_transpose,
-    row_conv,
-    spectral_norm,
-)
+from amp_transpiler.paddle.static.convolutions import conv2d, conv2d_transpose, conv3d, conv3d_transpose
+from amp_transpiler.paddle.static.more_layers import bilinear_tensor_product, row_conv, spectral_norm
 from amp_transpiler.paddle.static.unavailable import (
     deform_conv2d,
     nce,
@@ -162,108 +156,7 @@ def embedding(
     layer = ParameterMaker("embedding", None, program_of(input))
     shape = numbers(size, 2, "embedding: size")
     table = _needed(layer.weight(param_attr, shape, parse_dtype(dtype), XavierUniform()), "embedding")
-    return common.embedding(input, table, padding_idx, is_sparse)
-
-
-def conv2d(
-    input: Variable,
-    num_filters: int,
-    filter_size: int | Sequence[int],
-    stride: int | Sequence[int] = 1,
-    padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int | None = None,
-    param_attr: Attr = None,
-    bias_attr: Attr = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-    data_format: str = "NCHW",
-) -> Variable:
-    """A convolution that creates its filters; see `nn.functional.conv2d`.
-
-    Args:
-        input: [batch, channels, height, width], or with the channels last.
-        num_filters: the number of filters.
-        filter_size: their height and width.
-        stride: step of the window.
-        padding: zeros around the image.
-        dilation: distance between the elements of the window.
-        groups: 1 unless given.
-        param_attr: of the filters `conv2d_0.w_0`, [filters, channels / groups, height, width]; normal initial values
-            of standard deviation `sqrt(2 / (height * width * channels))`.
-        bias_attr: of the bias `conv2d_0.b_0`, [filters]; starts at 0; False for no bias.
-        use_cudnn: no effect.
-        act: an activation, such as `relu`.
-        name: the layer's name instead of `conv2d_0`.
-        data_format: `NCHW` or `NHWC`.
-
-    Raises:
-        InputError: the channels are not known, or groups do not divide them and the filters.
-    """
-    del use_cudnn
-    channels, groups = _grouped("conv2d", input, num_filters, groups, data_format)
-    window = numbers(filter_size, 2, "conv2d: filter_size")
-    layer = ParameterMaker("conv2d", name, program_of(input))
-    initial = Normal(0.0, math.sqrt(2.0 / (math.prod(window) * channels)))
-    shape = [num_filters, channels // groups, *window]
-    weight = _needed(layer.weight(param_attr, shape, input.value.dtype, initial), "conv2d")
-    bias = layer.bias(bias_attr, [num_filters], input.value.dtype)
-    return activate(conv.conv2d(input, weight, bias, stride, padding, dilation, groups, data_format), act)
-
-
-def conv2d_transpose(
-    input: Variable,
-    num_filters: int,
-    output_size: int | Sequence[int] | None = None,
-    filter_size: int | Sequence[int] | None = None,
-    padding: Padding = 0,
-    stride: int | Sequence[int] = 1,
-    dilation: int | Sequence[int] = 1,
-    groups: int | None = None,
-    param_attr: Attr = None,
-    bias_attr: Attr = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-    data_format: str = "NCHW",
-) -> Variable:
-    """A transposed convolution that creates its filters; see `nn.functional.conv2d_transpose`.
-
-    Args:
-        input: [batch, channels, height, width], or with the channels last.
-        num_filters: the number of channels of the result.
-        output_size: height and width of the result; computed from the filters unless given.
-        filter_size: height and width of the filters; must be given.
-        padding: how much is cut off around the result.
-        stride: step of the window in the result.
-        dilation: distance between the elements of the window.
-        groups: 1 unless given.
-        param_attr: of the filters `conv2d_transpose_0.w_0`, [channels, filters / groups, height, width]; Xavier's
-            uniform initial values.
-        bias_attr: of the bias `conv2d_transpose_0.b_0`, [filters]; starts at 0; False for no bias.
-        use_cudnn: no effect.
-        act: an activation, such as `relu`.
-        name: the layer's name instead of `conv2d_transpose_0`.
-        data_format: `NCHW` or `NHWC`.
-
-    Raises:
-        InputError: the channels are not known, or groups do not divide them and the filters.
-        OptionError: `filter_size` is not given.
-    """
-    del use_cudnn
-    what = "conv2d_transpose"
-    if filter_size is None:
-        raise OptionError(f"{what}: give filter_size")
-    channels, groups = _grouped(what, input, num_filters, groups, data_format)
-    layer = ParameterMaker(what, name, program_of(input))
-    shape = [channels, num_filters // groups, *numbers(filter_size, 2, f"{what}: filter_size")]
-    weight = _needed(layer.weight(param_attr, shape, input.value.dtype, XavierUniform()), what)
-    bias = layer.bias(bias_attr, [num_filters], input.value.dtype)
-    result = conv.conv2d_transpose(
-        input, weight, bias, stride, padding, 0, dilation, groups, output_size, data_format=data_format
-    )
-    return activate(result, act)
+    return common.embedding(input, table, padding_idx, sparse=is_sparse)
 
 
 def batch_norm(
@@ -442,14 +335,6 @@ def prelu(
     layer = ParameterMaker("prelu", name, program_of(x))
     weight = _needed(layer.weight(param_attr, shape, x.value.dtype, Constant(0.25)), "prelu")
     return functional_prelu(x, weight, data_format)
-
-
-def _grouped(what: str, x: Variable, filters: int, groups: int | None, data_format: str) -> tuple[int, int]:
-    """Return the number of channels and of groups, checked against each other and against the filters."""
-    channels, groups = size_at(x, _channel_axis(x, data_format), what), groups or 1
-    if groups < 1 or channels % groups or filters < 1 or filters % groups:
-        raise InputError(f"{what}: {channels} channels and {filters} filters cannot be split into {groups} groups")
-    return channels, groups
 
 
 def _channel_axis(x: Variable, data_format: str) -> int:

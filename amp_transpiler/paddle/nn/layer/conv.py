@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from amp_transpiler.errors import OptionError
@@ -11,9 +11,9 @@ from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import choice, numbers
 from amp_transpiler.paddle.initial_values import Normal
 from amp_transpiler.paddle.nn import functional
+from amp_transpiler.paddle.nn.functional import conv
 from amp_transpiler.paddle.nn.functional.layout import Padding
 from amp_transpiler.paddle.nn.layer.base import Layer
-from amp_transpiler.paddle.nn.layer.function_layer import find_function
 from amp_transpiler.paddle.param_attr import Attr
 
 __all__ = [
@@ -30,6 +30,12 @@ __all__ = [
 
 Size = int | Sequence[int]
 _LAYOUTS = {1: "NCL", 2: "NCHW", 3: "NCDHW"}
+_FUNCTIONS: Mapping[int, Callable[..., Variable]] = {1: conv.conv1d, 2: conv.conv2d, 3: conv.conv3d}
+_TRANSPOSED: Mapping[int, Callable[..., Variable]] = {
+    1: conv.conv1d_transpose,
+    2: conv.conv2d_transpose,
+    3: conv.conv3d_transpose,
+}
 
 
 class _Conv(Layer):
@@ -76,7 +82,7 @@ class _Conv(Layer):
         window = numbers(kernel_size, self.spatial, f"{label}: kernel_size")
         _check_groups(label, in_channels, out_channels, groups)
         choice(f"{label}: padding_mode", padding_mode, ("zeros", "reflect", "replicate", "circular"))
-        self._function = find_function(f"conv{self.spatial}d")
+        self._function = _FUNCTIONS[self.spatial]
         self._settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         self._format = data_format or _LAYOUTS[self.spatial]
         self._padded: tuple[list[int], str] | None = None
@@ -164,7 +170,7 @@ class _ConvTranspose(Layer):
         label = type(self).__name__
         window = numbers(kernel_size, self.spatial, f"{label}: kernel_size")
         _check_groups(label, in_channels, out_channels, groups)
-        self._function = find_function(f"conv{self.spatial}d_transpose")
+        self._function = _TRANSPOSED[self.spatial]
         self._output_padding = output_padding
         self._settings: dict[str, Any] = {
             "stride": stride,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -83,7 +84,7 @@ def _filled(like: Variable, axis: int, sizes: Sequence[int], fill: float) -> Var
     return wrap(like, value)
 
 
-class _Cell(RNNCellBase):
+class _Cell(RNNCellBase, abc.ABC):
     """A cell with weights [gates * hidden, inputs] and [gates * hidden, hidden] (`.w_0`, `.w_1`), and two biases.
 
     Attributes:
@@ -145,8 +146,9 @@ class _Cell(RNNCellBase):
         from_hidden = _affine(hidden, self.weight_hh, self.bias_hh)
         return self._step(_parts(from_input, self.gates), _parts(from_hidden, self.gates), states)
 
+    @abc.abstractmethod
     def _step(self, from_input: list[Variable], from_hidden: list[Variable], states: Any) -> tuple[Variable, Any]:
-        raise NotImplementedError
+        """Return the output and the states of a step, of the gates' parts."""
 
 
 def _affine(x: Variable, weight: Variable, bias: Variable | None) -> Variable:
@@ -465,7 +467,7 @@ class _Recurrent(LayerList):
         OptionError: there is no such direction.
     """
 
-    cell_type: ClassVar[type[_Cell]] = _Cell
+    cell_type: ClassVar[type[_Cell]]
 
     def __init__(
         self,
