@@ -32,40 +32,29 @@ SECTIONS = {
 
 _DYNAMIC = "there is no dynamic mode: a variable has a value only while a program runs"
 _COMPLEX = "ONNX has no operators on complex numbers"
-_SOLVER = "ONNX has no solver, decomposition, inverse or singular values of matrices"
-_SPECIAL = "ONNX has no operator for it"
-_DRAWS = "only uniform and normal distributions, and what is made of them, are drawn"
+_PACKED = "LAPACK's packed form of a decomposition: solve, inv, qr and slogdet are here"
+_SERIES = "neither an operator of ONNX nor a short series of them"
+_DRAWS = "its draws are not described well enough to follow them"
 _KERNEL = "a CUDA kernel of Paddle's own"
 _TYPES = "an element type, a place or a class of tensors that ONNX programs do not have"
-_SIZE = "how many elements there are depends on the data"
-_LOSS = "not written yet; write it with the functions that are here"
+_ARANGE = "Paddle has given this name two meanings: use arange"
 _LIST = "a function of a list, or of no variable, is no method"
-_STATE = "random numbers depend on the seed and the step alone; set them by `paddle.seed`"
 
 # why not -> names, without the `_` at the end
 REASONS = {
-    _DYNAMIC: "DataParallel LazyGuard Model Tensor Size Generator check_shape create_tensor disable_compat "
-    "disable_signal_handler enable_compat flops from_dlpack raw set set_printoptions summary to_dlpack "
-    "tolist autocast get_autocast_cpu_dtype get_autocast_dtype get_autocast_gpu_dtype is_autocast_enabled resize "
-    "MmapStorage load save",
+    _DYNAMIC: "DataParallel LazyGuard Model Size Generator create_tensor disable_compat enable_compat flops "
+    "from_dlpack raw set summary to_dlpack tolist resize MmapStorage load save",
     _COMPLEX: "angle as_complex as_real cdouble cfloat complex complex128 complex64 conj imag polar real "
-    "view_as_complex view_as_real stft istft",
-    _SOLVER: "cholesky cholesky_inverse cholesky_solve cond det eig eigh eigvals eigvalsh householder_product "
-    "inv inverse lstsq lu lu_solve lu_unpack matrix_exp matrix_norm matrix_rank ormqr pca_lowrank "
-    "pinv qr slogdet solve svd svd_lowrank svdvals triangular_solve",
-    _SPECIAL: "digamma erfinv frexp gammainc gammaincc gammaln gcd histogramdd i0 i0e i1 i1e lcm lgamma multigammaln "
-    "nextafter polygamma",
-    _DRAWS: "binomial cauchy exponential geometric poisson standard_gamma random top_p_sampling class_center_sample "
-    "fractional_max_pool2d fractional_max_pool3d log_normal normal uniform bernoulli",
-    _KERNEL: "flash_attention_v3_varlen flash_attn_qkvpacked flash_attn_varlen_qkvpacked flashmask_attention "
+    "view_as_complex view_as_real stft istft eig eigvals",
+    _PACKED: "lu lu_solve lu_unpack householder_product ormqr",
+    _SERIES: "gammainc gammaincc nextafter",
+    _DRAWS: "fractional_max_pool2d fractional_max_pool3d log_normal normal uniform bernoulli",
+    _KERNEL: "flash_attention_v3_varlen flash_attn_varlen_qkvpacked flashmask_attention "
     "fp8_fp8_half_gemm_fused moe_permute moe_unpermute sparse_attention",
     _TYPES: "BFloat16Tensor BoolTensor ByteTensor CUDAPinnedPlace CharTensor DoubleTensor FloatTensor HalfTensor "
     "IntTensor LongTensor ShortTensor XPUPinnedPlace float8_e4m3fn float8_e5m2 pstring",
-    _SIZE: "unique_consecutive",
-    _LIST: "add_n create_parameter multi_dot multiplex block_diag broadcast_shapes broadcast_tensors",
-    _STATE: "get_cuda_rng_state get_rng_state set_cuda_rng_state set_rng_state",
-    _LOSS: "adaptive_log_softmax_with_loss gather_tree hsigmoid_loss margin_cross_entropy rnnt_loss mode nanmedian "
-    "nanquantile histogram_bin_edges range",
+    _ARANGE: "range",
+    _LIST: "block_diag broadcast_shapes broadcast_tensors create_parameter",
 }
 
 

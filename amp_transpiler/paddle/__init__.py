@@ -24,6 +24,13 @@ if TYPE_CHECKING:
         tensor as tensor,
         utils as utils,
     )
+    from amp_transpiler.paddle.amp.dynamic import (
+        autocast as autocast,
+        get_autocast_cpu_dtype as get_autocast_cpu_dtype,
+        get_autocast_dtype as get_autocast_dtype,
+        get_autocast_gpu_dtype as get_autocast_gpu_dtype,
+        is_autocast_enabled as is_autocast_enabled,
+    )
     from amp_transpiler.paddle.device import (
         get_device as get_device,
         is_compiled_with_cuda as is_compiled_with_cuda,
@@ -38,7 +45,11 @@ if TYPE_CHECKING:
     )
     from amp_transpiler.paddle.framework.parameters import create_parameter as create_parameter
     from amp_transpiler.paddle.framework.programs import enable_static as enable_static
-    from amp_transpiler.paddle.framework.random import seed as seed
+    from amp_transpiler.paddle.framework.random import (
+        get_rng_state as get_rng_state,
+        seed as seed,
+        set_rng_state as set_rng_state,
+    )
     from amp_transpiler.paddle.nn.functional.activation import softmax as softmax
     from amp_transpiler.paddle.nn.functional.adaptive_pooling import adaptive_avg_pool1d as adaptive_avg_pool1d
     from amp_transpiler.paddle.nn.functional.conv import conv1d as conv1d, conv2d as conv2d, conv3d as conv3d

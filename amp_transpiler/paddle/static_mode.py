@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from amp_transpiler.errors import OptionError
+import numpy as np
+
+from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.framework.programs import default_main_program
-from amp_transpiler.paddle.framework.random import seed as set_seed
+from amp_transpiler.paddle.framework.random import get_rng_state, seed as set_seed, set_rng_state
 
 __all__ = [
+    "Tensor",
+    "check_shape",
+    "disable_signal_handler",
     "disable_static",
     "e",
     "enable_grad",
+    "get_cuda_rng_state",
     "grad",
     "in_dynamic_mode",
     "inf",
@@ -24,8 +31,13 @@ __all__ = [
     "newaxis",
     "no_grad",
     "pi",
+    "set_cuda_rng_state",
     "set_grad_enabled",
+    "set_printoptions",
 ]
+
+Tensor = Variable  # for annotations; every variable is one
+get_cuda_rng_state, set_cuda_rng_state = get_rng_state, set_rng_state
 
 e = math.e
 inf = math.inf
@@ -47,6 +59,40 @@ def is_grad_enabled() -> bool:
 def manual_seed(seed: int) -> None:
     """Set the seed of programs that have none of their own, as `paddle.seed`."""
     set_seed(seed)
+
+
+def disable_signal_handler() -> None:
+    """Do nothing: no signal is handled."""
+
+
+def set_printoptions(
+    precision: int | None = None,
+    threshold: int | None = None,
+    edgeitems: int | None = None,
+    sci_mode: bool | None = None,
+    linewidth: int | None = None,
+) -> None:
+    """Set how arrays are printed, which is what a run returns: numpy's settings."""
+    np.set_printoptions(
+        precision=precision,
+        threshold=threshold,
+        edgeitems=edgeitems,
+        suppress=None if sci_mode is None else not sci_mode,
+        linewidth=linewidth,
+    )
+
+
+def check_shape(shape: Variable | Sequence[Any]) -> None:
+    """Check that a shape consists of whole numbers and integer variables.
+
+    Raises:
+        InputError: something else is in it.
+    """
+    for size in [shape] if isinstance(shape, Variable) else shape:
+        if isinstance(size, Variable) and size.dtype in ("int32", "int64"):
+            continue
+        if not isinstance(size, (int, np.integer)) or size < -1:
+            raise InputError(f"a shape consists of whole numbers, -1 and integer variables, got {size!r} in {shape!r}")
 
 
 def disable_static(place: Any = None) -> NoReturn:

@@ -17,7 +17,7 @@ def test_the_page_is_what_the_package_hands_out():
 
 
 def test_most_names_are_there():
-    for section, share in {"paddle": 0.75, "Tensor": 0.75, "nn.functional": 0.85}.items():
+    for section, share in {"paddle": 0.9, "Tensor": 0.93, "nn.functional": 0.94, "linalg": 0.8}.items():
         have = sum(name in paddle_names.handed_out(section) for name in NAMES[section])
         assert have >= share * len(NAMES[section]), section
 

@@ -8,11 +8,11 @@ program that runs again without a new seed gives the same values again, where Pa
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-__all__ = ["drawing_state", "generator", "global_seed", "seed", "turn_of"]
+__all__ = ["drawing_state", "generator", "get_rng_state", "global_seed", "seed", "set_rng_state", "turn_of"]
 
 _state = {"seed": 0, "times": 0}
 _turns: dict[str, int] = {}  # name of a drawn value -> how many others were drawn before it, since the last seed
@@ -28,6 +28,23 @@ def seed(value: int) -> None:
 def global_seed() -> int:
     """Return the seed that `seed` set last, 0 at first."""
     return _state["seed"]
+
+
+def get_rng_state(device: str | None = None) -> list[tuple[int, dict[str, int]]]:
+    """Return what further initial values depend on: the seed, and which were drawn since; for `set_rng_state`.
+
+    What a program draws while it runs depends on its own state, which checkpoints hold.
+    """
+    del device
+    return [(_state["seed"], dict(_turns))]
+
+
+def set_rng_state(state_list: Sequence[tuple[int, dict[str, int]]], device: str | None = None) -> None:
+    """Go back to what `get_rng_state` returned: the values that were drawn after it are drawn again."""
+    del device
+    ((value, turns),) = state_list
+    seed(value)
+    _turns.update(turns)
 
 
 def drawing_state() -> int:

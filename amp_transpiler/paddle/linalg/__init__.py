@@ -1,4 +1,4 @@
-"""`paddle.linalg`: norms, and products of vectors and matrices."""
+"""`paddle.linalg`: norms, products, solutions and decompositions of vectors and matrices."""
 
 from typing import TYPE_CHECKING
 
@@ -6,12 +6,35 @@ from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
     from amp_transpiler.paddle.tensor.creation import diagonal as diagonal
+    from amp_transpiler.paddle.tensor.decompositions import (
+        cholesky as cholesky,
+        cholesky_inverse as cholesky_inverse,
+        cholesky_solve as cholesky_solve,
+        cond as cond,
+        det as det,
+        eigh as eigh,
+        eigvalsh as eigvalsh,
+        inv as inv,
+        lstsq as lstsq,
+        matrix_exp as matrix_exp,
+        matrix_norm as matrix_norm,
+        matrix_power as matrix_power,
+        matrix_rank as matrix_rank,
+        pca_lowrank as pca_lowrank,
+        pinv as pinv,
+        qr as qr,
+        slogdet as slogdet,
+        solve as solve,
+        svd as svd,
+        svd_lowrank as svd_lowrank,
+        svdvals as svdvals,
+        triangular_solve as triangular_solve,
+    )
     from amp_transpiler.paddle.tensor.linalg import (
         corrcoef as corrcoef,
         cov as cov,
         cross as cross,
         matmul as matmul,
-        matrix_power as matrix_power,
         multi_dot as multi_dot,
         vecdot as vecdot,
         vector_norm as vector_norm,

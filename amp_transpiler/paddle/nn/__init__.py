@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.nn.layer.container import *
     from amp_transpiler.paddle.nn.layer.conv import *
     from amp_transpiler.paddle.nn.layer.loss import *
+    from amp_transpiler.paddle.nn.layer.many_classes import *
     from amp_transpiler.paddle.nn.layer.norm import *
     from amp_transpiler.paddle.nn.layer.padding import *
     from amp_transpiler.paddle.nn.layer.pooling import *

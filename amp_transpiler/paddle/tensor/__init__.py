@@ -7,6 +7,17 @@ from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
     from amp_transpiler.paddle.tensor.creation import *
+    from amp_transpiler.paddle.tensor.decompositions import inverse as inverse
+    from amp_transpiler.paddle.tensor.distributions import (
+        bernoulli_ as bernoulli_,
+        binomial as binomial,
+        cauchy_ as cauchy_,
+        geometric_ as geometric_,
+        log_normal_ as log_normal_,
+        normal_ as normal_,
+        poisson as poisson,
+        standard_gamma as standard_gamma,
+    )
     from amp_transpiler.paddle.tensor.elementwise import *
     from amp_transpiler.paddle.tensor.in_place import *
     from amp_transpiler.paddle.tensor.indexing import *
@@ -16,5 +27,7 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.tensor.reduction import *
     from amp_transpiler.paddle.tensor.search import *
     from amp_transpiler.paddle.tensor.shaping import *
+    from amp_transpiler.paddle.tensor.special import *
+    from amp_transpiler.paddle.tensor.statistics import *
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amp_transpiler.paddle.tensor import creation, elementwise, indexing, linalg, logic, reduction, shaping
+from amp_transpiler.paddle.tensor import creation, elementwise, indexing, linalg, logic, reduction, shaping, special
 
 __all__ = [
     "abs_",
@@ -31,10 +31,12 @@ __all__ = [
     "cosh_",
     "cumprod_",
     "cumsum_",
+    "digamma_",
     "div_",
     "divide_",
     "equal_",
     "erf_",
+    "erfinv_",
     "exp_",
     "expm1_",
     "flatten_",
@@ -42,17 +44,22 @@ __all__ = [
     "floor_divide_",
     "floor_mod_",
     "frac_",
+    "gammaln_",
+    "gcd_",
     "greater_equal_",
     "greater_than_",
     "hypot_",
+    "i0_",
     "index_add_",
     "index_fill_",
     "index_put_",
+    "lcm_",
     "ldexp_",
     "lerp_",
     "less_",
     "less_equal_",
     "less_than_",
+    "lgamma_",
     "log1p_",
     "log2_",
     "log10_",
@@ -66,10 +73,12 @@ __all__ = [
     "masked_scatter_",
     "mod_",
     "mul_",
+    "multigammaln_",
     "multiply_",
     "nan_to_num_",
     "neg_",
     "not_equal_",
+    "polygamma_",
     "pow_",
     "put_along_axis_",
     "reciprocal_",
@@ -195,3 +204,12 @@ triu_ = creation.triu
 trunc_ = elementwise.trunc
 unsqueeze_ = shaping.unsqueeze
 where_ = logic.where
+digamma_ = special.digamma
+gammaln_ = special.gammaln
+gcd_ = special.gcd
+i0_ = special.i0
+lcm_ = special.lcm
+lgamma_ = special.lgamma
+multigammaln_ = special.multigammaln
+polygamma_ = special.polygamma
+erfinv_ = special.erfinv

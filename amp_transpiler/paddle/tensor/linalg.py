@@ -12,7 +12,7 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, axis_of, binary, builder_of, in_one_type, size_at, wrap
-from amp_transpiler.paddle.tensor.creation import diagonal, eye
+from amp_transpiler.paddle.tensor.creation import diagonal
 from amp_transpiler.paddle.tensor.reduction import norm, sum as sum_of
 from amp_transpiler.paddle.tensor.shaping import transpose
 
@@ -30,7 +30,6 @@ __all__ = [
     "inner",
     "kron",
     "matmul",
-    "matrix_power",
     "mm",
     "multi_dot",
     "mv",
@@ -181,24 +180,6 @@ def multi_dot(x: Sequence[Variable]) -> Variable:
     for other in x[1:]:
         result = matmul(result, other)
     return result
-
-
-def matrix_power(x: Variable, n: int) -> Variable:
-    """The product of `n` times the matrices `x`, which are square.
-
-    Raises:
-        OptionError: `n` is negative: ONNX has no inverse.
-    """
-    if n < 0:
-        raise OptionError(f"matrix_power: n must not be negative, got {n}: ONNX has no inverse of a matrix")
-    if n == 0:
-        b = builder_of(x)
-        return wrap(x, b.expand_like(eye(x.shape[-1], dtype=x.dtype).value, x.value))
-    half = matrix_power(x, n // 2) if n > 1 else None
-    if half is None:
-        return x
-    square = matmul(half, half)
-    return matmul(square, x) if n % 2 else square
 
 
 def trace(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:

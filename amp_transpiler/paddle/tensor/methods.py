@@ -13,6 +13,8 @@ from amp_transpiler.paddle import element_types
 from amp_transpiler.paddle.building import axis_of, builder_of, emit, wrap
 from amp_transpiler.paddle.tensor import (
     creation,
+    decompositions,
+    distributions,
     elementwise,
     in_place,
     indexing,
@@ -21,6 +23,8 @@ from amp_transpiler.paddle.tensor import (
     reduction,
     search,
     shaping,
+    special,
+    statistics,
 )
 from amp_transpiler.paddle.tensor.random import bernoulli, multinomial
 from amp_transpiler.paddle.tensor.subscripts import getitem
@@ -28,7 +32,6 @@ from amp_transpiler.paddle.tensor.subscripts import getitem
 __all__ = ["METHODS", "PROPERTIES"]
 
 _NO_METHODS = {
-    "add_n",
     "as_tensor",
     "asarray",
     "cartesian_prod",
@@ -44,8 +47,12 @@ _NO_METHODS = {
     "meshgrid",
 }
 _NO_METHODS |= {
-    "multi_dot",
-    "multiplex",
+    "det",
+    "eigh",
+    "inv",
+    "matrix_exp",
+    "matrix_norm",
+    "matrix_rank",
     "ones",
     "shape",
     "to_tensor",
@@ -101,7 +108,21 @@ def _needs_a_value(label: str) -> Callable[..., Any]:
     return refuse
 
 
-_MODULES = (creation, elementwise, in_place, indexing, linalg, logic, reduction, search, shaping)
+_MODULES = (
+    creation,
+    decompositions,
+    distributions,
+    elementwise,
+    in_place,
+    indexing,
+    linalg,
+    logic,
+    reduction,
+    search,
+    shaping,
+    special,
+    statistics,
+)
 
 METHODS: Mapping[str, Callable[..., Any]] = {
     **{name: vars(module)[name] for module in _MODULES for name in module.__all__ if name not in _NO_METHODS},

@@ -69,7 +69,12 @@ def _drawn(shape: Shape, seed: int = 0) -> Variable:
     return wrap(like, _fractions(like.value, like.program, seed))
 
 
-def _normal_like(like: Variable, seed: int = 0) -> Variable:
+def fractions_like(x: Variable, seed: int = 0) -> Variable:
+    """Return numbers drawn evenly from [0, 1), float32, in the shape of `x`."""
+    return wrap(x, _fractions(x.value, x.program, seed))
+
+
+def normal_like(like: Variable, seed: int = 0) -> Variable:
     """Standard normal numbers, float32, from pairs of uniform ones (Box and Muller's method)."""
     b = builder_of(like)
     one, other = (_fractions(like.value, like.program, seed) for _ in range(2))
@@ -106,7 +111,7 @@ def rand_like(input: Variable, *, dtype: Any = None) -> Variable:
 
 def randn(shape: Shape, dtype: Any = None) -> Variable:
     """Return numbers drawn from the normal distribution of mean 0 and standard deviation 1."""
-    return as_dtype(_normal_like(full(shape, 0.0, "float32")), dtype or get_default_dtype())
+    return as_dtype(normal_like(full(shape, 0.0, "float32")), dtype or get_default_dtype())
 
 
 standard_normal = randn
@@ -114,7 +119,7 @@ standard_normal = randn
 
 def randn_like(x: Variable, dtype: Any = None) -> Variable:
     """Return numbers drawn from the standard normal distribution, in the shape and type of `x`."""
-    return as_dtype(_normal_like(x), dtype or x.dtype)
+    return as_dtype(normal_like(x), dtype or x.dtype)
 
 
 def normal(mean: Number = 0.0, std: Number = 1.0, shape: Shape | None = None) -> Variable:
@@ -134,14 +139,14 @@ def normal(mean: Number = 0.0, std: Number = 1.0, shape: Shape | None = None) ->
     like = full(shape if shape is not None else [1], 0.0, "float32") if not given else given[0]
     if len(given) == 2:
         like = binary("Add", given[0], given[1])
-    drawn = _normal_like(like)
+    drawn = normal_like(like)
     result = binary("Add", binary("Mul", as_dtype(drawn, given[0].dtype if given else "float32"), std), mean)
     return as_dtype(result, given[0].dtype if given else get_default_dtype())
 
 
 def gaussian(shape: Shape, mean: float = 0.0, std: float = 1.0, seed: int = 0, dtype: Any = None) -> Variable:
     """Return numbers drawn from one normal distribution."""
-    drawn = _normal_like(full(shape, 0.0, "float32"), seed)
+    drawn = normal_like(full(shape, 0.0, "float32"), seed)
     return as_dtype(binary("Add", binary("Mul", drawn, std), mean), dtype or get_default_dtype())
 
 

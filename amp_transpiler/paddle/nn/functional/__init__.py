@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.nn.functional.conv import *
     from amp_transpiler.paddle.nn.functional.ctc import *
     from amp_transpiler.paddle.nn.functional.loss import *
+    from amp_transpiler.paddle.nn.functional.many_classes import *
     from amp_transpiler.paddle.nn.functional.metric_loss import *
     from amp_transpiler.paddle.nn.functional.normalization import *
     from amp_transpiler.paddle.nn.functional.pooling import *
+    from amp_transpiler.paddle.nn.functional.sequences import *
     from amp_transpiler.paddle.nn.functional.stochastic import *
     from amp_transpiler.paddle.nn.functional.vision import *
 else:

@@ -38,14 +38,26 @@ def linear(x: Variable, weight: Variable, bias: Variable | None = None) -> Varia
     return product if bias is None else emit("Add", [product, bias])
 
 
-def embedding(x: Variable, weight: Variable, padding_idx: int | None = None, sparse: bool = False) -> Variable:
+def embedding(
+    x: Variable,
+    weight: Variable,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    sparse: bool = False,
+    scale_grad_by_freq: bool = False,
+) -> Variable:
     """Look up rows of a table.
 
     Args:
         x: row numbers, int64 or int32, of any shape.
         weight: [rows, size].
         padding_idx: a row that reads as zeros and gets no gradient; a negative number counts from the last row.
+        max_norm: rows that are longer read as rows of this length; the table itself stays as it is. A bool here is
+            `sparse`, which came fourth before Paddle 3.
+        norm_type: the `p` of the length.
         sparse: no effect: gradients are dense.
+        scale_grad_by_freq: whether the gradient of a row is divided by how often `x` names it.
 
     Raises:
         InputError: `x` is of another element type, or there is no row `padding_idx`.
@@ -55,6 +67,11 @@ def embedding(x: Variable, weight: Variable, padding_idx: int | None = None, spa
     if x.value.dtype not in (ir.DataType.INT32, ir.DataType.INT64):
         raise InputError(f"embedding: row numbers must be int64 or int32, got {x!r}")
     rows = b.op("Gather", [weight.value, x.value], {"axis": 0})
+    if max_norm is not None and not isinstance(max_norm, bool):
+        rows = _shortened(x, rows, float(max_norm), norm_type)
+    if scale_grad_by_freq:
+        share = b.div(1.0, b.unsqueeze(_frequencies(x, weight), [x.ndim]))
+        rows = _with_gradient_times(x, rows, b.cast(share, rows.dtype))
     if padding_idx is None:
         return wrap(x, rows)
     count = weight.shape[0]
@@ -64,6 +81,36 @@ def embedding(x: Variable, weight: Variable, padding_idx: int | None = None, spa
         )
     padding = b.unsqueeze(b.compare("Equal", x.value, padding_idx % count), [x.ndim])
     return wrap(x, b.where(padding, 0.0, rows))
+
+
+def _shortened(x: Variable, rows: ir.Value, longest: float, norm_type: float) -> ir.Value:
+    """Rows of at most this length; the factor counts as a constant in gradients."""
+    b = builder_of(x)
+    size = b.pow(b.op("Abs", [b.high(rows)]), float(norm_type))
+    length = b.pow(b.sum(size, [x.ndim]), 1.0 / norm_type)
+    factor = b.where(b.compare("Greater", length, longest), b.div(longest, b.add(length, 1e-7)), 1.0)
+    known = wrap(x, b.cast(factor, rows.dtype))
+    known.stop_gradient = True
+    return b.mul(rows, known.value)
+
+
+def _frequencies(x: Variable, weight: Variable) -> ir.Value:
+    """How often each of the row numbers `x` is among them, float32."""
+    b = builder_of(x, weight)
+    flat = b.reshape(x.value, [-1])
+    zeros = b.op("ConstantOfShape", [b.slice(b.shape(weight.value), [0], [1], [0])])
+    ones = b.expand_like(b.constant(1.0), flat)
+    count = b.op("ScatterElements", [zeros, flat, ones], {"axis": 0, "reduction": "add"})
+    return b.op("Gather", [count, x.value], {"axis": 0})
+
+
+def _with_gradient_times(x: Variable, rows: ir.Value, share: ir.Value) -> ir.Value:
+    """The same rows, whose gradient is multiplied by a share."""
+    b = builder_of(x)
+    part = b.mul(rows, share)
+    rest = wrap(x, b.sub(rows, part))
+    rest.stop_gradient = True
+    return b.add(part, rest.value)
 
 
 def one_hot(x: Variable, num_classes: int) -> Variable:

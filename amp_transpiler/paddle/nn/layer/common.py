@@ -79,7 +79,11 @@ class Embedding(Layer):
         num_embeddings: rows of the table.
         embedding_dim: its columns.
         padding_idx: a row that reads as zeros and gets no gradient; a negative number counts from the last row.
+        max_norm: rows that are longer read as rows of this length. A bool here is `sparse`, which came fourth before
+            Paddle 3.
+        norm_type: the `p` of the length.
         sparse: no effect: gradients are dense.
+        scale_grad_by_freq: whether the gradient of a row is divided by how often the input names it.
         weight_attr: of the table `embedding_0.w_0`; starts with Xavier's uniform values.
         name: Paddle's, no effect.
     """
@@ -89,7 +93,10 @@ class Embedding(Layer):
         num_embeddings: int,
         embedding_dim: int,
         padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
         sparse: bool = False,
+        scale_grad_by_freq: bool = False,
         weight_attr: Attr = None,
         name: str | None = None,
     ) -> None:
@@ -98,11 +105,16 @@ class Embedding(Layer):
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise OptionError(f"Embedding: padding_idx {padding_idx} is no row of a table of {num_embeddings}")
         self._padding_idx = padding_idx
+        self._settings: dict[str, Any] = {
+            "max_norm": max_norm,
+            "norm_type": norm_type,
+            "scale_grad_by_freq": scale_grad_by_freq,
+        }
         self.weight = self._weight([num_embeddings, embedding_dim], weight_attr)
 
     def forward(self, x: Variable) -> Variable:
         """Return the rows whose numbers are `x`, int64 or int32."""
-        return functional.embedding(x, self.weight, self._padding_idx)
+        return functional.embedding(x, self.weight, self._padding_idx, **self._settings)
 
     def extra_repr(self) -> str:
         """Return the size of the table."""

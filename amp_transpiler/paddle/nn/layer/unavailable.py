@@ -2,13 +2,9 @@
 
 from amp_transpiler.paddle.framework.refusals import refusal
 
-__all__ = ["AdaptiveLogSoftmaxWithLoss", "BeamSearchDecoder", "HSigmoidLoss", "dynamic_decode"]
+__all__ = ["BeamSearchDecoder", "dynamic_decode"]
 
 _DECODING = "decoding step by step needs sequences that grow. Run the step's program in a loop of Python"
 
 dynamic_decode = refusal("nn.dynamic_decode", _DECODING)
 BeamSearchDecoder = refusal("nn.BeamSearchDecoder", _DECODING)
-HSigmoidLoss = refusal("nn.HSigmoidLoss", "its tree of classes needs a custom operator. Use CrossEntropyLoss")
-AdaptiveLogSoftmaxWithLoss = refusal(
-    "nn.AdaptiveLogSoftmaxWithLoss", "the samples of a cluster are not known before a run. Use CrossEntropyLoss"
-)

@@ -1,0 +1,312 @@
+"""Special functions: gamma and its kin, Bessel's, the inverse error function, common divisors.
+
+They are computed in float32, whatever the element type and the level of mixed precision.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.builder import is_float_tensor
+from amp_transpiler.graph.program import Variable
+from amp_transpiler.graph.regions import disable_amp
+from amp_transpiler.paddle.building import accept_name, as_dtype, builder_of, emit, wrap
+from amp_transpiler.paddle.framework.control_flow import while_loop
+from amp_transpiler.paddle.tensor.elementwise import maximum, minimum
+from amp_transpiler.paddle.tensor.logic import any as any_of, where
+from amp_transpiler.paddle.tensor.reduction import sum as sum_of
+
+__all__ = [
+    "digamma",
+    "erfinv",
+    "frexp",
+    "gammaln",
+    "gcd",
+    "i0",
+    "i0e",
+    "i1",
+    "i1e",
+    "lcm",
+    "lgamma",
+    "multigammaln",
+    "polygamma",
+]
+
+_SHIFT = 8  # arguments below this are moved up by it: the series behind are for large ones
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _in_float32(function: _Function) -> _Function:
+    """Let a function of floats take any numbers, and return the type that it is given, or float32 for integers."""
+
+    @functools.wraps(function)
+    def computed(x: Variable, *args: Any, **kwargs: Any) -> Any:
+        given = x.dtype if is_float_tensor(x.value) else "float32"
+        with disable_amp():
+            found = function(x.astype("float32"), *args, **kwargs)
+            parts = found if isinstance(found, tuple) else (found,)
+            parts = tuple(as_dtype(part, given) for part in parts)
+        return parts if isinstance(found, tuple) else parts[0]
+
+    return cast("_Function", computed)
+
+
+def _polynomial(x: Variable, coefficients: Sequence[float]) -> Variable:
+    """The polynomial with these coefficients, the constant first."""
+    result = x * coefficients[-1] + coefficients[-2]
+    for number in reversed(coefficients[:-2]):
+        result = result * x + number
+    return result
+
+
+def _constant(x: Variable) -> Variable:
+    """The same numbers, which no gradient passes through."""
+    copy = emit("Identity", [x])
+    copy.stop_gradient = True
+    return copy
+
+
+# ---- the gamma function ----
+
+
+def _mirrored(x: Variable) -> tuple[Variable, Variable, Variable]:
+    """Whether `x` is below 1/2; `x`, or `1 - x` there; and there the distance to the next whole number, else 1/4."""
+    below = x < 0.5
+    return below, where(below, 1.0 - x, x), where(below, x - emit("Round", [x]), 0.25)
+
+
+@_in_float32
+def lgamma(x: Variable) -> Variable:
+    """The logarithm of the absolute value of the gamma function."""
+    below, y, distance = _mirrored(x)
+    small = y < _SHIFT
+    near, z = where(small, y, 1.0), where(small, y + _SHIFT, y)
+    product = near
+    for step in range(1, _SHIFT):
+        product = product * (near + step)
+    inverse = 1.0 / z
+    series = inverse * _polynomial(inverse * inverse, [1 / 12, -1 / 360, 1 / 1260])
+    stirling = (z - 0.5) * (emit("Log", [z]) - 1.0) + series + (0.5 * math.log(2 * math.pi) - 0.5)
+    value = stirling - where(small, emit("Log", [product]), 0.0)
+    sine = emit("Abs", [emit("Sin", [distance * math.pi])])
+    return where(below, math.log(math.pi) - emit("Log", [sine]) - value, value)
+
+
+gammaln = lgamma
+
+
+@_in_float32
+def digamma(x: Variable) -> Variable:
+    """The derivative of `lgamma`."""
+    below, y, distance = _mirrored(x)
+    small = y < _SHIFT
+    near, z = where(small, y, 1.0), where(small, y + _SHIFT, y)
+    steps = 1.0 / near
+    for step in range(1, _SHIFT):
+        steps = steps + 1.0 / (near + step)
+    inverse = 1.0 / z
+    square = inverse * inverse
+    series = inverse * 0.5 + square * _polynomial(square, [1 / 12, -1 / 120, 1 / 252])
+    value = emit("Log", [z]) - series - where(small, steps, 0.0)
+    return where(below, value - math.pi / emit("Tan", [distance * math.pi]), value)
+
+
+@_in_float32
+def polygamma(x: Variable, n: int) -> Variable:
+    """The `n`-th derivative of `digamma`, for positive `x`.
+
+    Raises:
+        OptionError: `n` is negative.
+    """
+    if n < 0:
+        raise OptionError(f"polygamma: n must be 0 or larger, got {n}")
+    if n == 0:
+        return digamma(x)
+    power = n + 1.0
+    terms = x ** (-power)
+    for step in range(1, _SHIFT):
+        terms = terms + (x + step) ** (-power)
+    z = x + _SHIFT
+    tail = z ** (1 - power) / (power - 1) + z ** (-power) * 0.5
+    factor = power
+    for bernoulli, order in ((1 / 12, 1), (-1 / 720, 3), (1 / 30240, 5)):
+        tail = tail + z ** (-power - order) * (bernoulli * factor)
+        factor *= (power + order) * (power + order + 1)
+    return (terms + tail) * ((-1.0) ** (n + 1) * math.factorial(n))
+
+
+@_in_float32
+def multigammaln(x: Variable, p: int) -> Variable:
+    """The logarithm of the gamma function of `p` dimensions, for `x` above `(p - 1) / 2`."""
+    b = builder_of(x)
+    halves = b.constant(np.arange(p) / 2, x.value.dtype)
+    parts = lgamma(wrap(x, b.sub(b.unsqueeze(x.value, [x.ndim]), halves)))
+    return sum_of(parts, -1) + p * (p - 1) / 4 * math.log(math.pi)
+
+
+# ---- the inverse error function ----
+
+# M. Giles, Approximating the erfinv function: the constant comes first.
+_MIDDLE = [
+    1.50140941,
+    0.246640727,
+    -0.00417768164,
+    -0.00125372503,
+    0.00021858087,
+    -4.39150654e-06,
+    -3.5233877e-06,
+    3.43273939e-07,
+    2.81022636e-08,
+]
+_ENDS = [
+    2.83297682,
+    1.00167406,
+    0.00943887047,
+    -0.0076224613,
+    0.00573950773,
+    -0.00367342844,
+    0.00134934322,
+    0.000100950558,
+    -0.000200214257,
+]
+
+
+@_in_float32
+def erfinv(x: Variable) -> Variable:
+    """The number whose error function is `x`: infinite at -1 and 1, NaN beyond."""
+    inside = emit("Abs", [x]) < 1.0
+    y = where(inside, x, 0.0)
+    w = -emit("Log", [(1.0 - y) * (1.0 + y)])
+    middle = _polynomial(minimum(w, 5.0) - 2.5, _MIDDLE)
+    ends = _polynomial(emit("Sqrt", [maximum(w, 5.0)]) - 3.0, _ENDS)
+    near = _constant(y * where(w < 5.0, middle, ends))
+    slope = emit("Exp", [near * near]) * (math.sqrt(math.pi) / 2)
+    found = near - (emit("Erf", [near]) - y) * slope  # a step of Newton's, which has the right derivative too
+    return where(inside, found, where(emit("Abs", [x]) > 1.0, math.nan, _constant(x) * math.inf))
+
+
+# ---- Bessel's functions ----
+
+# M. Abramowitz and I. Stegun, 9.8.1 to 9.8.4, in (x / 3.75)^2 up to 3.75 and in 3.75 / x beyond.
+_BOUND = 3.75
+_I0 = [1.0, 3.5156229, 3.0899424, 1.2067492, 0.2659732, 0.0360768, 0.0045813]
+_I0_FAR = [
+    0.39894228,
+    0.01328592,
+    0.00225319,
+    -0.00157565,
+    0.00916281,
+    -0.02057706,
+    0.02635537,
+    -0.01647633,
+    0.00392377,
+]
+_I1 = [0.5, 0.87890594, 0.51498869, 0.15084934, 0.02658733, 0.00301532, 0.00032411]
+_I1_FAR = [
+    0.39894228,
+    -0.03988024,
+    -0.00362018,
+    0.00163801,
+    -0.01031555,
+    0.02282967,
+    -0.02895312,
+    0.01787654,
+    -0.00420059,
+]
+
+
+def _bessel(x: Variable, near: Sequence[float], far: Sequence[float], scaled: bool) -> Variable:
+    """The even part of a modified Bessel function; `scaled`: times `exp(-|x|)`."""
+    size = emit("Abs", [x])
+    small = size <= _BOUND
+    low, high = minimum(size, _BOUND) * (1 / _BOUND), maximum(size, _BOUND)
+    inner = _polynomial(low * low, near)
+    outer = _polynomial(_BOUND / high, far) / emit("Sqrt", [high])
+    if scaled:
+        return where(small, inner * emit("Exp", [-size]), outer)
+    return where(small, inner, outer * emit("Exp", [high]))
+
+
+@_in_float32
+def i0(x: Variable) -> Variable:
+    """The modified Bessel function of the first kind of order 0."""
+    return _bessel(x, _I0, _I0_FAR, scaled=False)
+
+
+@_in_float32
+def i0e(x: Variable) -> Variable:
+    """`i0(x) * exp(-|x|)`."""
+    return _bessel(x, _I0, _I0_FAR, scaled=True)
+
+
+@_in_float32
+def i1(x: Variable) -> Variable:
+    """The modified Bessel function of the first kind of order 1."""
+    return _odd(x) * _bessel(x, _I1, _I1_FAR, scaled=False)
+
+
+@_in_float32
+def i1e(x: Variable) -> Variable:
+    """`i1(x) * exp(-|x|)`."""
+    return _odd(x) * _bessel(x, _I1, _I1_FAR, scaled=True)
+
+
+def _odd(x: Variable) -> Variable:
+    """`x` where its size is at most 3.75, beyond that its sign."""
+    return where(emit("Abs", [x]) <= _BOUND, x, emit("Sign", [x]))
+
+
+# ---- whole numbers, and parts of floats ----
+
+
+def gcd(x: Variable, y: Variable) -> Variable:
+    """The greatest common divisors of integers, not negative; `gcd(0, 0)` is 0."""
+    a, b = emit("Abs", [x + y * 0]), emit("Abs", [y + x * 0])
+
+    def go_on(_: Variable, rest: Variable) -> Variable:
+        return any_of(rest != 0)
+
+    def step(large: Variable, small: Variable) -> list[Variable]:
+        done = small == 0
+        rest = emit("Mod", [large, where(done, 1, small)])
+        return [where(done, large, small), where(done, 0, rest)]
+
+    found: Variable = while_loop(go_on, step, [a, b])[0]
+    return found
+
+
+def lcm(x: Variable, y: Variable) -> Variable:
+    """The least common multiples of integers, not negative; 0 where one of them is 0."""
+    shared = gcd(x, y)
+    return emit("Div", [emit("Abs", [x + y * 0]), where(shared == 0, 1, shared)]) * emit("Abs", [y])
+
+
+@_in_float32
+def frexp(x: Variable) -> tuple[Variable, Variable]:
+    """Numbers of a size in [0.5, 1), and whole powers of two: `x` is the first times 2 to the second."""
+    size = emit("Abs", [x])
+    safe = where(size == 0.0, 1.0, size)
+    power = _constant(emit("Floor", [emit("Log", [safe]) * (1 / math.log(2))]) + 1.0)
+    half = emit("Floor", [power * 0.5])
+    part = safe * _two_to(-half) * _two_to(half - power)  # in two factors: one alone may be out of range
+    large, small = part >= 1.0, part < 0.5
+    part = where(large, part * 0.5, where(small, part * 2.0, part))
+    power = where(large, power + 1.0, where(small, power - 1.0, power))
+    zero = size == 0.0
+    return where(zero, 0.0, part) * emit("Sign", [x]), where(zero, 0.0, power)
+
+
+def _two_to(power: Variable) -> Variable:
+    b = builder_of(power)
+    return wrap(power, b.op("Pow", [b.constant(2.0, power.value.dtype), power.value]))
+
+
+accept_name(globals(), __all__)

@@ -1,0 +1,71 @@
+"""Special functions, against torch's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amp_transpiler import paddle
+from amp_transpiler.errors import OptionError
+from tests.paddle.tensor.family import case, close, compute
+
+torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+
+RANDOM = np.random.default_rng(3)
+X = (RANDOM.normal(size=(3, 5)) * 4).astype(np.float32)
+ABOVE = np.abs(X) + 0.1
+INSIDE = np.tanh(X / 4)
+WIDE = np.array([[0.0, 1.0, 2.0, 1e-30], [3e38, -0.75, -1e-3, 123.0]], np.float32)
+I = np.array([[0, 12, -18], [7, 0, 100]])  # noqa: E741  # beside J
+J = np.array([0, 8, 27])
+
+
+def scale_of(x):
+    part, power = torch.frexp(x)
+    return part, power.float()
+
+
+CASES = {
+    "lgamma": case(paddle.lgamma, torch.lgamma, X),
+    "lgamma of integers": case(paddle.lgamma, torch.lgamma, np.abs(I) + 1),
+    "gammaln": case(paddle.gammaln, torch.lgamma, ABOVE),
+    "digamma": case(paddle.digamma, torch.digamma, X, tolerance=1e-4),
+    "polygamma 0": case(lambda x: paddle.polygamma(x, 0), torch.digamma, ABOVE, tolerance=1e-4),
+    "polygamma 1": case(lambda x: paddle.polygamma(x, 1), lambda x: torch.polygamma(1, x), ABOVE, tolerance=1e-4),
+    "polygamma 2": case(lambda x: paddle.polygamma(x, 2), lambda x: torch.polygamma(2, x), ABOVE + 0.5, tolerance=1e-4),
+    "multigammaln": case(lambda x: paddle.multigammaln(x, 3), lambda x: torch.special.multigammaln(x, 3), ABOVE + 2),
+    "erfinv": case(paddle.erfinv, torch.erfinv, INSIDE),
+    "erfinv at the ends": case(
+        paddle.erfinv, torch.erfinv, np.array([-1, 1, 1.5, 0], np.float32), differentiable=False
+    ),
+    "i0": case(paddle.i0, torch.special.i0, X),
+    "i0e": case(paddle.i0e, torch.special.i0e, X * 3),
+    "i1": case(paddle.i1, torch.special.i1, X),
+    "i1e": case(paddle.i1e, torch.special.i1e, X * 3),
+    "gcd": case(paddle.gcd, torch.gcd, I, J),
+    "lcm": case(paddle.lcm, torch.lcm, I, J),
+    "frexp": case(paddle.frexp, scale_of, WIDE, differentiable=False),
+}
+
+
+@pytest.mark.parametrize("free", [False, True], ids=["known sizes", "free sizes"])
+@pytest.mark.parametrize("name", CASES)
+def test_value_and_gradient(computed, name, free):
+    if free and CASES[name].fixed:
+        return
+    close(computed(free)[name], CASES[name])
+
+
+def test_special_functions_of_low_numbers_are_computed_in_float32():
+    rows = {"lgamma": CASES["lgamma"], "i0": CASES["i0"]}
+    for name, found in compute(rows, free=False, dtype="float16").items():
+        assert found.dtypes == ["float16"]
+        low = X.astype(np.float16).astype(np.float32)
+        want = rows[name].theirs(torch.from_numpy(low)).numpy()
+        np.testing.assert_allclose(found.values[0].astype(np.float32), want, rtol=1e-3)
+
+
+def test_a_derivative_of_negative_order_is_refused():
+    program = paddle.static.Program()
+    with paddle.static.program_guard(program, paddle.static.Program()), pytest.raises(OptionError, match="n must be 0"):
+        paddle.polygamma(paddle.static.data("x", [2]), -1)
