@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import pytest
 
+from amp_transpiler.autodiff.registry import RULES
 from tests import decoders
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -112,6 +113,7 @@ TRT_SHAPES = " ".join(
     for which, shape in {"min": "1x8", "opt": "8x64", "max": "32x128"}.items()
 )
 COMMANDS = {
+    "./scripts/setup test dev": "it makes an environment; a test installs nothing",
     f"trtexec --onnx=bert.trt.onnx --saveEngine=bert.plan --stronglyTyped {TRT_SHAPES}": "it needs TensorRT and a GPU",
 }
 """Command that is not run -> the reason."""
@@ -138,6 +140,9 @@ def prepare(page: str, request: pytest.FixtureRequest) -> dict[str, object]:
             pytest.skip(f"{page}: the corpus has no {source}")
         for path in [found, *beside(found)]:
             pathlib.Path(path.name if path != found else name).symlink_to(path)
+    if page == "CONTRIBUTING.md":
+        rules = dict(RULES)
+        request.addfinalizer(lambda: (RULES.clear(), RULES.update(rules)))
     return FILES.get(page, dict)()
 
 
