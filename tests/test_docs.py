@@ -8,6 +8,7 @@ import pytest
 
 import amp_transpiler as amp
 import docs_hooks
+import figures
 import reference_pages
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -170,10 +171,22 @@ def test_every_page_has_one_place_in_the_navigation():
 
 def test_the_readme_leads_to_the_pages():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for page in ("index", "reference/command"):
+    for page in ("index", "tutorial", "reference/command"):
         assert f"(docs/{page}.md)" in text
 
 
 def test_the_pages_of_the_operator_table_are_current():
     for path, text in reference_pages.pages().items():
         assert path.read_text(encoding="utf-8") == text, "run python scripts/reference_pages.py"
+
+
+def test_the_figures_of_the_readme_are_those_of_the_pages():
+    table = figures.Figures.read()
+    printed = figures.run(table.commands["pages"], ROOT)
+    rows = [figure for figure in table.figures if figure.command == "pages"]
+    assert len(rows) >= 8
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    for figure in rows:
+        assert figure.measured(printed, page) == figure.values(page), (
+            f"{figure.id}: a page in docs/benchmarks has changed; run scripts/figures --only pages --update"
+        )

@@ -20,8 +20,10 @@ class MixedPrecisionPass(ir.passes.InPlacePass):
 
         import onnx_ir as ir
 
-        passes = ir.passes.PassManager([MixedPrecisionPass(level="auto", tolerance="1%"), ...])
-        model = passes(model).model
+        from amp_transpiler.compat import MixedPrecisionPass
+
+        passes = ir.passes.PassManager([MixedPrecisionPass(level="auto", tolerance="1%")])
+        model = passes(ir.load("model.onnx")).model
 
     Args:
         options: options of `amp_transpiler.transpile`.
