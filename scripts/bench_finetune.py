@@ -2,43 +2,54 @@
 """Fine-tuning of the models at hand: ten steps of each, in float32 and at O2, as a table.
 
     python scripts/bench_finetune.py CORPUS --results finetune.jsonl      # CORPUS as scripts/fetch_corpus.py fills it
+    python scripts/bench_finetune.py CORPUS --results finetune.jsonl --torch PYTHON   # and PyTorch's losses beside ours
     python scripts/bench_finetune.py --results finetune.jsonl --write docs/benchmarks/finetune.md
 
 A model counts if it is no larger than `--most` MB, has a float output and does not read or make quantised integers. Its
 loss is the mean square of the difference between its first float output and a target: what ONNX Runtime computes of the
-model, with noise of a tenth of its deviation. The difference is divided by the size of the noise, so that the loss is
-about 1 before the first step. `static.from_onnx` imports it as it is; every third parameter is frozen
-(`stop_gradient`); Adam at 1e-4 makes the steps on one core, at O2 with a loss scale that begins at 1024. Where the
-first size of all fed inputs is free, every second step feeds the data twice, so that sizes differ from step to step.
-Where no initializer is a weight, constants of nodes are trained (`constant_nodes=True`), as Paddle2ONNX writes them.
+model, with noise of a tenth of its deviation. The difference is divided by the size of the noise, in float32 at both
+levels, so that the loss is 1 before the first step where training computes what inference does. `static.from_onnx`
+imports the model as it is; every third parameter is frozen (`stop_gradient`); Adam makes the steps on one core, at O2
+with a loss scale that begins at 1024. Where the first size of all fed inputs is free, every second step feeds the data
+twice, so that sizes differ from step to step. Where no initializer is a weight, constants of nodes are trained
+(`constant_nodes=True`), as Paddle2ONNX writes them.
 
-A model passes if all losses are finite, something has changed and nothing that is frozen has. Each case runs in a
-process of its own; results are one JSON line each, and a second run goes on where the first stopped. Seconds are
-processor time of the process and its children: importing, building, and three steps; and all ten.
+The learning rate is 1e-4, divided by 10 until one step in float32 lowers the loss of the data it was made on; O2 takes
+the same. A model passes if all losses are finite, the last is below the first, something has changed and nothing that
+is frozen has. Each case runs in a process of its own; results are one JSON line each, and a second run goes on where
+the first stopped. Seconds are processor time of the process and its children: importing, building, and three steps; and
+all ten; the steps that look for the rate do not count.
+
+With `--torch`, the interpreter of an environment for scripts/export_corpus.py, models that PyTorch exported make
+the ten steps in PyTorch, too, all parameters trained: `scripts/programs/finetune_twin.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 LEVELS = ("float32", "O2")
+TWIN = "torch"  # stands for a level: float32, nothing frozen, beside PyTorch
 STEPS = 10
+RATES = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 SECONDS = 600  # for one case
 Record = dict[str, Any]
 
 
 # ---- one case, in a process of its own ----
-def one_case(path: pathlib.Path, level: str) -> Record:
+def one_case(path: pathlib.Path, level: str, rate: float | None, torch: str | None) -> Record:
     """Return what ten steps of a model give."""
     import onnxruntime
 
@@ -50,8 +61,20 @@ def one_case(path: pathlib.Path, level: str) -> Record:
         return {"skipped": "it has no float output"}
     feeds = given_feeds(path, [value.name for value in session.get_inputs()])
     first = target_of(session, floats[0], feeds)
+    if level == TWIN:
+        place = [output.name for output in session.get_outputs()].index(floats[0])
+        return beside_torch(path, Case(floats[0], [(feeds, first)]), rate, place, str(torch))
     doubled = twice(session, floats[0], feeds, first)
-    return train(path, level, floats[0], [(feeds, first), doubled or (feeds, first)]) | {"sizes": 2 if doubled else 1}
+    case = Case(floats[0], [(feeds, first), doubled or (feeds, first)])
+    return train(path, level, case, rate) | {"sizes": 2 if doubled else 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """An output, and the data with its target for even and for odd steps."""
+
+    output: str
+    data: Sequence[tuple[Mapping[str, np.ndarray], np.ndarray]]
 
 
 def given_feeds(path: pathlib.Path, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -65,79 +88,136 @@ def target_of(session: Any, output: str, feeds: Mapping[str, np.ndarray]) -> np.
     """Return what a model computes, with noise."""
     [y] = session.run([output], dict(feeds))
     noise = np.random.default_rng(0).normal(size=y.shape)
+    noise /= np.sqrt(np.mean(noise * noise))
     return np.asarray(y + 0.1 * deviation(y) * noise, np.float32)
 
 
 def deviation(y: np.ndarray) -> float:
-    """Return the standard deviation of an output, and no less than a thousandth."""
-    return float(np.std(y.astype(np.float64))) + 1e-3
+    """Return the standard deviation of an output, and no less than a tenth of its size: one number has none."""
+    wide = y.astype(np.float64)
+    return max(float(np.std(wide)), 0.1 * float(np.sqrt(np.mean(wide * wide))), 1e-6)
 
 
 def twice(
     session: Any, output: str, feeds: Mapping[str, np.ndarray], target: np.ndarray
 ) -> tuple[dict[str, np.ndarray], np.ndarray] | None:
-    """Return the data twice with its target; None if the model takes or makes no batch of another size."""
+    """Return the data and the target twice; None if the model takes or makes no batch of another size."""
     free = {value.name for value in session.get_inputs() if value.shape and not isinstance(value.shape[0], int)}
     if free != set(feeds) or not target.ndim:
         return None
     doubled = {name: np.concatenate([array, array]) for name, array in feeds.items()}
     try:
-        found = target_of(session, output, doubled)
+        [found] = session.run([output], doubled)
     except Exception:  # noqa: BLE001  # a batch in name alone: the model itself refuses two
         return None
-    return (doubled, found) if found.shape == (2 * target.shape[0], *target.shape[1:]) else None
+    both = np.concatenate([target, target])
+    return (doubled, both) if found.shape == both.shape else None
 
 
-def train(
-    path: pathlib.Path, level: str, output: str, data: Sequence[tuple[Mapping[str, np.ndarray], np.ndarray]]
-) -> Record:
+def train(path: pathlib.Path, level: str, case: Case, rate: float | None) -> Record:
     """Import a model, put a loss on an output, and make the steps."""
-    from amp_transpiler import CPUPlace, optimizer, static
-    from amp_transpiler.paddle import tensor
-
-    startup, scope = static.Program(), static.Scope()
-    main = static.from_onnx(str(path), startup)
-    if not main.all_parameters():
-        startup = static.Program()
-        main = static.from_onnx(str(path), startup, constant_nodes=True)
-    parameters = main.all_parameters()
-    if not parameters:
+    trial = Trial(path, level, case, freezes=level != TWIN)
+    if not trial.parameters:
         return {"skipped": "it has no weights"}
-    frozen = [parameter.name for parameter in parameters[1::3]]
-    for name in frozen:
-        main.var(name).stop_gradient = True
-    with static.program_guard(main, startup):
-        target = static.data("target__", [-1] * data[0][1].ndim, "float32")
-        difference = (tensor.cast(main.var(output), "float32") - target) * (10 / deviation(data[0][1]))
-        loss = tensor.mean(difference * difference)
-        adam: Any = optimizer.Adam(1e-4, multi_precision=level != "float32")
-        if level != "float32":
-            adam = static.amp.decorate(adam, level=level, init_loss_scaling=1024.0)
-        adam.minimize(loss, startup)
-    exe = static.Executor(CPUPlace())
-    exe.run(startup, scope=scope)
-    if level != "float32":
-        adam.amp_init(CPUPlace(), scope)
-    before = {parameter.name: np.array(scope[parameter.name]) for parameter in parameters}
-    known = {str(value.name) for value in main.model.graph.inputs}
+    began = seconds()
+    rate = trial.find_rate() if rate is None else rate
+    looked_for = seconds() - began
+    trial.start(rate)
+    before = trial.weights()
     losses, after_three = [], 0.0
     for step in range(STEPS):
-        feeds, wanted = data[step % 2]
-        fed = {name: array for name, array in feeds.items() if name in known} | {"target__": wanted}
-        losses.append(float(exe.run(main, feed=fed, fetch_list=[loss], scope=scope)[0]))
+        losses.append(trial.step(step))
         after_three = seconds() if step == 2 else after_three
-    changed = [
-        name for name, array in before.items() if not np.array_equal(array, np.array(scope[name]), equal_nan=True)
-    ]
+    after = trial.weights()
+    changed = [name for name, array in before.items() if not np.array_equal(array, after[name], equal_nan=True)]
     return {
-        "parameters": len(parameters),
+        "parameters": len(before),
+        "has_batch_norms": trial.has_batch_norms,
+        "rate": rate,
         "losses": losses,
         "changed": len(changed),
-        "frozen": len(frozen),
-        "frozen_changed": sorted(set(changed) & set(frozen)),
-        "seconds": round(after_three, 1),
-        "seconds_of_all": round(seconds(), 1),
+        "frozen": len(trial.frozen),
+        "frozen_changed": sorted(set(changed) & set(trial.frozen)),
+        "seconds": round(after_three - looked_for, 1),
+        "seconds_of_all": round(seconds() - looked_for, 1),
     }
+
+
+class Trial:
+    """A model with a loss and an optimizer."""
+
+    def __init__(self, path: pathlib.Path, level: str, case: Case, *, freezes: bool) -> None:
+        from amp_transpiler import CPUPlace, disable_amp, optimizer, static
+        from amp_transpiler.paddle import tensor
+
+        self.level, self.case, self.place = level, case, CPUPlace()
+        self.startup, self.scope, self.exe = static.Program(), static.Scope(), static.Executor(CPUPlace())
+        main = static.from_onnx(str(path), self.startup)
+        if not main.all_parameters():
+            self.startup = static.Program()
+            main = static.from_onnx(str(path), self.startup, constant_nodes=True)
+        self.main = main
+        self.parameters = [parameter.name for parameter in main.all_parameters()]
+        self.has_batch_norms = any(each.kind == "statistic" for each in main.persistables.values())
+        self.frozen = self.parameters[1::3] if freezes else []
+        if not self.parameters:
+            return
+        for name in self.frozen:
+            main.var(name).stop_gradient = True
+        target = case.data[0][1]
+        with static.program_guard(main, self.startup):
+            wanted = static.data("target__", [-1] * target.ndim, "float32")
+            with disable_amp():
+                difference = (tensor.cast(main.var(case.output), "float32") - wanted) * (10 / deviation(target))
+                self.loss = tensor.mean(difference * difference)
+            self.adam: Any = optimizer.Adam(RATES[0], multi_precision=level == "O2")
+            if level == "O2":
+                self.adam = static.amp.decorate(self.adam, level=level, init_loss_scaling=1024.0)
+            self.adam.minimize(self.loss, self.startup)
+        self.known = {str(value.name) for value in main.model.graph.inputs}
+
+    def start(self, rate: float) -> None:
+        """Give everything its initial value."""
+        self.exe.run(self.startup, scope=self.scope)
+        if self.level == "O2":
+            self.adam.amp_init(self.place, self.scope)
+        self.adam.set_lr(rate, self.scope)
+
+    def step(self, number: int) -> float:
+        """Make a step, and return its loss."""
+        feeds, target = self.case.data[number % len(self.case.data)]
+        fed = {name: array for name, array in feeds.items() if name in self.known} | {"target__": target}
+        return float(self.exe.run(self.main, feed=fed, fetch_list=[self.loss], scope=self.scope)[0])
+
+    def find_rate(self) -> float:
+        """Return the first of the rates at which one step lowers the loss of its data; the last if none does."""
+        for rate in RATES:
+            self.start(rate)
+            first = self.step(0)
+            if self.step(0) < first:
+                return rate
+        return RATES[-1]
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return a copy of all parameters."""
+        return {name: np.array(self.scope[name]) for name in self.parameters}
+
+
+def beside_torch(path: pathlib.Path, case: Case, rate: float | None, place: int, torch: str) -> Record:
+    """Make the steps here and in PyTorch, nothing frozen, and return both losses."""
+    ours = train(path, TWIN, case, rate)
+    if "losses" not in ours:
+        return ours
+    [(_, target)] = case.data
+    request = {"path": str(path.resolve()), "place": place, "steps": STEPS}
+    request |= {key: ours[key] for key in ("rate", "has_batch_norms")}
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(pathlib.Path(folder, "target.npy"), target)
+        request |= {"target": str(pathlib.Path(folder, "target.npy")), "scale": 10 / deviation(target)}
+        command = [torch, str(pathlib.Path(__file__).with_name("programs") / "finetune_twin.py"), json.dumps(request)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    theirs = last_record(done.stdout) or {"error": " ".join(done.stderr.split())[-300:]}
+    return ours | {"twin": theirs}
 
 
 def seconds() -> float:
@@ -163,31 +243,41 @@ def size_of(path: pathlib.Path) -> int:
     return path.stat().st_size + (data.stat().st_size if data.exists() else 0)
 
 
-def run_all(folders: Sequence[pathlib.Path], results: pathlib.Path, most: float) -> None:
+def run_all(folders: Sequence[pathlib.Path], results: pathlib.Path, most: float, torch: str | None) -> None:
     """Run the cases that have no result yet."""
-    known = {(record["model"], record["level"]) for record in read(results)}
+    known = {(record["model"], record["level"]): record for record in read(results)}
     for path, name in models(folders, most):
-        for level in LEVELS:
+        has_twin = torch is not None and path.parent.parent.name == "exported"
+        for level in (*LEVELS, TWIN) if has_twin else LEVELS:
             if (name, level) in known:
                 continue
-            record = {"model": name, "level": level, "mb": round(size_of(path) / 1e6, 1)} | in_a_child(path, level)
+            rate = known.get((name, LEVELS[0]), {}).get("rate")
+            record = {"model": name, "level": level, "mb": round(size_of(path) / 1e6, 1)}
+            record |= in_a_child(path, level, rate, torch)
+            known[name, level] = record
             with results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
             print(name, level, summary(record), flush=True)
 
 
-def in_a_child(path: pathlib.Path, level: str) -> Record:
+def in_a_child(path: pathlib.Path, level: str, rate: float | None, torch: str | None) -> Record:
     """Run one case in a process of its own."""
     command = [sys.executable, __file__, "--one", str(path), "--level", level]
+    command += [] if rate is None else ["--rate", str(rate)]
+    command += [] if torch is None else ["--torch", torch]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False)
     except subprocess.TimeoutExpired:
         return {"error": f"no result after {SECONDS} seconds"}
-    for line in reversed(done.stdout.splitlines()):
-        if line.startswith("{"):
-            return dict(json.loads(line))
-    return {"error": f"the process ended with {done.returncode}: {' '.join(done.stderr.split())[-200:]}"}
+    ended = f"the process ended with {done.returncode}: {' '.join(done.stderr.split())[-200:]}"
+    return last_record(done.stdout) or {"error": ended}
+
+
+def last_record(text: str) -> Record | None:
+    """Return the last line that is a record."""
+    lines = [line for line in text.splitlines() if line.startswith("{")]
+    return dict(json.loads(lines[-1])) if lines else None
 
 
 def read(results: pathlib.Path) -> list[Record]:
@@ -199,7 +289,17 @@ def read(results: pathlib.Path) -> list[Record]:
 def passes(record: Record) -> bool:
     """Whether ten steps went as they should."""
     losses = record.get("losses", ())
-    return bool(losses) and bool(np.isfinite(losses).all()) and record["changed"] > 0 and not record["frozen_changed"]
+    if not losses or not np.isfinite(losses).all() or losses[-1] >= losses[0]:
+        return False
+    return record["changed"] > 0 and not record["frozen_changed"]
+
+
+def twin_difference(record: Record) -> float | None:
+    """Return the largest difference of our losses from PyTorch's, of theirs."""
+    theirs = record.get("twin", {}).get("losses")
+    if not theirs or "losses" not in record:
+        return None
+    return max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(record["losses"], theirs, strict=True))
 
 
 def summary(record: Record) -> str:
@@ -267,17 +367,19 @@ def main() -> None:
     parser.add_argument("--most", type=float, default=100.0, help="MB of a model")
     parser.add_argument("--write", type=pathlib.Path, help="the page to write")
     parser.add_argument("--one", type=pathlib.Path, help=argparse.SUPPRESS)
-    parser.add_argument("--level", choices=LEVELS, default=LEVELS[0], help=argparse.SUPPRESS)
+    parser.add_argument("--torch", metavar="PYTHON", help="the interpreter of an environment for export_corpus.py")
+    parser.add_argument("--level", choices=(*LEVELS, TWIN), default=LEVELS[0], help=argparse.SUPPRESS)
+    parser.add_argument("--rate", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         try:
-            record = one_case(options.one, options.level)
+            record = one_case(options.one, options.level, options.rate, options.torch)
         except Exception as error:  # noqa: BLE001  # of any kind: it is the result
             record = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
         print(json.dumps(record))
         return
     if options.corpus:
-        run_all(options.corpus, options.results, options.most)
+        run_all(options.corpus, options.results, options.most, options.torch)
     if options.write:
         options.write.write_text(page(read(options.results)), encoding="utf-8")
 

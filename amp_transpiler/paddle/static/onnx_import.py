@@ -61,11 +61,12 @@ def from_onnx(
 
     Float initializers that operators read as weights become parameters: those of Conv, ConvTranspose, Gemm, MatMul,
     Einsum, the normalisations, PRelu, embedding tables of Gather, biases of Add and Sub, scales of Mul and Div behind a
-    layer, rows that Concat joins to data; also behind Transpose, Reshape, Cast, Expand, Identity, Squeeze, Unsqueeze,
-    and behind arithmetic with other weights, as weight normalisation has it. Everything else stays a constant, and so
-    does what a Constant node makes, unless asked. A warning names weights that are not trained: those of operators
-    without a gradient rule, such as LSTM, of Constant nodes, and the integers of quantised models. Statistics of
-    BatchNormalization are persistable. It and Dropout get their training form, which
+    layer, rows that Concat joins to data, weights of LSTM, GRU and RNN; also behind Transpose, Reshape, Cast, Expand,
+    Identity, Squeeze, Unsqueeze, and behind arithmetic with other weights, as weight normalisation has it. Everything
+    else stays a constant: also numbers that a formula made, such as bases of Fourier transforms, mel filter banks,
+    windows and resampling filters, and what a Constant node makes, unless asked. A warning names weights that are not
+    trained: those of operators without a gradient rule, of Constant nodes, and the integers of quantised models.
+    Statistics of BatchNormalization are persistable. It and Dropout get their training form, which
     `clone(for_test=True)` undoes. The model's outputs can be looked up with `program.var` and are listed in
     `program.outputs`. Names stay. Inside `fp16_guard()` or `disable_amp()` all nodes are put into that region.
 
@@ -176,6 +177,7 @@ class _Choice:
         self._frozen = frozen
         self.slots: dict[str, str] = {}  # parameter -> the slot where it is read
         self.of_nodes: dict[str, str] = {}  # the same of constants that stay constants, since nodes make them
+        self.of_formulas: list[str] = []  # constants that layers read, but no training made
         names = [str(value.name) for value, _ in float_constants(program.model)]
         for option, patterns in (("trainable", trainable), ("frozen", frozen)):
             for pattern in patterns:
@@ -214,6 +216,7 @@ def _claim_parameters(program: Program, startup: Program, choice: _Choice) -> No
             choice.of_nodes[name] = slot
         elif slot:
             found.append((value, slot))
+    choice.of_formulas = flow.signal_filters
     for value, slot in found:
         name = str(value.name)
         persistable = Persistable(name, "parameter", trainable=not choice.is_frozen(name))
@@ -344,6 +347,13 @@ def _tell(program: Program, choice: _Choice) -> None:
     logger.info("%r: parameters that are trained: %s", program, _listed(of_kind["trained"], choice.slots))
     logger.info("%r: parameters that are frozen: %s", program, _listed(of_kind["frozen"], choice.slots))
     logger.info("%r: running statistics: %s", program, _listed(of_kind["statistic"], {}))
+    if choice.of_formulas:
+        logger.info(
+            "%r: filters and bases of transforms, which a formula made, so that they stay constants unless trainable= "
+            "names them: %s",
+            program,
+            _listed(choice.of_formulas, {}),
+        )
     program.notes.append(
         f"{len(of_kind['trained'])} parameters are trained, {len(of_kind['frozen'])} are frozen, "
         f"{len(of_kind['statistic'])} running statistics are kept"

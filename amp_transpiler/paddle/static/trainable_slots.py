@@ -17,6 +17,7 @@ from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.paddle.static.signal_filters import is_window
 from amp_transpiler.paddle.static.weight_flow import THROUGH, Read, WeightFlow
 
 __all__ = ["STATISTIC_SLOTS", "TRAINABLE_SLOTS", "float_constants", "is_of_a_node", "slots_of", "weight_slot"]
@@ -46,6 +47,10 @@ def _has_fractions(array: np.ndarray) -> bool:
 
 def _is_uniform(array: np.ndarray) -> bool:
     return bool((array == array.reshape(-1)[0]).all())
+
+
+def _is_zero(array: np.ndarray) -> bool:
+    return not array.any()
 
 
 def _is_wave(array: np.ndarray) -> bool:
@@ -81,6 +86,28 @@ def _tensor(one: Read) -> bool:
 
 def _several(one: Read) -> bool:
     return one.tensor.size > 1
+
+
+def _kernel(one: Read) -> bool:
+    """Weights of a layer that filters or mixes, unless a formula made them."""
+    return _tensor(one) and not one.flow.is_signal_filter(one.value, one.tensor)
+
+
+def _matrix(one: Read) -> bool:
+    return _several(one) and not one.flow.is_signal_filter(one.value, one.tensor)
+
+
+def _channel_bias(one: Read) -> bool:
+    """A convolution's bias, unless zeros fill the slot: of a filter that is no weight, or with a bias added behind."""
+    if not _tensor(one):
+        return False
+    filters, result = one.node.inputs[1], one.node.outputs[0]
+    uses = list(result.uses())
+    is_added_behind = (
+        len(uses) == 1 and uses[0].node.op_type == "Add" and any(map(one.flow.is_fixed, uses[0].node.inputs))
+    )
+    filled = is_added_behind or (filters is not None and one.flow.is_signal_filter(filters))
+    return not (filled and read(one.tensor, _is_zero))
 
 
 def _norm(one: Read) -> bool:
@@ -127,7 +154,7 @@ def _bias(one: Read) -> bool:
 def _factor(one: Read) -> bool:
     """A scale that is written out: of a normalisation, or of what another layer has computed."""
     axes = _vector_or_table(one)
-    if not axes or not one.is_moved:
+    if not axes or not one.is_moved or (axes == 1 and read(one.tensor, is_window)):
         return False
     if axes == 1 and _is_normalised(one.other):
         return True
@@ -186,18 +213,18 @@ TRAINABLE_SLOTS: Mapping[tuple[str, str], Mapping[int, Test]] = {
     ("", "Add"): {0: _bias, 1: _bias},
     ("", "BatchNormalization"): {1: _norm, 2: _norm},
     ("", "Concat"): {_EVERY: _token},
-    ("", "Conv"): {1: _tensor, 2: _tensor},
-    ("", "ConvTranspose"): {1: _tensor, 2: _tensor},
+    ("", "Conv"): {1: _kernel, 2: _channel_bias},
+    ("", "ConvTranspose"): {1: _kernel, 2: _channel_bias},
     ("", "Div"): {1: _factor},
-    ("", "Einsum"): {_EVERY: _several},
+    ("", "Einsum"): {_EVERY: _matrix},
     ("", "Gather"): {0: _embedding},
-    ("", "Gemm"): {0: _tensor, 1: _tensor, 2: _tensor},
+    ("", "Gemm"): {0: _kernel, 1: _kernel, 2: _tensor},
     ("", "GRU"): {1: _tensor, 2: _tensor, 3: _tensor},
     ("", "GroupNormalization"): {1: _norm, 2: _norm},
     ("", "InstanceNormalization"): {1: _norm, 2: _norm},
     ("", "LSTM"): {1: _tensor, 2: _tensor, 3: _tensor, 7: _tensor},
     ("", "LayerNormalization"): {1: _norm, 2: _norm},
-    ("", "MatMul"): {0: _several, 1: _several},
+    ("", "MatMul"): {0: _matrix, 1: _matrix},
     ("", "Mul"): {0: _factor, 1: _factor},
     ("", "PRelu"): {1: _tensor},
     ("", "RMSNormalization"): {1: _norm},
@@ -210,13 +237,13 @@ TRAINABLE_SLOTS: Mapping[tuple[str, str], Mapping[int, Test]] = {
     (_CONTRIB, "BiasSplitGelu"): {1: _tensor},
     (_CONTRIB, "EmbedLayerNormalization"): {2: _several, 3: _several, 4: _several, 5: _norm, 6: _norm},
     (_CONTRIB, "FastGelu"): {1: _tensor},
-    (_CONTRIB, "FusedConv"): {1: _tensor, 2: _tensor},
-    (_CONTRIB, "FusedGemm"): {0: _tensor, 1: _tensor, 2: _tensor},
-    (_CONTRIB, "FusedMatMul"): {0: _several, 1: _several},
+    (_CONTRIB, "FusedConv"): {1: _kernel, 2: _channel_bias},
+    (_CONTRIB, "FusedGemm"): {0: _kernel, 1: _kernel, 2: _tensor},
+    (_CONTRIB, "FusedMatMul"): {0: _matrix, 1: _matrix},
     (_CONTRIB, "GemmFastGelu"): {1: _several, 2: _tensor},
     (_CONTRIB, "GroupNorm"): {1: _norm, 2: _norm},
     (_CONTRIB, "MultiHeadAttention"): {3: _tensor},
-    (_CONTRIB, "NhwcFusedConv"): {1: _tensor, 2: _tensor},
+    (_CONTRIB, "NhwcFusedConv"): {1: _kernel, 2: _channel_bias},
     (_CONTRIB, "SkipGroupNorm"): {1: _norm, 2: _norm, 4: _tensor},
     (_CONTRIB, "SkipLayerNormalization"): {2: _norm, 3: _norm, 4: _tensor},
     (_CONTRIB, "SkipSimplifiedLayerNormalization"): {2: _norm, 3: _tensor},

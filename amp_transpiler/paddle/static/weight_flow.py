@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.constants import read
+from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.walk import has_bodies, scopes
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.paddle.static.signal_filters import is_signal_filter
 
 __all__ = ["THROUGH", "Read", "WeightFlow"]
 
@@ -58,6 +61,7 @@ class WeightFlow:
     def __init__(self, model: ir.Model) -> None:
         self._fixed: set[ir.Value] = set()
         self._deep: set[ir.Value] = set()
+        self._filters: dict[ir.Value, bool] = {}
         for scope in scopes(model):
             graph = scope.graph
             self._fixed.update(graph.initializers.values())
@@ -79,7 +83,21 @@ class WeightFlow:
     def _is_layer(self, node: ir.Node) -> bool:
         if node.op_type == "Gather":
             return node.inputs[0] in self._fixed
-        return (node.op_type in _LAYERS or not is_standard(node)) and any(value in self._fixed for value in node.inputs)
+        if node.op_type not in _LAYERS and is_standard(node):
+            return False
+        return any(value in self._fixed and not self.is_signal_filter(value) for value in _weights(node))
+
+    def is_signal_filter(self, value: ir.Value, tensor: ir.TensorProtocol | None = None) -> bool:
+        """Whether a value holds a filter or a transform's basis that a formula made. Each is looked at once.
+
+        Args:
+            value: the value.
+            tensor: the constant that it comes from; without one, the value's own.
+        """
+        if value not in self._filters:
+            known = tensor if tensor is not None else constant_of(value)
+            self._filters[value] = known is not None and read(known, is_signal_filter)
+        return self._filters[value]
 
     def is_fixed(self, value: ir.Value | None) -> bool:
         """Whether a value is computed from constants alone."""
@@ -88,6 +106,11 @@ class WeightFlow:
     def is_deep(self, value: ir.Value | None) -> bool:
         """Whether a value depends on data and comes from a layer with weights, not from inputs alone."""
         return value in self._deep
+
+    @property
+    def signal_filters(self) -> list[str]:
+        """The names of the filters and bases that were found so far."""
+        return [str(value.name) for value, is_one in self._filters.items() if is_one]
 
     def reads(self, value: ir.Value, tensor: ir.TensorProtocol) -> Iterator[Read]:
         """Yield where a constant meets data, past nodes that move it or compute weights from it."""
@@ -116,3 +139,9 @@ class WeightFlow:
         if not node.outputs or not self.is_fixed(node.outputs[0]):
             return None
         return moved if node.op_type in _PARTS else False if node.op_type in _ARITHMETIC else None
+
+
+def _weights(node: ir.Node) -> list[ir.Value]:
+    """Return the inputs of a layer that tell whether it has learnt: a convolution's filters, without its bias."""
+    inputs = list(node.inputs)[1:2] if node.op_type in ("Conv", "ConvTranspose") else list(node.inputs)
+    return [value for value in inputs if value is not None]
