@@ -21,13 +21,13 @@ from amp_transpiler.graph.builder import GraphBuilder, is_static
 from amp_transpiler.graph.constness import constant_array, constant_of
 from amp_transpiler.graph.infer_outputs import infer_outputs
 from amp_transpiler.graph.unread import remove_unread
-from amp_transpiler.graph.walk import all_nodes, bodies, has_bodies
+from amp_transpiler.graph.waiting import WAITING_DOMAIN, waiting_nodes
+from amp_transpiler.graph.walk import bodies, has_bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.cost.contents import MOST_ELEMENTS, content_of
 
-__all__ = ["DOMAIN", "Expansion", "append_deferred", "deferred_nodes", "expand_deferred"]
+__all__ = ["Expansion", "append_deferred", "expand_deferred"]
 
-DOMAIN = "amp_transpiler"
 _OPERATOR = "Gradient"
 
 Expansion = Callable[[ir.Node, GraphBuilder, "Sequence[ir.Value | None]", "Sequence[ir.Value]"], "list[ir.Value]"]
@@ -54,7 +54,7 @@ def append_deferred(
     places = [list(node.inputs).index(value) for value in wanted]
     builder.graph.append(
         ir.Node(
-            DOMAIN,
+            WAITING_DOMAIN,
             _OPERATOR,
             inputs,
             [
@@ -67,13 +67,8 @@ def append_deferred(
             metadata_props=builder.node_metadata(),
         )
     )
-    builder.model.graph.opset_imports.setdefault(DOMAIN, 1)
+    builder.model.graph.opset_imports.setdefault(WAITING_DOMAIN, 1)
     return list(zip(wanted, results, strict=True))
-
-
-def deferred_nodes(model: ir.Model) -> list[ir.Node]:
-    """Return the nodes that wait for sizes."""
-    return [node for node in all_nodes(model) if node.domain == DOMAIN]
 
 
 def expand_deferred(model: ir.Model, expansion: Expansion) -> None:
@@ -89,9 +84,9 @@ def expand_deferred(model: ir.Model, expansion: Expansion) -> None:
     Raises:
         ModelError: sizes of a node depend on more than the shapes that are fed.
     """
-    if deferred_nodes(model):
+    if waiting_nodes(model):
         _Expander(model, expansion).run(model.graph)
-        model.graph.opset_imports.pop(DOMAIN, None)
+        model.graph.opset_imports.pop(WAITING_DOMAIN, None)
 
 
 class _Expander:
@@ -107,7 +102,7 @@ class _Expander:
         for node in nodes:
             if node.graph is not graph:
                 continue  # removed meanwhile
-            if node.domain == DOMAIN:
+            if node.domain == WAITING_DOMAIN:
                 self._expand(graph, node)
             elif (branch := self._taken(node)) is not None:
                 self._walk(graph, _inlined(graph, node, branch))

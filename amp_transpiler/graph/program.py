@@ -37,6 +37,7 @@ from amp_transpiler.graph.view.draw import draw, notebook_view
 from amp_transpiler.graph.view.operators import Block, Operator, blocks_of
 from amp_transpiler.graph.view.outline import Outline, outline, typed
 from amp_transpiler.graph.view.text import program_text
+from amp_transpiler.graph.waiting import refuse_waiting
 
 __all__ = ["TRAINING_IR", "TRAINING_OPSET", "Persistable", "Program", "Variable", "install"]
 
@@ -430,12 +431,15 @@ class Program(StateDictionary):
 
         Raises:
             InputError: `outputs` names no value of the program, or a program that was built has no outputs.
+            ModelError: gradients wait for sizes that the program leaves free.
         """
         if not self.is_training:
             return attach(add_shapes(to_proto(written_model(self))), self)
         if scope is None:
+            refuse_waiting(self.model, repr(self))
             return add_shapes(to_proto(written_model(self)))
         assembled = assemble(self, self.outputs, updates=False)
+        refuse_waiting(assembled.model, repr(self))
         with_values(assembled.model, self, scope)
         return add_shapes(to_proto(assembled.model))
 

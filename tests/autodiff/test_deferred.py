@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from amp_transpiler import CPUPlace, optimizer, static, tensor, utils
-from amp_transpiler.autodiff.deferred import deferred_nodes
 from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.waiting import waiting_nodes
 from amp_transpiler.paddle.static.onnx_import import from_onnx
 from tests import support
 from tests.autodiff.gradient_check import needs_torch
@@ -68,11 +68,11 @@ def data(n, h, w):
 
 def test_images_of_any_size_train_as_images_of_a_fixed_size():
     main, loss, scope, exe = trained(images())
-    assert {node.domain for node in deferred_nodes(main.model)} == {"amp_transpiler"}
+    assert {node.domain for node in waiting_nodes(main.model)} == {"amp_transpiler"}
     fixed_scope = None
     for n, h, w in SIZES:
         fixed, fixed_loss, first, fixed_exe = trained(images(n=n, h=h, w=w))
-        assert not deferred_nodes(fixed.model)
+        assert not waiting_nodes(fixed.model)
         fixed_scope = first if fixed_scope is None else fixed_scope
         [got] = exe.run(main, feed={"x": data(n, h, w)}, fetch_list=[loss], scope=scope)
         [want] = fixed_exe.run(fixed, feed={"x": data(n, h, w)}, fetch_list=[fixed_loss], scope=fixed_scope)

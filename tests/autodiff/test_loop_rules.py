@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from amp_transpiler import CPUPlace, paddle, static, utils
 from amp_transpiler.errors import ModelError
 from tests.autodiff.gradient_check import check_by_differences, gradient_model, run_gradients
 from tests.autodiff.graph_text import assert_low_is_well_typed, graph
@@ -85,6 +86,18 @@ def test_loops_of_any_number_of_turns(trips):
     assert set(found) == {"s", "a", "w"}
 
 
+@pytest.mark.parametrize(("trips", "begins"), [(0, True), (4, False)])
+def test_a_loop_of_no_turns_passes_gradients_on(trips, begins):
+    inputs = "int64 n, bool c, float[3] s, float[3] a, float[3] w"
+    feeds = {"n": np.array(trips), "c": np.array(begins), "s": some(3), "a": some(3), "w": some(3)}
+    model = onnx.parser.parse_model(graph(inputs, LOOP, outputs="float[3] y, float[N,3] z", constants=THREE))
+    seed = some(3)
+    found, _ = run_gradients(model, feeds, seeds={"y": seed, "z": np.zeros((0, 3), "f")})
+    np.testing.assert_array_equal(found["s"], seed)
+    for name in ("a", "w"):
+        np.testing.assert_array_equal(found[name], np.zeros(3))
+
+
 def test_a_scan_from_the_last_slice_is_one_of_flipped_slices():
     inputs, outputs = "float[3] s, float[4,3] a, float[3] w", "float[3] y, float[4,3] z"
     feeds = {name: some(*shape) for name, shape in WITH_STATE.items()}
@@ -131,3 +144,34 @@ def test_refusals():
                 graph("float[3] s, float[4,3] a, float[3] w", drawn, outputs="float[3] y, float[4,3] z")
             )
         )
+
+
+def test_element_types_of_a_loop_that_may_not_turn():
+    inputs = "int64 n, bool c, float[3] s, float[3] a, float[3] w"
+    assert_low_is_well_typed(graph(inputs, LOOP, outputs="float[3] y, float[N,3] z", constants=THREE))
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_a_while_loop_trains_whether_it_turns_or_not(level):
+    main, startup, scope = static.Program(), static.Program(), static.Scope()
+    with utils.unique_name.guard(), static.program_guard(main, startup):
+        x, most = static.data("x", [2, 3]), static.data("most", [], "int64")
+        h = static.nn.fc(x, 3)
+        first = paddle.zeros([], "int64")
+        _, h = static.nn.while_loop(lambda i, h: i < most, lambda i, h: [i + 1, paddle.tanh(h) * 2.0], [first, h])
+        loss = paddle.mean(h * h)
+        sgd = paddle.optimizer.SGD(0.1)
+        (sgd if level == "O0" else static.amp.decorate(sgd, level=level, init_loss_scaling=1.0)).minimize(loss)
+    exe = static.Executor(CPUPlace())
+    exe.run(startup, scope=scope)
+    weight = main.all_parameters()[0].name
+    before = np.array(scope[weight], np.float64)
+    feed = {"x": some(2, 3), "most": np.array(0)}
+    exe.run(main, feed=feed, scope=scope)
+    h = feed["x"].astype(np.float64) @ before  # the bias begins as zeros
+    step = 0.1 * feed["x"].T.astype(np.float64) @ (2 * h / h.size)
+    np.testing.assert_allclose(before - scope[weight], step, rtol=1e-4 if level == "O0" else 2e-2, atol=1e-4)
+    after = np.array(scope[weight])
+    exe.run(main, feed=feed | {"most": np.array(2)}, scope=scope)
+    assert not np.array_equal(after, scope[weight])
+    assert np.isfinite(scope[weight]).all()

@@ -7,7 +7,7 @@ turn to turn in float32.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -18,6 +18,7 @@ from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
 from amp_transpiler.autodiff.rules.control_flow import refuse_random
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
+from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.walk import bodies
 
@@ -136,20 +137,66 @@ def _back(turns: _Turns, gs: Sequence[Expr | None]) -> Gradients:
     items += [g for i in wanted.handed if (g := gs[count + i]) is not None]
     directions = [1] * len(kept) + [1 - d for d in turns.item_directions]
     directions += [1 - turns.handed_directions[i] for i in wanted.handed]
-    made = builder.nodes(
-        "Scan",
-        [value.value for value in (*starts, *zeros, *items)],
-        {
-            "body": copy,
-            "num_scan_inputs": len(items),
-            "scan_input_directions": directions,
-            "scan_output_directions": [1 - turns.item_directions[i] for i in wanted.items],
-        },
-        outputs=len(copy.outputs),
-    )
-    for value, inner in zip(made, copy.outputs, strict=True):
-        value.type = inner.type
+    attributes = {
+        "body": copy,
+        "num_scan_inputs": len(items),
+        "scan_input_directions": directions,
+        "scan_output_directions": [1 - turns.item_directions[i] for i in wanted.items],
+    }
+
+    def scanned() -> Sequence[ir.Value]:
+        values = [value.value for value in (*starts, *zeros, *items)]
+        return _like_them(builder.nodes("Scan", values, attributes, outputs=len(copy.outputs)), copy.outputs)
+
+    if _has_a_turn(turns):
+        made = scanned()
+    else:  # ONNX Runtime refuses a Scan of no slices. A Loop has no items, so that nothing is stacked here
+        made = _where_it_turned(builder, kept[0], scanned, [value.value for value in (*starts, *zeros)])
     return _placed(turns, wanted, [Expr(value, builder) for value in made])
+
+
+def _has_a_turn(turns: _Turns) -> bool:
+    """Whether it is known that the body runs once. ONNX Runtime refuses a Scan that does not, forward already."""
+    if turns.node.op_type != "Loop":
+        return True
+    return all(value is None or _is_true(value) for value in turns.node.source.inputs[:2])
+
+
+def _is_true(value: ir.Value) -> bool:
+    """Whether a value is a constant other than 0 and False."""
+    array = constant_array(value)
+    return array is not None and bool(array.any())
+
+
+def _where_it_turned(
+    builder: GraphBuilder, turns: ir.Value, scanned: Callable[[], Sequence[ir.Value]], starts: Sequence[ir.Value]
+) -> Sequence[ir.Value]:
+    """Return what `scanned` makes, and `starts` where there was no turn.
+
+    Args:
+        builder: appends the operators.
+        turns: the numbers of the turns.
+        scanned: makes the results.
+        starts: values of the same types and shapes.
+    """
+    turned = builder.op("Greater", [builder.op("Size", [turns]), builder.constant(np.int64(0))])
+    branches = {}
+    for name, make in (
+        ("then_branch", scanned),
+        ("else_branch", lambda: [builder.op("Identity", [v]) for v in starts]),
+    ):
+        body = ir.Graph([], [], nodes=[], name=builder.names.fresh(f"{builder.prefix}{name}"))
+        with builder.inside(body):
+            body.outputs.extend(make())
+        branches[name] = body
+    made = builder.nodes("If", [turned], branches, outputs=len(starts))
+    return _like_them(made, starts)
+
+
+def _like_them(made: Sequence[ir.Value], others: Sequence[ir.Value]) -> Sequence[ir.Value]:
+    for value, other in zip(made, others, strict=True):
+        value.type = other.type
+    return made
 
 
 def _turn_back(turns: _Turns, wanted: _Wanted) -> ir.Graph:

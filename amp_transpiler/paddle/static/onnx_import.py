@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.paddle.framework.persistables import initialise_with
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.random_state import ensure_random_state
+from amp_transpiler.paddle.static.input_shapes import settle_input_shapes
 from amp_transpiler.paddle.static.trainable_slots import STATISTIC_SLOTS, float_constants, is_of_a_node, weight_slot
 from amp_transpiler.paddle.static.untrained import warn_of_untrained
 from amp_transpiler.paddle.static.weight_flow import WeightFlow
@@ -56,6 +57,7 @@ def from_onnx(
     trainable: Patterns = None,
     frozen: Patterns = None,
     constant_nodes: bool = False,
+    input_shapes: Mapping[str, Sequence[int | None]] | None = None,
 ) -> Program:
     """Return a trainable program made from an ONNX model.
 
@@ -80,12 +82,15 @@ def from_onnx(
             BatchNormalization match, it keeps its inference form.
         constant_nodes: whether what Constant nodes make counts as an initializer does. Some exporters, such as
             Paddle2ONNX, write all weights so.
+        input_shapes: sizes of inputs that the model leaves free, such as `{"images": [8, 3, 224, 224]}`; -1 or None
+            for one that stays free. Sizes of the same name are set everywhere. Without them, what needs sizes waits
+            for those that are fed.
 
     Raises:
         ModelError: the model is unreadable or invalid, or needs an opset in which its operators cannot be expressed.
         OptionError: a pattern is malformed or matches no float constant.
-        InputError: `model` is a training program, or the startup program makes a value of the same name but another
-            shape or element type.
+        InputError: `model` is a training program, `input_shapes` does not fit its inputs, or the startup program makes
+            a value of the same name but another shape or element type.
     """
     given = load(model)
     if given.is_training:
@@ -93,7 +98,7 @@ def from_onnx(
     program = given.clone()
     enter_regions(program.model)
     startup = startup_program if startup_program is not None else default_startup_program()
-    _prepare(program)
+    _prepare(program, input_shapes or {})
     choice = _Choice(program, _compile("trainable", trainable), _compile("frozen", frozen), constant_nodes)
     _claim_statistics(program, startup, choice)
     _claim_parameters(program, startup, choice)
@@ -111,12 +116,13 @@ def from_onnx(
 # ---- preparing ----
 
 
-def _prepare(program: Program) -> None:
+def _prepare(program: Program, input_shapes: Mapping[str, Sequence[int | None]]) -> None:
     """Bring the model into the form of a training program: plain operators, typed, at an opset that can be trained."""
     model, what = program.model, str(program.source or "the model")
     InlineFunctions()(model)
     for value in [value for value in model.graph.inputs if value.is_initializer()]:
         model.graph.inputs.remove(value)  # old models and some exporters list initializers as inputs
+    settle_input_shapes(model, input_shapes, what)
     _settle(model)
     if fault := next(faults(model), None):
         raise ModelError(f"{what}: the model is invalid as it is: {fault}")

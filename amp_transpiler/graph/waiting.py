@@ -1,0 +1,33 @@
+"""Nodes that wait for sizes: they stand for what `autodiff/deferred.py` writes out once a step is fed."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.walk import all_nodes
+
+__all__ = ["WAITING_DOMAIN", "refuse_waiting", "waiting_nodes"]
+
+WAITING_DOMAIN = "amp_transpiler"
+
+
+def waiting_nodes(model: ir.Model) -> list[ir.Node]:
+    """Return the nodes that wait for sizes."""
+    return [node for node in all_nodes(model) if node.domain == WAITING_DOMAIN]
+
+
+def refuse_waiting(model: ir.Model, what: str) -> None:
+    """Refuse a program with nodes that no ONNX Runtime knows, before it gets out.
+
+    Raises:
+        ModelError: there are some; it says how to write the step for sizes that are known.
+    """
+    waiting = waiting_nodes(model)
+    if waiting:
+        names = ", ".join(f"'{node.name}'" for node in waiting[:3]) + (", ..." if len(waiting) > 3 else "")
+        raise ModelError(
+            f"{what}: {len(waiting)} gradients wait for sizes that the program leaves free ({names}), so that it "
+            "cannot be written as it is. static.save_training_program(program, path, feed={input: shape}) writes the "
+            "step for the shapes of its feed; or give static.data or from_onnx(input_shapes=) all sizes"
+        )
