@@ -299,7 +299,7 @@ def twin_difference(record: Record) -> float | None:
     theirs = record.get("twin", {}).get("losses")
     if not theirs or "losses" not in record:
         return None
-    return max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(record["losses"], theirs, strict=True))
+    return float(max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(record["losses"], theirs, strict=True)))
 
 
 def summary(record: Record) -> str:

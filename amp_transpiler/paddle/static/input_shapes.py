@@ -32,16 +32,16 @@ def settle_input_shapes(model: ir.Model, given: Mapping[str, Sequence[int | None
         _settle(by_name[name], list(sizes), named, what)
     for value in (*model.graph.inputs, *model.graph.outputs, *(out for node in model.graph for out in node.outputs)):
         if value.shape is not None and any(_name(size) in named for size in value.shape):
-            value.shape = ir.Shape([named.get(_name(size) or "", size) for size in value.shape])
+            value.shape = ir.Shape([_known(size, named) for size in value.shape])
 
 
-def _settle(value: ir.Value, sizes: list[int | None], named: dict[str, int], what: str) -> None:
+def _settle(value: ir.Value, sizes: Sequence[object], named: dict[str, int], what: str) -> None:
     old: list[object] = [None] * len(sizes) if value.shape is None else list(value.shape)
     declared = f"{what}: input_shapes gives '{value.name}' {sizes}, and the model declares {old}"
     if len(old) != len(sizes):
         raise InputError(f"{declared}: give {len(old)} sizes, -1 for those that stay free")
     for index, (size, before) in enumerate(zip(sizes, old, strict=True)):
-        if size is None or size == -1:
+        if size in (None, -1):
             continue
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise InputError(f"{declared}: size {index} must be a number from 1, or -1 to stay free; it is {size!r}")
@@ -54,6 +54,10 @@ def _settle(value: ir.Value, sizes: list[int | None], named: dict[str, int], wha
             named[name] = size
         old[index] = size
     value.shape = ir.Shape(old)  # type: ignore[arg-type]  # sizes of a shape, and numbers in their place
+
+
+def _known(size: int | ir.SymbolicDim, named: Mapping[str, int]) -> int | ir.SymbolicDim:
+    return size if isinstance(size, int) else named.get(size.value or "", size)
 
 
 def _name(size: object) -> str | None:
