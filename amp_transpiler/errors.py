@@ -17,9 +17,14 @@
 
 from __future__ import annotations
 
+import functools
+import pathlib
+import sys
+import tomllib
 from typing import Any
 
 __all__ = [
+    "PAGE",
     "AmpError",
     "CheckFailed",
     "DistributedError",
@@ -31,9 +36,17 @@ __all__ = [
     "OptionError",
     "OutputError",
     "VerificationError",
+    "help_link",
     "innermost_text",
+    "topic_of",
+    "topics",
     "visible",
 ]
+
+PAGE = "docs/errors.md"
+"""The page that lists every error. Errors end with a link to it; the site's address belongs here once there is one."""
+
+_BUG = "a-bug-in-this-package"
 
 
 def visible(text: str | bytes, limit: int | None = 300) -> str:
@@ -61,11 +74,54 @@ def innermost_text(error: BaseException, limit: int = 160) -> str:
     return visible(" ".join(str(error).split()) or type(error).__name__, limit)
 
 
+@functools.cache
+def topics() -> tuple[dict[str, Any], ...]:
+    """Return the topics of the page: `title`, `anchor`, `modules`, `cause` and `remedy` of each."""
+    text = pathlib.Path(__file__).with_name("error_topics.toml").read_text(encoding="utf-8")
+    found = tomllib.loads(text)["topic"]
+    return tuple({**topic, "anchor": topic["title"].lower().replace(",", "").replace(" ", "-")} for topic in found)
+
+
+@functools.cache
+def topic_of(module: str, kind: str) -> str:
+    """Return the anchor of the topic of errors that a module raises; empty if it belongs to none.
+
+    Args:
+        module: its name, without the package's.
+        kind: the name of the exception's class.
+    """
+    known = {name: str(topic["anchor"]) for topic in topics() for name in topic["modules"]}
+    parts = module.split(".")
+    prefixes = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    names = [*(f"{prefix}#{kind}" for prefix in prefixes), f"#{kind}", *prefixes]
+    return next((known[name] for name in names if name in known), "")
+
+
+def help_link(error: BaseException) -> str:
+    """Return the place on the page of errors that is about an error; that about bugs for one that is not ours."""
+    anchor = error.topic if isinstance(error, AmpError) else _BUG
+    return f"{PAGE}#{anchor}" if anchor else PAGE
+
+
+def _raising_module() -> str:
+    """Return the module that is making an exception of this one, without the package's name."""
+    frame = sys._getframe(1)  # noqa: SLF001 - the only way to the caller
+    while frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", "")).removeprefix(f"{__package__}.")
+
+
 class AmpError(Exception):
-    """Base of every exception raised on purpose by this package. Hidden characters in its message are escaped."""
+    """Base of every exception raised on purpose by this package. Hidden characters in its message are escaped.
+
+    Attributes:
+        topic: the anchor of the page of errors that is about it; empty if none is. A traceback ends with the link.
+    """
 
     def __init__(self, message: str = "") -> None:
         super().__init__("\n".join(visible(line, None) for line in message.split("\n")))
+        self.topic = topic_of(_raising_module(), type(self).__name__)
+        self.add_note(f"See {help_link(self)}")
 
 
 class InputError(AmpError, ValueError):

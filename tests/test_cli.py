@@ -180,7 +180,7 @@ def test_failed_check_shows_the_report_and_writes_the_reports_asked_for(model, t
     assert cli.main([str(model), "--json", str(target)]) == 1
     stdout, stderr = capsys.readouterr()
     assert "model.onnx -> nothing written" in stdout
-    assert stderr == "amp-transpile: error: y: 3 values are not finite\n"
+    assert stderr == "amp-transpile: error: y: 3 values are not finite (docs/errors.md#a-failed-check)\n"
     record = json.loads(target.read_text())
     assert record["exit_status"] == 1
     assert record["error"] == "y: 3 values are not finite"

@@ -303,7 +303,8 @@ def check_script(command: str) -> None:
     elif not command.startswith("amp-transpile"):
         return  # a program of others
     else:
-        source = (ROOT / "amp_transpiler/option_table.py").read_text(encoding="utf-8")
+        modules = [ROOT / "amp_transpiler/option_table.py", *(ROOT / "amp_transpiler/cli").rglob("*.py")]
+        source = "\n".join(path.read_text(encoding="utf-8") for path in modules)
     assert [option for option in options if option not in source] == [], command
 
 

@@ -19,6 +19,7 @@ from amp_transpiler.cli.options import parse
 from amp_transpiler.cli.parser import FIRST_EXAMPLES
 from amp_transpiler.cli.streams import lenient_streams
 from amp_transpiler.cli.termination import Terminated, terminating_by_exception
+from amp_transpiler.errors import help_link
 
 __all__ = ["main"]
 
@@ -125,5 +126,5 @@ def _main(argv: Sequence[str] | None) -> int:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
         status, message = status_of(error, verbose=verbose)
-        printing.error(message)
+        printing.error(message, help_link(error))
         return status

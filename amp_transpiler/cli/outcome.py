@@ -16,7 +16,7 @@ from amp_transpiler.cli.places import STREAM, check_name, is_standard_input
 from amp_transpiler.cli.progress import progress_bar
 from amp_transpiler.cli.sources import STANDARD_INPUT, spooled
 from amp_transpiler.cli.streams import copy_to_stdout
-from amp_transpiler.errors import CheckFailed, OutputError
+from amp_transpiler.errors import CheckFailed, OutputError, help_link
 
 if TYPE_CHECKING:
     from amp_transpiler.report import Report
@@ -38,6 +38,7 @@ class Outcome:
         status: the exit status.
         report: None if the conversion did not get as far.
         error: the message, or None.
+        link: the place on the page of errors that is about it.
         benchmark: None if none was asked for or it failed.
         log: log messages that are still to be printed, one a line.
     """
@@ -46,6 +47,7 @@ class Outcome:
     status: int = OK
     report: Report | None = None
     error: str | None = None
+    link: str = ""
     benchmark: BenchmarkResult | None = None
     log: str = ""
 
@@ -71,6 +73,7 @@ def convert(job: Job, options: Options) -> Outcome:
                 _deliver(result)
     except Exception as error:  # noqa: BLE001 - one line instead of a traceback, and the next model
         outcome.status, outcome.error = status_of(error, verbose=options.verbose > 0)
+        outcome.link = help_link(error)
         if isinstance(error, CheckFailed):
             outcome.report = error.report
     _rename(outcome, temporary)

@@ -18,14 +18,14 @@ __all__ = ["error", "message", "output", "show"]
 _LONGEST = 2000  # characters of a message; what it quotes is shorter, but some have a path and a remedy as well
 
 
-def error(text: str) -> None:
-    """Print an error as one line on stderr."""
-    message("error", text)
+def error(text: str, link: str = "") -> None:
+    """Print an error as one line on stderr, with a link to the page about it at its end."""
+    message("error", text, f" ({link})" if link else "")
 
 
-def message(kind: str, text: str) -> None:
+def message(kind: str, text: str, end: str = "") -> None:
     """Print one line on stderr, with control characters escaped."""
-    print(f"amp-transpile: {kind}: {visible(' '.join(text.split()), _LONGEST)}", file=sys.stderr)
+    print(f"amp-transpile: {kind}: {visible(' '.join(text.split()), _LONGEST)}{end}", file=sys.stderr)
 
 
 def output(content: RenderableType, stream: TextIO | None = None) -> None:
@@ -59,4 +59,4 @@ def show(outcome: Outcome, options: Options, *, first: bool) -> None:
         for warning in outcome.report.warnings:
             message("warning", f"{outcome.report.source}: {warning}")
     if outcome.error is not None:
-        error(outcome.error)
+        error(outcome.error, outcome.link)

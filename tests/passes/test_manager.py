@@ -86,7 +86,7 @@ def test_errors_come_out_as_they_are():
     def fail(_):
         raise ModelError("the model is wrong")
 
-    with pytest.raises(ModelError, match=r"^the model is wrong$"):
+    with pytest.raises(ModelError, match=r"^the model is wrong\n"):
         PassManager([Edit(fail)])(model())
 
 

@@ -1,0 +1,1 @@
+"""The page of errors: what the package raises, read from its source."""
