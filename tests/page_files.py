@@ -34,7 +34,10 @@ CORPUS = {
 """Page -> file that it names -> where the corpus has it."""
 
 MODULES: dict[str, tuple[str, ...]] = {
+    "docs/howto/olive.md": ("olive",),
     "docs/howto/openvino.md": ("openvino",),
+    "docs/howto/optimum.md": ("optimum",),
+    "docs/howto/torch_export.md": ("torch", "onnxscript"),
     "docs/howto/whisper.md": ("torch", "transformers", "onnxscript"),
     "docs/migration/torch_amp.md": ("torch", "onnxscript"),
     "docs/training/pytorch.md": ("torch", "onnxscript"),
@@ -43,7 +46,10 @@ MODULES: dict[str, tuple[str, ...]] = {
 """Page -> packages that its examples import and this one does not need."""
 
 SLOW = {
+    "docs/howto/olive.md",
     "docs/howto/openvino.md",
+    "docs/howto/optimum.md",
+    "docs/howto/torch_export.md",
     "docs/howto/whisper.md",
     "docs/migration/torch_amp.md",
     "docs/training/pytorch.md",
@@ -91,6 +97,22 @@ def classifier_files() -> dict[str, object]:
     return {}
 
 
+def optimum_files() -> dict[str, object]:
+    """A folder as Optimum exports it, with a small BERT."""
+    import torch
+    from optimum.exporters.onnx import main_export
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+    torch.manual_seed(0)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "film"]
+    pathlib.Path("vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    BertForSequenceClassification(BertConfig(vocab_size=len(words), **sizes)).save_pretrained("source")
+    BertTokenizerFast("vocab.txt").save_pretrained("source")
+    main_export("source", "exported", task="text-classification")
+    return {}
+
+
 FILES: dict[str, Callable[[], dict[str, object]]] = {
     "docs/concepts/gpus.md": bert_files,
     "docs/howto/bert.md": bert_files,
@@ -98,6 +120,7 @@ FILES: dict[str, Callable[[], dict[str, object]]] = {
     "docs/howto/kv_cache.md": decoder_files,
     "docs/howto/large_models.md": large_files,
     "docs/howto/openvino.md": bert_files,
+    "docs/howto/optimum.md": optimum_files,
     "docs/howto/several_inputs.md": bert_files,
     "docs/howto/tensorrt.md": bert_files,
     "docs/howto/tuning.md": bert_files,
@@ -114,11 +137,14 @@ TRT_SHAPES = " ".join(
 )
 COMMANDS = {
     "./scripts/setup test dev": "it makes an environment; a test installs nothing",
+    "olive run --config workflow.json --package-config passes.json": "tests/compat/test_olive.py runs it",
+    "optimum-cli export onnx --model distilbert-base-uncased-finetuned-sst-2-english exported/": "it downloads a model",
     f"trtexec --onnx=bert.trt.onnx --saveEngine=bert.plan --stronglyTyped {TRT_SHAPES}": "it needs TensorRT and a GPU",
 }
 """Command that is not run -> the reason."""
 
 TEXTS = {
+    ("docs/howto/pre_commit.md", "repos:"): "the hook's configuration: tests/compat/test_hook.py compares it with ours",
     ("docs/howto/web.md", "import * as ort"): "a page's script: it ran in Node.js with onnxruntime-web 1.30, by hand",
 }
 """Page and first line of a block that is neither run nor compared -> the reason."""

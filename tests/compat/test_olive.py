@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+import pathlib
 import warnings
 
 import numpy as np
@@ -60,6 +61,24 @@ def test_a_workflow_from_end_to_end(workflow):
     assert {tensor.data_type for tensor in model.graph.initializer} == {onnx.TensorProto.FLOAT16}
     x = array(2, 8)
     np.testing.assert_allclose(run(model, {"x": x})["y"], np.maximum(x @ array(8, 8), 0), atol=1e-2)
+
+
+def test_the_command_finds_the_pass(olive, tmp_path, monkeypatch):
+    from olive.cli.launcher import main
+
+    monkeypatch.chdir(tmp_path)
+    onnx.save(parse("(float[2,8] x) => (float[2,8] y) { y = MatMul(x, w) }", w=array(8, 8)), "model.onnx")
+    olive.write_package_config("passes.json")
+    workflow = {
+        "input_model": {"type": "ONNXModel", "model_path": "model.onnx"},
+        "passes": {"mixed": {"type": "AmpTranspile"}},
+        "output_dir": "out",
+        "cache_dir": "cache",
+    }
+    pathlib.Path("workflow.json").write_text(json.dumps(workflow))
+    main(["run", "--config", "workflow.json", "--package-config", "passes.json"])
+    (written,) = pathlib.Path("out").glob("*.onnx")
+    assert [node.op_type for node in onnx.load(written).graph.node] == ["Cast", "MatMul", "Cast"]
 
 
 def test_options_and_lists_reach_the_conversion(workflow):
