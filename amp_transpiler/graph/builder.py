@@ -49,10 +49,10 @@ class GraphBuilder:
         shares: GraphBuilder | None = None,
     ) -> None:
         self.model = model
-        self.graph = graph if graph is not None else model.graph
+        self.graph: ir.Graph = graph if graph is not None else model.graph
         self.before = before
-        self.names = names if names is not None else NameAllocator(model)
-        self.metadata = dict(metadata or {})
+        self.names: NameAllocator = names if names is not None else NameAllocator(model)
+        self.metadata: dict[str, str] = dict(metadata or {})
         self.prefix = prefix
         self.constants: dict[tuple[Any, ...], ir.Value] = {} if shares is None else shares.constants
 

@@ -99,7 +99,7 @@ class Program(StateDictionary):
     """
 
     def __init__(self, model: ir.Model | None = None, source: pathlib.Path | None = None) -> None:
-        self.model = model if model is not None else _empty_model()
+        self.model: ir.Model = model if model is not None else _empty_model()
         self.source = source
         self.notes: list[str] = []
         self.persistables: dict[str, Persistable] = {}
@@ -111,11 +111,11 @@ class Program(StateDictionary):
         self.training_info: tuple[onnx.TrainingInfoProto, ...] = ()
         self.merged: Merged | None = None
         self.before: Outline | None = None
-        self.random_seed = 0
+        self.random_seed: int = 0
         self.drawn: list[str] = []
         self.drawn_with: tuple[int, int] | None = None
-        self.is_built = model is None
-        self.version = 0
+        self.is_built: bool = model is None
+        self.version: int = 0
         self._values: dict[str, ir.Value] | None = None
         self._builders: dict[Role, _ProgramBuilder] = {}
         self.used_names: set[str] = set()

@@ -125,7 +125,8 @@ class VariableOperators(abc.ABC):
 
     # Comparisons, element by element.
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]  # as in Paddle, a tensor of truth values
         return self._compared("Equal", other)

@@ -96,14 +96,14 @@ class Session:
         self._folder = None
         if form.folder is not None:
             self._folder = weakref.finalize(self, shutil.rmtree, form.folder, ignore_errors=True)
-        self.emulated = form.emulated
+        self.emulated: bool = form.emulated
         if cache or (cache is None and self.place.has_provider_options):
             form = dataclasses.replace(form, settings=dataclasses.replace(form.settings, cached=True))
         wish = wish_for(program, self.place, provider_options, cuda_graph)
         with gemm_option(tiling_accum, self.place):
             opening = open_form(form, self.place, wish)
         self._adopt(opening.session)
-        self.cpu_nodes = opening.cpu_nodes
+        self.cpu_nodes: tuple[str, ...] = opening.cpu_nodes
         self._no_graph = opening.no_cuda_graph
         # Other threads than the graph's take a second session, as do all if the device refuses to capture.
         reopen = functools.partial(_without_graph, program, self.place, tiling_accum, wish)
@@ -277,10 +277,10 @@ class Session:
 
     def _adopt(self, session: onnxruntime.InferenceSession) -> None:
         self._session = session
-        self.inputs = _infos(session.get_inputs(), required=True) + _infos(
+        self.inputs: tuple[ValueInfo, ...] = _infos(session.get_inputs(), required=True) + _infos(
             session.get_overridable_initializers(), required=False
         )
-        self.outputs = _infos(session.get_outputs(), required=True)
+        self.outputs: tuple[ValueInfo, ...] = _infos(session.get_outputs(), required=True)
 
 
 def _without_graph(

@@ -71,12 +71,12 @@ class AutoMixedPrecisionLists(UserLists):
         custom_black_varnames: Iterable[str] | None = None,
         dtype: str = "float16",
     ) -> None:
-        self.dtype = low_format(dtype).name
-        self.white_list = OperatorSet(DEFAULT_WHITE)
-        self.black_list = OperatorSet(DEFAULT_BLACK | DEFAULT_EXTRA_BLACK)
-        self.gray_list = OperatorSet(DEFAULT_GRAY)
-        self.extra_black_list = OperatorSet(DEFAULT_EXTRA_BLACK)
-        self.unsupported_list = OperatorSet(DEFAULT_EXTRA_BLACK)
+        self.dtype: str = low_format(dtype).name
+        self.white_list: OperatorSet = OperatorSet(DEFAULT_WHITE)
+        self.black_list: OperatorSet = OperatorSet(DEFAULT_BLACK | DEFAULT_EXTRA_BLACK)
+        self.gray_list: OperatorSet = OperatorSet(DEFAULT_GRAY)
+        self.extra_black_list: OperatorSet = OperatorSet(DEFAULT_EXTRA_BLACK)
+        self.unsupported_list: OperatorSet = OperatorSet(DEFAULT_EXTRA_BLACK)
         white, wide_white = _resolve(_names(custom_white_list, "custom_white_list"))
         black, wide_black = _resolve(_names(custom_black_list, "custom_black_list"))
         _check_overlap(white, black)
