@@ -21,7 +21,7 @@ from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.cuda_graphs import Graph
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, gemm_option, warn_without_effect
-from amp_transpiler.runtime.openable import AnyProgram, openable
+from amp_transpiler.runtime.openable import AnyProgram, guarded, openable
 from amp_transpiler.runtime.opening import Wish, open_form, wish_for
 from amp_transpiler.runtime.places import CPUPlace, Place, default_place
 from amp_transpiler.runtime.values import element_type, from_ort, is_extension, run_session, to_ort
@@ -93,6 +93,8 @@ class Session:
         if tiling_accum == "low" and not has_low_values(load(program), dtypes=(ir.DataType.FLOAT16,)):
             warn_without_effect()
         form = openable(program, self.place, emulate=emulate)
+        if not emulate and self.place.in_main_memory:  # a path was not looked into
+            form = dataclasses.replace(form, settings=guarded(form.settings, load(program), self.place))
         self._folder = None
         if form.folder is not None:
             self._folder = weakref.finalize(self, shutil.rmtree, form.folder, ignore_errors=True)

@@ -1,13 +1,14 @@
 """A session on a CPU adds rows with one thread where several would lose sums; the fault is in test_faults.py."""
 
 import numpy as np
+import onnx
 import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.graph.loading import load
 from amp_transpiler.runtime.openable import openable
 from amp_transpiler.verification.remote import open_source
-from tests.support import parse
+from tests.support import array, parse
 
 ROWS = 4096
 LARGE = "float[8,64] x, int64[4096,1] i, float[4096,64] u"
@@ -42,9 +43,20 @@ def test_threads(inputs, nodes, initializers, threads):
     assert openable(model, amp.CUDAPlace(0)).settings.threads is None
 
 
-def test_the_sums_are_all_there():
+@pytest.mark.parametrize("emulate", [True, False])
+def test_the_sums_are_all_there(tmp_path, emulate):
     model = parse(f"({LARGE}) => (float[8,64] y) {{ {ADDS} }}")
+    onnx.save(model, tmp_path / "model.onnx")
     feeds = {"x": np.zeros((8, 64), np.float32), "i": EACH_ONCE % 8, "u": np.ones((ROWS, 64), np.float32)}
-    with amp.Session(model, amp.CPUPlace()) as session, open_source(load(model)) as source:
+    with amp.Session(tmp_path / "model.onnx", amp.CPUPlace(), emulate=emulate) as session:
         assert (session.run(feeds)[0] == ROWS / 8).all()
+    with open_source(load(tmp_path / "model.onnx")) as source:
         assert (source.run(feeds)[0] == ROWS / 8).all()
+
+
+def test_a_file_is_looked_into_where_nothing_is_emulated(tmp_path):
+    inputs = "float[16,16] x, float[16] v"
+    onnx.save(parse(f"({inputs}) => (float[16] y) {{ t = Transpose (x) y = MatMul (t, v) }}"), tmp_path / "model.onnx")
+    x, v = array(16, 16), array(16, seed=1)
+    with amp.Session(tmp_path / "model.onnx", amp.CPUPlace(), emulate=False) as session:
+        assert np.allclose(session.run({"x": x, "v": v})[0], x.T @ v, rtol=1e-4, atol=1e-5)
