@@ -50,6 +50,7 @@ SLOW = {
     "docs/howto/openvino.md",
     "docs/howto/optimum.md",
     "docs/howto/torch_export.md",
+    "docs/howto/tuning.md",
     "docs/howto/whisper.md",
     "docs/migration/torch_amp.md",
     "docs/training/pytorch.md",
