@@ -231,6 +231,10 @@ class Program(StateDictionary):
         self.value(name)
         return Variable(self, name)
 
+    def has_var(self, name: str) -> bool:
+        """Return whether the main graph has a variable of this name."""
+        return self.find(name) is not None
+
     def name_of(self, variable: Variable | str) -> str:
         """Return the name by which this program knows a variable, be it its own, another program's or a name.
 
@@ -253,9 +257,7 @@ class Program(StateDictionary):
         """Return the program itself: an ONNX program's main graph is its global block."""
         return self
 
-    def current_block(self) -> Program:
-        """Return the program itself."""
-        return self
+    current_block = global_block
 
     @property
     def blocks(self) -> list[Block]:
@@ -281,6 +283,11 @@ class Program(StateDictionary):
         self.find("")
         assert self._values is not None
         return [self.var(name) for name in self._values]
+
+    @property
+    def vars(self) -> dict[str, Variable]:
+        """Name -> variable of the main graph."""
+        return {variable.name: variable for variable in self.list_vars()}
 
     def all_parameters(self) -> list[Variable]:
         """Return the parameters, in order of creation."""

@@ -63,6 +63,12 @@ class StoredVariable:
         """Return the program, whose class is defined on top of this module."""
         return vars(self)["program"]
 
+    @property
+    def is_parameter(self) -> bool:
+        """Whether it is a parameter of its program, trainable or not."""
+        info = self._program().persistables.get(self.name)
+        return info is not None and info.kind == "parameter"
+
     def get_value(self, scope: Any = None) -> np.ndarray:
         """Return the value of a persistable variable.
 

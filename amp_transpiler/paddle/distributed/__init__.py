@@ -21,3 +21,5 @@ from amp_transpiler.paddle.distributed.environment import (
     mean as mean,
 )
 from amp_transpiler.paddle.distributed.executor import DataParallelExecutor as DataParallelExecutor
+
+from amp_transpiler.paddle.distributed import fleet as fleet  # isort: skip  # it needs those above

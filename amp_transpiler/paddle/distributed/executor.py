@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Mapping
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Program
-from amp_transpiler.paddle.distributed.environment import current_world
+from amp_transpiler.paddle.distributed.environment import current_world, mean
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.static.io import load, save
+from amp_transpiler.paddle.static.training import Ranks
 from amp_transpiler.runtime.distributed.executor import DataParallelOptions, DataParallelSteps
 from amp_transpiler.runtime.executor import StepExecutor
 from amp_transpiler.runtime.gemm_options import TilingAccum
@@ -111,3 +113,27 @@ class DataParallelExecutor(Executor):
         scope = global_scope() if scope is None else scope
         self._together.by_first(lambda: load(program, path, scope))
         self._together.spread(program, scope)
+
+    def ranks(self) -> Ranks:
+        """Return the processes that train together, for `train`."""
+        return _Together(self)
+
+
+class _Together(Ranks):
+    """The ranks of a `DataParallelExecutor`."""
+
+    def __init__(self, executor: DataParallelExecutor) -> None:
+        self._executor, self._world = executor, current_world()
+        self.rank = self._world.rank
+
+    def from_first(self, text: str) -> str:
+        return self._world.from_first(text if self.rank == 0 else None)
+
+    def mean(self, number: float) -> float:
+        return mean(number)
+
+    def save(self, program: Program, path: pathlib.Path, scope: Scope) -> None:
+        self._executor.save(program, path, scope)
+
+    def load(self, program: Program, path: pathlib.Path, scope: Scope) -> None:
+        self._executor.load(program, path, scope)

@@ -64,7 +64,7 @@ class Optimizer(abc.ABC):
         beta1: how much of a running average of gradients is kept in a step.
         beta2: how much of a running average of squared gradients, or of their norm, is kept in a step.
         epsilon: keeps the divisor away from 0.
-        lazy_mode: must be False: gradients are dense.
+        lazy_mode: no effect, which the log says: gradients are dense.
         amsgrad: must be False.
         use_multi_tensor: Paddle's choice of kernel, no effect.
         found_inf: a bool scalar of the program: whether this step's gradients are not all finite. Mixed precision sets
@@ -370,9 +370,10 @@ def _check_numbers(label: str, optimizer: Optimizer) -> None:
     if optimizer.epsilon < 0.0:
         raise OptionError(f"{label}: epsilon must not be negative, got {optimizer.epsilon}")
     if optimizer.lazy_mode:
-        raise OptionError(
-            f"{label}: lazy_mode=True updates only the rows that a sparse gradient has, and gradients are dense here; "
-            "leave it out"
+        logger.warning(
+            "%s: lazy_mode=True has no effect: gradients are dense here, so that the moments of all rows decay in each "
+            "step, those of rows that a batch does not name as well",
+            label,
         )
     if optimizer.amsgrad:
         raise OptionError(f"{label}: amsgrad=True is not available; leave it out")

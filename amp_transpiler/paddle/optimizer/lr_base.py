@@ -10,6 +10,7 @@ import itertools
 import logging
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -46,7 +47,7 @@ class LRScheduler(abc.ABC):
         self.base_lr = float(learning_rate)
         self.steps_per_epoch = int(steps_per_epoch)
         self.initial_step = (int(last_epoch) + 1) * self.steps_per_epoch
-        self._warned = False
+        self._calls = 0
         if verbose:
             logger.warning(
                 "%s: verbose prints nothing; fetch the variable 'learning_rate_0' instead", type(self).__name__
@@ -56,7 +57,7 @@ class LRScheduler(abc.ABC):
         return f"{type(self).__name__}(starts at {self.get_lr():g})"
 
     def __call__(self) -> float:
-        """Return the learning rate of the first step."""
+        """Return `get_lr()`."""
         return self.get_lr()
 
     @abc.abstractmethod
@@ -87,19 +88,33 @@ class LRScheduler(abc.ABC):
         return float(found)
 
     def get_lr(self) -> float:
-        """Return the learning rate of the first step."""
-        return self.lr_at(self.initial_step)
+        """Return the learning rate after as many epochs as `step` was called: that of the first step before."""
+        return self.lr_at(self.initial_step + self._calls * self.steps_per_epoch)
 
-    def step(self, epoch: int | None = None) -> None:  # noqa: ARG002  # Paddle's
-        """Warn, once, that this does nothing: the program counts its steps itself."""
-        if not self._warned:
-            self._warned = True
+    def step(self, epoch: int | None = None) -> None:
+        """Count an epoch for `get_lr`. The program counts its own steps, so this does not change its rate.
+
+        The first call warns of that.
+
+        Args:
+            epoch: the number of the epoch to go to, from 0; the next one unless given.
+        """
+        if not self._calls:
             logger.warning(
-                "%s.step() does nothing: the program itself counts its good steps. %d of them make an epoch here; "
-                "where the script calls step() once an epoch, give the schedule steps_per_epoch=STEPS_IN_AN_EPOCH",
+                "%s.step() changes what get_lr() returns, and not the program, which itself counts its good steps. %d "
+                "of them make an epoch here; where the script calls step() once an epoch, give the schedule "
+                "steps_per_epoch=STEPS_IN_AN_EPOCH",
                 type(self).__name__,
                 self.steps_per_epoch,
             )
+        self._calls = self._calls + 1 if epoch is None else epoch - self.initial_step // self.steps_per_epoch
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "last_lr":  # Paddle's attributes; a schedule that Python drives has them as its own
+            return self.get_lr()
+        if name == "last_epoch":
+            return self.initial_step // self.steps_per_epoch + self._calls
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 def piecewise(epoch: Scalar, boundaries: Sequence[int], values: Sequence[float]) -> Scalar:

@@ -62,6 +62,14 @@ if TYPE_CHECKING:
         py_func as py_func,
         set_ipu_shard as set_ipu_shard,
     )
+    from amp_transpiler.paddle.static.variable_files import (
+        load_params as load_params,
+        load_persistables as load_persistables,
+        load_vars as load_vars,
+        save_params as save_params,
+        save_persistables as save_persistables,
+        save_vars as save_vars,
+    )
     from amp_transpiler.paddle.tensor.subscripts import setitem as setitem
     from amp_transpiler.runtime.scope import Scope as Scope, global_scope as global_scope, scope_guard as scope_guard
 else:

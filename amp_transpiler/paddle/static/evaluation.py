@@ -58,7 +58,7 @@ def auc(
     slide_steps: int = 1,
     ins_tag_weight: Variable | None = None,
 ) -> tuple[Variable, Variable, list[Variable]]:
-    """Return the area under the curve of all batches so far, and of this one.
+    """Return the area under the curve of all batches so far, and of the last ones.
 
     Scores are counted in `num_thresholds + 1` bins; the counts persist in the scope.
 
@@ -68,19 +68,20 @@ def auc(
         curve: `ROC`.
         num_thresholds: one less than the number of bins.
         topk: Paddle's, no effect.
-        slide_steps: must be 1: the second area is that of one batch.
+        slide_steps: how many of the last batches the second area is of; 0 for all.
         ins_tag_weight: must be None.
 
     Returns:
-        The two areas, and the counts of this batch (positive, negative) and of all batches (positive, negative).
+        The two areas, and the counts of the last `slide_steps` batches (positive, negative) and of all batches
+        (positive, negative).
 
     Raises:
-        OptionError: another curve, several batches or weights are asked for.
+        OptionError: another curve or weights are asked for, or `slide_steps` is negative.
     """
     del topk
-    if curve != "ROC" or slide_steps != 1 or ins_tag_weight is not None:
+    if curve != "ROC" or slide_steps < 0 or ins_tag_weight is not None:
         raise OptionError(
-            "auc: curve must be 'ROC', slide_steps 1 and ins_tag_weight None; metric.Auc counts in Python"
+            "auc: curve must be 'ROC', slide_steps 0 or more and ins_tag_weight None; metric.Auc counts in Python"
         )
     program, b, bins = input.program, builder_of(input, label), num_thresholds + 1
     scores = b.high(input.value)
@@ -91,16 +92,30 @@ def auc(
     truth = b.cast(b.reshape(label.value, [-1, 1]), ir.DataType.FLOAT)
     rows = b.cast(inside, ir.DataType.FLOAT)
     batch = [b.sum(b.mul(rows, kind), [0], keepdims=False) for kind in (truth, b.sub(1.0, truth))]
-    so_far = []
+    so_far, latest = [], []
     for counts, kind in zip(batch, ("pos", "neg"), strict=True):
-        held = create_persistable(
-            Persistable(unique_name.generate(f"auc_stat_{kind}"), "statistic"), [bins], 0.0, main=program
-        )
+        held = _held(program, f"auc_stat_{kind}", [bins])
         total = b.add(held.value, counts)
         program.updates[held.name] = str(total.name)
         so_far.append(total)
-    areas = [_without_gradient(wrap(input, _area(program, *pair))) for pair in (so_far, batch)]
-    return areas[0], areas[1], [wrap(input, value) for value in (*batch, *so_far)]
+        latest.append(_of_the_last(program, counts, kind, slide_steps) if slide_steps else total)
+    areas = [_without_gradient(wrap(input, _area(program, *pair))) for pair in (so_far, latest)]
+    return areas[0], areas[1], [wrap(input, value) for value in (*latest, *so_far)]
+
+
+def _held(program: Program, label: str, shape: list[int]) -> Variable:
+    return create_persistable(Persistable(unique_name.generate(label), "statistic"), shape, 0.0, main=program)
+
+
+def _of_the_last(program: Program, counts: ir.Value, kind: str, steps: int) -> ir.Value:
+    """Return the sum of the counts of this batch and of those before it, `steps` in all."""
+    if steps == 1:
+        return counts
+    b = program.builder()
+    held = _held(program, f"auc_batch_{kind}", [steps - 1, int((counts.shape or [0])[0])])  # type: ignore[arg-type]  # bins
+    rows = b.concat([held.value, b.unsqueeze(counts, [0])], 0)
+    program.updates[held.name] = str(b.slice(rows, [1], [steps], [0]).name)
+    return b.sum(rows, [0], keepdims=False)
 
 
 def _area(program: Program, positive: ir.Value, negative: ir.Value) -> ir.Value:

@@ -18,7 +18,7 @@ from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.static.io import program_state, set_program_state
 from amp_transpiler.paddle.static.printing import print_values, printed_names
 from amp_transpiler.paddle.static.settings import CompiledProgram
-from amp_transpiler.paddle.static.training import TrainOptions, train
+from amp_transpiler.paddle.static.training import Ranks, TrainOptions, train
 from amp_transpiler.paddle.training_log import TrainingLog
 from amp_transpiler.passes.training import Formulation
 from amp_transpiler.runtime.executor import NotFinite, StepExecutor
@@ -197,6 +197,9 @@ class Executor:
     def train(self, program: Program | None = None, loader: Any = None, epochs: int = 1, **options: Any) -> TrainingLog:
         """Train a program for some epochs, and go on from the last checkpoint if there is one.
 
+        Where several processes train together, each calls it with a loader of its own share, of as many batches; rank 0
+        reads and writes the files.
+
             log = exe.train(main, loader, epochs=10, checkpoints="run1", save_every=500, plot="loss.png")
 
         Args:
@@ -218,6 +221,10 @@ class Executor:
         """
         chosen = default_main_program() if program is None else program
         return train(self, chosen, loader, epochs, TrainOptions(**options))
+
+    def ranks(self) -> Ranks:
+        """Return the processes that train together, for `train`: this one alone."""
+        return Ranks()
 
     def close(self) -> None:
         """Close every session, and give back the memory that they took. What lies in scopes stays there."""

@@ -23,7 +23,7 @@ from amp_transpiler.paddle.static import io
 from amp_transpiler.paddle.training_log import Callback, TrainingLog, TrainingStep, draw_loss_curve
 from amp_transpiler.runtime.scope import Scope, global_scope
 
-__all__ = ["TrainOptions", "train"]
+__all__ = ["Ranks", "TrainOptions", "train"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,35 @@ class Runs(Protocol):
 
     def run(self, program: Program, feed: Any, fetch_list: Any, *, scope: Scope) -> list[Any]:
         """Run a program once."""
+
+    def ranks(self) -> Ranks:
+        """Return the processes that train together."""
+
+
+class Ranks:
+    """The processes that train together: here, one alone. Rank 0 writes the files, and what it reads holds for all.
+
+    Attributes:
+        rank: the number of this process.
+    """
+
+    rank = 0
+
+    def from_first(self, text: str) -> str:
+        """Return what rank 0 says."""
+        return text
+
+    def mean(self, number: float) -> float:
+        """Return the mean of the ranks' numbers."""
+        return number
+
+    def save(self, program: Program, path: pathlib.Path, scope: Scope) -> None:
+        """Write a checkpoint; every rank calls it."""
+        io.save(program, path, scope)
+
+    def load(self, program: Program, path: pathlib.Path, scope: Scope) -> None:
+        """Read a checkpoint; every rank calls it."""
+        io.load(program, path, scope=scope)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +153,17 @@ class _Run:
 
     def __init__(self, executor: Runs, program: Program, options: TrainOptions) -> None:
         self.executor, self.program, self.options = executor, program, options
+        self.ranks = executor.ranks()
         self.scope = global_scope() if options.scope is None else options.scope
         self.loss = self._loss_name()
         self.folder = None if options.checkpoints is None else pathlib.Path(options.checkpoints)
-        self.lines = _lines_file(options, self.folder)
+        self.lines = _lines_file(options, self.folder) if self.ranks.rank == 0 else None
         self.place = self._resumed() if options.resume else _Place()
         self.earlier = _earlier_lines(self.lines, self.place.step)
         place = self.place
         self.log = TrainingLog(options.optimizer, options.callbacks, start=place.step, skipped=place.skipped)
         shown = sys.stderr.isatty() if options.progress is None else options.progress
-        self.shown = shown
+        self.shown = shown and self.ranks.rank == 0
 
     def _loss_name(self) -> str:
         given = self.options.loss
@@ -163,7 +193,7 @@ class _Run:
             self._save()
         if self.shown:
             sys.stderr.write("\n")
-        if self.options.plot is not None:
+        if self.options.plot is not None and self.ranks.rank == 0:
             self._draw(pathlib.Path(self.options.plot))
 
     def _is_done(self) -> bool:
@@ -209,7 +239,7 @@ class _Run:
         place.epoch, place.batch = number + 1, 0
         mean = place.loss_sum / place.loss_count if place.loss_count else math.inf
         place.loss_sum, place.loss_count = 0.0, 0
-        value = mean if options.evaluate is None else float(options.evaluate(number))
+        value = self.ranks.mean(mean if options.evaluate is None else float(options.evaluate(number)))
         if place.best is None or value < place.best:
             place.best, place.bad_epochs = value, 0
             return
@@ -245,31 +275,46 @@ class _Run:
         assert folder is not None
         stem = folder / f"step-{self.place.step:09d}"
         # The state first: a checkpoint counts once its values are there, and they come all at once.
-        state = {"place": dataclasses.asdict(self.place), "schedule": _schedule_state(self.options.optimizer)}
-        write_file(stem.with_suffix(".json"), json.dumps(state).encode())
-        io.save(self.program, stem.with_suffix(".safetensors"), self.scope)
-        for _, old in _checkpoints(folder)[: -self.options.keep]:
-            old.unlink(missing_ok=True)
-            old.with_suffix(".json").unlink(missing_ok=True)
+        if self.ranks.rank == 0:
+            state = {"place": dataclasses.asdict(self.place), "schedule": _schedule_state(self.options.optimizer)}
+            write_file(stem.with_suffix(".json"), json.dumps(state).encode())
+        self.ranks.save(self.program, stem.with_suffix(".safetensors"), self.scope)
+        if self.ranks.rank == 0:
+            for _, old in _checkpoints(folder)[: -self.options.keep]:
+                old.unlink(missing_ok=True)
+                old.with_suffix(".json").unlink(missing_ok=True)
 
     def _resumed(self) -> _Place:
-        found = [] if self.folder is None else _checkpoints(self.folder)
+        if self.folder is None:
+            return _Place()
+        found = json.loads(self.ranks.from_first(json.dumps(_newest(self.folder) if self.ranks.rank == 0 else {})))
         if not found:
             return _Place()
-        path = found[-1][1]
-        try:
-            state = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-            place = _Place(**state["place"])
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise InputError(
-                f"{path.with_suffix('.json')}: no state of a training ({error}): remove both files"
-            ) from error
-        io.load(self.program, path, scope=self.scope)
+        path, state, place = pathlib.Path(found["path"]), found["state"], _Place(**found["state"]["place"])
+        self.ranks.load(self.program, path, self.scope)
         schedule = _driven(self.options.optimizer)
         if schedule is not None and state.get("schedule"):
             schedule.set_state_dict(state["schedule"], self.scope)
         logger.info("resumed from %s: step %d, epoch %d", path, place.step, place.epoch)
         return place
+
+
+def _newest(folder: pathlib.Path) -> dict[str, Any]:
+    """Return the newest checkpoint of a folder and the state beside it; nothing if there is none.
+
+    Raises:
+        InputError: the state is damaged.
+    """
+    found = _checkpoints(folder)
+    if not found:
+        return {}
+    path = found[-1][1]
+    try:
+        state = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        _Place(**state["place"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path.with_suffix('.json')}: no state of a training ({error}): remove both files") from error
+    return {"path": str(path), "state": state}
 
 
 def _driven(optimizer: Any) -> DrivenScheduler | None:

@@ -403,8 +403,6 @@ def test_momentum_still_moves_in_a_bad_step():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Adam(lazy_mode=True), "lazy_mode"),
-        (lambda: AdamW(lazy_mode=True), "AdamW: lazy_mode"),
         (lambda: Adam(amsgrad=True), "amsgrad"),
         (lambda: Adam(beta1=1.0), "beta1"),
         (lambda: Lamb(beta2=-0.1), "beta2"),
@@ -420,6 +418,13 @@ def test_momentum_still_moves_in_a_bad_step():
 def test_arguments_without_a_meaning_are_refused(make, words):
     with pytest.raises(OptionError, match=words):
         make()
+
+
+@pytest.mark.parametrize("kind", [Adam, AdamW])
+def test_a_lazy_mode_has_no_effect_and_the_log_says_so(kind, caplog):
+    with caplog.at_level("WARNING"):
+        kind(lazy_mode=True)
+    assert f"{kind.__name__}: lazy_mode=True has no effect" in caplog.text
 
 
 def test_applying_is_refused_where_it_cannot_work():
