@@ -148,8 +148,8 @@ class Session:
             One numpy array per output; a list for a sequence, None for an empty optional.
 
         Raises:
-            InputError: an input is missing, unknown, or of another type or rank; or a fetched output does not exist.
-            ORT_ERRORS: ONNX Runtime failed while running.
+            InputError: an input is missing, unknown, or of another type or rank; a fetched output does not exist; or
+                ONNX Runtime failed while running.
         """
         self._open()
         names = self._fetched(fetch)
@@ -168,7 +168,7 @@ class Session:
             # A session shows unknown ranks and scalars alike, so `check_feeds` cannot find every wrong rank.
             if ort.is_about_feeds(error):
                 raise InputError(ort.error_text(error)) from error
-            raise
+            raise InputError(f"{self!r} cannot run these inputs: {ort.error_text(error)}") from error
         return [from_ort(value) for value in binding.get_outputs()]
 
     def bind(self, feeds: Mapping[str, Any]) -> Callable[[], None]:

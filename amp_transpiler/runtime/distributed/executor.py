@@ -34,7 +34,7 @@ from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
 from amp_transpiler.runtime.lowering import RANDOM_SEED, RANDOM_STEP, ready_to_open, worth_on
 from amp_transpiler.runtime.places import to_host
-from amp_transpiler.runtime.run_errors import RUN_ERRORS
+from amp_transpiler.runtime.run_errors import RUN_ERRORS, plain
 from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.runtime.values import to_ort
@@ -192,7 +192,7 @@ class DataParallelSteps(StepExecutor):
             if not are_equal():
                 raise self._unequal(batch)
         except RUN_ERRORS as error:
-            raise self._explained(error, program, fetch, shares[0], scope) or error from error
+            raise self._explained(error, program, fetch, shares[0], scope) or plain(error, program) or error from error
         found = self._update(plan, sums, scope)
         for name, value in carried.items():
             _hold(plan, scope, name, value)

@@ -207,6 +207,19 @@ def test_an_epoch_may_be_several_steps(kind):
     assert python[3:] != [plain.lr_at(step) for step in range(3, 20)]
 
 
+def test_a_schedule_says_its_rate_after_as_many_calls_of_step():
+    schedule = lr.ExponentialDecay(0.5, 0.9, steps_per_epoch=3)
+    assert (schedule.last_lr, schedule.last_epoch) == (0.5, 0)
+    for epoch in (1, 2):
+        schedule.step()
+        assert schedule.get_lr() == schedule.last_lr == schedule.lr_at(3 * epoch) == pytest.approx(0.5 * 0.9**epoch)
+    assert schedule.last_epoch == 2
+    schedule.step(7)
+    assert (schedule.get_lr(), schedule.last_epoch) == (pytest.approx(0.5 * 0.9**7), 7)
+    with pytest.raises(AttributeError, match="no attribute 'speed'"):
+        _ = schedule.speed
+
+
 def test_last_epoch_starts_later():
     schedule = lr.ExponentialDecay(0.5, 0.9, last_epoch=4, steps_per_epoch=2)
     np.testing.assert_allclose(rates_of_program(schedule, 3), [0.5 * 0.9**5, 0.5 * 0.9**5, 0.5 * 0.9**6], rtol=1e-5)

@@ -68,6 +68,20 @@ def test_auc_of_this_batch_and_of_all(run):
         np.testing.assert_allclose(got[0], _area(np.concatenate(seen_scores), np.concatenate(seen_labels)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("steps", [0, 3])
+def test_auc_of_the_last_batches(run, steps):
+    x, y = data("x", [None, 2]), data("y", [None, 1], "int64")
+    areas = static.auc(x, y, num_thresholds=63, slide_steps=steps)[:2]
+    seen_scores, seen_labels = [], []
+    for _ in range(5):
+        scores = RANDOM.uniform(size=20).astype("f")
+        seen_scores.append((scores * 63).astype(np.int64))
+        seen_labels.append((RANDOM.uniform(size=20) < scores).astype(np.int64))
+        got = run(list(areas), x=np.stack([1 - scores, scores], 1), y=seen_labels[-1][:, None])
+        want = _area(np.concatenate(seen_scores[-steps:]), np.concatenate(seen_labels[-steps:]))
+        np.testing.assert_allclose(got[1], want, rtol=1e-5)
+
+
 def test_a_global_variable_persists_and_is_not_trained(run):
     held = static.create_global_var([2], 3.0, "float32", persistable=True, name="held")
     made = static.create_parameter([2], "float32")
