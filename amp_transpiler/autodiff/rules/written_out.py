@@ -101,9 +101,13 @@ def bias_add(_: NodeGradient, x: Expr, bias: Expr, skip: Expr) -> Expr:
 
 @_defined("BiasSoftmax")
 def bias_softmax(node: NodeGradient, x: Expr, bias: Expr) -> Expr:
-    if not node.attribute("is_inner_broadcast") and bias.rank != x.rank:
-        raise NotDifferentiable("a bias that is broadcast from the front is not supported; add it before a Softmax")
-    return (x + bias).op("Softmax", axis=node.attribute("axis", 1))
+    """Over its axis and all behind it, as one."""
+    if node.attribute("is_inner_broadcast") and bias.rank != x.rank:
+        raise NotDifferentiable(f"its bias has {bias.rank} axes, {x.rank} are needed; give it axes of size 1")
+    total, axis = x + bias, int(node.attribute("axis", 1)) % x.rank
+    if axis == x.rank - 1:
+        return total.op("Softmax", axis=-1)
+    return total.reshape([0] * axis + [-1]).op("Softmax", axis=-1).reshape_like(total)
 
 
 @_defined("BiasSplitGelu")
