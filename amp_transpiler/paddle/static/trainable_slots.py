@@ -28,6 +28,7 @@ Test = Callable[[Read], bool]
 _MASKED = 1e4  # learnt biases are smaller; attention masks are larger
 # What PyTorch's exporters call constants of their own, also where a tool has made initializers of them.
 _MADE_UP = re.compile(r"val_\d+|(?:.*/)?Constant(?:_\d+)?_output_\d+")
+_UNIT_AXIS = {"Conv": 0, "ConvTranspose": 1, "MatMul": -1}  # of its weights: where its units are counted
 _NORMS = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization"})
 
 
@@ -141,6 +142,8 @@ def _embedding(one: Read) -> bool:
 
 def _bias(one: Read) -> bool:
     """A vector along one axis, or a table such as learnt positions; not a mask, nor a grid of coordinates."""
+    if _is_of_one_unit(one):
+        return True
     axes = _vector_or_table(one)
     if not axes or not one.is_moved or one.flow.is_fixed(one.other):
         return False
@@ -149,6 +152,17 @@ def _bias(one: Read) -> bool:
     # Channels of an input that are shifted before any layer reads them are being prepared.
     shape = list(one.value.shape or ())
     return one.flow.is_deep(one.other) or len(shape) < 3 or shape[-1] != 1
+
+
+def _is_of_one_unit(one: Read) -> bool:
+    """Whether one number is the bias of a layer with one unit."""
+    layer = _maker(one.other)
+    if one.tensor.size != 1 or not len(one.tensor.shape) or layer is None or layer.op_type not in _UNIT_AXIS:
+        return False
+    weights = layer.inputs[1]
+    if weights is None or weights.shape is None or not one.flow.is_fixed(weights):
+        return False
+    return weights.shape[_UNIT_AXIS[layer.op_type]] == 1
 
 
 def _factor(one: Read) -> bool:

@@ -105,6 +105,8 @@ IMAGES = {
     ),
 }
 ROWS = {
+    "the bias of one unit": ("u = MatMul(x, one_w) y = Add(u, b)", {"one_w": W(4, 1), "b": W(1)}, {"one_w", "b"}),
+    "a number behind several units": (LINEAR + " y = Add(h, b)", {"b": W(1)}, {"fc_w"}),
     "layer scale": (LINEAR + " y = Mul(gamma, h)", {"gamma": W(4)}, {"fc_w", "gamma"}),
     "fresh layer scale": (LINEAR + " y = Mul(gamma, h)", {"gamma": np.full(4, 1.0, np.float32)}, {"fc_w", "gamma"}),
     "learnt gate": (LINEAR + " y = Mul(h, gate)", {"gate": W(2, 4)}, {"fc_w", "gate"}),
