@@ -31,7 +31,7 @@ from amp_transpiler.verification.made_up_states import with_made_up_states
 from amp_transpiler.verification.output_kind import OutputKind, output_kinds
 from amp_transpiler.verification.randomness import differing, random_upstream
 from amp_transpiler.verification.remote import RemoteSession, open_program, open_source
-from amp_transpiler.verification.synthesis import CannotSynthesise, synthesise_inputs
+from amp_transpiler.verification.synthesis import CannotSynthesise, further_samples, synthesise_inputs
 
 __all__ = ["CannotCompare", "Reference", "intermediate_values", "make_reference", "named_outputs"]
 
@@ -152,7 +152,12 @@ class Reference:
 
 
 def make_reference(
-    source: Program, fallback: Program, inputs: Inputs | None, step: TrainingStep | None = None
+    source: Program,
+    fallback: Program,
+    inputs: Inputs | None,
+    step: TrainingStep | None = None,
+    *,
+    several: bool = False,
 ) -> Reference:
     """Run the fp32 program on `inputs`, or on inputs made up for it.
 
@@ -162,6 +167,7 @@ def make_reference(
             is too new.
         inputs: the user's, or None.
         step: the states of a training step, which are made up by their roles.
+        several: whether inputs that are made up are several samples of differing numbers and scales.
 
     Raises:
         CannotCompare: the program does not run here, or refuses all made-up inputs.
@@ -170,9 +176,18 @@ def make_reference(
     _require_memory(source.model)
     with _open(source, fallback) as (program, session):
         kept = _LastRun(session)
-        samples = [_made_up(program.model, kept, step)] if inputs is None else given_inputs(inputs, program.model)
+        drawn = False
+        if inputs is None:
+            sample, drawn = _made_up(program.model, kept, step)
+            samples = [sample]
+        else:
+            samples = given_inputs(inputs, program.model)
         try:
             outputs = [kept.outputs(sample) for sample in samples]
+            if inputs is None and several and step is None:
+                for sample in _further(program.model, kept, samples[0], outputs[0], drawn=drawn):
+                    samples.append(sample)
+                    outputs.append(kept.outputs(sample))
             repeated = differing(outputs[0], named_outputs(session, samples[0]))
         except RUN_ERRORS as error:
             message = f"the fp32 model fails on the given inputs: {error_text(error, limit=180)}"
@@ -272,17 +287,39 @@ class _LastRun:
         return self._outputs
 
 
-def _made_up(model: ir.Model, kept: _LastRun, step: TrainingStep | None) -> dict[str, Any]:
-    """Make inputs up; if they leave every output practically zero, as with a detector, draw other images."""
+def _made_up(model: ir.Model, kept: _LastRun, step: TrainingStep | None) -> tuple[dict[str, Any], bool]:
+    """Make inputs up; if they leave every output practically zero, as with a detector, draw other images.
+
+    Returns:
+        The sample, and whether its images are drawn.
+    """
     try:
         sample = synthesise_inputs(model, kept.outputs)
         if all(map(_is_practically_zero, kept.outputs(sample).values())):
             drawn = synthesise_inputs(model, kept.outputs, drawn=True)
             if not all(map(_is_practically_zero, kept.outputs(drawn).values())):
-                return drawn
+                return drawn, True
     except CannotSynthesise as error:
         raise CannotCompare(f"no inputs could be made up ({error}); supply some with --inputs") from error
-    return sample if step is None else with_made_up_states(sample, step, kept.outputs)
+    return (sample if step is None else with_made_up_states(sample, step, kept.outputs)), False
+
+
+def _further(
+    model: ir.Model, kept: _LastRun, first: Mapping[str, Any], outputs: Mapping[str, Any], *, drawn: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield samples of other numbers and scales than the first: ranges of real data are not known.
+
+    One that leaves the range of float32, or gives outputs of other ranks than the first, says nothing.
+    """
+    for sample in further_samples(model, kept.outputs, drawn=drawn):
+        found = kept.outputs(sample)
+        alike = all(np.ndim(found[name]) == np.ndim(output) for name, output in outputs.items())
+        if alike and set(sample) == set(first) and all(map(_is_finite, found.values())):
+            yield sample
+
+
+def _is_finite(output: Any) -> bool:
+    return not isinstance(output, np.ndarray) or output.dtype.kind not in "fc" or bool(np.isfinite(output).all())
 
 
 def _is_practically_zero(output: Any) -> bool:

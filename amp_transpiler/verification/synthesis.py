@@ -6,8 +6,9 @@ first guess that the model accepts is taken.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +20,7 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.child import TIMED_OUT, RuntimeCrash
 from amp_transpiler.verification.signals import drawing, picture, sound
 
-__all__ = ["CannotSynthesise", "made_up_samples", "synthesise_inputs"]
+__all__ = ["CannotSynthesise", "further_samples", "synthesise_inputs"]
 
 _MOST_ELEMENTS = 1 << 25  # larger guesses are skipped: a model may square the length of a long sequence
 
@@ -27,7 +28,7 @@ _MOST_DIMENSIONS = 64  # numpy has no more
 _MOST_CRASHES = 4  # of ONNX Runtime, before no other guess is tried
 
 _SIGNALS = ("image", "sound", "numbers", "activation")
-_SCALES = (1.0, 0.1, 3.0)  # of further made-up samples: ranges of real data are not known
+_SCALES = (0.1, 3.0)  # of further made-up samples: ranges of real data are not known
 
 _CONSTANTS = {
     "one": 1.0,
@@ -93,30 +94,19 @@ def synthesise_inputs(
     raise CannotSynthesise(f"{len(tried)} guesses of sizes and values were refused, the last with: {reason}")
 
 
-def made_up_samples(
+def further_samples(
     model: ir.Model, run: Callable[[dict[str, np.ndarray]], object], *, drawn: bool = False
-) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """Return several plausible samples of differing numbers and scales, with their names.
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield plausible samples of other numbers and scales than that of `synthesise_inputs`.
 
     Args:
         model: as for `synthesise_inputs`.
-        run: likewise.
+        run: likewise. Samples that the model refuses are left out.
         drawn: likewise.
-
-    Returns:
-        Names and samples. The first is that of `synthesise_inputs`; further ones that the model refuses are left out.
-
-    Raises:
-        CannotSynthesise: not even the first was accepted.
     """
-    found = [("made-up sample 1", synthesise_inputs(model, run, drawn=drawn))]
-    for seed, scale in enumerate(_SCALES[1:], 1):
-        try:
-            sample = synthesise_inputs(model, run, seed, drawn=drawn, scale=scale)
-        except CannotSynthesise:
-            continue
-        found.append((f"made-up sample {seed + 1}, signals times {scale:g}", sample))
-    return found
+    for seed, scale in enumerate(_SCALES, 1):
+        with contextlib.suppress(CannotSynthesise):
+            yield synthesise_inputs(model, run, seed, drawn=drawn, scale=scale)
 
 
 def _feeds(

@@ -65,8 +65,7 @@ def fault_of(row: OutputComparison, limits: Limits) -> str:
 
 def judge(report: Report, reference: Reference, failing: list[OutputComparison], limits: Limits) -> str:
     """Write verdict, warnings and notes into `report`; return why the result is not good enough, empty if it is."""
-    data = f"{len(reference.samples)} given" if reference.given else "1 made-up"
-    samples = f"{data} sample{'s' if len(reference.samples) > 1 else ''}"
+    samples = _samples(reference)
     if failing:
         row = worst(failing)
         fault = fault_of(row, limits)
@@ -97,6 +96,13 @@ def judge(report: Report, reference: Reference, failing: list[OutputComparison],
     no_limit = _without_limit(unlimited, judged)
     report.verdict = f"{word}: {measured}{no_limit}{_named(left_out)}"
     return ""
+
+
+def _samples(reference: Reference) -> str:
+    count = len(reference.samples)
+    kind = "given" if reference.given else "made-up"
+    scales = " of differing scale" if count > 1 and not reference.given else ""
+    return f"{count} {kind} sample{'s' if count > 1 else ''}{scales}"
 
 
 def _has_limit(row: OutputComparison, limits: Limits) -> bool:

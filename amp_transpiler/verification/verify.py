@@ -153,10 +153,7 @@ def convert_and_compare(
         return *made, "", Basis(source, policy, None, known.evidence, known)
     try:
         with phase("run fp32"):
-            if reference is None:
-                reference = make_reference(source, _stand_in(source, prepared, policy), asked.inputs, prepared.step)
-            if prepared.widened:
-                reference = dataclasses.replace(reference, name="the source")
+            reference = _reference(source, prepared, policy, asked, reference)
             report.notes = (*report.notes, *_reference_note(reference, source, prepared, policy))
         conversions = Conversions(prepared, policy, ranges, reference, asked.metric, phase)
         found = best_conversion(conversions, report, frontier=asked.frontier, cache=asked.cache, limited=asked.limited)
@@ -188,6 +185,16 @@ def convert_and_compare(
         answer = _answer(found, program, report, before)
         basis = dataclasses.replace(basis, question=question, answer=answer)
     return program, conversion, failure, basis
+
+
+def _reference(
+    source: Program, prepared: Program, policy: Policy, asked: Questions, reference: Reference | None
+) -> Reference:
+    """Return what to compare with: what is known already, or the outputs of a run."""
+    if reference is None:
+        stand_in = _stand_in(source, prepared, policy)
+        reference = make_reference(source, stand_in, asked.inputs, prepared.step, several=asked.limited)
+    return dataclasses.replace(reference, name="the source") if prepared.widened else reference
 
 
 def _question(

@@ -11,8 +11,9 @@ from amp_transpiler.graph.loading import load
 from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.verification import search
 from amp_transpiler.verification.signals import drawing
-from amp_transpiler.verification.synthesis import made_up_samples, synthesise_inputs
-from tests.support import parse
+from amp_transpiler.verification.synthesis import further_samples, synthesise_inputs
+from tests import support
+from tests.support import array, chain, parse
 
 EDGES = np.array([[[[-1.0, 1.0]]]], np.float32)  # a detector of edges, steeper than any in smooth noise
 DETECTOR = parse(
@@ -110,17 +111,11 @@ def test_several_samples_differ_in_numbers_and_scale():
     model = load(
         parse("(float[1,3,32,32] image, int64[1,4] ids) => (float[1,3,32,32] y) { y = Identity(image) }")
     ).model
-    samples = made_up_samples(model, lambda feeds: None)
-    assert [name for name, _ in samples] == [
-        "made-up sample 1",
-        "made-up sample 2, signals times 0.1",
-        "made-up sample 3, signals times 3",
-    ]
-    first, small, large = (np.abs(feeds["image"]).max() for _, feeds in samples)
+    samples = [synthesise_inputs(model, lambda feeds: None), *further_samples(model, lambda feeds: None)]
+    first, small, large = (np.abs(feeds["image"]).max() for feeds in samples)
     assert small < 0.3 * first
     assert large > 2.0 * first
-    assert all(feeds["ids"].dtype == np.int64 and feeds["image"].dtype == np.float32 for _, feeds in samples)
-    np.testing.assert_array_equal(samples[0][1]["image"], synthesise_inputs(model, lambda feeds: None)["image"])
+    assert all(feeds["ids"].dtype == np.int64 and feeds["image"].dtype == np.float32 for feeds in samples)
 
 
 def test_a_further_sample_that_the_model_refuses_is_left_out():
@@ -130,4 +125,33 @@ def test_a_further_sample_that_the_model_refuses_is_left_out():
         if np.abs(feeds["x"]).max() > 2.0:
             raise ValueError("too large")
 
-    assert len(made_up_samples(model, run)) == 2
+    assert len(list(further_samples(model, run))) == 1
+
+
+SQUARE = parse("(float[8,8] x) => (float[8,8] y) { [a] h = MatMul (x, w) [b] y = MatMul (h, w) }", w=array(8, 8))
+
+
+def test_a_limit_without_data_is_held_on_several_samples():
+    report = amp.transpile(SQUARE, tolerance=1e-4)
+    assert report.verdict_word == "plausible"
+    assert report.verdict.endswith("on 3 made-up samples of differing scale, rounding emulated")
+    assert [row.samples for row in report.outputs.values()] == [3]
+    assert amp.transpile(SQUARE).verdict.endswith("on 1 made-up sample, rounding emulated")
+
+
+def test_a_sample_beyond_float32_says_nothing():
+    """Three times as large a signal is infinite after the exponential."""
+    model = chain("Mul ({}, f)", "Exp ({})", "MatMul ({}, w)", shape="float[4,4]", w=array(4, 4), f=np.float32(60.0))
+    report = amp.transpile(model, tolerance=0.02)
+    assert "on 2 made-up samples of differing scale" in report.verdict
+
+
+def test_what_overflows_at_another_scale_is_float32():
+    model = parse(
+        "(float[4,4] x) => (float[4,4] y) { [a] h = MatMul (x, big) [b] s = Mul (h, tiny) [c] y = MatMul (s, w) }",
+        big=np.full((4, 4), 12000.0, np.float32),
+        tiny=np.float32(1e-4),
+        w=array(4, 4),
+    )
+    assert support.decisions(amp.transpile(model))["a"] == "low"
+    assert support.decisions(amp.transpile(model, tolerance=0.02))["a"] == "high"
