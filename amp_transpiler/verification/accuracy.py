@@ -24,13 +24,14 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.compare import compare_outputs
 from amp_transpiler.verification.first_states import first_states
-from amp_transpiler.verification.inputs import Inputs, given_inputs
+from amp_transpiler.verification.inputs import Inputs, named_inputs
 from amp_transpiler.verification.labels import Watch
 from amp_transpiler.verification.last_places import DECIDED, Nudge, changed_much
 from amp_transpiler.verification.made_up_states import with_made_up_states
 from amp_transpiler.verification.output_kind import OutputKind, output_kinds
 from amp_transpiler.verification.randomness import differing, random_upstream
 from amp_transpiler.verification.remote import RemoteSession, open_program, open_source
+from amp_transpiler.verification.spilled import Spill
 from amp_transpiler.verification.synthesis import CannotSynthesise, further_samples, synthesise_inputs
 
 __all__ = ["CannotCompare", "Reference", "intermediate_values", "make_reference", "named_outputs"]
@@ -176,18 +177,12 @@ def make_reference(
     _require_memory(source.model)
     with _open(source, fallback) as (program, session):
         kept = _LastRun(session)
-        drawn = False
-        if inputs is None:
-            sample, drawn = _made_up(program.model, kept, step)
-            samples = [sample]
-        else:
-            samples = given_inputs(inputs, program.model)
+        samples, outputs, given, found = [], [], Spill(), Spill()
+        is_in_memory = isinstance(inputs, (Mapping, list, tuple))
         try:
-            outputs = [kept.outputs(sample) for sample in samples]
-            if inputs is None and several and step is None:
-                for sample in _further(program.model, kept, samples[0], outputs[0], drawn=drawn):
-                    samples.append(sample)
-                    outputs.append(kept.outputs(sample))
+            for sample in _samples(program.model, kept, inputs, step, several=several):
+                outputs.append(found.kept(kept.outputs(sample)))
+                samples.append(sample if is_in_memory else given.kept(sample))
             repeated = differing(outputs[0], named_outputs(session, samples[0]))
         except RUN_ERRORS as error:
             message = f"the fp32 model fails on the given inputs: {error_text(error, limit=180)}"
@@ -217,7 +212,8 @@ def _run_random(
         The outputs, and the names of those that differ from one new session to the next.
     """
     with open_program(opened, emulate=False) as session:
-        outputs = [named_outputs(session, sample) for sample in samples]
+        spill = Spill()
+        outputs = [spill.kept(named_outputs(session, sample)) for sample in samples]
     with open_program(opened, emulate=False) as session:
         again = named_outputs(session, samples[0])
         further = [named_outputs(session, samples[0]) for _ in range(_FURTHER_RUNS)]
@@ -302,6 +298,19 @@ def _made_up(model: ir.Model, kept: _LastRun, step: TrainingStep | None) -> tupl
     except CannotSynthesise as error:
         raise CannotCompare(f"no inputs could be made up ({error}); supply some with --inputs") from error
     return (sample if step is None else with_made_up_states(sample, step, kept.outputs)), False
+
+
+def _samples(
+    model: ir.Model, kept: _LastRun, inputs: Inputs | None, step: TrainingStep | None, *, several: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield the user's samples, read one after the other, or made-up ones."""
+    if inputs is not None:
+        yield from (sample for _, sample in named_inputs(inputs, model))
+        return
+    sample, drawn = _made_up(model, kept, step)
+    yield sample
+    if several and step is None:
+        yield from _further(model, kept, sample, kept.outputs(sample), drawn=drawn)
 
 
 def _further(

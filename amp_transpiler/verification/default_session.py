@@ -23,6 +23,7 @@ from amp_transpiler.targets import Target
 from amp_transpiler.verification.accuracy import Reference, named_outputs
 from amp_transpiler.verification.child import RUN_ERRORS, RuntimeCrash, default_place_name
 from amp_transpiler.verification.remote import RemoteSession, open_by_default, open_file
+from amp_transpiler.verification.spilled import Spill
 from amp_transpiler.verification.structure import lacks_something
 from amp_transpiler.verification.verdict import failing_outputs, fault_of, worst
 
@@ -105,8 +106,10 @@ def _fault(path: pathlib.Path, place: str, reference: Reference | None, limits: 
 
 def _run(session: RemoteSession, reference: Reference | None) -> list[dict[str, object]]:
     samples = [] if reference is None else reference.feeds(info.name for info in session.inputs)
+    spill = Spill()
     # Inputs that changed their type take the samples in the new one.
-    return [named_outputs(session, check_feeds(sample, session.inputs, lenient=True)) for sample in samples]
+    typed = (check_feeds(sample, session.inputs, lenient=True) for sample in samples)
+    return [spill.kept(named_outputs(session, sample)) for sample in typed]
 
 
 def _failing(reference: Reference, outputs: list[dict[str, object]], limits: Limits) -> list[OutputComparison]:

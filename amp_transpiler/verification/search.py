@@ -34,6 +34,7 @@ from amp_transpiler.verification.dial import Trial, chance, turn
 from amp_transpiler.verification.excess import excess_of_metric, excesses
 from amp_transpiler.verification.remembered import Outcome, Outcomes, remembered_evidence
 from amp_transpiler.verification.sensitivity import collect_evidence
+from amp_transpiler.verification.spilled import Spill
 from amp_transpiler.verification.user_metric import Metric
 
 __all__ = ["Conversions", "Found", "Measured", "best_conversion"]
@@ -111,8 +112,12 @@ class Conversions:
         is_float32 = not policy.low_io and not any(decision.precision == "low" for decision in decisions)
         limits = policy.limits.of_float32() if is_float32 else policy.limits
         with self.phase("compare"):
-            kept: list[dict[str, Any]] = []
-            outputs = self.reference.compare(program, limits, None if self.metric is None else kept.append)
+            kept, spill = [], Spill()
+
+            def keep(found: dict[str, Any]) -> None:
+                kept.append(spill.kept(found))
+
+            outputs = self.reference.compare(program, limits, None if self.metric is None else keep)
             by_output, value = excesses(outputs.values(), self.reference, limits), None
             found = max(by_output.values(), default=0.0)
             if self.metric is not None:
