@@ -63,7 +63,7 @@ class _Sessions:
 
     def run(self, number: int, feeds: Mapping[str, Any], fetch: Sequence[str] | None) -> list[Any]:
         """Run a session once."""
-        return self._open[number].run(feeds, fetch)
+        return _run(self._open[number], feeds, fetch)
 
     def measure(
         self, number: int, feeds: Mapping[str, Any], names: Sequence[str], smallest: float, kept: Sequence[str]
@@ -71,7 +71,7 @@ class _Sessions:
         """Run a session once; return what is measured of some results, and others as they are."""
         from amp_transpiler.verification.magnitudes import measure
 
-        found = self._open[number].run(feeds, [*names, *kept])
+        found = _run(self._open[number], feeds, [*names, *kept])
         return [measure(array, smallest) for array in found[: len(names)]], found[len(names) :]
 
     def close(self, number: int) -> None:
@@ -122,6 +122,20 @@ class _Sessions:
     def sleep(self, seconds: float) -> None:
         """Do nothing for a while; for tests."""
         time.sleep(seconds)
+
+
+def _run(session: Session, feeds: Mapping[str, Any], fetch: Sequence[str] | None) -> list[Any]:
+    """Run a session; an error of ONNX Runtime's that is not about the inputs is raised as it is."""
+    from amp_transpiler.errors import InputError
+    from amp_transpiler.runtime.ort import ORT_ERRORS, is_about_feeds
+
+    try:
+        return session.run(feeds, fetch)
+    except InputError as error:
+        cause = error.__cause__
+        if isinstance(cause, ORT_ERRORS) and not is_about_feeds(cause):
+            raise cause from None
+        raise
 
 
 def _by_default(model: str | bytes, place: Place) -> onnxruntime.InferenceSession:
