@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 import pathlib
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,8 @@ class TrainingLog:
         callbacks: called with every new `TrainingStep`, in this order; their exceptions are not caught.
         start: the number of steps taken before, in the run that this one resumes.
         skipped: the number of steps that overflowed before.
+        log_file: a file that gets a line of JSON for each step, behind what is there; a missing folder is created.
+        progress: whether a line on the standard error shows the newest step.
         clock: returns the time in seconds.
 
     Attributes:
@@ -64,6 +68,7 @@ class TrainingLog:
         fetch_list: variables to fetch with the loss and to pass to `record`, in this order.
 
     Raises:
+        OutputError: the folder of `log_file` cannot be made.
         RuntimeError: a decorated optimizer's `minimize` was not called yet.
     """
 
@@ -74,11 +79,15 @@ class TrainingLog:
         *,
         start: int = 0,
         skipped: int = 0,
+        log_file: str | os.PathLike[str] | None = None,
+        progress: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.steps: list[TrainingStep] = []
         self.callbacks = list(callbacks)
         self._start, self._skipped = start, skipped
+        self._lines = None if log_file is None else lines_file(log_file)
+        self._shown = progress
         self._clock = clock
         self._last_time = clock()
         self._scale: Variable | None = None
@@ -117,6 +126,7 @@ class TrainingLog:
 
         Raises:
             InputError: `loss` is not one number, or `fetched` does not fit `fetch_list`.
+            OutputError: the line cannot be written.
         """
         wanted = len(self.fetch_list)
         if len(fetched) != wanted:
@@ -137,6 +147,10 @@ class TrainingLog:
         self.steps.append(record)
         if overflowed:
             logger.info("step %d was skipped: a gradient is not finite; loss scale %g", record.step, record.loss_scale)
+        if self._lines is not None:
+            append_line(self._lines, dataclasses.asdict(record))
+        if self._shown:
+            show_line(f"step {record.step}  {in_words(record)}")
         for callback in self.callbacks:
             callback(record)
         return record
@@ -160,6 +174,45 @@ class TrainingLog:
         if not self.steps:
             raise InputError("TrainingLog.plot: no step was recorded yet")
         draw_loss_curve(self.steps, pathlib.Path(path), title)
+
+
+def lines_file(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Return a file to append lines to, in a folder that is there.
+
+    Raises:
+        OutputError: the folder cannot be made.
+    """
+    found = pathlib.Path(path)
+    try:
+        found.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{found.parent}: the folder cannot be made: {error}") from error
+    return found
+
+
+def append_line(path: pathlib.Path, row: Mapping[str, Any]) -> None:
+    """Append a line of JSON to a file.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+    except OSError as error:
+        raise OutputError(f"{path}: the log cannot be written: {error}") from error
+
+
+def show_line(text: str) -> None:
+    """Write a line to the standard error over the one before."""
+    sys.stderr.write(f"\r{text}\x1b[K")
+    sys.stderr.flush()
+
+
+def in_words(step: TrainingStep) -> str:
+    """Return loss, scale and throughput of a step as text."""
+    scale = "" if step.loss_scale is None else f"  scale {step.loss_scale:g}  skipped {step.skipped}"
+    return f"loss {step.loss:.4g}{scale}  {step.samples_per_second:.0f} samples/s"
 
 
 def _number(value: Any, what: str) -> float:

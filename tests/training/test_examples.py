@@ -9,7 +9,7 @@ import pytest
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "examples"
 PNG = b"\x89PNG\r\n\x1a\n"
-STEPS = {"lstm_language_model": 20, "ocr_lstm": 40, "llama_lora": 20, "unet": 12, "gan": 60}
+STEPS = {"lstm_language_model": 20, "ocr_lstm": 40, "ocr_ctc": 40, "llama_lora": 20, "unet": 12, "gan": 60}
 
 pytestmark = pytest.mark.slow
 

@@ -68,6 +68,19 @@ def test_a_resumed_run_counts_on():
     assert (log.steps[0].step, log.skipped) == (41, 3)
 
 
+def test_a_file_gets_a_line_of_json_a_step(tmp_path, capsys):
+    path = tmp_path / "runs" / "log.jsonl"
+    first = logged(2.0, 1.0, log_file=path, progress=True)
+    second = logged(0.5, start=2, log_file=path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines == [*first.as_rows(), *second.as_rows()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert capsys.readouterr().err.count("\r") == 2
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="folder cannot be made"):
+        TrainingLog(log_file=tmp_path / "file" / "log.jsonl")
+
+
 def test_rows_are_dictionaries_that_json_takes():
     rows = json.loads(json.dumps(logged(1.5).as_rows()))
     expected = TrainingStep(step=1, loss=1.5, loss_scale=None, overflowed=False, skipped=0, samples_per_second=4.0)

@@ -15,18 +15,28 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from amp_transpiler.errors import InputError, OptionError, OutputError
+from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.durable import write_file
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.optimizer.lr_driven import DrivenScheduler
 from amp_transpiler.paddle.static import io
-from amp_transpiler.paddle.training_log import Callback, TrainingLog, TrainingStep, draw_loss_curve
+from amp_transpiler.paddle.training_log import (
+    Callback,
+    TrainingLog,
+    TrainingStep,
+    append_line,
+    draw_loss_curve,
+    in_words,
+    lines_file,
+    show_line,
+)
 from amp_transpiler.runtime.scope import Scope, global_scope
 
 __all__ = ["Ranks", "TrainOptions", "train"]
 
 logger = logging.getLogger(__name__)
 
+_BAR = 20  # characters
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 
@@ -154,6 +164,7 @@ class _Run:
     def __init__(self, executor: Runs, program: Program, options: TrainOptions) -> None:
         self.executor, self.program, self.options = executor, program, options
         self.ranks = executor.ranks()
+        self.batches: int | None = None  # of an epoch, if they can be counted
         self.scope = global_scope() if options.scope is None else options.scope
         self.loss = self._loss_name()
         self.folder = None if options.checkpoints is None else pathlib.Path(options.checkpoints)
@@ -176,6 +187,7 @@ class _Run:
     # The loop.
 
     def go(self, loader: Any, epochs: int) -> None:
+        self.batches = _length(loader)
         place, saved = self.place, self.place.step
         while place.epoch < epochs and not self._is_done():
             if hasattr(loader, "set_epoch"):
@@ -212,8 +224,7 @@ class _Run:
             place.loss_sum, place.loss_count = place.loss_sum + step.loss, place.loss_count + 1
         self._write_line(step)
         if self.shown:
-            sys.stderr.write(f"\r{_progress(step, place, epochs)}\x1b[K")
-            sys.stderr.flush()
+            show_line(_progress(step, place, epochs, self.batches))
 
     def _feed(self, batch: Any) -> Mapping[str, Any]:
         if isinstance(batch, Mapping):
@@ -255,12 +266,7 @@ class _Run:
     def _write_line(self, step: TrainingStep) -> None:
         if self.lines is None:
             return
-        row = {**dataclasses.asdict(step), "epoch": self.place.epoch}
-        try:
-            with self.lines.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        except OSError as error:
-            raise OutputError(f"{self.lines}: the log cannot be written: {error}") from error
+        append_line(self.lines, {**dataclasses.asdict(step), "epoch": self.place.epoch})
 
     def _draw(self, path: pathlib.Path) -> None:
         fields = {field.name for field in dataclasses.fields(TrainingStep)}
@@ -345,16 +351,17 @@ def _from(loader: Any, first: int) -> Iterator[Any]:
     yield from batches
 
 
+def _length(loader: Any) -> int | None:
+    """Return how many batches an epoch has; None where that is not known."""
+    try:
+        return len(loader)
+    except TypeError:  # a function, or a stream
+        return None
+
+
 def _lines_file(options: TrainOptions, folder: pathlib.Path | None) -> pathlib.Path | None:
     path = folder / "log.jsonl" if options.log_file is None and folder is not None else options.log_file
-    if path is None:
-        return None
-    found = pathlib.Path(path)
-    try:
-        found.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{found.parent}: the folder cannot be made: {error}") from error
-    return found
+    return None if path is None else lines_file(path)
 
 
 def _earlier_lines(path: pathlib.Path | None, steps: int) -> list[dict[str, Any]]:
@@ -373,8 +380,12 @@ def _earlier_lines(path: pathlib.Path | None, steps: int) -> list[dict[str, Any]
     return rows
 
 
-def _progress(step: TrainingStep, place: _Place, epochs: int) -> str:
-    """Return one line that says where a training is."""
-    scale = "" if step.loss_scale is None else f"  scale {step.loss_scale:g}  skipped {step.skipped}"
-    where = f"epoch {place.epoch + 1}/{epochs}  batch {place.batch}  step {step.step}"
-    return f"{where}  loss {step.loss:.4g}{scale}  {step.samples_per_second:.0f} samples/s"
+def _progress(step: TrainingStep, place: _Place, epochs: int, batches: int | None) -> str:
+    """Return one line that says where a training is, with a bar where the epoch's length is known."""
+    where = f"epoch {place.epoch + 1}/{epochs}"
+    if batches:
+        done = min(_BAR, _BAR * place.batch // batches)
+        where += f" [{'=' * done}{'.' * (_BAR - done)}] {place.batch}/{batches}"
+    else:
+        where += f"  batch {place.batch}"
+    return f"{where}  step {step.step}  {in_words(step)}"

@@ -165,11 +165,14 @@ def test_progress_is_one_line(capsys):
     Task("O1").train(1, progress=True)
     shown = capsys.readouterr().err
     assert shown.endswith("\n")
-    assert "epoch 1/1  batch 4  step 4  loss " in shown
+    assert f"epoch 1/1 [{'=' * 5}{'.' * 15}] 1/4  step 1  loss " in shown
+    assert f"epoch 1/1 [{'=' * 20}] 4/4  step 4  loss " in shown
     assert "  scale " in shown
     assert "  skipped " in shown
     Task().train(1)
     assert capsys.readouterr().err == ""
+    Task().train(1, lambda: iter([(X, Y)]), progress=True)
+    assert "epoch 1/1  batch 1  step 1  loss " in capsys.readouterr().err
 
 
 def _damaged(folder):
