@@ -10,7 +10,9 @@ from typing import Any
 __all__ = ["lazy_names"]
 
 
-def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(
+    package: str, why_not: Callable[[str], str | None] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package that hands out what its `if TYPE_CHECKING:` block re-exports.
 
         if TYPE_CHECKING:
@@ -25,6 +27,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
 
     Args:
         package: the package's full name.
+        why_not: from a name that the package has not got to the reason; None if there is none to tell.
     """
     homes: dict[str, str] = {}  # public name -> the module to take it from
 
@@ -36,7 +39,8 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         if name == "__all__":
             return sorted(homes)
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            reason = None if why_not is None else why_not(name)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}" + (f": {reason}" if reason else ""))
         home = homes[name]
         if home == package:  # a module of the package itself
             value = importlib.import_module(f"{package}.{name}")

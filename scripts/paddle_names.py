@@ -4,7 +4,8 @@
     python scripts/paddle_names.py --check    # exit with 1 if it is not what this would write
 
 The names are those that the page holds, at first those of Paddle 3.3. Names that have come since move to the others by
-themselves; one that is missing without a reason stops the script: add it to REASONS.
+themselves; one that is missing without a reason stops the script: add it to REASONS in
+`amp_transpiler/paddle/framework/missing_names.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import importlib
 import pathlib
 import re
 import sys
+
+from amp_transpiler.paddle.framework.missing_names import REASONS, why_not
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "paddle_names.md"
 TITLE = """# Paddle's names: functions on tensors, methods of variables, `nn.functional`, `linalg`
@@ -29,39 +32,6 @@ SECTIONS = {
     "nn.functional": "Functions of layers.",
     "linalg": "Linear algebra.",
 }
-
-_DYNAMIC = "there is no dynamic mode: a variable has a value only while a program runs"
-_COMPLEX = "ONNX has no operators on complex numbers"
-_PACKED = "LAPACK's packed form of a decomposition: solve, inv, qr and slogdet are here"
-_SERIES = "neither an operator of ONNX nor a short series of them"
-_DRAWS = "its draws are not described well enough to follow them"
-_KERNEL = "a CUDA kernel of Paddle's own"
-_TYPES = "an element type, a place or a class of tensors that ONNX programs do not have"
-_ARANGE = "Paddle has given this name two meanings: use arange"
-_LIST = "a function of a list, or of no variable, is no method"
-
-# why not -> names, without the `_` at the end
-REASONS = {
-    _DYNAMIC: "DataParallel LazyGuard Model Size Generator create_tensor disable_compat enable_compat flops "
-    "from_dlpack raw set summary to_dlpack tolist resize MmapStorage load save",
-    _COMPLEX: "angle as_complex as_real cdouble cfloat complex complex128 complex64 conj imag polar real "
-    "view_as_complex view_as_real stft istft eig eigvals",
-    _PACKED: "lu lu_solve lu_unpack householder_product ormqr",
-    _SERIES: "gammainc gammaincc nextafter",
-    _DRAWS: "fractional_max_pool2d fractional_max_pool3d log_normal normal uniform bernoulli",
-    _KERNEL: "flash_attention_v3_varlen flash_attn_varlen_qkvpacked flashmask_attention "
-    "fp8_fp8_half_gemm_fused moe_permute moe_unpermute sparse_attention",
-    _TYPES: "BFloat16Tensor BoolTensor ByteTensor CUDAPinnedPlace CharTensor DoubleTensor FloatTensor HalfTensor "
-    "IntTensor LongTensor ShortTensor XPUPinnedPlace float8_e4m3fn float8_e5m2 pstring",
-    _ARANGE: "range",
-    _LIST: "block_diag broadcast_shapes broadcast_tensors create_parameter",
-}
-
-
-def why_not(name: str) -> str | None:
-    """Return the reason why the package has not got a name, or None."""
-    bare = name.removesuffix("_")
-    return next((reason for reason, names in REASONS.items() if bare in names.split()), None)
 
 
 @functools.cache

@@ -117,6 +117,8 @@ class VariableOperators(abc.ABC):
                 return functools.partial(found.METHODS[name], self)
             if name in found.PROPERTIES:
                 return found.PROPERTIES[name](self)
+            if reason := found.why_not(name):
+                raise AttributeError(f"variables have no attribute {name!r}: {reason}")
         raise AttributeError(f"variables have no attribute {name!r}")
 
     def __dir__(self) -> list[str]:

@@ -4,6 +4,7 @@
 from typing import TYPE_CHECKING
 
 from amp_transpiler.lazy import lazy_names
+from amp_transpiler.paddle.framework.missing_names import why_not
 
 if TYPE_CHECKING:
     from amp_transpiler.paddle import (
@@ -63,4 +64,4 @@ if TYPE_CHECKING:
     from amp_transpiler.runtime.flags import get_flags as get_flags, set_flags as set_flags
     from amp_transpiler.runtime.places import CPUPlace as CPUPlace, CUDAPlace as CUDAPlace
 else:
-    __getattr__, __dir__ = lazy_names(__name__)
+    __getattr__, __dir__ = lazy_names(__name__, why_not)

@@ -2,10 +2,12 @@
 
 import importlib
 import inspect
+import re
 
 import pytest
 
 import paddle_names
+from amp_transpiler.paddle import static
 from amp_transpiler.paddle.tensor.methods import METHODS
 
 TEXT = paddle_names.PAGE.read_text(encoding="utf-8")
@@ -47,3 +49,30 @@ def test_methods_are_functions_of_a_variable():
 def test_a_name_that_is_missing_needs_a_reason():
     with pytest.raises(LookupError, match="nonsense"):
         paddle_names.page(NAMES | {"linalg": ["nonsense"]})
+
+
+@pytest.mark.parametrize(
+    ("home", "name", "words"),
+    [
+        ("", "Model", "there is no dynamic mode"),
+        ("", "vision", "write a Dataset and a Layer"),
+        ("", "complex64", "no operators on complex numbers"),
+        (".linalg", "lu", "LAPACK's packed form"),
+        (".nn.functional", "sparse_attention", "a CUDA kernel"),
+        ("", "nonsense", "has no attribute 'nonsense'$"),
+    ],
+)
+def test_a_missing_name_says_why(home, name, words):
+    module = importlib.import_module(f"amp_transpiler.paddle{home}")
+    with pytest.raises(AttributeError) as caught:
+        getattr(module, name)
+    assert re.search(words, str(caught.value))
+    assert not hasattr(module, name)
+
+
+def test_a_missing_method_says_why():
+    with static.program_guard(static.Program(), static.Program()):
+        x = static.data("x", [2])
+        with pytest.raises(AttributeError, match="no attribute 'angle': ONNX has no operators on complex numbers"):
+            x.angle()
+        assert not hasattr(x, "nonsense")

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from amp_transpiler.lazy import lazy_names
+from amp_transpiler.paddle.framework.missing_names import why_not
 
 if TYPE_CHECKING:
     from amp_transpiler.paddle.tensor.creation import diagonal as diagonal
@@ -42,4 +43,4 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.tensor.reduction import norm as norm
     from amp_transpiler.paddle.tensor.shaping import matrix_transpose as matrix_transpose
 else:
-    __getattr__, __dir__ = lazy_names(__name__)
+    __getattr__, __dir__ = lazy_names(__name__, why_not)

@@ -69,8 +69,14 @@ class AdamRule(AdaptiveOptimizer):
         moments = self._moments(update)
         root = moments.bias_correction2.sqrt()
         rate = update.rate * root / moments.bias_correction1
-        change = rate * (moments.first / (moments.second.sqrt() + update.epsilon(root * self.epsilon)))
+        second = self._largest(update, moments.second) if self.amsgrad else moments.second
+        change = rate * (moments.first / (second.sqrt() + update.epsilon(root * self.epsilon)))
         update.replace_weight("Sub", self._decayed(update), change)
+
+    def _largest(self, update: ParameterUpdate, second: Expr) -> Expr:
+        """Return the largest average squared gradient so far, element by element."""
+        held = update.accumulator("moment2_max")
+        return update.replace(held, "Max", held, second)
 
     def _decayed(self, update: ParameterUpdate) -> Expr:
         """Return the weight that the change is subtracted from."""

@@ -65,7 +65,7 @@ class Optimizer(abc.ABC):
         beta2: how much of a running average of squared gradients, or of their norm, is kept in a step.
         epsilon: keeps the divisor away from 0.
         lazy_mode: no effect, which the log says: gradients are dense.
-        amsgrad: must be False.
+        amsgrad: whether Adam and AdamW divide by the largest average squared gradient so far.
         use_multi_tensor: Paddle's choice of kernel, no effect.
         found_inf: a bool scalar of the program: whether this step's gradients are not all finite. Mixed precision sets
             it before `apply_gradients`; optimizers whose `skips_on_overflow` is True then skip such a step.
@@ -375,8 +375,6 @@ def _check_numbers(label: str, optimizer: Optimizer) -> None:
             "step, those of rows that a batch does not name as well",
             label,
         )
-    if optimizer.amsgrad:
-        raise OptionError(f"{label}: amsgrad=True is not available; leave it out")
 
 
 def _checked(label: str, parameters: Sequence[Variable | str] | None) -> list[Variable | str] | None:

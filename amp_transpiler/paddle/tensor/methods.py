@@ -11,6 +11,7 @@ from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle import element_types
 from amp_transpiler.paddle.building import axis_of, builder_of, emit, wrap
+from amp_transpiler.paddle.framework.missing_names import why_not
 from amp_transpiler.paddle.tensor import (
     creation,
     decompositions,
@@ -29,7 +30,7 @@ from amp_transpiler.paddle.tensor import (
 from amp_transpiler.paddle.tensor.random import bernoulli, multinomial
 from amp_transpiler.paddle.tensor.subscripts import getitem
 
-__all__ = ["METHODS", "PROPERTIES"]
+__all__ = ["METHODS", "PROPERTIES", "why_not"]
 
 _NO_METHODS = {
     "as_tensor",

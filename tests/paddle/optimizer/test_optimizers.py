@@ -45,6 +45,7 @@ TORCH = {
         "Adam",
         {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-4, "weight_decay": 0.1},
     ),
+    "adam-amsgrad": (Adam(0.05, beta2=0.6, amsgrad=True), "Adam", {"lr": 0.05, "betas": (0.9, 0.6), "amsgrad": True}),
     "adamax": (Adamax(0.05), "Adamax", {"lr": 0.05}),
     "adamax-options": (
         Adamax(0.05, 0.8, 0.95, weight_decay=0.1),
@@ -52,6 +53,11 @@ TORCH = {
         {"lr": 0.05, "betas": (0.8, 0.95), "weight_decay": 0.1},
     ),
     "adamw": (AdamW(0.05, weight_decay=0.2), "AdamW", {"lr": 0.05, "weight_decay": 0.2}),
+    "adamw-amsgrad": (
+        AdamW(0.05, beta2=0.6, weight_decay=0.2, amsgrad=True),
+        "AdamW",
+        {"lr": 0.05, "betas": (0.9, 0.6), "weight_decay": 0.2, "amsgrad": True},
+    ),
     "adamw-default": (AdamW(0.05), "AdamW", {"lr": 0.05, "weight_decay": 0.01}),
 }
 
@@ -231,6 +237,14 @@ def test_state_is_named_as_paddle_names_it_and_starts_as_it_should():
     assert all(p.kind == "state" for name, p in ours.main.persistables.items() if name != "w")
 
 
+def test_the_largest_average_is_kept_under_paddles_name():
+    ours = gradient_fed(Adam(0.1, beta2=0.5, amsgrad=True), {"w": draw(3)})
+    for size in (2.0, 0.1):
+        ours.run({"g_w": np.full(3, size, np.float32)})
+    np.testing.assert_allclose(ours.scope["w_moment2_max_0"], 2.0, rtol=1e-6)
+    assert (ours.scope["w_moment2_0"] < 1.1).all()
+
+
 def test_set_lr_reaches_the_scope():
     optimizer = SGD(0.1)
     w, g = draw(4), draw(4, seed=1)
@@ -403,7 +417,6 @@ def test_momentum_still_moves_in_a_bad_step():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Adam(amsgrad=True), "amsgrad"),
         (lambda: Adam(beta1=1.0), "beta1"),
         (lambda: Lamb(beta2=-0.1), "beta2"),
         (lambda: Adam(epsilon=-1.0), "epsilon"),

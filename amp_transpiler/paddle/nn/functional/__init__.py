@@ -4,6 +4,7 @@
 from typing import TYPE_CHECKING
 
 from amp_transpiler.lazy import lazy_names
+from amp_transpiler.paddle.framework.missing_names import why_not
 
 if TYPE_CHECKING:
     from amp_transpiler.paddle.nn.functional.activation import *
@@ -22,4 +23,4 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.nn.functional.stochastic import *
     from amp_transpiler.paddle.nn.functional.vision import *
 else:
-    __getattr__, __dir__ = lazy_names(__name__)
+    __getattr__, __dir__ = lazy_names(__name__, why_not)

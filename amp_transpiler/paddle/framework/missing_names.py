@@ -1,0 +1,63 @@
+"""Names of Paddle that are not here, with the reason: what an AttributeError and docs/paddle_names.md say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["REASONS", "why_not"]
+
+_DYNAMIC = "there is no dynamic mode: a variable has a value only while a program runs"
+_COMPLEX = "ONNX has no operators on complex numbers"
+_PACKED = "LAPACK's packed form of a decomposition: solve, inv, qr and slogdet are here"
+_SERIES = "neither an operator of ONNX nor a short series of them"
+_DRAWS = "its draws are not described well enough to follow them"
+_KERNEL = "a CUDA kernel of Paddle's own"
+_TYPES = "an element type, a place or a class of tensors that ONNX programs do not have"
+_ARANGE = "Paddle has given this name two meanings: use arange"
+_LIST = "a function of a list, or of no variable, is no method"
+
+_CLASSES = "distributions are functions here: uniform, normal, poisson, binomial, standard_gamma and others"
+_DATA = "data sets and networks of Paddle's are not part of it: write a Dataset and a Layer"
+
+# why not -> names, without the `_` at the end
+REASONS: Mapping[str, str] = {
+    _DYNAMIC: "DataParallel LazyGuard Model Size Generator create_tensor disable_compat enable_compat flops "
+    "from_dlpack raw set summary to_dlpack tolist resize MmapStorage load save",
+    _COMPLEX: "angle as_complex as_real cdouble cfloat complex complex128 complex64 conj imag polar real "
+    "view_as_complex view_as_real stft istft eig eigvals",
+    _PACKED: "lu lu_solve lu_unpack householder_product ormqr",
+    _SERIES: "gammainc gammaincc nextafter",
+    _DRAWS: "fractional_max_pool2d fractional_max_pool3d log_normal normal uniform bernoulli",
+    _KERNEL: "flash_attention_v3_varlen flash_attn_varlen_qkvpacked flashmask_attention "
+    "fp8_fp8_half_gemm_fused moe_permute moe_unpermute sparse_attention",
+    _TYPES: "BFloat16Tensor BoolTensor ByteTensor CUDAPinnedPlace CharTensor DoubleTensor FloatTensor HalfTensor "
+    "IntTensor LongTensor ShortTensor XPUPinnedPlace float8_e4m3fn float8_e5m2 pstring",
+    _ARANGE: "range",
+    _LIST: "block_diag broadcast_shapes broadcast_tensors create_parameter",
+}
+
+_MODULES = {
+    "audio": "features of sounds are computed before a program: use a data set's transform",
+    "callbacks": "`Executor.train(callbacks=...)` takes functions of a step's record",
+    "distribution": _CLASSES,
+    "fft": _COMPLEX,
+    "geometric": "write it with scatter and gather",
+    "hapi": _DYNAMIC,
+    "hub": "nothing is downloaded",
+    "inference": "`amp_transpiler.Session` runs a model",
+    "jit": "a program is static already: build it under static.program_guard",
+    "onnx": "`static.save_inference_model` writes ONNX",
+    "quantization": "nothing is quantized",
+    "signal": _COMPLEX,
+    "sparse": "tensors are dense",
+    "text": _DATA,
+    "vision": _DATA,
+}
+
+
+def why_not(name: str) -> str | None:
+    """Return the reason why the package has not got a name of Paddle's, or None."""
+    if name in _MODULES:
+        return _MODULES[name]
+    bare = name.removesuffix("_")
+    return next((reason for reason, names in REASONS.items() if bare in names.split()), None)
