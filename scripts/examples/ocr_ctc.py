@@ -3,8 +3,8 @@
 
     python scripts/examples/ocr_ctc.py --level O2 --dtype bfloat16 --plot loss.png
 
-The rows are those of `ocr_lstm.py`, of different lengths and with gaps. It prints the loss, and the share of unseen rows that
-the trained network reads rightly: the best class of each column, repeated ones and blanks left out.
+The rows are those of `ocr_lstm.py`, of different lengths and with gaps. It prints the loss, and the share of unseen
+rows that the trained network reads rightly: the best class of each column, repeated ones and blanks left out.
 """
 
 from __future__ import annotations
