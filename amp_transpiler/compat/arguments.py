@@ -48,6 +48,7 @@ def converted(function: str, src: Any, given: Mapping[str, Any], defaults: Mappi
             raise
         advice = "level='auto' finds the nodes that must stay float32, and verify=False takes the model as it is"
         raise CheckFailed(f"{failure}; {function}: {advice}", failure.report) from failure
+    logger.info("%s: %r", function, report)
     for warning in report.warnings:
         logger.warning("%s: %s", function, warning)
     if report.program is None:

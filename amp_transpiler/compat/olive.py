@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
 import os
 import pathlib
 from typing import Any, ClassVar, Union
@@ -27,8 +26,6 @@ from amp_transpiler.pipeline import transpile
 from amp_transpiler.precision.user_lists import UserLists
 
 __all__ = ["AmpTranspile", "olive_run", "package_config", "write_package_config"]
-
-logger = logging.getLogger(__name__)
 
 _TEXT_OR_LIST = Union[str, list[str]]  # noqa: UP007  # pydantic reads it at run time
 _LIMIT = Union[float, str, dict[str, Union[float, str]]]  # noqa: UP007
@@ -94,8 +91,7 @@ class AmpTranspile(Pass):  # type: ignore[misc]  # olive is not there for the ty
         options = {name: given[name] for name in _TYPES if given[name] is not None}
         if named := {field: frozenset(given[name]) for name, (field, _) in _LISTS.items() if given[name]}:
             options["amp_lists"] = UserLists(**named)
-        program, report = converted("AmpTranspile", model.model_path, options, {})
-        logger.info("AmpTranspile: %r", report)
+        program, _ = converted("AmpTranspile", model.model_path, options, {})
         path = resolve_onnx_path(output_model_path, pathlib.Path(model.model_path).name)
         result: ONNXModelHandler = model_proto_to_olive_model(program.to_onnx(), path, config)
         return result

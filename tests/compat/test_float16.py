@@ -239,6 +239,30 @@ def test_the_body_of_a_blocked_node_is_blocked():
     assert types == {FLOAT}
 
 
+# ---- what has no float16 form, and functions ----
+
+FUNCTION = '<domain: "own", opset_import: ["": 18]> Grown (x) => (y) { [inside] y = Exp(x) }'
+ODD = {
+    "an unknown operator": ("{ [odd] a = own.Fancy(x) y = Relu(a) }", {}, ["Cast", "Fancy", "Cast", "Relu"]),
+    "a sequence": (
+        "{ i = Constant<value = int64 {0}>() s = SequenceConstruct(x) a = SequenceAt(s, i) y = Relu(a) }",
+        {},
+        ["Cast", "Constant", "SequenceConstruct", "SequenceAt", "Cast", "Relu"],
+    ),
+    "an operator in a function": ("{ a = own.Grown(x) y = Relu(a) }", {"op_block_list": ["Exp"]}, []),
+    "a node in a function": ("{ a = own.Grown(x) y = Relu(a) }", {"node_block_list": ["inside"]}, []),
+}
+
+
+@pytest.mark.parametrize(("body", "arguments", "operators"), ODD.values(), ids=ODD)
+def test_what_has_no_float16_form_stays_float32(body, arguments, operators):
+    functions = [FUNCTION] if "Grown" in body else []
+    model = parse(f"(float[2] x) => (float[2] y) {body}", *functions, imports=', "own": 1')
+    found = convert_float_to_float16(model, **arguments)
+    assert io_types(found) == [FLOAT16, FLOAT16]
+    assert [node.op_type for node in found.graph.node] == (operators or ["Cast", "Exp", "Cast", "Relu"])
+
+
 # ---- the range of constants ----
 
 
