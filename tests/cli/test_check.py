@@ -42,14 +42,14 @@ net (float[4, 4] x) => (float[5, 4] y) { [positive] y = Relu(x) }
 
 
 def large():
-    """A model that is much faster in 16 bits: products of 4096 by 4096."""
-    weight = onnx.numpy_helper.from_array(np.ones((4096, 4096), np.float32), "w")
+    """A model that is much faster in 16 bits: products of 2048 by 2048."""
+    weight = onnx.numpy_helper.from_array(np.ones((2048, 2048), np.float32), "w")
     nodes = [
         onnx.helper.make_node("MatMul", [f"h{index}" if index else "x", "w"], [f"h{index + 1}"]) for index in range(3)
     ]
     value = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
-        nodes, "net", [value("x", 1, [4096, 4096])], [value("h3", 1, [4096, 4096])], [weight]
+        nodes, "net", [value("x", 1, [2048, 2048])], [value("h3", 1, [2048, 2048])], [weight]
     )
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10)
 
