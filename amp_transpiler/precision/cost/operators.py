@@ -289,6 +289,8 @@ SCRATCH: Mapping[str, Number] = MappingProxyType(dict.fromkeys(("Attention", "Mu
 def copied_bytes(node: ir.Node, sizes: Sizes) -> int:
     """Return the bytes that the kernel of a node has copied within the device, instead of launching or besides."""
     op, written = node.op_type, sizes.bytes(node.outputs[0])
+    if op in ALIASES:  # an output of a graph has memory of its own
+        return written if node.outputs[0].is_graph_output() else 0
     if op in VARIADIC and len(node.inputs) == 1:
         return written
     if op in SCATTERS:

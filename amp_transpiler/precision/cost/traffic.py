@@ -176,7 +176,10 @@ def _is_small(value: ir.Value, sizes: Sizes, plan: Plan) -> bool:
 
 def _cost(node: ir.Node, sizes: Sizes, wide: Rate) -> NodeCost:
     op = node.op_type
-    if op in ALIASES or op == "Constant" or has_bodies(node):
+    if op in ALIASES:
+        copied = copied_bytes(node, sizes)
+        return NodeCost(node, 0, copied, copied, copied, 0, wide)
+    if op == "Constant" or has_bodies(node):
         return NodeCost(node, 0, 0, 0, 0, 0, wide)
     written = sum(map(sizes.bytes, node.inputs[2:] if op in SCATTERS and in_place(node) else node.outputs))
     launches = LAUNCHES[op](node, sizes) if op in LAUNCHES else 1
