@@ -1,31 +1,7 @@
 """The documentation site: it is built strictly, complete, and needs nothing from elsewhere."""
 
 import json
-import os
-import pathlib
 import re
-import subprocess
-import sys
-
-import pytest
-
-pytest.importorskip("material", reason="needs mkdocs-material: pip install 'amp-transpiler[docs]'")
-pytest.importorskip("mkdocstrings", reason="needs mkdocstrings: pip install 'amp-transpiler[docs]'")
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """Build the site as scripts/docs does, whose environment is not looked for here."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    )
-    assert done.returncode == 0, done.stderr
-    assert [line for line in done.stderr.splitlines() if "WARNING" in line or "contains a link" in line] == []
-    return folder
 
 
 def test_no_page_loads_anything_from_elsewhere(site):
