@@ -33,6 +33,7 @@ def draw(losses: Mapping[str, Sequence[float]], title: str, path: pathlib.Path) 
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # needs no display
         from matplotlib.figure import Figure
+        from PIL import Image  # which matplotlib needs, too
     except ImportError as error:
         raise EnvironmentProblem("drawing needs matplotlib: pip install 'amp-transpiler[plot]'") from error
     figure = Figure(figsize=(7, 4), layout="constrained", dpi=72)
@@ -47,6 +48,8 @@ def draw(losses: Mapping[str, Sequence[float]], title: str, path: pathlib.Path) 
     axes.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
+    if path.suffix == ".png":  # few colours are enough, and take half of the bytes
+        Image.open(path).convert("RGB").quantize(48).save(path, optimize=True)
 
 
 def example() -> None:
