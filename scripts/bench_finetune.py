@@ -10,9 +10,9 @@ loss is the mean square of the difference between its first float output and a t
 model, with noise of a tenth of its deviation. The difference is divided by the size of the noise, in float32 at both
 levels, so that the loss is 1 before the first step where training computes what inference does. `static.from_onnx`
 imports the model as it is; every third parameter is frozen (`stop_gradient`); Adam makes the steps on one core, at O2
-with a loss scale that begins at 1024. Where the first size of all fed inputs is free, every second step feeds the data
-twice, so that sizes differ from step to step. Where no initializer is a weight, constants of nodes are trained
-(`constant_nodes=True`), as Paddle2ONNX writes them.
+with a loss scale that begins at 1024 over the first loss. Where the first size of all fed inputs is free, every second
+step feeds the data twice, so that sizes differ from step to step. Where no initializer is a weight, constants of nodes
+are trained (`constant_nodes=True`), as Paddle2ONNX writes them.
 
 The learning rate is 1e-4, divided by 10 until one step in float32 lowers the loss of the data it was made on; O2 takes
 the same. A model passes if all losses are finite, the last is below the first, something has changed and nothing that
@@ -44,6 +44,7 @@ import numpy as np
 LEVELS = ("float32", "O2")
 TWIN = "torch"  # stands for a level: float32, nothing frozen, beside PyTorch
 STEPS = 10
+SCALE = 1024.0  # of a loss of 1
 SAME = 1e-3  # difference from PyTorch
 RATES = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 SECONDS = 600  # for one case
@@ -66,7 +67,7 @@ largest relative difference of a loss over ten steps).
 
 
 # ---- one case, in a process of its own ----
-def one_case(path: pathlib.Path, level: str, rate: float | None, torch: str | None) -> Record:
+def one_case(path: pathlib.Path, level: str, rate: float | None, scale: float, torch: str | None) -> Record:
     """Return what ten steps of a model give."""
     import onnxruntime
 
@@ -83,18 +84,19 @@ def one_case(path: pathlib.Path, level: str, rate: float | None, torch: str | No
     first = target_of(session, floats[0], feeds)
     if level == TWIN:
         place = [output.name for output in session.get_outputs()].index(floats[0])
-        return beside_torch(path, Case(floats[0], [(feeds, first)]), rate, place, str(torch))
+        return beside_torch(path, Case(floats[0], [(feeds, first)], scale), rate, place, str(torch))
     doubled = twice(session, floats[0], feeds, first)
-    case = Case(floats[0], [(feeds, first), doubled or (feeds, first)])
+    case = Case(floats[0], [(feeds, first), doubled or (feeds, first)], scale)
     return train(path, level, case, rate) | {"sizes": 2 if doubled else 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An output, and the data with its target for even and for odd steps."""
+    """An output, the data with its target for even and for odd steps, and the first loss scale."""
 
     output: str
     data: Sequence[tuple[Mapping[str, np.ndarray], np.ndarray]]
+    scale: float
 
 
 def given_feeds(path: pathlib.Path, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -192,7 +194,7 @@ class Trial:
                 self.loss = tensor.mean(difference * difference)
             self.adam: Any = optimizer.Adam(RATES[0], multi_precision=level == "O2")
             if level == "O2":
-                self.adam = static.amp.decorate(self.adam, level=level, init_loss_scaling=1024.0)
+                self.adam = static.amp.decorate(self.adam, level=level, init_loss_scaling=case.scale)
             self.adam.minimize(self.loss, self.startup)
         self.known = {str(value.name) for value in main.model.graph.inputs}
 
@@ -271,19 +273,20 @@ def run_all(folders: Sequence[pathlib.Path], results: pathlib.Path, most: float,
         for level in (*LEVELS, TWIN) if has_twin else LEVELS:
             if (name, level) in known:
                 continue
-            rate = known.get((name, LEVELS[0]), {}).get("rate")
+            plain = known.get((name, LEVELS[0]), {})
             record = {"model": name, "level": level, "mb": round(size_of(path) / 1e6, 1)}
-            record |= in_a_child(path, level, rate, torch)
+            record |= in_a_child(path, level, plain, torch)
             known[name, level] = record
             with results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
             print(name, level, summary(record), flush=True)
 
 
-def in_a_child(path: pathlib.Path, level: str, rate: float | None, torch: str | None) -> Record:
-    """Run one case in a process of its own."""
+def in_a_child(path: pathlib.Path, level: str, plain: Record, torch: str | None) -> Record:
+    """Run one case in a process of its own, with the rate and the loss that `plain`, the float32 one, has found."""
     command = [sys.executable, __file__, "--one", str(path), "--level", level]
-    command += [] if rate is None else ["--rate", str(rate)]
+    if "losses" in plain:
+        command += ["--rate", str(plain["rate"]), "--scale", str(SCALE / max(1.0, plain["losses"][0]))]
     command += [] if torch is None else ["--torch", torch]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     try:
@@ -390,10 +393,11 @@ def main() -> None:
     parser.add_argument("--torch", metavar="PYTHON", help="the interpreter of an environment for export_corpus.py")
     parser.add_argument("--level", choices=(*LEVELS, TWIN), default=LEVELS[0], help=argparse.SUPPRESS)
     parser.add_argument("--rate", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--scale", type=float, default=SCALE, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         try:
-            record = one_case(options.one, options.level, options.rate, options.torch)
+            record = one_case(options.one, options.level, options.rate, options.scale, options.torch)
         except Exception as error:  # noqa: BLE001  # of any kind: it is the result
             record = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
         print(json.dumps(record))
