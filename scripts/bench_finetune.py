@@ -54,7 +54,7 @@ HEAD = """# Fine-tuning
 `python scripts/bench_finetune.py CORPUS --results finetune.jsonl --torch PYTHON`, then `--write`; its docstring tells
 what is done. Ten steps of Adam in float32 and at O2 (float16, emulated), every third parameter frozen; where the batch
 is free, every second step has twice the data. Seconds are processor time of one core for three steps, with importing
-and building. Models up to {largest:g} MB were tried, small ones first.
+and building. {run} models of up to {largest:g} MB were run, not every one below that size.
 
 {good} of {tried} models pass at both levels: losses are finite, the last is below the first, and what is frozen keeps
 every bit.
@@ -347,7 +347,9 @@ def page(records: Sequence[Record]) -> str:
     same = sum(one < SAME for one in twins)
     rows = [row(name, levels) for name, levels in sorted(tried.items())]
     skipped = [f"- {reason}: {', '.join(names)}" for reason, names in grouped(left_out).items()]
-    head = HEAD.format(largest=largest, good=len(good), tried=len(tried), same=same, twins=len(twins), limit=SAME)
+    head = HEAD.format(
+        run=len(by_model), largest=largest, good=len(good), tried=len(tried), same=same, twins=len(twins), limit=SAME
+    )
     return "\n".join([head, *rows, "", "Left out:", "", *skipped, ""])
 
 
