@@ -4,6 +4,7 @@
 """
 
 import itertools
+import pathlib
 
 import numpy as np
 import onnx
@@ -14,7 +15,8 @@ import amp_transpiler as amp
 from amp_transpiler import CPUPlace, errors, paddle, static
 from amp_transpiler.cli.command import main
 from amp_transpiler.paddle.nn import functional as F
-from amp_transpiler.paddle.training_log import TrainingLog
+from amp_transpiler.paddle.training_log import TrainingLog, append_line, lines_file
+from amp_transpiler.runtime.distributed.micro_batches import split_feeds
 
 _names = itertools.count()
 
@@ -26,6 +28,18 @@ def x(*shape, dtype="float32"):
 
 def trained(input_shapes):
     return static.from_onnx(onnx.parser.parse_model(MODEL), input_shapes=input_shapes)
+
+
+def split_into_micro_batches(arrays, size):
+    data = static.data("x", [size, 2])
+    return split_feeds(data.program, arrays, 2)
+
+
+def fleet_with(**settings):
+    strategy = paddle.distributed.fleet.DistributedStrategy()
+    for name, value in settings.items():
+        setattr(strategy, name, value)
+    return paddle.distributed.fleet.distributed_optimizer(paddle.optimizer.SGD(0.1), strategy)
 
 
 IMAGE = (1, 3, 8, 8)
@@ -233,6 +247,13 @@ BUILT = {
     # several processes
     "timeout must be a positive number of seconds": lambda: paddle.distributed.init_parallel_env(timeout=-1),
     "this process is not one of several": paddle.distributed.init_parallel_env,
+    "no input has an open first dimension; declare it as": lambda: split_into_micro_batches({"x": np.ones((4, 2))}, 4),
+    "a batch of 3 cannot be split into 2 equal": lambda: split_into_micro_batches({"x": np.ones((3, 2))}, None),
+    "fleet.init: there are no parameter servers": lambda: paddle.distributed.fleet.init(is_collective=False),
+    "strategy.lars needs a Momentum optimizer": lambda: fleet_with(lars=True),
+    "strategy.lamb needs an Adam optimizer": lambda: fleet_with(lamb=True),
+    "the folder cannot be made": lambda: lines_file("/dev/null/log.jsonl"),
+    "the log cannot be written": lambda: append_line(pathlib.Path("/dev/null/log.jsonl"), {}),
     # sessions and places
     "no CUDA device answers": static.cuda_places,
     "unknown place": lambda: amp.runtime.places.place_named("TPU"),
