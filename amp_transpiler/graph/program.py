@@ -202,8 +202,6 @@ class Program(StateDictionary):
             self.used_names.update(builder.names.taken)
         self._builders.clear()
 
-    # Values.
-
     def find(self, name: str) -> ir.Value | None:
         """Return the value of the main graph with this name, or None."""
         if self._values is None:
@@ -292,8 +290,6 @@ class Program(StateDictionary):
     def all_parameters(self) -> list[Variable]:
         """Return the parameters, in order of creation."""
         return [self.var(p.name) for p in self.persistables.values() if p.kind == "parameter"]
-
-    # Building.
 
     def builder(self, role: Role = "forward") -> GraphBuilder:
         """Return the builder that appends to the main graph and marks nodes with `role` and the current regions."""

@@ -11,24 +11,13 @@ if TYPE_CHECKING:
         cholesky as cholesky,
         cholesky_inverse as cholesky_inverse,
         cholesky_solve as cholesky_solve,
-        cond as cond,
         det as det,
-        eigh as eigh,
-        eigvalsh as eigvalsh,
         inv as inv,
-        lstsq as lstsq,
         matrix_exp as matrix_exp,
-        matrix_norm as matrix_norm,
         matrix_power as matrix_power,
-        matrix_rank as matrix_rank,
-        pca_lowrank as pca_lowrank,
-        pinv as pinv,
         qr as qr,
         slogdet as slogdet,
         solve as solve,
-        svd as svd,
-        svd_lowrank as svd_lowrank,
-        svdvals as svdvals,
         triangular_solve as triangular_solve,
     )
     from amp_transpiler.paddle.tensor.linalg import (
@@ -42,5 +31,18 @@ if TYPE_CHECKING:
     )
     from amp_transpiler.paddle.tensor.reduction import norm as norm
     from amp_transpiler.paddle.tensor.shaping import matrix_transpose as matrix_transpose
+    from amp_transpiler.paddle.tensor.spectra import (
+        cond as cond,
+        eigh as eigh,
+        eigvalsh as eigvalsh,
+        lstsq as lstsq,
+        matrix_norm as matrix_norm,
+        matrix_rank as matrix_rank,
+        pca_lowrank as pca_lowrank,
+        pinv as pinv,
+        svd as svd,
+        svd_lowrank as svd_lowrank,
+        svdvals as svdvals,
+    )
 else:
     __getattr__, __dir__ = lazy_names(__name__, why_not)

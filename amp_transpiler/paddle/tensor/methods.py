@@ -25,6 +25,7 @@ from amp_transpiler.paddle.tensor import (
     search,
     shaping,
     special,
+    spectra,
     statistics,
 )
 from amp_transpiler.paddle.tensor.random import bernoulli, multinomial
@@ -122,6 +123,7 @@ _MODULES = (
     search,
     shaping,
     special,
+    spectra,
     statistics,
 )
 
