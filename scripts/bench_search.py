@@ -298,8 +298,9 @@ def _tolerance_part(rows: Sequence[Record]) -> Iterator[str]:
         f"{len(found)} models have been measured so far, small ones first; the convolutional ones with large images, "
         f"which take longest, are the last. Of the {len(small)} with up to 300 nodes and 50 MB none took more than "
         f"{most:.0f} s. Asked again, with what the first search has left in the user's cache, it takes "
-        f"{statistics.median(shares):.2f} of that in the middle, {shares[-1]:.2f} at most: the result is converted, "
-        "run and compared again, and the file is checked.\n"
+        f"{statistics.median(shares):.2f} of that in the middle, {shares[-1]:.2f} at most: the model is converted as "
+        "before and its file opened; where the result is the same program, what its comparison said holds. A model "
+        "whose first conversion keeps the tolerance needs no search, and is compared each time.\n"
     )
     yield "| model | nodes | MB | first, s | again, s | share |\n| --- | --- | --- | --- | --- | --- |"
     for row in sorted(found, key=lambda row: -row["now"]["cpu"]):
