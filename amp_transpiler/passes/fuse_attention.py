@@ -234,14 +234,16 @@ class _Writer:
         """Return [batch, queries, 1]: whether any score of the row counts."""
         key = ("rows", mask, found.queries, found.keys)
         if key not in self._masks:
-            best, axes = self._summand(builder, mask), [-1]
+            # Not by the mask's numbers: where its "minus infinity" is read by attentions alone, they may be low.
+            one, none = (builder.constant(np.asarray(number, np.float32)) for number in (1.0, 0.0))
+            choice = [none, one] if mask.inverted else [one, none]
+            best, axes = builder.node("Where", [mask.value, *choice], dtype=ir.DataType.FLOAT), [-1]
             attributes: dict[str, object]
             inputs, attributes = [best], {"axes": axes, "keepdims": 0}
             if self._opset >= _REDUCES_BY_INPUT:
                 inputs, attributes = [best, builder.constant(np.asarray(axes, np.int64))], {"keepdims": 0}
             best = builder.node("ReduceMax", inputs, attributes, ir.DataType.FLOAT)
-            counts = builder.constant(np.asarray(-1.0, np.float32))
-            told = builder.node("Greater", [best, counts], None, ir.DataType.BOOL)
+            told = builder.node("Greater", [best, none], None, ir.DataType.BOOL)
             self._masks[key] = builder.node("Transpose", [told], {"perm": [0, 2, 1]}, ir.DataType.BOOL)
         return self._masks[key]
 
