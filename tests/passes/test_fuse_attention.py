@@ -6,6 +6,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
+from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.passes.fuse_attention import FuseAttention
 from amp_transpiler.passes.manager import run_pass
 from tests.passes.attention_forms import FORMS, NEWER, OTHERS, feeds, model
@@ -36,6 +37,18 @@ def test_attention_is_one_operator_that_computes_the_same(form, case):
     expected, found = run(proto, given)["y"], run(program, given)["y"]
     assert np.isfinite(expected).all()
     assert distance(expected, found) < 2e-6
+
+
+def test_whether_a_row_counts_is_not_told_by_the_mask_s_minus_infinity():
+    told = 0
+    for form, (body, _) in {**FORMS, **NEWER}.items():
+        program, _, _ = fused(model(body, opset=23 if form in NEWER else 18))
+        for node in program.model.graph:
+            if node.op_type == "ReduceMax":
+                told += 1
+                assert len(node.inputs[0].uses()) == 1, form
+                assert {float(constant_array(value)) for value in node.inputs[0].producer().inputs[1:]} == {0, 1}
+    assert told
 
 
 def test_weights_that_are_one_already_are_not_copied():

@@ -33,7 +33,7 @@ def plain_loss():
 
 
 @pytest.mark.parametrize("scaler", SCALERS)
-@pytest.mark.parametrize("made", [lambda: optimizer.SGD(0.1), lambda: optimizer.Adam(0.1)], ids=["SGD", "Adam"])
+@pytest.mark.parametrize("made", [lambda: optimizer.SGD(0.1), lambda: optimizer.Adam(0.01)], ids=["SGD", "Adam"])
 def test_an_optimizer_can_be_used_plainly_after_it_was_decorated(made, scaler):
     one = made()
     nets.one_layer(one, scaler=scaler, master_weight=False)
