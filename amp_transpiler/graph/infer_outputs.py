@@ -18,6 +18,7 @@ __all__ = ["infer_outputs"]
 
 _SMALL = 4096  # elements; shape inference gets the data of constants up to this size
 _MOST = 4096  # results kept
+_UNTYPED = "the types of its inputs must be known: declare them in the model's value_info"
 _Found: TypeAlias = "tuple[ir.DataType, tuple[int | str | None, ...] | None] | onnx.TypeProto"  # tensors are the former
 _PLAIN = frozenset({"INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS"})
 
@@ -90,8 +91,10 @@ def _inferred(model: ir.Model, node: ir.Node) -> tuple[_Found | None, ...]:
         ) from error
     types, data = {}, {}
     for value in node.inputs:
-        if value is None or value.type is None:
+        if value is None:
             continue
+        if value.type is None:
+            raise MisfitError(misfit(node, opset_of(model, node.domain), _UNTYPED))
         types[str(value.name)] = _type_proto(value)
         tensor = constant_of(value)
         if tensor is not None and tensor.size <= _SMALL:

@@ -75,10 +75,9 @@ def _described(value: ir.Value) -> str:
     tensor = constant_of(value)
     if tensor is not None and tensor.size <= _FEW:
         return f"the constant {tensor.numpy().tolist()}"
-    dtype = "of unknown type" if value.dtype is None else _dtype(value.dtype)
     shape = "of unknown rank" if value.shape is None else f"[{', '.join(map(_size, value.shape))}]"
     line = line_of(value)
-    return f"'{_name(value)}' {dtype} {shape}{'' if line is None else f' ({line})'}"
+    return f"'{_name(value)}' {_dtype_of(value)} {shape}{'' if line is None else f' ({line})'}"
 
 
 def _name(value: ir.Value) -> str:
