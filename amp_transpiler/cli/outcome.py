@@ -16,7 +16,7 @@ from amp_transpiler.cli.places import STREAM, check_name, is_standard_input
 from amp_transpiler.cli.progress import progress_bar
 from amp_transpiler.cli.sources import STANDARD_INPUT, spooled
 from amp_transpiler.cli.streams import copy_to_stdout
-from amp_transpiler.errors import CheckFailed, OutputError, help_link
+from amp_transpiler.errors import CheckFailed, InputError, OutputError, help_link
 
 if TYPE_CHECKING:
     from amp_transpiler.report import Report
@@ -138,7 +138,7 @@ def _rename(outcome: Outcome, temporary: dict[str, str]) -> None:
 def _benchmark(source: Any, file: pathlib.Path, report: Report, options: Options) -> BenchmarkResult | None:
     """Measure both models. The result is already written, so a failure is only a warning."""
     from amp_transpiler.runtime.benchmark import benchmark
-    from amp_transpiler.runtime.ort import error_text
+    from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
     from amp_transpiler.verification.child import RUN_ERRORS
     from amp_transpiler.verification.inputs import given_inputs
     from amp_transpiler.verification.remote import open_program
@@ -155,5 +155,10 @@ def _benchmark(source: Any, file: pathlib.Path, report: Report, options: Options
                 feeds = synthesise_inputs(source.model, session.run)
         return benchmark(file, low, feeds)
     except failures as error:
+        _logger.warning("no benchmark: %s", error_text(error))
+        return None
+    except InputError as error:
+        if not isinstance(error.__cause__, ORT_ERRORS):
+            raise
         _logger.warning("no benchmark: %s", error_text(error))
         return None

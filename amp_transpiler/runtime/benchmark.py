@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from amp_transpiler.errors import InputError
+from amp_transpiler.errors import PAGE, InputError
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.saving import save
@@ -192,9 +192,9 @@ def profile(
         The measurements, which `print` shows.
 
     Raises:
-        InputError: the feeds do not fit, or the model is a training program.
+        InputError: the feeds do not fit, the model is a training program, or ONNX Runtime refuses it.
         EnvironmentProblem: the place cannot be used.
-        ORT_ERRORS: ONNX Runtime refuses the model, or crashes on it.
+        ORT_ERRORS: ONNX Runtime crashes on the model.
     """
     if isinstance(model, Session):
         return _of_session(model, feeds, place, runs=runs, warmup=warmup, seconds=seconds)
@@ -234,9 +234,9 @@ def benchmark(
         seconds: no further turn begins after so long, but for the first five.
 
     Raises:
-        InputError: the feeds do not fit.
+        InputError: the feeds do not fit, or ONNX Runtime refuses one of the programs.
         EnvironmentProblem: the place cannot be used.
-        ORT_ERRORS: ONNX Runtime refuses one of the programs, or crashes on it.
+        ORT_ERRORS: ONNX Runtime crashes on one of the programs.
     """
     place = default_place() if place is None else place
     before = _in_child(reference, feeds, place).checked()
@@ -436,7 +436,8 @@ def _measured_in(folder: pathlib.Path) -> _Measured:
     if child.returncode < 0:
         return _Measured(failure=signal.Signals(-child.returncode).name, crashed=True)
     if child.returncode > 0:
-        return _Measured(failure=(child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1])
+        said = [line for line in child.stderr.strip().splitlines() if not line.startswith(f"See {PAGE}")]
+        return _Measured(failure=(said or [f"exit status {child.returncode}"])[-1])
     return _Measured(peak=json.loads((folder / "peak.json").read_text()))
 
 

@@ -17,6 +17,7 @@ from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.stack import Stack
 from amp_transpiler.graph.vector_products import vector_products
+from amp_transpiler.ops.schema import type_string
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.training import (
@@ -164,6 +165,7 @@ def open_ready(
     for info in feeds:
         if info.numpy is None:
             raise InputError(f"input '{info.name}' is not a tensor, so it cannot be fed")
+    _refuse_others_than_tensors(assembled)
     types = {str(value.name): value.dtype or ir.DataType.FLOAT for value in assembled.model.graph.inputs}
     state = {name: types[name] for name in assembled.state}
     lean = is_part or has_backward_pass(assembled.model)
@@ -196,6 +198,18 @@ def open_ready(
         graph=graph,
         results=_most_alive(model) if settings.shared_memory and graph is None and lean else 0,
     )
+
+
+def _refuse_others_than_tensors(assembled: Assembled) -> None:
+    """Raise InputError if a fetched value is no tensor: ONNX Runtime's bindings end the process where they read one."""
+    types = {value.name: value.type for value in assembled.model.graph.outputs}
+    for name, output in assembled.fetches.items():
+        if not isinstance(types[output], ir.TensorType | None):
+            kind = type_string(types[output])
+            raise InputError(
+                f"'{name}' is {kind}: an executor fetches tensors alone; read it with "
+                f"amp.Session(program).run(feeds, ['{name}'])"
+            )
 
 
 def _for_place(

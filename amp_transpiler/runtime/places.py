@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
+from amp_transpiler.errors import EnvironmentProblem, OptionError
 from amp_transpiler.runtime import cuda, cuda_runtime, graph_cache, memory, ort, shared_memory
 from amp_transpiler.runtime.provider_options import Use, cuda_options
 from amp_transpiler.runtime.uploads import Uploads
@@ -176,10 +176,7 @@ class CPUPlace(Place):
 
     def bring_back(self, value: onnxruntime.OrtValue) -> np.ndarray:
         """Return the array that a tensor in main memory holds."""
-        array = from_ort(value)
-        if array is None:
-            raise InputError("an empty optional has no array")
-        return array
+        return from_ort(value)
 
     def copy_into(self, target: onnxruntime.OrtValue, value: onnxruntime.OrtValue) -> None:
         """Overwrite a tensor in main memory, where no step is queued."""

@@ -21,14 +21,23 @@ from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.cuda_graphs import Graph
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, gemm_option, warn_without_effect
-from amp_transpiler.runtime.openable import AnyProgram, guarded, openable
-from amp_transpiler.runtime.opening import Wish, open_form, wish_for
+from amp_transpiler.runtime.openable import AnyProgram, Openable, guarded, openable
+from amp_transpiler.runtime.opening import Opening, Wish, open_form, wish_for
 from amp_transpiler.runtime.places import CPUPlace, Place, default_place
 from amp_transpiler.runtime.values import element_type, from_ort, is_extension, run_session, to_ort
 
 __all__ = ["AnyProgram", "Session"]
 
 _logger = logging.getLogger(__name__)
+
+_NO_KERNEL = (
+    "ONNX Runtime has no kernel for that there: open the model on another place, leave emulate=False out if its values "
+    "are float16 or bfloat16, or convert it for a target that has the kernel"
+)
+_REFUSED = (
+    f"Look for what is invalid with onnx.checker.check_model(model, full_check=True), and whether ONNX Runtime "
+    f"{onnxruntime.__version__} knows the model's opset and operators"
+)
 
 
 class Session:
@@ -72,7 +81,7 @@ class Session:
         EnvironmentProblem: the place cannot be used, or two ONNX Runtime wheels are installed; or `tiling_accum` is
             "low" on the CPU, differs from an earlier CUDA session's, or contradicts ORT_CUDA_GEMM_OPTIONS; or
             `provider_options` or a CUDA graph are asked for on the CPU.
-        ORT_ERRORS: ONNX Runtime refuses the model (see `amp_transpiler.runtime.ort`).
+        InputError: ONNX Runtime refuses the model; its own error is the cause.
     """
 
     _session: onnxruntime.InferenceSession | None
@@ -103,7 +112,7 @@ class Session:
             form = dataclasses.replace(form, settings=dataclasses.replace(form.settings, cached=True))
         wish = wish_for(program, self.place, provider_options, cuda_graph)
         with gemm_option(tiling_accum, self.place):
-            opening = open_form(form, self.place, wish)
+            opening = _opening(form, program, self.place, wish)
         self._adopt(opening.session)
         self.cpu_nodes: tuple[str, ...] = opening.cpu_nodes
         self._no_graph = opening.no_cuda_graph
@@ -285,12 +294,27 @@ class Session:
         self.outputs: tuple[ValueInfo, ...] = _infos(session.get_outputs(), required=True)
 
 
+def _opening(form: Openable, program: AnyProgram, place: Place, wish: Wish) -> Opening:
+    """Open a session of a program.
+
+    Raises:
+        InputError: ONNX Runtime refuses it.
+        OptionError, EnvironmentProblem: see `open_form`.
+    """
+    try:
+        return open_form(form, place, wish)
+    except ort.ORT_ERRORS as error:
+        refused, reason = load(program), ort.error_text(error).rstrip(". ")
+        remedy = _NO_KERNEL if type(error).__name__ == "NotImplemented" else _REFUSED
+        raise InputError(f"{refused!r} cannot be opened on {place}: {reason}. {remedy}") from error
+
+
 def _without_graph(
     program: AnyProgram, place: Place, tiling_accum: TilingAccum, wish: Wish
 ) -> onnxruntime.InferenceSession:
     wish, form = dataclasses.replace(wish, cuda_graph=False, obstacle="a second session"), openable(program, place)
     with gemm_option(tiling_accum, place):
-        session = open_form(form, place, wish).session
+        session = _opening(form, program, place, wish).session
     if form.folder is not None:
         weakref.finalize(session, shutil.rmtree, form.folder, ignore_errors=True)
     return session

@@ -94,16 +94,12 @@ def to_ort(array: np.ndarray) -> onnxruntime.OrtValue:
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype.value)
 
 
-def from_ort(value: onnxruntime.OrtValue) -> np.ndarray | None:
-    """Return the array of a tensor value, copied to main memory; None for an empty optional.
+def from_ort(value: onnxruntime.OrtValue) -> np.ndarray:
+    """Return the array of a tensor, copied to main memory.
 
     Raises:
-        InputError: the value is not a tensor, or is a bfloat16 tensor on a device: bind that to main memory instead.
+        InputError: it is a bfloat16 tensor on a device: bind that to main memory instead.
     """
-    if not value.has_value():
-        return None
-    if not value.is_tensor():
-        raise InputError(f"a value of type {value.data_type()} cannot be read as an array")
     dtype = ir.DataType(value.element_type())
     if not is_extension(dtype.numpy()):
         array: np.ndarray = value.numpy()

@@ -113,13 +113,24 @@ def test_a_low_program_runs_emulated_on_the_cpu():
 
 def test_bfloat16_that_the_provider_has_no_kernel_for_runs_emulated():
     body = "g (bfloat16[N] x) => (bfloat16[N] y) { y = Mul(x, x) }"
-    with pytest.raises(ort.ORT_ERRORS, match="NOT_IMPLEMENTED"):
+    with pytest.raises(
+        InputError, match=r"Program\('g', 1 nodes\) cannot be opened on CPU: NOT_IMPL.* no kernel"
+    ) as caught:
         on_cpu(body, emulate=False)
+    assert isinstance(caught.value.__cause__, ort.ORT_ERRORS)
     x = np.array([1.01, 3.0], np.float32)
     [y] = on_cpu(body).run({"x": x})
     rounded = x.astype(BF16).astype(np.float32)
     assert y.dtype == BF16
     assert np.array_equal(y, (rounded * rounded).astype(BF16))
+
+
+def test_a_model_that_onnx_runtime_refuses_is_named(tmp_path):
+    proto = model("g (float[N] x) => (float[N] y) { y = own.domain.Wish(x) }")
+    proto.opset_import.add(domain="own.domain", version=1)
+    onnx.save(proto, tmp_path / "wish.onnx")
+    with pytest.raises(InputError, match=r"wish\.onnx', 1 nodes\) cannot be opened on CPU: .*Wish.*full_check=True"):
+        Session(tmp_path / "wish.onnx", CPUPlace())
 
 
 # ---- what a session takes ----
