@@ -21,7 +21,7 @@ from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
 __all__ = ["NO_VALUE", "RUN_ERRORS", "explained", "plain"]
 
 RUN_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, RuntimeError)
-"""Raised by a run with bound inputs and outputs: ONNX Runtime's own, and Python's RuntimeError."""
+"""Raised by a run: ONNX Runtime's own, and Python's RuntimeError where values are bound or lists are fed."""
 
 NO_VALUE: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
 """Raised where a value cannot be computed by itself."""

@@ -24,6 +24,7 @@ from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum,
 from amp_transpiler.runtime.openable import AnyProgram, Openable, guarded, openable
 from amp_transpiler.runtime.opening import Opening, Wish, open_form, wish_for
 from amp_transpiler.runtime.places import CPUPlace, Place, default_place
+from amp_transpiler.runtime.run_errors import RUN_ERRORS
 from amp_transpiler.runtime.values import element_type, from_ort, is_extension, run_session, to_ort
 
 __all__ = ["AnyProgram", "Session"]
@@ -173,7 +174,7 @@ class Session:
                 return run_session(session, values, names)
             binding = self._binding(session, values, names)
             session.run_with_iobinding(binding)
-        except ort.ORT_ERRORS as error:
+        except RUN_ERRORS as error:
             # A session shows unknown ranks and scalars alike, so `check_feeds` cannot find every wrong rank.
             if ort.is_about_feeds(error):
                 raise InputError(ort.error_text(error)) from error

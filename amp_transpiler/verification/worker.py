@@ -127,13 +127,14 @@ class _Sessions:
 def _run(session: Session, feeds: Mapping[str, Any], fetch: Sequence[str] | None) -> list[Any]:
     """Run a session; an error of ONNX Runtime's that is not about the inputs is raised as it is."""
     from amp_transpiler.errors import InputError
-    from amp_transpiler.runtime.ort import ORT_ERRORS, is_about_feeds
+    from amp_transpiler.runtime.ort import is_about_feeds
+    from amp_transpiler.runtime.run_errors import RUN_ERRORS
 
     try:
         return session.run(feeds, fetch)
     except InputError as error:
         cause = error.__cause__
-        if isinstance(cause, ORT_ERRORS) and not is_about_feeds(cause):
+        if isinstance(cause, RUN_ERRORS) and not is_about_feeds(cause):
             raise cause from None
         raise
 

@@ -209,6 +209,14 @@ def test_fetches_that_do_not_exist(fetch, words):
         session.run({"x": np.zeros(1, np.float32)}, fetch)
 
 
+@pytest.mark.parametrize("fed", [[np.zeros(2, np.int64)], [1, 2], 3.0])
+def test_what_is_no_sequence_of_the_type_is_refused_by_name(fed):
+    session = on_cpu("g (seq(float[N]) s) => (int64 n) { n = SequenceLength(s) }")
+    with pytest.raises(InputError, match=r"Session\(on CPU\) cannot run these inputs: ") as caught:
+        session.run({"s": fed})
+    assert "/onnxruntime_src" not in str(caught.value)
+
+
 def test_a_failing_run_raises_and_prints_nothing(capfd):
     session = on_cpu("g (float[N] x, int64[M] s) => (float[A] y) { y = Reshape(x, s) }")
     with pytest.raises(InputError, match=r"Session\(on CPU\) cannot run these inputs: .*cannot be reshaped") as caught:
