@@ -132,19 +132,29 @@ def shape_operand(like: Variable, sizes: Variable | Sequence[Size]) -> ir.Value 
     Args:
         like: a variable of the program.
         sizes: numbers and integer variables of one element; or an integer vector.
+
+    Raises:
+        InputError: something else is among them.
     """
     if isinstance(sizes, Variable):
         return builder_of(like, sizes).cast(sizes.value, ir.DataType.INT64)
     if all(not isinstance(size, Variable) for size in sizes):
-        return [int(size) for size in sizes]
+        return [_whole(size, sizes) for size in sizes]
     b = builder_of(like)
     parts = []
     for size in sizes:
         if isinstance(size, Variable):
             parts.append(b.reshape(b.cast(size.value, ir.DataType.INT64), [1]))
         else:
-            parts.append(b.constant(np.array([size], np.int64)))
+            parts.append(b.constant(np.array([_whole(size, sizes)], np.int64)))
     return b.concat(parts, 0)
+
+
+def _whole(size: Any, sizes: Sequence[Any]) -> int:
+    try:
+        return int(size)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"sizes are whole numbers and integer variables, got {size!r} in {sizes!r}") from error
 
 
 def axes_of(x: Variable, axis: Axes) -> list[int]:
@@ -169,6 +179,8 @@ def axis_of(x: Variable, axis: int, *, beyond: int = 0) -> int:
     Raises:
         InputError: there is no such axis.
     """
+    if not isinstance(axis, (int, np.integer)):
+        raise InputError(f"an axis of '{x.name}' is a whole number, got {axis!r}")
     rank = x.ndim + beyond
     if not -rank <= axis < rank:
         raise InputError(

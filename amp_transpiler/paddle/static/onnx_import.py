@@ -310,8 +310,8 @@ def _own_statistic(program: Program, node: ir.Node, slot: int, names: NameAlloca
     """Return a constant for this slot that only this node reads: a copy if others read it, too."""
     value = node.inputs[slot]
     tensor = constant_of(value)
-    if value is None or tensor is None:
-        raise ModelError(f"BatchNormalization '{node.name}': input {slot} must be a constant")
+    assert value is not None
+    assert tensor is not None  # `_claim_statistics` looked
     if len(value.uses()) == 1 and not value.is_graph_output():
         return value
     name = names.fresh(f"{node.name}.{('running_mean', 'running_var')[slot - 3]}")

@@ -119,7 +119,7 @@ class _Strategy:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
-            raise AttributeError(name)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return self._given.get(name, False)
 
     def __repr__(self) -> str:

@@ -316,9 +316,9 @@ def concat(x: Sequence[Variable], axis: int | Variable = 0) -> Variable:
     """The parts, in the type that they meet in, joined along `axis`.
 
     Raises:
-        InputError: `axis` is a variable: it must be a number.
+        InputError: `axis` is no whole number, such as a variable.
     """
-    if isinstance(axis, Variable):
+    if not isinstance(axis, (int, np.integer)):
         raise InputError(f"concat: the axis must be a number, got {axis!r}")
     parts = in_one_type(*x)
     return wrap(x[0], builder_of(x[0]).op("Concat", parts, {"axis": axis_of(x[0], axis)}))
