@@ -8,22 +8,14 @@ import pathlib
 import re
 from collections.abc import Iterator
 
+from amp_transpiler import errors
+
 __all__ = ["PACKAGE", "Raised", "all_raised", "listed", "module_of", "raised_at"]
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "amp_transpiler"
 
 OURS = (
-    "AmpError",
-    "CheckFailed",
-    "DistributedError",
-    "EnvironmentProblem",
-    "InputError",
-    "MisfitError",
-    "ModelError",
-    "NotFiniteError",
-    "OptionError",
-    "OutputError",
-    "VerificationError",
+    *(name for name, item in vars(errors).items() if isinstance(item, type) and issubclass(item, errors.AmpError)),
     "ArgumentTypeError",  # the parser makes an OptionError of it
 )
 PYTHONS = ("TypeError", "AttributeError", "ImportError")
