@@ -1,4 +1,4 @@
-"""What an installation means: one row a part, with the line that mends what is wrong."""
+"""The diagnosis of an installation: one row a part, with the command that mends what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is looked at in one model."""
+"""The checks of one model: a function a rule."""
 
 from __future__ import annotations
 

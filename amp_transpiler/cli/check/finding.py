@@ -1,4 +1,4 @@
-"""What the check of a model repository looks for, and what it finds."""
+"""The rules that a model repository is checked by, and the record of a finding."""
 
 from __future__ import annotations
 
