@@ -9,7 +9,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.walk import bodies
 
-__all__ = ["captured", "copy_body", "discard", "discard_after", "remove_unused"]
+__all__ = ["captured", "copy_body", "discard", "discard_after", "remove_unused", "unlink"]
 
 
 def captured(node: ir.Node) -> list[ir.Value]:
@@ -57,11 +57,16 @@ def _twins(body: ir.Graph, copy: ir.Graph) -> Iterator[tuple[ir.Value, ir.Value]
 def discard(graph: ir.Graph, node: ir.Node) -> None:
     """Remove a node whose results are not read, with what its bodies capture."""
     for _, body in bodies(node):
-        body.outputs.clear()
-        for inner in body.all_nodes():
-            for index in range(len(inner.inputs)):
-                inner.replace_input_with(index, None)
+        unlink(body)
     graph.remove(node, safe=True)
+
+
+def unlink(body: ir.Graph) -> None:
+    """Make a body that is thrown away read nothing, so that it counts as a use of no value."""
+    body.outputs.clear()
+    for inner in body.all_nodes():
+        for index in range(len(inner.inputs)):
+            inner.replace_input_with(index, None)
 
 
 def discard_after(graph: ir.Graph, last: ir.Node | None) -> None:

@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff.bodies import discard
 from amp_transpiler.autodiff.refusals import SizesUnknown
-from amp_transpiler.errors import ModelError
+from amp_transpiler.autodiff.unfit_branches import stand_in
+from amp_transpiler.errors import MisfitError, ModelError
 from amp_transpiler.graph.builder import GraphBuilder, is_static
 from amp_transpiler.graph.constness import constant_array, constant_of
 from amp_transpiler.graph.infer_outputs import infer_outputs
@@ -180,6 +181,9 @@ class _Expander:
 
     def _enter(self, node: ir.Node) -> None:
         """Go through the bodies of a node; a Scan's get the sizes of what it slices along the first axis."""
+        if is_standard(node) and node.op_type == "If":
+            self._enter_branches(node)
+            return
         for _, body in bodies(node):
             if is_standard(node) and node.op_type == "Scan" and len(body.inputs) == len(node.inputs):
                 states = len(body.inputs) - node.attributes.get_int("num_scan_inputs", 0)
@@ -187,10 +191,23 @@ class _Expander:
                     if outer is not None and outer.shape is not None and is_static(outer):
                         inner.shape = ir.Shape(list(outer.shape)[int(index >= states) :])
             self.run(body)
-        if is_standard(node) and node.op_type == "If":
-            branches = [body.outputs for _, body in bodies(node)]
-            for value, *made in zip(node.outputs, *branches, strict=True):
-                value.shape = _in_common([result.shape for result in made]) or value.shape
+
+    def _enter_branches(self, node: ir.Node) -> None:
+        """Go through the branches of an If whose condition is data. One of them has to fit the sizes."""
+        fitting, misfits = {}, {}
+        for name, body in bodies(node):
+            try:
+                self.run(body)
+                fitting[name] = body.outputs
+            except MisfitError as error:
+                if misfits:
+                    raise next(iter(misfits.values())) from None
+                misfits[name] = error
+        for name, error in misfits.items():
+            [others] = fitting.values()
+            stand_in(self._builder, node, name, others, error)
+        for value, *made in zip(node.outputs, *fitting.values(), strict=True):
+            value.shape = _in_common([result.shape for result in made]) or value.shape
 
     # ---- expanding ----
 

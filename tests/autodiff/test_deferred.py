@@ -199,3 +199,39 @@ def test_the_branch_that_sizes_choose_is_trained():
         assert y.shape == (1, 2, expected, expected)
         assert np.isfinite(found)
         assert np.abs(np.array(scope["k"]) - before).max() > 1e-5
+
+
+# One branch for signals of eight samples, one for four: each squeezes an axis that has one element at its length only.
+RATES = """(float[n,1,t] x, int64 rate) => (float[n,2] y) {
+    high = Equal(rate, eight)
+    y = If(high) <then_branch = h () => (float[n,2] h1) { h0 = Conv(x, k8) h1 = Squeeze(h0, last) },
+                 else_branch = l () => (float[n,2] l1) { l0 = Conv(x, k4) l1 = Squeeze(l0, last) }>
+}"""
+
+
+def rates():
+    return support.parse(
+        RATES, k8=W(2, 1, 8, seed=1), k4=W(2, 1, 4, seed=2), eight=np.array(8), last=np.array([2])
+    )
+
+
+def test_a_branch_that_does_not_fit_what_is_fed_gets_no_gradient():
+    main, loss, scope, exe = trained(rates())
+    for rate, used, other in ((8, "k8", "k4"), (4, "k4", "k8"), (8, "k8", "k4")):
+        before = {name: np.array(scope[name]) for name in (used, other)}
+        x = W(3, 1, rate, seed=rate)
+        y, found = exe.run(main, feed={"x": x, "rate": np.array(rate)}, fetch_list=["y", loss], scope=scope)
+        expected = x[:, 0] @ before[used][:, 0].T
+        np.testing.assert_allclose(y, expected, rtol=1e-5)
+        np.testing.assert_allclose(found, np.mean(expected**2), rtol=1e-5)
+        slope = 2 / expected.size * expected.T @ x[:, 0]
+        np.testing.assert_allclose(scope[used][:, 0], before[used][:, 0] - RATE * slope, rtol=1e-5)
+        np.testing.assert_array_equal(scope[other], before[other])
+
+
+def test_a_branch_that_does_not_fit_says_why_where_it_is_taken():
+    main, loss, scope, exe = trained(rates())
+    with pytest.raises(ModelError, match=r"Squeeze .* does not fit|Squeeze .* fails on"):
+        exe.run(main, feed={"x": W(3, 1, 8), "rate": np.array(4)}, fetch_list=[loss], scope=scope)
+    with pytest.raises(ModelError, match=r"Squeeze"):  # neither fits
+        exe.run(main, feed={"x": W(3, 1, 10), "rate": np.array(4)}, fetch_list=[loss], scope=scope)
