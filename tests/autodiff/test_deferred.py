@@ -210,9 +210,7 @@ RATES = """(float[n,1,t] x, int64 rate) => (float[n,2] y) {
 
 
 def rates():
-    return support.parse(
-        RATES, k8=W(2, 1, 8, seed=1), k4=W(2, 1, 4, seed=2), eight=np.array(8), last=np.array([2])
-    )
+    return support.parse(RATES, k8=W(2, 1, 8, seed=1), k4=W(2, 1, 4, seed=2), eight=np.array(8), last=np.array([2]))
 
 
 def test_a_branch_that_does_not_fit_what_is_fed_gets_no_gradient():

@@ -15,7 +15,7 @@ from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.regions import inside_region_of
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.framework.scalar_loss import as_one_number, check_loss
-from amp_transpiler.paddle.framework.without_gradient import warn_without_gradient
+from amp_transpiler.paddle.framework.without_gradient import few, warn_without_gradient, why_without_gradient
 
 __all__ = ["append_backward", "gradients"]
 
@@ -76,7 +76,9 @@ def _append_backward(
     found = _differentiate(program, {target: None}, [p.name for p in wanted], no_grad_set)
     pairs = [(parameter, found[parameter.name]) for parameter in wanted if parameter.name in found]
     if not pairs:
-        raise InputError(f"the loss '{loss.name}' depends on none of {', '.join(p.name for p in wanted)}")
+        names = [parameter.name for parameter in wanted]
+        why = why_without_gradient(program, target, names, no_grad_set)
+        raise InputError(f"the loss '{loss.name}' has a gradient for none of {few(names)}: {why}")
     missing = [parameter for parameter in wanted if parameter.name not in found]
     warn_without_gradient(program, target, missing, no_grad_set)
     return pairs

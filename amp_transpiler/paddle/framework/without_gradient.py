@@ -12,7 +12,7 @@ from amp_transpiler.graph.builder import is_float_tensor
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.roles import role_of
 
-__all__ = ["warn_without_gradient"]
+__all__ = ["few", "warn_without_gradient", "why_without_gradient"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,21 +34,33 @@ def warn_without_gradient(
     names = [parameter.name for parameter in missing if parameter.name not in asked]
     if not names:
         return
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     logger.warning(
-        "%s%s will not train: the loss '%s' has no gradient for %s (%s); set trainable=False or stop_gradient where "
+        "%s will not train: the loss '%s' has no gradient for %s (%s); set trainable=False or stop_gradient where "
         "that is meant",
-        ", ".join(f"'{name}'" for name in names[:_SHOWN]),
-        more,
+        few(names),
         loss,
         "it" if len(names) == 1 else "them",
-        _reason(program, loss, names, asked),
+        why_without_gradient(program, loss, names, asked),
     )
 
 
-def _reason(program: Program, loss: str, names: Sequence[str], asked: set[str]) -> str:
+def few(names: Sequence[str]) -> str:
+    """Return names for a message, the first six of them."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(f"'{name}'" for name in names[:_SHOWN]) + more
+
+
+def why_without_gradient(program: Program, loss: str, names: Sequence[str], asked: Collection[str]) -> str:
+    """Return where gradients stop on the way from a loss to values.
+
+    Args:
+        program: their program.
+        loss: name of the loss.
+        names: of the values.
+        asked: names of values that gradients were asked to stop at.
+    """
     reached = {program.value(name) for name in names}
-    stops = {program.value(name) for name in asked | program.no_gradient if program.find(name) is not None}
+    stops = {program.value(name) for name in set(asked) | program.no_gradient if program.find(name) is not None}
     target, ends = program.value(loss), []
     used = _ancestors(target)
     if not reached & used:

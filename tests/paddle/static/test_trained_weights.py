@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from amp_transpiler import CPUPlace, optimizer, static, tensor
+from amp_transpiler.errors import InputError
 from amp_transpiler.paddle.static.onnx_import import from_onnx
 from tests import support
 
@@ -255,6 +256,23 @@ def test_a_parameter_without_a_gradient_is_a_warning_that_names_it(caplog, chang
     assert [
         r.getMessage() for r in caplog.records if "'lost' will not train" in r.getMessage() and reason in r.getMessage()
     ]
+
+
+def test_a_quantised_model_is_refused_with_the_nodes_that_stop_its_gradients():
+    model = support.parse(
+        """(float[n,4] x) => (float[n,2] y) {
+            h = MatMul(x, w)
+            [to_bytes] q = QuantizeLinear(h, scale)
+            y = DequantizeLinear(q, scale)
+        }""",
+        w=W(4, 2),
+        scale=np.float32(0.1),
+    )
+    main = from_onnx(model, static.Program())
+    with static.program_guard(main, static.Program()):
+        loss = tensor.mean(main.var("y"))
+        with pytest.raises(InputError, match=r"gradient for none of 'w': gradients stop at QuantizeLinear 'to_bytes'"):
+            optimizer.SGD(0.1).minimize(loss)
 
 
 def test_a_parameter_that_is_left_out_on_purpose_is_no_warning(caplog):
