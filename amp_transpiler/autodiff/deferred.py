@@ -194,7 +194,8 @@ class _Expander:
 
     def _enter_branches(self, node: ir.Node) -> None:
         """Go through the branches of an If whose condition is data. One of them has to fit the sizes."""
-        fitting, misfits = {}, {}
+        fitting: dict[str, Sequence[ir.Value]] = {}
+        misfits: dict[str, MisfitError] = {}
         for name, body in bodies(node):
             try:
                 self.run(body)
@@ -203,9 +204,9 @@ class _Expander:
                 if misfits:
                     raise next(iter(misfits.values())) from None
                 misfits[name] = error
-        for name, error in misfits.items():
+        for name, misfit in misfits.items():
             [others] = fitting.values()
-            stand_in(self._builder, node, name, others, error)
+            stand_in(self._builder, node, name, others, misfit)
         for value, *made in zip(node.outputs, *fitting.values(), strict=True):
             value.shape = _in_common([result.shape for result in made]) or value.shape
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff.bodies import unlink
 from amp_transpiler.errors import MisfitError
-from amp_transpiler.graph.builder import GraphBuilder, is_static
+from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 
 __all__ = ["stand_in"]
 
@@ -29,20 +29,26 @@ def stand_in(
         branch: the attribute that holds the branch.
         others: what the other branch computes: the results get their types, and their sizes as far as they are known.
         misfit: why the branch cannot run.
+
+    Raises:
+        MisfitError: that, where a result is no tensor.
     """
+    condition, dtypes = node.inputs[0], [value.dtype for value in others if value.dtype is not None]
+    if condition is None or len(dtypes) < len(others):
+        raise misfit
     body = node.attributes[branch].as_graph()
     graph = ir.Graph([], [], nodes=[], name=body.name)
     unlink(body)
     with builder.inside(graph):
         # Two elements or three, that follow from the condition: so nobody finds out before it runs that one is no two.
-        more = builder.reshape(builder.cast(node.inputs[0], ir.DataType.INT64), [1])
+        more = builder.reshape(builder.cast(condition, ir.DataType.INT64), [1])
         failing = builder.op("Reshape", [builder.constant(np.zeros(1, np.int64)), builder.add(more, 2)])
         producer = failing.producer()
         assert producer is not None  # made above
         producer.name = builder.names.fresh(str(misfit).splitlines()[0])
-        for value in others:
-            result = builder.explicit_cast(failing, value.dtype)
+        for value, dtype in zip(others, dtypes, strict=True):
+            result = builder.explicit_cast(failing, dtype)
             if is_static(value):
-                result = builder.reshape(result, [int(size) for size in value.shape])
+                result = builder.reshape(result, shape_of(value))
             graph.outputs.append(result)
     node.attributes[branch] = ir.AttrGraph(branch, graph)
