@@ -12,6 +12,9 @@ work on the machine lengthens it little. Each version has one process, warm from
 the versions take turns, model by model; of a model that takes less than half a second the best of three turns counts,
 since clocks tick in hundredths. The user's cache is an empty folder, so the first question finds nothing there;
 the second is the same one again. What FILE holds already is not measured again.
+
+TREE of the page is that of commit e6cad3d, the last one before level auto decided by a minimum cut:
+`git worktree add --detach TREE e6cad3d`.
 """
 
 from __future__ import annotations

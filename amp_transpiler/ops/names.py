@@ -14,4 +14,5 @@ def is_standard(node: ir.Node) -> bool:
 
 def operator_name(node: ir.Node) -> str:
     """Return the operator's name in lists and tables: `Conv`, `com.microsoft::BiasGelu`."""
-    return node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"
+    domain = node.domain  # asked of every node, again and again: no further call
+    return node.op_type if domain in ("", "ai.onnx") else f"{domain}::{node.op_type}"

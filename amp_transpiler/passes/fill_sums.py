@@ -28,8 +28,11 @@ class FillSums(Pass[PassResult]):
     """
 
     def call(self, model: ir.Model) -> PassResult:
+        nodes = list(all_nodes(model))
+        if not any(node.op_type == "ConstantOfShape" for node in nodes):
+            return PassResult(model, modified=False, count=0)
         names = NameAllocator(model)
-        count = sum(_join(node, names) for node in list(all_nodes(model)) if node.op_type == "Add")
+        count = sum(_join(node, names) for node in nodes if node.op_type == "Add")
         if count:
             logger.info("%d sums of a filled tensor and a number are part of the fill", count)
         return PassResult(model, modified=bool(count), count=count)

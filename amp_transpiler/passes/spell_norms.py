@@ -29,11 +29,10 @@ class SpellNorms(Pass[PassResult]):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        names = NameAllocator(model)
-        found = [node for node in all_nodes(model) if _normalises(node)]
-        for node in found:
-            _divide(node, names)
-        if found:
+        if found := [node for node in all_nodes(model) if _normalises(node)]:
+            names = NameAllocator(model)
+            for node in found:
+                _divide(node, names)
             logger.info("%d reciprocals of normalisations written as divisions, so that they are fused", len(found))
         return PassResult(model, modified=bool(found), count=len(found))
 

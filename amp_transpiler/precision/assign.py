@@ -225,12 +225,12 @@ class _Assigner:
         """Find what is unsafe in the low format, and what only looks so."""
         model, ranges = self._model, self._ranges
         nodes = list(in_order(model.graph))
-        integers = {value for node in from_integers(nodes) for value in node.outputs}
+        counting = dict.fromkeys(from_integers(nodes))
+        integers = {value for node in counting for value in node.outputs}
         self.masks = find_masks(nodes, ranges, integers, self._is_fixed)
         self._wholes = list(matches(nodes))
         safe = {node for whole in self._wholes if whole.pattern.is_safe for node in whole.nodes}
-        found = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe)
-        counting = set(from_integers(nodes))
+        found = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe, counting)
         self._unsafe = {node: reason for node, reason in found.items() if not self._is_shown_safe(node, counting)}
 
     def _is_shown_safe(self, node: ir.Node, counting: Collection[ir.Node]) -> bool:

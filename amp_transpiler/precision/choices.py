@@ -123,6 +123,11 @@ class _Link:
         producer = self.tensor.producer
         return frozenset((*self.tensor.readers, *(() if producer is None else (producer,))))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a choice matters to the value: whether it connects any item."""
+        return bool(self.tensor.readers) or self.tensor.producer is not None
+
     def casting(self, is_low: Callable[[int], bool]) -> Casting | None:
         """Return the cast of the value that a choice needs."""
         tensor = self.tensor
@@ -191,6 +196,8 @@ class Choices:
         group_of = _connected(
             [item for item, is_low in enumerate(low) if self._items[item].may_be_low and not is_low], self._links
         )
+        if not group_of:
+            return []
         for item, group in group_of.items():
             members.setdefault(group, []).append(item)
         around: dict[int, list[_Link]] = {}
@@ -399,6 +406,8 @@ def _merged(together: Iterable[Collection[ir.Node]]) -> list[list[ir.Node]]:
 def _connected(items: Iterable[int], links: Iterable[_Link]) -> dict[int, int]:
     """Return each of the items with a number that it shares with those it is connected to (union-find)."""
     parent = {item: item for item in items}
+    if not parent:
+        return {}
 
     def root(item: int) -> int:
         while parent[item] != item:
@@ -434,7 +443,7 @@ def _weighed(
     tensors = [
         dataclasses.replace(link.tensor, to_low=whole(to_low), to_high=whole(to_high))
         for link, (to_low, to_high) in zip(links, casts, strict=True)
-        if link.items
+        if link.is_open
     ]
     if reads is not None:
         tensors += [
@@ -453,6 +462,11 @@ def _plain_cost(
     """Return what it costs to make all items low, or none."""
     total = sum(own)
     for link, (to_low, to_high) in zip(links, casts, strict=True):
-        cast = link.casting(lambda _: is_low) if link.items else None
-        total += 0 if cast is None else to_low if cast.target == "low" else to_high
+        if link.is_open:
+            tensor = link.tensor
+            made_low = tensor.made_low if tensor.producer is None else is_low
+            if made_low:
+                total += to_high if tensor.read_high or (tensor.readers and not is_low) else 0
+            else:
+                total += to_low if tensor.read_low or (tensor.readers and is_low) else 0
     return total

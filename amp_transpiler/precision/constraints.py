@@ -69,7 +69,8 @@ class Constraint:
 
 def is_float32(value: ir.Value | None) -> TypeGuard[ir.Value]:
     """Whether `value` is a float32 tensor."""
-    return value is not None and value.dtype == ir.DataType.FLOAT and isinstance(value.type, ir.TensorType)
+    type_ = None if value is None else value.type
+    return isinstance(type_, ir.TensorType) and type_.dtype == ir.DataType.FLOAT
 
 
 def touches_float32(node: ir.Node) -> bool:

@@ -104,7 +104,7 @@ def range_fault(
         low: the low format.
         headroom: how many times a range must fit.
     """
-    for value in _low_values(node, form):
+    for value in _low_values(node, form) if ranges else ():
         seen = ranges.get(str(value.name))
         if seen is not None and seen.largest * headroom > low.max:
             return (

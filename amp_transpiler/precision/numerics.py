@@ -12,7 +12,7 @@ Where data showed the ranges of all values around a node, `shown_safe` says whet
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -27,7 +27,7 @@ from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.masks import NO_MASKS, Masks
 from amp_transpiler.precision.ranges import RangeFaults
 
-__all__ = ["UNSAFE", "from_integers", "in_order", "shown_safe", "unsafe_nodes"]
+__all__ = ["SINGULAR", "UNSAFE", "from_integers", "in_order", "shown_safe", "unsafe_nodes"]
 
 _FORMATS = {"both": ("float16", "bfloat16"), "float16": ("float16",)}
 UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -36,8 +36,8 @@ UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Operator -> the reason why it is unsafe, and the formats in which it is."""
 
-# Near zero their results, or what they amplify, know no bound.
-_SINGULAR = {"Div", "Log", "LpNormalization", "Pow", "Reciprocal", "ReduceLogSum"}
+SINGULAR = {"Div", "Log", "LpNormalization", "Pow", "Reciprocal", "ReduceLogSum"}
+"""Near zero their results, or what they amplify, know no bound."""
 
 _WEIGHT_ELEMENTS = 1024  # a matrix of at least this size counts as weights; rotary frequencies have 32 to 128
 
@@ -48,6 +48,7 @@ def unsafe_nodes(
     ranges: RangeFaults,
     masks: Masks = NO_MASKS,
     safe: Collection[ir.Node] = (),
+    counting: Iterable[ir.Node] | None = None,
 ) -> dict[ir.Node, str]:
     """Return the nodes that should stay float32, each with its reason.
 
@@ -57,6 +58,7 @@ def unsafe_nodes(
         ranges: the damage that rounding does to constants.
         masks: the masks that do none, since their constants are limited.
         safe: parts of a whole that is safe: an operator there amplifies nothing.
+        counting: what `from_integers` says of the program; None: it is asked.
     """
     nodes = list(in_order(model.graph))
     found: dict[ir.Node, str] = {}
@@ -64,7 +66,7 @@ def unsafe_nodes(
         _amplifiers([node for node in nodes if node not in safe], low),
         _squares(nodes),
         _beyond_range(nodes, low, ranges, masks),
-        _index_arithmetic(nodes, masks),
+        _index_arithmetic(from_integers(nodes) if counting is None else counting, masks),
     )
     for rule in rules:
         for node, reason in rule:
@@ -176,8 +178,8 @@ def _divides_by(node: ir.Node, ranges: RangeFaults) -> bool:
     return node.op_type == "Div" and ranges.overflows(node.inputs[1])
 
 
-def _index_arithmetic(nodes: list[ir.Node], masks: Masks) -> Found:
-    for node in from_integers(nodes):
+def _index_arithmetic(counting: Iterable[ir.Node], masks: Masks) -> Found:
+    for node in counting:
         if node.op_type != "Cast" and node not in masks.nodes:
             yield node, "index arithmetic: computed from integers alone"
 
@@ -232,6 +234,6 @@ def shown_safe(
         if seen is None or seen.largest * headroom > most:
             return False
         is_read = value.producer() is not node
-        if is_read and node.op_type in _SINGULAR and (seen.smallest < headroom * low.smallest or seen.flushed > 0.0):
+        if is_read and node.op_type in SINGULAR and (seen.smallest < headroom * low.smallest or seen.flushed > 0.0):
             return False
     return True

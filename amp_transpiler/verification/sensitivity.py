@@ -24,8 +24,10 @@ import onnx_ir as ir
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes, bodies, has_bodies, reads_of
+from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.constraints import Constraints, LowForm, touches_float32
 from amp_transpiler.precision.evidence import Evidence
+from amp_transpiler.precision.numerics import SINGULAR
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.calibrate import PIECE, Calibration, NamedSample, calibrate
 from amp_transpiler.verification.pieces import result_bytes
@@ -71,7 +73,20 @@ def collect_evidence(
     calibration = calibrate(prepared, low, _keeping(samples, kept))
     forms = low_forms(prepared.model, target, low)
     chosen = kept[:: math.ceil(len(kept) / _SAMPLES)]
-    return measure_sensitivity(prepared, low, forms, chosen).evidence(calibration, given=given)
+    beyond = frozenset(_become_infinite(prepared, low, calibration))
+    return measure_sensitivity(prepared, low, forms, chosen, beyond=beyond).evidence(calibration, given=given)
+
+
+def _become_infinite(program: Program, low: LowFormat, calibration: Calibration) -> Iterator[str]:
+    """Yield the values that the low format cannot hold, or makes zero where an operator has a pole."""
+    for name, seen in calibration.ranges.items():
+        if seen.largest > low.max:
+            yield name
+    for node in all_nodes(program.model):
+        if node.op_type in SINGULAR and is_standard(node):
+            read = (calibration.ranges.get(str(value.name)) for value in node.inputs if value is not None)
+            if any(seen is not None and seen.flushed > 0.0 for seen in read):
+                yield str(node.outputs[0].name)
 
 
 def _keeping(samples: Iterable[NamedSample], kept: list[Mapping[str, Any]]) -> Iterator[NamedSample]:
@@ -131,6 +146,7 @@ def measure_sensitivity(
     *,
     draws: int | None = None,
     limit: float = PIECE,
+    beyond: frozenset[str] = frozenset(),
 ) -> Sensitivity:
     """Sweep a program back on samples.
 
@@ -141,6 +157,7 @@ def measure_sensitivity(
         samples: the inputs, one mapping per sample.
         draws: random cotangents for each sample and group of outputs; None for as many as the program's size asks for.
         limit: bytes that the results of the nodes that run together may take.
+        beyond: names of values that are known to become infinite in the low format.
 
     Raises:
         ModelError: the program is of an opset before 13, and cannot be raised.
@@ -155,7 +172,7 @@ def measure_sensitivity(
             if settled.key != key:
                 stack.close()
                 targets = [name for names in settled.targets.values() for name in names]
-                sweep = stack.enter_context(open_sweep(settled.program, low, forms, targets, limit))
+                sweep = stack.enter_context(open_sweep(settled.program, low, forms, targets, limit, beyond))
                 key = settled.key
                 estimated |= _estimated(settled.program, forms, sweep.measured)
             few = result_bytes(settled.program) > _LARGE

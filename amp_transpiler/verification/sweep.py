@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -474,7 +475,12 @@ def _only_moves(node: ir.Node) -> bool:
 
 @contextlib.contextmanager
 def open_sweep(
-    program: Program, low: LowFormat, forms: Mapping[str, LowForm], targets: Sequence[str], limit: float
+    program: Program,
+    low: LowFormat,
+    forms: Mapping[str, LowForm],
+    targets: Sequence[str],
+    limit: float,
+    beyond: frozenset[str] = frozenset(),
 ) -> Iterator[Sweep]:
     """Open the sessions of a sweep.
 
@@ -484,6 +490,7 @@ def open_sweep(
         forms: node name -> its low form.
         targets: names of the values that adjoints are given for.
         limit: bytes that the results of the nodes of a piece may take.
+        beyond: names of values that become infinite in the low format: pieces with one have guards from the start.
 
     Raises:
         RUN_ERRORS: ONNX Runtime refuses a piece, or dies of it.
@@ -502,11 +509,19 @@ def open_sweep(
             if piece is not found[-1]:
                 leaves = cut_out(program, piece, piece.leaves)
                 forward.append((piece, stack.enter_context(open_plain(leaves, child))))
-            weighed = _weighed(program, low, forms, targets, piece, guarded=False)
+            overflows = not beyond.isdisjoint(_names(program, piece))
+            weighed = _weighed(program, low, forms, targets, piece, guarded=overflows)
             if weighed.program.model.graph.outputs:
                 session = stack.enter_context(open_plain(weighed.program, child))
-                backward.append(_Part(weighed, session, functools.partial(guarded, piece)))
+                backward.append(_Part(weighed, session, None if overflows else functools.partial(guarded, piece)))
         yield Sweep(forward, backward)
+
+
+def _names(program: Program, piece: Piece) -> Iterator[str]:
+    """Yield the names of the values that a piece reads from before, and of those that it makes."""
+    yield from piece.reads
+    for node in itertools.islice(program.model.graph, piece.start, piece.stop):
+        yield from (str(value.name) for value in node.outputs)
 
 
 def _named(tensor: ir.TensorProtocol, name: str) -> ir.LazyTensor:

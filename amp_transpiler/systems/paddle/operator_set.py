@@ -21,7 +21,10 @@ class OperatorSet(set[str]):
     """
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or all(map(super().__contains__, _operators(name) or (name,)))
+        if super().__contains__(name):
+            return True
+        operators = _operators(name)
+        return bool(operators) and all(map(super().__contains__, operators))
 
     def __eq__(self, other: object) -> bool:
         """Whether these are the same operators, in ONNX's names or in Paddle's."""
