@@ -45,7 +45,6 @@ if TYPE_CHECKING:
         set_default_dtype as set_default_dtype,
     )
     from amp_transpiler.paddle.framework.parameters import create_parameter as create_parameter
-    from amp_transpiler.paddle.framework.programs import enable_static as enable_static
     from amp_transpiler.paddle.framework.random import (
         get_rng_state as get_rng_state,
         seed as seed,

@@ -32,6 +32,7 @@ __all__ = [
     "in_one_type",
     "number_or_value",
     "numbers",
+    "overwrite",
     "program_of",
     "shape_operand",
     "size_at",
@@ -124,6 +125,19 @@ def floats(x: Variable) -> Variable:
 def as_dtype(x: Variable, dtype: Any) -> Variable:
     """Return `x` in an element type; `x` itself if it has that type, or `dtype` is None."""
     return x if dtype is None else wrap(x, builder_of(x).cast(x.value, parse_dtype(dtype)))
+
+
+def overwrite(x: Variable, after: Variable) -> Variable:
+    """Let `after`, cast to the type of `x`, be what `x` is from here on, and return `x`.
+
+    ONNX values never change: a persistable `x` is replaced after each run, any other handle names the new value.
+    """
+    name = as_dtype(after, x.value.dtype).name
+    if x.persistable:
+        x.program.updates[x.name] = name
+    else:
+        x.name = name
+    return x
 
 
 def shape_operand(like: Variable, sizes: Variable | Sequence[Size]) -> ir.Value | list[int]:

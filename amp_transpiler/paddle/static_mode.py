@@ -11,6 +11,7 @@ import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.framework.mode import disable_static, enable_static, in_dynamic_mode
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.framework.random import get_rng_state, seed as set_seed, set_rng_state
 
@@ -21,6 +22,7 @@ __all__ = [
     "disable_static",
     "e",
     "enable_grad",
+    "enable_static",
     "get_cuda_rng_state",
     "grad",
     "in_dynamic_mode",
@@ -44,11 +46,6 @@ inf = math.inf
 nan = math.nan
 newaxis = None
 pi = math.pi
-
-
-def in_dynamic_mode() -> bool:
-    """Return False: every program is static."""
-    return False
 
 
 def is_grad_enabled() -> bool:
@@ -93,19 +90,6 @@ def check_shape(shape: Variable | Sequence[Any]) -> None:
             continue
         if not isinstance(size, (int, np.integer)) or size < -1:
             raise InputError(f"a shape consists of whole numbers, -1 and integer variables, got {size!r} in {shape!r}")
-
-
-def disable_static(place: Any = None) -> NoReturn:
-    """Refuse to leave static mode.
-
-    Raises:
-        OptionError: always.
-    """
-    del place
-    raise OptionError(
-        "disable_static: there is no dynamic mode here. Build a program under paddle.static.program_guard, and run it "
-        "with paddle.static.Executor"
-    )
 
 
 def grad(*_: Any, **__: Any) -> NoReturn:

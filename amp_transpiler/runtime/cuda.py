@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import io
 import logging
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 import onnxruntime
 
+from amp_transpiler.errors import EnvironmentProblem
 from amp_transpiler.runtime.ort import (
     CPU_PROVIDER,
     CUDA_PROVIDER,
@@ -25,9 +27,11 @@ from amp_transpiler.runtime.ort import (
 
 __all__ = [
     "FIRST_DRIVERS",
+    "DeviceFacts",
     "cuda_problem",
     "driver_cuda_version",
     "driver_device_count",
+    "driver_device_facts",
     "driver_library",
     "providers",
     "sessions_bring_an_allocator",
@@ -68,6 +72,36 @@ def driver_device_count() -> int:
     if driver is None or driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What the driver tells of a device: its name, and its compute capability, such as (8, 0)."""
+
+    name: str
+    capability: tuple[int, int]
+
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+
+
+def driver_device_facts(device_id: int = 0) -> DeviceFacts:
+    """Return a device's name and compute capability.
+
+    Raises:
+        EnvironmentProblem: the driver sees no such device.
+    """
+    driver = driver_library()
+    if driver is None or not 0 <= device_id < driver_device_count():
+        raise EnvironmentProblem(f"there is no CUDA device {device_id}: the driver sees {driver_device_count()}")
+    handle, number, name = ctypes.c_int(0), ctypes.c_int(0), ctypes.create_string_buffer(256)
+    driver.cuDeviceGet(ctypes.byref(handle), device_id)
+    driver.cuDeviceGetName(name, len(name), handle)
+    capability = []
+    for attribute in (_MAJOR, _MINOR):
+        driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, handle)
+        capability.append(number.value)
+    return DeviceFacts(name.value.decode(errors="replace"), (capability[0], capability[1]))
 
 
 @functools.cache

@@ -134,7 +134,6 @@ BUILT = {
     "diagonal: axes 0 and 1": lambda: paddle.diagonal(x(-1, -1)),
     "has no diagonal at offset 9": lambda: paddle.diagonal(x(3, 3), offset=9),
     "vander: give n": lambda: paddle.vander(x(-1)),
-    "assign: '": lambda: paddle.assign(x(4), x(4)),
     "Softmax2D takes three or four dimensions": lambda: paddle.nn.Softmax2D()(x(4, 3)),
     "add_parameter: 'w' must be a parameter": lambda: paddle.nn.Layer().add_parameter("w", x(3)),
     "row_conv takes [batch, length, features]": lambda: static.nn.row_conv(x(4, 3), 2),

@@ -14,6 +14,7 @@ import pytest
 
 from amp_transpiler import static
 from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
+from amp_transpiler.paddle.device import cuda as device_cuda
 from amp_transpiler.runtime import cuda, memory, ort, places
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
 from amp_transpiler.runtime.session import Session
@@ -46,6 +47,31 @@ class _Driver:
     def cuDeviceGetCount(self, pointer):  # noqa: N802  likewise
         pointer._obj.value = self._count
         return self._count_status
+
+    def cuDeviceGet(self, pointer, index):  # noqa: N802  likewise
+        pointer._obj.value = index
+        return 0
+
+    def cuDeviceGetName(self, buffer, _size, handle):  # noqa: N802  likewise
+        buffer.value = f"Device {handle.value}".encode()
+        return 0
+
+    def cuDeviceGetAttribute(self, pointer, attribute, handle):  # noqa: N802  likewise
+        pointer._obj.value = {75: 8, 76: handle.value}[attribute]
+        return 0
+
+
+@pytest.mark.parametrize(("device", "number"), [(None, 0), (1, 1), ("gpu:1", 1), ("gpu", 0), (places.CUDAPlace(1), 1)])
+def test_the_driver_tells_of_a_device(monkeypatch, device, number):
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: _Driver(0, 0, 2))
+    assert device_cuda.get_device_capability(device) == (8, number)
+    assert device_cuda.get_device_name(device) == f"Device {number}"
+
+
+def test_a_device_that_the_driver_does_not_see(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: _Driver(0, 0, 1))
+    with pytest.raises(EnvironmentProblem, match="there is no CUDA device 1: the driver sees 1"):
+        device_cuda.get_device_capability(1)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.paddle.base import core
 from amp_transpiler.paddle.nn.layer.base import Layer
 from amp_transpiler.paddle.static.amp import decorator
-from amp_transpiler.runtime.places import CUDAPlace, default_place
+from amp_transpiler.runtime.places import CUDAPlace, Place, default_place
 
 __all__ = [
     "GradScaler",
@@ -221,13 +222,38 @@ class auto_cast:  # noqa: N801  # Paddle's name
 
 
 def is_float16_supported(device: Any = None) -> bool:
-    """Return whether the device computes in float16 itself: CUDA devices do; CPUs emulate it."""
-    return isinstance(default_place() if device is None else device, CUDAPlace) or str(device).startswith("gpu")
+    """Return whether the device computes in float16 itself: CUDA devices do; CPUs emulate it.
+
+    Args:
+        device: a place, or a name such as `cpu` or `gpu:0`; the best device here unless given.
+
+    Raises:
+        OptionError: (a ValueError) it is neither.
+    """
+    return _is_cuda(device)
 
 
 def is_bfloat16_supported(device: Any = None) -> bool:
-    """Return whether the device computes in bfloat16 itself: CUDA devices do; CPUs emulate it."""
-    return is_float16_supported(device)
+    """Return whether programs run in bfloat16: CUDA devices compute in it, and for CPUs `core.supports_bfloat16` tells.
+
+    Args:
+        device: a place, or a name such as `cpu` or `gpu:0`; the best device here unless given.
+
+    Raises:
+        OptionError: (a ValueError) it is neither.
+    """
+    return _is_cuda(device) or core.supports_bfloat16()
+
+
+def _is_cuda(device: Any) -> bool:
+    if device is None:
+        device = default_place()
+    if isinstance(device, Place):
+        return isinstance(device, CUDAPlace)
+    kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
+    if kind not in ("cpu", "gpu") or not (number or "0").isdigit():
+        raise OptionError(f"a device is a place, 'cpu', 'gpu' or 'gpu:0', 'gpu:1', ..., got {device!r}")
+    return kind == "gpu"
 
 
 def is_autocast_enabled(device_type: str | None = None) -> bool:  # noqa: ARG001  # Paddle's

@@ -273,7 +273,7 @@ def _truth(item: Any, what: str) -> ir.Value:
     if not isinstance(item, Variable) or item.value.dtype != ir.DataType.BOOL:
         raise InputError(f"{what} must be a bool variable of one element, got {item!r}")
     value = item.value
-    if any(size != 1 for size in item.shape):
+    if any(size not in (1, -1) for size in item.shape):  # an open one is found out in the run
         raise InputError(f"{what} must have one element, and '{item.name}' is of shape {list(item.shape)}")
     return value if value.shape is not None and not len(value.shape) else item.program.builder().reshape(value, [])
 

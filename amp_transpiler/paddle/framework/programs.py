@@ -13,25 +13,38 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.fed_shapes import mark_unnamed
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.framework.element_types import declared_dtype
+from amp_transpiler.paddle.framework.mode import check_static
 
-__all__ = ["data", "default_main_program", "default_startup_program", "enable_static", "program_guard"]
+__all__ = ["data", "default_main_program", "default_startup_program", "program_guard"]
 
 _defaults = (Program(), Program())
 _current: contextvars.ContextVar[tuple[Program, Program]] = contextvars.ContextVar("amp_transpiler.programs")
 
 
-def enable_static() -> None:
-    """Do nothing. Paddle's scripts call it to leave dynamic mode, and here every program is static."""
-
-
 def default_main_program() -> Program:
-    """Return the program that layers append to."""
-    return _current.get(_defaults)[0]
+    """Return the program that layers append to.
+
+    Raises:
+        OptionError: it is the default one, and `disable_static` was called.
+    """
+    return _programs()[0]
 
 
 def default_startup_program() -> Program:
-    """Return the program that computes initial values."""
-    return _current.get(_defaults)[1]
+    """Return the program that computes initial values.
+
+    Raises:
+        OptionError: it is the default one, and `disable_static` was called.
+    """
+    return _programs()[1]
+
+
+def _programs() -> tuple[Program, Program]:
+    guarded = _current.get(None)
+    if guarded is None:
+        check_static()
+        return _defaults
+    return guarded
 
 
 @contextlib.contextmanager
@@ -42,7 +55,8 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
         main_program: the program that layers append to.
         startup_program: the program that their initial values go to; stays the current one if None.
     """
-    token = _current.set((main_program, startup_program if startup_program is not None else default_startup_program()))
+    before = _current.get(_defaults)
+    token = _current.set((main_program, before[1] if startup_program is None else startup_program))
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -31,6 +32,18 @@ logger = logging.getLogger(__name__)
 FORMAT, VERSION = "amp_transpiler.state", "1"
 _PROTOCOLS = (2, 3, 4)
 _ONE_NUMBER = {(), (1,)}  # Paddle's powers of beta are vectors of one number
+
+# What Paddle keeps in `static.io`, and this package in other modules of `static`.
+_ELSEWHERE = frozenset(
+    "deserialize_persistables deserialize_program load_from_file load_inference_model load_vars normalize_program "
+    "save_inference_model save_to_file save_vars serialize_persistables serialize_program".split()
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("amp_transpiler.paddle.static"), name)
 
 
 def save(

@@ -20,6 +20,7 @@ from amp_transpiler.paddle.building import (
     axis_of,
     builder_of,
     emit,
+    overwrite,
     shape_operand,
     wrap,
 )
@@ -172,18 +173,11 @@ def assign(x: Any, output: Variable | None = None) -> Variable:
 
     Args:
         x: a variable, a number, nested lists or an array.
-        output: a persistable variable that gets the value after each run.
-
-    Raises:
-        InputError: `output` does not persist: a variable is computed once, use what is returned.
+        output: the variable that is the result from then on. A persistable one gets it after each run. What was built
+            from another one before keeps its earlier value.
     """
     made = emit("Identity", [x]) if isinstance(x, Variable) else to_tensor(x)
-    if output is None:
-        return made
-    if not output.persistable:
-        raise InputError(f"assign: '{output.name}' does not persist, so it cannot be set: use what assign returns")
-    output.program.updates[output.name] = as_dtype(made, output.value.dtype).name
-    return output
+    return made if output is None else overwrite(output, made)
 
 
 def clone(x: Variable) -> Variable:

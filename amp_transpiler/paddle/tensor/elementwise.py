@@ -24,6 +24,7 @@ from amp_transpiler.paddle.building import (
     floats,
     in_one_type,
     number_or_value,
+    overwrite,
     wrap,
 )
 from amp_transpiler.paddle.tensor.families import of_one, of_two
@@ -214,10 +215,7 @@ def increment(x: Variable, value: float = 1.0) -> Variable:
     """`x + value`, which `x` is from then on; a persistable `x` of one element keeps it from run to run."""
     now = x.program.updates.get(x.name) if x.persistable else None
     after = as_dtype(binary("Add", x if now is None else Variable(x.program, now), value), x.value.dtype)
-    if x.persistable:
-        x.program.updates[x.name] = after.name
-    else:
-        x.name = after.name
+    overwrite(x, after)
     return after
 
 

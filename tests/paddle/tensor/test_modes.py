@@ -44,10 +44,43 @@ def test_a_function_under_no_grad(x):
         assert static.gradients([x * 2.0], [x])[0] is not None
 
 
-@pytest.mark.parametrize("call", [paddle.disable_static, lambda: paddle.grad([], [])])
-def test_dynamic_mode_is_refused(call):
-    with pytest.raises(OptionError, match=r"program_guard|static\.gradients"):
-        call()
+def test_gradients_of_values_are_refused():
+    with pytest.raises(OptionError, match=r"static\.gradients"):
+        paddle.grad([], [])
+
+
+@pytest.fixture
+def dynamic():
+    """As in a script that has left static mode, outside of all program guards."""
+    paddle.disable_static()
+    yield
+    paddle.enable_static()
+
+
+BUILDING = {
+    "data": lambda: static.data("x", [2]),
+    "a constant": lambda: paddle.ones([2]),
+    "a layer": lambda: paddle.nn.Linear(2, 3),
+}
+
+
+@pytest.mark.parametrize("build", BUILDING)
+def test_building_after_static_mode_was_left_is_refused(build, dynamic):
+    assert paddle.in_dynamic_mode()
+    assert paddle.framework.in_dynamic_or_pir_mode()
+    assert not paddle.framework.in_pir_mode()
+    with pytest.raises(OptionError, match=r"there is no dynamic mode here: call paddle\.enable_static\(\)"):
+        BUILDING[build]()
+    paddle.enable_static()
+    assert not paddle.in_dynamic_mode()
+    assert static.default_main_program() is static.default_main_program()
+
+
+def test_a_program_is_built_and_run_though_static_mode_was_left(dynamic):
+    with static.program_guard(static.Program(), static.Program()):
+        doubled = static.data("x", [2]) * 2.0
+    [value] = static.Executor(paddle.CPUPlace()).run(doubled.program, {"x": np.ones(2, np.float32)}, [doubled])
+    np.testing.assert_array_equal(value, 2.0)
 
 
 def test_types_modes_and_numbers(x):

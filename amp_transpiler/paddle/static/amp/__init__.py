@@ -6,7 +6,13 @@ from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
     from amp_transpiler.graph.regions import fp16_guard as fp16_guard
-    from amp_transpiler.paddle.static.amp import bf16 as bf16, debugging as debugging, fp16_lists as fp16_lists
+    from amp_transpiler.paddle.static.amp import (
+        amp_nn as amp_nn,
+        bf16 as bf16,
+        debugging as debugging,
+        fp16_lists as fp16_lists,
+        fp16_utils as fp16_utils,
+    )
     from amp_transpiler.paddle.static.amp.decorator import CustomOpLists as CustomOpLists, decorate as decorate
     from amp_transpiler.paddle.static.amp.optimizer import OptimizerWithMixedPrecision as OptimizerWithMixedPrecision
     from amp_transpiler.systems.paddle.casting import (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx_ir as ir
+
 from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.systems.paddle.default_colours import DEFAULT_COLOURS, Colour
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
@@ -14,6 +16,7 @@ __all__ = [
     "black_list",
     "check_amp_dtype",
     "get_low_precision_dtypestr",
+    "get_low_precision_vartype",
     "gray_list",
     "white_list",
 ]
@@ -46,3 +49,12 @@ def get_low_precision_dtypestr(dtype: Any) -> str:
         OptionError: (a ValueError) it names another type.
     """
     return low_format(dtype).name
+
+
+def get_low_precision_vartype(dtype: Any) -> ir.DataType:
+    """Return the element type itself, `core.VarDesc.VarType.FP16` or `BF16`, for whatever names one of them.
+
+    Raises:
+        OptionError: (a ValueError) it names another type.
+    """
+    return low_format(dtype).dtype

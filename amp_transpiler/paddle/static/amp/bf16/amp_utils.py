@@ -1,8 +1,8 @@
-"""Paddle's older module for bfloat16, `paddle.static.amp.bf16`: the functions of `static.amp`, for one format."""
+"""The functions of `static.amp`, for bfloat16 alone: `paddle.static.amp.bf16.amp_utils`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -10,43 +10,20 @@ import numpy as np
 from amp_transpiler.graph.dtypes import BFLOAT16
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import fp16_guard
-from amp_transpiler.paddle.optimizer.base import Optimizer
-from amp_transpiler.paddle.static.amp.decorator import decorate
-from amp_transpiler.paddle.static.amp.optimizer import OptimizerWithMixedPrecision
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.casting import cast_model_to_fp16, cast_parameters_to_fp16
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
 __all__ = [
-    "AutoMixedPrecisionListsBF16",
     "bf16_guard",
     "cast_model_to_bf16",
     "cast_parameters_to_bf16",
     "convert_float_to_uint16",
-    "decorate_bf16",
     "rewrite_program_bf16",
 ]
 
 bf16_guard = fp16_guard  # one kind of region serves both formats
-
-
-def AutoMixedPrecisionListsBF16(  # noqa: N802  # Paddle's name
-    custom_bf16_list: Iterable[str] | None = None,
-    custom_fp32_list: Iterable[str] | None = None,
-    custom_fp32_varnames: Iterable[str] | None = None,
-) -> AutoMixedPrecisionLists:
-    """Return lists for bfloat16: operators on the first list are low, those on the second stay float32.
-
-    Args:
-        custom_bf16_list: operators, by Paddle's names or ONNX's.
-        custom_fp32_list: likewise.
-        custom_fp32_varnames: names of values; nodes that read or write one of them stay float32.
-
-    Raises:
-        OptionError: an operator is on both lists.
-    """
-    return AutoMixedPrecisionLists(custom_bf16_list, custom_fp32_list, custom_fp32_varnames, dtype="bfloat16")
 
 
 def rewrite_program_bf16(main_prog: Program, amp_lists: AutoMixedPrecisionLists | None = None) -> None:
@@ -87,23 +64,6 @@ def cast_parameters_to_bf16(
     """
     held = global_scope() if scope is None else scope
     cast_parameters_to_fp16(place, program, held, to_bf16_var_names, "bfloat16")
-
-
-def decorate_bf16(
-    optimizer: Optimizer,
-    amp_lists: AutoMixedPrecisionLists | None = None,
-    use_pure_bf16: bool = False,
-    use_bf16_guard: bool | None = None,
-) -> OptimizerWithMixedPrecision:
-    """Wrap an optimizer so that what it minimizes is computed in bfloat16: `decorate(..., use_bf16=True)`.
-
-    Args:
-        optimizer: one of `paddle.optimizer`.
-        amp_lists: white, black and gray operators; None for the defaults.
-        use_pure_bf16: level O2 instead of O1.
-        use_bf16_guard: only nodes inside a `bf16_guard` region become low; `use_pure_bf16` unless given.
-    """
-    return decorate(optimizer, amp_lists, use_pure_fp16=use_pure_bf16, use_fp16_guard=use_bf16_guard, use_bf16=True)
 
 
 def convert_float_to_uint16(in_list: Any) -> np.ndarray:
