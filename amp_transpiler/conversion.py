@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Literal
 
 import onnx_ir as ir
@@ -17,7 +17,8 @@ from amp_transpiler.graph.form_check import check_forms
 from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.low_values import has_values_of
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, drop_region, region_of
+from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, drop_region, has_guard, is_kept, region_of
+from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.training_info import merge, split
 from amp_transpiler.graph.training_step import UPDATES_KEY
@@ -40,6 +41,7 @@ from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.passes.limit_opset import LimitOpset
 from amp_transpiler.passes.manager import Pass, PassManager, run_pass
 from amp_transpiler.passes.name_nodes import NameNodes
+from amp_transpiler.passes.raise_low_nodes import RaiseLowNodes
 from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.passes.release_initializers import ReleaseInitializers, lists_every_initializer
 from amp_transpiler.passes.release_named import ReleaseNamed
@@ -111,6 +113,8 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
     policy = fitted(policy, program)
     ranges = RangeFaults(policy.low, strict=policy.strict_ranges)
     prepare(program, policy, ranges)
+    if program.has_variables:
+        run_pass(RaiseLowNodes(_raised(program, policy), set(program.updates.values())), program.model)
     conversion = convert(program, policy, ranges)
     split(program)
     if program.has_variables:
@@ -118,6 +122,18 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
     program.touch()
     program.source = None
     return conversion
+
+
+def _raised(program: Program, policy: Policy) -> Callable[[ir.Node], bool]:
+    """Return whether the system lets a node compute in float32 though its data have 16 bits."""
+    guarded = policy.use_guard and has_guard(program.model)
+
+    def is_raised(node: ir.Node) -> bool:
+        if role_of(node) != "forward" or DISABLE_AMP in region_of(node) or is_kept(node, guarded=guarded):
+            return False
+        return policy.rules.raises(node)
+
+    return is_raised
 
 
 def fitted(policy: Policy, program: Program) -> Policy:

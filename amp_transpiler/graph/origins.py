@@ -18,6 +18,7 @@ __all__ = [
     "BUILT_BY_KEY",
     "ONE_ELEMENT_KEY",
     "OPERATOR_KEY",
+    "ROUNDS_KEY",
     "built_as",
     "built_by",
     "mark_functions",
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 ONE_ELEMENT_KEY = "amp_transpiler.one_element"  # metadata: the error if the first input does not have one element
+ROUNDS_KEY = "amp_transpiler.rounds"  # in `meta` of a Cast: it rounds what a reduction of 16 bits computed in float32
 BUILT_BY_KEY = "amp_transpiler.built_by"  # metadata: the outermost function of `nn.functional` that built the node
 OPERATOR_KEY = "amp_transpiler.operator"  # metadata: which of Paddle's operators the node is a part of, as JSON
 _SCOPES = ("pkg.torch.onnx.name_scopes", "namespace")  # where exporters of PyTorch put the module

@@ -85,6 +85,10 @@ class Rules(abc.ABC):
         """
         return self
 
+    def raises(self, node: ir.Node) -> bool:  # noqa: ARG002 - most systems leave alone what the user wrote
+        """Whether a node that computes in 16 bits, because its data do, must compute in float32."""
+        return False
+
     def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
         """Whether a normalisation may become part of its producer: not if the user lists either."""
         names = {str(value.name) for node in (norm, producer) for value in (*node.inputs, *node.outputs) if value}

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.dtypes import parse_dtype
+from amp_transpiler.graph.origins import ROUNDS_KEY
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import (
     Axes,
@@ -112,7 +113,12 @@ def amin(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
 def _reduce(op_type: str, x: Variable, axis: Axes, keepdim: bool) -> Variable:
     b = builder_of(x)
     axes = None if axis is None else axes_of(x, axis)
-    return wrap(x, b.cast(b.reduce(op_type, x.value, axes or None, keepdims=keepdim), x.value.dtype))
+    reduced = b.reduce(op_type, x.value, axes or None, keepdims=keepdim)
+    rounded = b.cast(reduced, x.value.dtype)
+    producer = rounded.producer()
+    if rounded is not reduced and producer is not None:
+        producer.meta[ROUNDS_KEY] = True
+    return wrap(x, rounded)
 
 
 def logsumexp(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:

@@ -38,6 +38,12 @@ class PaddleRules(Rules):
             return self.use_promote or self.level.is_pure
         return found in (Colour.WHITE, Colour.GRAY)
 
+    def raises(self, node: ir.Node) -> bool:
+        """Whether the black list holds for the operator, which in Paddle casts up what is in 16 bits already."""
+        if self.level.lists not in ("all", "lifted"):
+            return False
+        return colour(node, self.lists, self.level).colour in (Colour.BLACK, Colour.UNSUPPORTED)
+
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
         """Decide by the lists at the level, then by promotion or the gray rule."""
         found, reason = colour(node, self.lists, self.level)
