@@ -76,7 +76,8 @@ def expand_deferred(model: ir.Model, expansion: Expansion) -> None:
     """Replace every node that waits for sizes by the gradient of the node it stands for, in place.
 
     The sizes of the graph's inputs must be known. Those of all other values follow, node by node, and so do the numbers
-    that are computed from sizes; they become constants.
+    that are computed from sizes; they become constants. An If gets the branch that sizes choose; see `stand_in` for
+    branches that do not fit them.
 
     Args:
         model: the model.
@@ -85,7 +86,7 @@ def expand_deferred(model: ir.Model, expansion: Expansion) -> None:
     Raises:
         ModelError: sizes of a node depend on more than the shapes that are fed.
     """
-    if waiting_nodes(model):
+    if waiting_nodes(model) or any(node.op_type == "If" and is_standard(node) for node in model.graph):
         _Expander(model, expansion).run(model.graph)
         model.graph.opset_imports.pop(WAITING_DOMAIN, None)
 

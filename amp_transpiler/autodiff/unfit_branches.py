@@ -40,7 +40,8 @@ def stand_in(
     graph = ir.Graph([], [], nodes=[], name=body.name)
     unlink(body)
     with builder.inside(graph):
-        # Two elements or three, that follow from the condition: so nobody finds out before it runs that one is no two.
+        # One element does not fit a size of two or three. The size depends on the condition, so that it is unknown, and
+        # ONNX Runtime takes the node, until the branch runs.
         more = builder.reshape(builder.cast(condition, ir.DataType.INT64), [1])
         failing = builder.op("Reshape", [builder.constant(np.zeros(1, np.int64)), builder.add(more, 2)])
         producer = failing.producer()

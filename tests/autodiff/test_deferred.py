@@ -227,6 +227,16 @@ def test_a_branch_that_does_not_fit_what_is_fed_gets_no_gradient():
         np.testing.assert_array_equal(scope[other], before[other])
 
 
+def test_a_branch_that_does_not_fit_is_no_hindrance_to_inference():
+    startup, scope, exe = static.Program(), static.Scope(), static.Executor(CPUPlace())
+    main = from_onnx(rates(), startup)
+    exe.run(startup, scope=scope)
+    for rate in (8, 4):
+        x = W(3, 1, rate, seed=rate)
+        [y] = exe.run(main, feed={"x": x, "rate": np.array(rate)}, fetch_list=["y"], scope=scope)
+        np.testing.assert_allclose(y, x[:, 0] @ scope[f"k{rate}"][:, 0].T, rtol=1e-5)
+
+
 def test_a_branch_that_does_not_fit_says_why_where_it_is_taken():
     main, loss, scope, exe = trained(rates())
     with pytest.raises(ModelError, match=r"Squeeze .* does not fit|Squeeze .* fails on"):

@@ -154,6 +154,7 @@ def test_element_types_of_a_loop_that_may_not_turn():
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_a_while_loop_trains_whether_it_turns_or_not(level):
     main, startup, scope = static.Program(), static.Program(), static.Scope()
+    startup.random_seed = 3
     with utils.unique_name.guard(), static.program_guard(main, startup):
         x, most = static.data("x", [2, 3]), static.data("most", [], "int64")
         h = static.nn.fc(x, 3)
