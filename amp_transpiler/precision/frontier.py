@@ -14,6 +14,8 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from amp_transpiler.ops.kinds import EXACT
+from amp_transpiler.ops.names import operator_name
 from amp_transpiler.precision.choices import Choices, Chosen, Reads, Weights
 from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.evidence import Evidence
@@ -25,7 +27,6 @@ __all__ = ["Frontier", "Point"]
 _STEPS = 24  # of a search for a multiplier: enough to tell a millionth of its logarithm apart
 _BRANCHES = 40  # cuts that are tried around a neighbour of the hull
 _WORK = 12_000  # items that they may have together, so that large programs are not searched for long
-_FAR_OFF = 3.0  # times the predicted error: more has another cause than what was not exact
 _LEAST = 1e-9  # of what a node is worth, to divide by
 _LEAST_WEIGHT = 1e-3  # of an output
 _REWEIGHTED = 2  # times that a limit is asked for, with less weight for outputs that have room
@@ -44,7 +45,8 @@ class Point:
 
     Attributes:
         low: names of the nodes that are low, of those that may be.
-        predicted: the error of the worst output as predicted, over the one that is allowed there.
+        predicted: the error of the worst output, as predicted when the choice was looked at, over the one that is
+            allowed there.
         error: the error of the worst output as predicted, a fraction of its norm.
         cost: in the unit of the weights, without the price of errors.
         casts: how many are needed.
@@ -93,16 +95,16 @@ class Frontier:
         self._choices, self._weights = choices, weights
         self._plain = choices.weighed(weights)
         self._evidence = evidence
-        self._found: dict[frozenset[str], float] = {}  # low nodes -> the square of an error beyond any prediction
-        self._unexplained: dict[str, float] = {}
-        self._errors = OutputErrors(evidence, allowed)
         self._squares: dict[Point, dict[str, float]] = {}
         self._priced: dict[_OutputWeights, PricedErrors] = {}
         self._known: dict[_Key, Point] = {}
         self._key: dict[Point, _Key] = {}
         self._chosen: dict[Point, Chosen] = {}
+        self._casts: dict[Point, frozenset[str]] = {}  # values that become low by a cast
         self._items = [choices.nodes(item) for item in range(len(self._plain.problem.low))]
         self.names = [str(node.name) for nodes in self._items for node in nodes]
+        exact = [str(node.name) for nodes in self._items for node in nodes if operator_name(node) in EXACT]
+        self._errors = OutputErrors(evidence, allowed, exact)
         self.open_names = frozenset(self.names)
         self._worth = {
             str(node.name): max(weights.high(node) - weights.low(node), _LEAST)
@@ -171,35 +173,26 @@ class Frontier:
 
     def predicted(self, point: Point) -> float:
         """Return the predicted error of a choice over the one that is allowed, as far as it is known by now."""
-        return math.sqrt(point.predicted**2 + math.fsum(self._unexplained.get(name, 0.0) for name in point.low))
+        return math.sqrt(max(self.squares(point).values(), default=0.0))
 
     def squares(self, point: Point) -> dict[str, float]:
         """Return the square of the predicted error of every output, over the one that is allowed."""
-        extra = math.fsum(self._unexplained.get(name, 0.0) for name in point.low)
-        return {output: error + extra for output, error in self._squares[point].items()}
+        if point not in self._squares:
+            self._squares[point] = self._errors.squares(point.low, self._casts[point])
+        return self._squares[point]
 
-    def learn(self, point: Point, measured: float) -> None:
-        """Note the error of a choice. If it is far more than predicted, the low nodes share what is not explained.
-
-        Roundings that cancel as long as both of two readers take part make such errors, for one. What a smaller choice
-        explains is taken off larger ones first.
+    def learn(self, point: Point, found: Mapping[str, float]) -> None:
+        """Note the errors of a choice. Those that were predicted for its nodes and casts are corrected by them.
 
         Args:
             point: the choice.
-            measured: its error over the one that is allowed.
+            found: output -> its error over the one that is allowed.
         """
-        if not math.isfinite(measured) or measured <= _FAR_OFF * point.predicted or not point.low:
-            return
-        self._found[point.low] = measured**2 - point.predicted**2
-        self._unexplained.clear()
-        self._known.clear()
-        self._key.clear()
-        for low, square in sorted(self._found.items(), key=lambda item: (len(item[0]), sorted(item[0]))):
-            rest = square - math.fsum(self._unexplained.get(name, 0.0) for name in low)
-            if rest > square / 2:
-                for name in low:
-                    self._unexplained[name] = self._unexplained.get(name, 0.0) + rest / len(low)
-        self._priced.clear()
+        if not point.low or not all(map(math.isfinite, found.values())):
+            return  # of what overflows nothing can be divided among nodes
+        self._errors.learn(point.low, self._casts[point], {output: error**2 for output, error in found.items()})
+        for kept in (self._squares, self._priced, self._known, self._key):
+            kept.clear()
 
     def curve(self, low: Collection[str]) -> list[Point]:
         """Return points of the curve, from no limit to no error; each has less error and costs more than the last.
@@ -329,7 +322,7 @@ class Frontier:
 
     def _prices(self, weights: _OutputWeights = ()) -> PricedErrors:
         if weights not in self._priced:
-            self._priced[weights] = self._errors.priced(dict(weights), self._unexplained)
+            self._priced[weights] = self._errors.priced(dict(weights))
         return self._priced[weights]
 
     def _point(self, low: list[bool]) -> Point:
@@ -344,7 +337,7 @@ class Frontier:
             cost=self._plain.problem.cost(low) * self._plain.unit,
             casts=len(chosen.casts),
         )
-        self._chosen[point], self._squares[point] = chosen, squares
+        self._chosen[point], self._casts[point], self._squares[point] = chosen, casts, squares
         return point
 
 

@@ -417,11 +417,11 @@ class _Search:
             "%d nodes low: predicted %.3g of what is allowed, %.3g found", len(point.low), point.predicted, found.excess
         )
         self._note(point, found)
-        self._frontier.learn(point, found.excess)
         return found.excess
 
     def _note(self, point: Point, found: Measured) -> None:
         self._errors[point], self._found[point] = worst_error(found.outputs), found.excess
+        self._frontier.learn(point, _felt(found))
         if self._best is None or self._rank(point, found) < self._rank(*self._best):
             self._best = point, found  # one program in memory is enough
 
@@ -437,6 +437,11 @@ class _Search:
     def _milliseconds(self, program: Program) -> float:
         policy = self._policy
         return predict(program.model, find_device(policy.device), policy.dims, fuse=True).milliseconds
+
+
+def _felt(found: Measured) -> dict[str, float]:
+    """Return the error of every output over the one that is allowed; a metric is of them all."""
+    return {name: found.excess if found.metric is not None else error for name, error in found.excesses.items()}
 
 
 def worst_error(outputs: Mapping[str, OutputComparison]) -> float:

@@ -1,0 +1,74 @@
+"""Predicted errors, corrected by what was measured of whole choices.
+
+A prediction is a sum of terms: what each low node adds, and each cast. A measured choice says what its terms add up to
+in truth. Iterative proportional fitting gives the terms nearest to those predicted that agree with all measured
+choices: the terms of each choice in turn are multiplied by what was found over what they sum up to. So a node that two
+failing choices have in common is blamed for both, and one of a choice that holds is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+__all__ = ["Measurement", "Term", "corrected"]
+
+Term: TypeAlias = tuple[str, str]
+"""What a choice has or has not: `("node", name)` or `("cast", value)`."""
+
+_ROUNDS = 8  # measured choices may contradict each other: where errors cancel, less is low with more error
+_UNFORESEEN = 0.01  # of an error that is not explained: what it lets terms have that are predicted to add nothing
+_LEAST, _MOST = 1e-4, 1e6  # times that a sum is corrected at once
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measurement:
+    """What was measured of a choice.
+
+    Attributes:
+        parts: term -> how much of it counts: 1 but for a cast that not all readers feel.
+        found: what the terms add up to in truth.
+    """
+
+    parts: Mapping[Term, float]
+    found: float
+
+
+def corrected(predicted: Mapping[Term, float], measured: Sequence[Measurement]) -> dict[Term, float]:
+    """Return the terms nearest to those predicted that agree with what was measured, the last as well as possible.
+
+    Args:
+        predicted: the terms. An infinite one stays as it is.
+        measured: in the order of time; their finds are finite.
+    """
+    names = [name for name, error in predicted.items() if math.isfinite(error)]
+    place = {name: index for index, name in enumerate(names)}
+    terms = np.array([predicted[name] for name in names], np.float64)
+    rows = []
+    for one in measured:
+        row = np.zeros(len(names))
+        for name, part in one.parts.items():
+            if name in place:
+                row[place[name]] = part
+        rows.append((row, one.found))
+    terms = terms + _unforeseen(terms, rows)
+    for _ in range(_ROUNDS):
+        for row, found in rows:
+            total = float(row @ terms)
+            if total > 0.0:
+                terms[row > 0.0] *= min(max(found / total, _LEAST), _MOST)
+    return {**predicted, **dict(zip(names, map(float, terms), strict=True))}
+
+
+def _unforeseen(terms: np.ndarray, rows: Sequence[tuple[np.ndarray, float]]) -> np.ndarray:
+    """Return what every term of a choice may add beside what is predicted, so that it can be blamed for more."""
+    least = np.zeros(len(terms))
+    for row, found in rows:
+        beyond, among = found - float(row @ terms), row > 0.0
+        if beyond > 0.0 and among.any():
+            least[among] = np.maximum(least[among], _UNFORESEEN * beyond / among.sum())
+    return least
