@@ -20,9 +20,9 @@ __all__ = ["Measurement", "Term", "corrected"]
 Term: TypeAlias = tuple[str, str]
 """What a choice has or has not: `("node", name)` or `("cast", value)`."""
 
-_ROUNDS = 8  # measured choices may contradict each other: where errors cancel, less is low with more error
-_UNFORESEEN = 0.01  # of an error that is not explained: what it lets terms have that are predicted to add nothing
-_LEAST, _MOST = 1e-4, 1e6  # times that a sum is corrected at once
+_ROUNDS = 40  # measured choices may contradict each other: where errors cancel, less is low with more error
+_UNFORESEEN = 1e-4  # what the terms of a choice add beside what is predicted, so that any of them can be blamed
+_LEAST = 1 / 16  # of a predicted term
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,20 +55,11 @@ def corrected(predicted: Mapping[Term, float], measured: Sequence[Measurement]) 
             if name in place:
                 row[place[name]] = part
         rows.append((row, one.found))
-    terms = terms + _unforeseen(terms, rows)
+    terms = terms + _UNFORESEEN / max(1.0, max((row.sum() for row, _ in rows), default=0.0))
+    least = _LEAST * terms
     for _ in range(_ROUNDS):
         for row, found in rows:
             total = float(row @ terms)
             if total > 0.0:
-                terms[row > 0.0] *= min(max(found / total, _LEAST), _MOST)
+                terms = np.where(row > 0.0, np.maximum(terms * (found / total), least), terms)
     return {**predicted, **dict(zip(names, map(float, terms), strict=True))}
-
-
-def _unforeseen(terms: np.ndarray, rows: Sequence[tuple[np.ndarray, float]]) -> np.ndarray:
-    """Return what every term of a choice may add beside what is predicted, so that it can be blamed for more."""
-    least = np.zeros(len(terms))
-    for row, found in rows:
-        beyond, among = found - float(row @ terms), row > 0.0
-        if beyond > 0.0 and among.any():
-            least[among] = np.maximum(least[among], _UNFORESEEN * beyond / among.sum())
-    return least

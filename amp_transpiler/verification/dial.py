@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 __all__ = ["Trial", "chance", "turn"]
 
 _NEARER = 0.95  # of the error that is allowed: predictions are not exact
+_WARIER = 0.75  # times that, after each candidate that failed though it was predicted to hold, until one holds
 _FAR = 0.25  # of the last limit, where a measurement says nothing but "too much"
 _CLOSE = 1.05  # a bracket as narrow as this holds no candidate worth a run
 _SPREAD = 0.5  # of the logarithm of measured over predicted, where nothing alike was measured
@@ -74,7 +75,10 @@ def turn(
             break
         is_last = len(trials) == runs and not any(each.holds for each in trials)
         # The last run goes to what cannot fail.
-        limit = 0.0 if is_last else _next_limit(predicted(trial.candidate), trial.measured, good, bad)
+        failed = 0 if any(each.holds for each in trials) else len(trials) - 1
+        limit = 0.0
+        if not is_last:
+            limit = _next_limit(predicted(trial.candidate), trial.measured, good, bad, _NEARER * _WARIER**failed)
         candidate = cheapest(limit)
         if candidate not in known:
             measured = measure(candidate)
@@ -95,7 +99,7 @@ def _is_settled(trials: list[Trial[C]], good: float, bad: float) -> bool:
     return any(trial.holds for trial in trials) and bad <= _CLOSE * good
 
 
-def _next_limit(predicted: float, measured: float, good: float, bad: float) -> float:
+def _next_limit(predicted: float, measured: float, good: float, bad: float, nearer: float) -> float:
     """Return the predicted error to ask for next, between what is known to hold and what is known not to.
 
     Args:
@@ -103,13 +107,14 @@ def _next_limit(predicted: float, measured: float, good: float, bad: float) -> f
         measured: the same as found.
         good: the largest predicted error that holds.
         bad: the least one that does not.
+        nearer: which part of the error that is allowed is aimed at.
     """
     if not math.isfinite(bad):  # nothing is predicted of what overflows, or where no error is allowed
         return max(1.0, 2.0 * good)
     if not math.isfinite(measured):
         wanted = _FAR * bad
     elif measured > 0.0:
-        wanted = _NEARER * predicted / measured
+        wanted = nearer * predicted / measured
     else:
         wanted = bad
     if good < wanted < bad:
