@@ -4,6 +4,7 @@
     python scripts/bench_tolerance.py CORPUS --json FILE              # hours; what is in the file is not done again
     python scripts/bench_tolerance.py CORPUS --json FILE --only silero
     python scripts/bench_tolerance.py CORPUS --json FILE --largest 8  # models of at most 8 MB
+    python scripts/bench_tolerance.py CORPUS --json FILE --again      # asks again; the bisections of the file stay
     python scripts/bench_tolerance.py CORPUS --json FILE --write      # also writes docs/benchmarks/tolerance.md
 
 The tolerances are 0.5, 0.1 and 0.02 of the error of level O2, emulated on the inputs of the corpus; where O2 becomes
@@ -11,7 +12,8 @@ infinite they are shares of 2 %. CORPUS is what `scripts/fetch_corpus.py` and `s
 
 The bisection is what one does by hand. It begins with level O2. Each operator kind is made low alone, all else in
 float32, and its error measured. Then the kinds become float32, that with the largest error first, one after the other,
-until the bound holds. It converts, runs emulated and compares exactly as the search does.
+until the bound holds. It converts, runs emulated and compares exactly as the search does. Where the bound does not hold
+once no kind of them is low, its answer is float32 throughout.
 """
 
 from __future__ import annotations
@@ -93,8 +95,11 @@ class Bisection:
             while made.excess > 1.0 and count < len(ranked):
                 count += 1
                 made = self.measured(ranked[:count], tolerance)
-            record = {**self.record(made), "worth": self._worth_their_casts(ranked[:count])}
-            found.append({**record, "kept": made.excess <= 1.0, "kinds": ranked[:count], "runs": self.runs})
+            if made.excess > 1.0:  # nodes that are float32 at O2 can be low in what is left
+                record = {**self.float32(), "worth": 0}
+            else:
+                record = {**self.record(made), "worth": self._worth_their_casts(ranked[:count])}
+            found.append({**record, "kinds": ranked[:count], "runs": self.runs})
         return found
 
     def _worth_their_casts(self, kinds: Iterable[str]) -> int:
@@ -108,6 +113,13 @@ class Bisection:
         high = set(kinds)
         names = [name for name, kind in self._kind_of.items() if kind in high]
         return dataclasses.replace(self.policy, forced_high=dict.fromkeys(names, "bisection"), **changes)
+
+    def float32(self) -> Record:
+        """Return the figures of the program as it is."""
+        from amp_transpiler.precision.cost import find_device, predict
+
+        milliseconds = predict(self.prepared.model, find_device(self.policy.device), {}, fuse=True).milliseconds
+        return {"error": 0.0, "low": 0, "computing": 0, "casts": 0, "ms": milliseconds}
 
     def record(self, made: Any) -> Record:
         """Return the figures of a conversion."""
@@ -175,15 +187,24 @@ def asked(path: pathlib.Path, samples: Any, tolerance: float, prefer: str) -> Re
     }
 
 
-def examine(path: pathlib.Path, inputs: pathlib.Path | None) -> Record:
-    """Return what is found on one model."""
+def examine(path: pathlib.Path, inputs: pathlib.Path | None, known: Record) -> Record:
+    """Return what is found on one model.
+
+    Args:
+        path: the model.
+        inputs: its data.
+        known: the bisection's part of a record, if there is one.
+    """
     bisection = Bisection(path, inputs)
     o2 = bisection.record(bisection.o2)
     if not o2["low"] or o2["error"] == 0.0:
         return {"o2": o2, "left out": "nothing is low at O2" if not o2["low"] else "O2 is exact"}
     base = BASE if o2["error"] is None else o2["error"]
     tolerances = [share * base for share in SHARES]
-    found: Record = {"o2": o2, "base": base, "bisection": bisection.answers(tolerances)}
+    if "bisection" in known and known["base"] == base:
+        found = {"o2": o2, "base": base, "bisection": known["bisection"]}
+    else:
+        found = {"o2": o2, "base": base, "bisection": bisection.answers(tolerances)}
     for prefer in OBJECTIVES:
         found[prefer] = [asked(path, bisection.samples, tolerance, prefer) for tolerance in tolerances]
     return found
@@ -325,6 +346,11 @@ def read(path: pathlib.Path | None) -> dict[str, Record]:
     return {line["model"]: line for line in lines}
 
 
+def size_of(path: pathlib.Path) -> int:
+    """Return the bytes of a model, with its weights beside it."""
+    return sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*"))
+
+
 def main() -> int:
     """Ask what is wanted, and print what is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -332,6 +358,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD")
     parser.add_argument("--json", type=pathlib.Path, help="one line a model; those that are there are not done again")
     parser.add_argument("--largest", type=float, default=math.inf, metavar="MB", help="of the files that are examined")
+    parser.add_argument("--again", action="store_true", help="ask about models that are in the file, too")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args()
     import amp_transpiler as amp
@@ -340,12 +367,14 @@ def main() -> int:
 
     failing: tuple[type[Exception], ...] = (amp.AmpError, CannotCompare, *RUN_ERRORS)
     everything = read(options.json)
-    for name, path, inputs in corpus_models(options.corpus, options.only):
-        if name in everything or path.stat().st_size > options.largest * 1e6:
+    models = [row for row in corpus_models(options.corpus, options.only) if size_of(row[1]) <= options.largest * 1e6]
+    for name, path, inputs in sorted(models, key=lambda row: size_of(row[1])):
+        known = everything.get(name, {})
+        if ("low" in known or "left out" in known) and not options.again:
             continue
         start = time.perf_counter()
         try:
-            record = examine(path, inputs)
+            record = examine(path, inputs, known)
         except failing as error:  # it is named, and the others are examined
             record = {"left out": f"{type(error).__name__}: {error}"[:300]}
         record = {"model": name, **record, "seconds": time.perf_counter() - start}

@@ -46,6 +46,7 @@ Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 _FURTHER = 4  # runs beside the dial
 _WORTH = 0.005  # of all costs: a smaller gain is not worth a run
 _WORTH_FILLING = 0.001  # likewise, for a few nodes more
+_LIKELY = 0.95  # of the error that is allowed: where most choices that are worth a run lie
 _UNLIKELY = 0.15  # to keep the limits
 _NEARLY, _LITTLE = 0.8, 0.1  # of the room that a limit leaves
 _LEAST_WRONG = 0.1  # of what is predicted: what is added may be predicted better than what is there
@@ -312,11 +313,10 @@ class _Search:
         trials = turn(
             frontier.cheapest, frontier.predicted, self._run, Trial(frontier.free, start), self._policy.search_runs
         )
-        left = min(_FURTHER, self._policy.search_runs + 1 - len(trials))
-        while left > 0 and (candidate := self._promising()) is not None:
-            left -= 1
-            self._run(candidate)
-        self._fill(self._policy.search_runs + 1 - len(self._found))
+        runs = self._policy.search_runs + 1
+        self._further(min(_FURTHER, runs - len(trials)))
+        self._fill(runs - len(self._found))
+        self._further(runs - len(self._found))
         assert self._best is not None
         if self._policy.objective == "time" and frontier.exact not in self._found:
             exact = (0.0, self._milliseconds(conversions.prepared))
@@ -324,6 +324,12 @@ class _Search:
                 self._run(frontier.exact)
         logger.info("%d conversions were run", len(self._found))
         return self._best[1]
+
+    def _further(self, runs: int) -> None:
+        """Run the choices from which most is to be expected, as long as there are any."""
+        while runs > 0 and (candidate := self._promising()) is not None:
+            runs -= 1
+            self._run(candidate)
 
     def _fill(self, runs: int) -> None:
         """Add low nodes to the best choice, as long as the limits leave room for them.
@@ -365,6 +371,7 @@ class _Search:
         frontier, (best, measured) = self._frontier, self._best
         if measured.excess > 1.0:
             return None
+        frontier.cheapest(_LIKELY)  # what it looks at on its way is known then
         points = frontier.known()
         least = _WORTH * frontier.exact.cost
         likely = [

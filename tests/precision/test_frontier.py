@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -73,3 +74,34 @@ def test_a_choice_takes_more_nodes_in_where_each_output_has_room(rooms, expected
     errors = {"y": {"a": 0.4, "b": 0.3}, "z": {"a": 0.4, "b": 0.3, "c": 0.6}}
     one = Frontier(found.choices, found.weights, Evidence(node_errors_by_output=errors), {"y": 1.0, "z": 1.0})
     assert one.widened(one.point({"b"}), rooms).low == expected
+
+
+# what the error of all three and of two is found to be -> the nodes that are low then
+LEARNED = {
+    "the product that is not in both": ([({"a", "b", "c"}, 3.0), ({"b", "c"}, 0.5)], {"b", "c"}),
+    "the product that is in both": ([({"a", "b", "c"}, 3.0), ({"b", "c"}, 2.9)], {"a"}),
+    "all as predicted": ([({"a", "b", "c"}, 1.378)], {"b", "c"}),
+    "an overflow says nothing of one node": ([({"a", "b", "c"}, math.inf)], {"b", "c"}),
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_measured_choices_correct_what_is_predicted(name):
+    runs, expected = LEARNED[name]
+    one = frontier()
+    for low, error in runs:
+        one.learn(one.point(low), {"y": error})
+        assert math.isinf(error) or one.predicted(one.point(low)) == pytest.approx(error, rel=0.05)
+    assert one.cheapest(1.0).low == expected
+
+
+def test_what_rounds_nothing_is_not_blamed():
+    """A Relu between two products, whose error nothing predicts: it stays low beside a product that does."""
+    text = "(float[4,4] x) => (float[4,4] y) { [a] h = MatMul (x, w) [r] r = Relu (h) [b] y = MatMul (r, w) }"
+    model = load(parse(text, w=array(4, 4))).model
+    propagate_types(model)
+    found = open_choices(model, dataclasses.replace(choose_policy(Request()), objective="low"))
+    one = Frontier(found.choices, found.weights, Evidence(), {"y": 1.0})
+    one.learn(one.point({"a", "r", "b"}), {"y": 2.0})
+    assert one.squares(one.point({"a", "r", "b"}))["y"] == pytest.approx(4.0)
+    assert one.squares(one.point({"r"}))["y"] < one.squares(one.point({"a"}))["y"]
