@@ -106,6 +106,7 @@ class Frontier:
         exact = [str(node.name) for nodes in self._items for node in nodes if operator_name(node) in EXACT]
         self._errors = OutputErrors(evidence, allowed, exact)
         self.open_names = frozenset(self.names)
+        self._place = {name: place for place, name in enumerate(self.names)}
         self._worth = {
             str(node.name): max(weights.high(node) - weights.low(node), _LEAST)
             for nodes in self._items
@@ -300,9 +301,12 @@ class Frontier:
         return min(cuts, _WORK // max(1, len(self._items)))
 
     def _by_error(self, names: Iterable[str]) -> list[str]:
-        """Return names of nodes, those with the largest error for what they are worth first."""
+        """Return names of nodes, those with the largest error for what they are worth first.
+
+        Where several have the same, the last of the program come first: what belongs together stays together.
+        """
         errors = self._prices().nodes
-        return sorted(names, key=lambda name: (-errors.get(name, 0.0) / self._worth[name], name))
+        return sorted(names, key=lambda name: (-errors.get(name, 0.0) / self._worth[name], -self._place[name]))
 
     def _at(
         self, multiplier: float, held: Iterable[str] = (), kept: Iterable[str] = (), weights: _OutputWeights = ()
@@ -325,6 +329,16 @@ class Frontier:
             self._priced[weights] = self._errors.priced(dict(weights))
         return self._priced[weights]
 
+    def _cost(self, chosen: Chosen) -> float:
+        """Return the cost of a choice. That of a cut caps what its best choice never pays."""
+        weights = self._weights
+        nodes = (node for nodes in self._items for node in nodes)
+        own = (weights.low(node) if node in chosen.low else weights.high(node) for node in nodes)
+        casts = (
+            (weights.cast_to_low if cast.target == "low" else weights.cast_to_high)(cast.value) for cast in chosen.casts
+        )
+        return math.fsum((*own, *casts))
+
     def _point(self, low: list[bool]) -> Point:
         chosen = self._plain.decide(low)
         nodes = frozenset(str(node.name) for node in chosen.low)
@@ -334,7 +348,7 @@ class Frontier:
             nodes,
             predicted=math.sqrt(max(squares.values(), default=0.0)),
             error=self._evidence.predicted(nodes, casts),
-            cost=self._plain.problem.cost(low) * self._plain.unit,
+            cost=self._cost(chosen),
             casts=len(chosen.casts),
         )
         self._chosen[point], self._casts[point], self._squares[point] = chosen, casts, squares

@@ -49,6 +49,7 @@ _WORTH_FILLING = 0.001  # likewise, for a few nodes more
 _LIKELY = 0.95  # of the error that is allowed: where most choices that are worth a run lie
 _UNLIKELY = 0.15  # to keep the limits
 _NEARLY, _LITTLE = 0.8, 0.1  # of the room that a limit leaves
+_BARELY = 0.5  # of the error that is allowed
 _LEAST_WRONG = 0.1  # of what is predicted: what is added may be predicted better than what is there
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
@@ -317,6 +318,7 @@ class _Search:
         self._further(min(_FURTHER, runs - len(trials)))
         self._fill(runs - len(self._found))
         self._further(runs - len(self._found))
+        self._halve(runs - len(self._found))
         assert self._best is not None
         if self._policy.objective == "time" and frontier.exact not in self._found:
             exact = (0.0, self._milliseconds(conversions.prepared))
@@ -352,6 +354,29 @@ class _Search:
                 self._run(candidate)
             if self._found[candidate] > 1.0:
                 room /= 2
+
+    def _halve(self, runs: int) -> None:
+        """Where the best choice has barely any error, add low nodes that are blamed for more than there is room for.
+
+        All that fail together share the blame. If one of them is the cause, half of them can be low.
+
+        Args:
+            runs: how many conversions may be run.
+        """
+        frontier, part = self._frontier, 0.5
+        while runs > 0 and self._best is not None:
+            best, measured = self._best
+            if measured.excess > _BARELY:
+                return
+            blamed, before = frontier.squares(frontier.free), frontier.squares(best)
+            rooms = {output: part * max(0.0, blamed[output] - error) for output, error in before.items()}
+            candidate = frontier.widened(best, rooms)
+            if best.cost - candidate.cost < _WORTH_FILLING * frontier.exact.cost:
+                return
+            if candidate not in self._found:
+                runs -= 1
+                self._run(candidate)
+            part = part / 2 if self._found[candidate] > 1.0 else 0.5
 
     def _rooms(self) -> dict[str, float]:
         """Return by how much the predicted square of every output may grow, if predictions stay as wrong."""

@@ -84,6 +84,14 @@ def test_the_last_run_goes_to_what_has_no_error():
     assert trials[-1].candidate is rows[0]
 
 
+def test_what_fails_again_and_again_is_asked_for_less():
+    """Each correction says that the next candidate holds, and each is wrong by as much."""
+    rows = [Row(0.0, 100.0), *(Row(1.05**-place, float(place)) for place in range(99, -1, -1))]
+    trials = turn(cheapest_of(rows), predicted, lambda row: 1.2 if row.predicted > 0.15 else 0.9, Trial(rows[-1], 1.2))
+    assert [trial.holds for trial in trials].index(True) <= 7, "it does not creep"
+    assert min(trial.candidate.cost for trial in trials if trial.holds) <= 55.0, "the best is 39"
+
+
 def test_what_cannot_hold_ends_with_all_trials():
     rows = frontier(5)
     trials = turn(cheapest_of(rows), predicted, lambda row: 2.0 + row.predicted, Trial(rows[-1], 12.0))
