@@ -214,7 +214,7 @@ def examine(path: pathlib.Path, inputs: pathlib.Path | None, known: Record) -> R
 def cases(everything: Mapping[str, Record]) -> Iterator[tuple[str, float, Record, Record, Record]]:
     """Yield model, share, and the answers of the bisection and of both objectives."""
     for name, record in everything.items():
-        if "bisection" in record:
+        if "bisection" in record and "low" in record:
             for index, share in enumerate(SHARES):
                 yield name, share, record["bisection"][index], record["low"][index], record["time"][index]
 
