@@ -72,8 +72,12 @@ class Assembled:
     stacks: tuple[Stack, ...] = ()
 
 
-def assemble(program: _Program, fetch: Sequence[str], *, updates: bool = True) -> Assembled:
+def assemble(
+    program: _Program, fetch: Sequence[str], *, updates: bool = True, known: Container[str] = ()
+) -> Assembled:
     """Return the model that computes the fetched values and, with `updates`, every update of a persistable value.
+
+    Updates of the persistable values in `known` are left out.
 
     A fetched persistable value is the value after the run.
 
@@ -86,7 +90,7 @@ def assemble(program: _Program, fetch: Sequence[str], *, updates: bool = True) -
         program.value(name)  # raises if there is none
     outputs = _Outputs(program.model.clone())
     fetches = {name: outputs.add(source) for name, source in sources.items()}
-    updated = {name: outputs.add(source) for name, source in replaced.items()}
+    updated = {name: outputs.add(source) for name, source in replaced.items() if name not in known}
     _prune(outputs.model)
     inputs = [str(value.name) for value in outputs.model.graph.inputs]
     return Assembled(

@@ -34,6 +34,7 @@ from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.finite import add_finite_check
 from amp_transpiler.runtime.gemm_options import gemm_option
 from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
+from amp_transpiler.runtime.known_updates import Known, known_updates
 from amp_transpiler.runtime.lowering import has_backward_pass, ready_to_open, worth_on
 from amp_transpiler.runtime.opening import open_with_options
 from amp_transpiler.runtime.ort import SessionSettings
@@ -65,7 +66,7 @@ class CompiledStep:
     """A session of one step of a program.
 
     Attributes:
-        session: the open session.
+        session: the open session; None if everything is known.
         feeds: the inputs that the caller feeds.
         state: persistable values read: name -> element type.
         updates: persistable name -> output that replaces it.
@@ -75,9 +76,10 @@ class CompiledStep:
         stacks: persistable values that are rows of a matrix, whose name is in `state` and `updates` in place of theirs.
         graph: what runs the session as CUDA graphs; None if it is run as it is.
         results: the bytes that results take at most in the memory that sessions share; 0 if it takes none there.
+        known: persistable name -> what makes the value that replaces it, without the session.
     """
 
-    session: onnxruntime.InferenceSession
+    session: onnxruntime.InferenceSession | None
     feeds: tuple[ValueInfo, ...]
     state: Mapping[str, ir.DataType]
     updates: Mapping[str, str]
@@ -87,6 +89,7 @@ class CompiledStep:
     stacks: tuple[Stack, ...] = ()
     graph: StepGraph | None = None
     results: int = 0
+    known: Mapping[str, Known] = dataclasses.field(default_factory=dict)
 
 
 @collection_paused()
@@ -116,8 +119,11 @@ def compile_step(
         EnvironmentProblem: the place cannot be used or refuses a provider option, or an earlier CUDA session
             accumulates differently.
     """
-    assembled = assemble(program, fetch, updates=updates)
     watch = watch or Watch()
+    known = known_updates(program) if updates and not watch.finite else {}
+    if known and not fetch and len(known) == len(program.updates):
+        return CompiledStep(None, (), {}, {}, {}, IndexChecks(), known=known)
+    assembled = assemble(program, fetch, updates=updates, known=known)
     checks = find_index_checks(assembled) if watch.indices else IndexChecks()
     not_finite = add_finite_check(assembled, program.outputs) if watch.finite else ""
     ready = ready_to_open(
@@ -127,7 +133,8 @@ def compile_step(
         recompute=options.recompute,
         weight_gradients=options.formulation(place),
     )
-    return dataclasses.replace(open_ready(ready, place, options), checks=checks, not_finite=not_finite)
+    step = open_ready(ready, place, options)
+    return dataclasses.replace(step, checks=checks, not_finite=not_finite, known=known)
 
 
 def open_step(

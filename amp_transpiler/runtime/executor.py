@@ -30,6 +30,7 @@ from amp_transpiler.runtime.run_errors import NO_VALUE, RUN_ERRORS, explained, p
 from amp_transpiler.runtime.runs import Runs
 from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.step_options import StepOptions
+from amp_transpiler.runtime.values import to_ort
 
 __all__ = ["NotFinite", "StepExecutor"]
 
@@ -112,6 +113,8 @@ class StepExecutor:
                     scope.hold_stack(stacks[name], outputs[output])
                 else:
                     scope.hold(name, outputs[output])
+            for name, make in step.known.items():
+                scope.hold(name, to_ort(make()))
         elif not_finite == "stop":
             why = self._described(program, fetch, arrays, scope)
             raise NotFiniteError(
@@ -251,6 +254,8 @@ class StepExecutor:
     def _run(
         self, step: CompiledStep, feeds: Mapping[str, np.ndarray], state: Mapping[str, onnxruntime.OrtValue]
     ) -> dict[str, onnxruntime.OrtValue]:
+        if step.session is None:
+            return {}
         return step.graph.run(feeds, state) if step.graph else self._runs.run(step.session, feeds, state)
 
 

@@ -80,7 +80,7 @@ class Scope(MutableMapping[str, np.ndarray]):
     def pack(self, stack: Stack) -> onnxruntime.OrtValue:
         """Return the matrix of a stack, made of its members if they are single values."""
         if stack not in self._stacks:
-            matrix = pack(stack, (self[name] for name in stack.members))
+            matrix = pack(stack, (to_host(self.held(name)) for name in stack.members))
             self.hold_stack(stack, matrix)
         return self._stacks[stack]
 

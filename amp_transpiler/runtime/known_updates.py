@@ -1,0 +1,55 @@
+"""Updates whose values a program states: a startup program sets most of its values without computing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.constness import constant_array, constant_of
+from amp_transpiler.graph.program import Program
+from amp_transpiler.ops.dtype_attributes import tensor_of
+from amp_transpiler.ops.names import is_standard
+
+__all__ = ["Known", "known_updates"]
+
+Known: TypeAlias = Callable[[], np.ndarray]
+"""Makes a known value. Random numbers are drawn when it is called."""
+
+_BYTE = 8  # bits; smaller elements are packed
+
+
+def known_updates(program: Program) -> Mapping[str, Known]:
+    """Return persistable name -> what makes its new value, for constants and for tensors that are filled with a number.
+
+    A session would get them in a message, which is copied several times, and copy each once more into its outputs.
+    """
+    found = {name: _known(program.value(output)) for name, output in program.updates.items()}
+    return {name: make for name, make in found.items() if make is not None}
+
+
+def _known(value: ir.Value) -> Known | None:
+    node = value.producer()
+    while node is not None and node.op_type == "Identity" and is_standard(node) and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    tensor = constant_of(value)
+    if tensor is not None:
+        whole = tensor.dtype != ir.DataType.STRING and tensor.dtype.bitwidth >= _BYTE
+        return (lambda: np.asarray(tensor.numpy())) if whole else None
+    return None if node is None else _fill(node)
+
+
+def _fill(node: ir.Node) -> Known | None:
+    """Return what makes the result of a ConstantOfShape whose shape is known."""
+    shape = constant_array(node.inputs[0]) if node.op_type == "ConstantOfShape" and is_standard(node) else None
+    if shape is None:
+        return None
+    attribute = node.attributes.get("value")
+    fill = np.zeros(1, np.float32) if attribute is None else tensor_of(attribute).numpy()
+    sizes = tuple(map(int, shape))
+    if not any(fill.tobytes()):  # zeros take no memory until they are read
+        return lambda: np.zeros(sizes, fill.dtype)
+    return lambda: np.full(sizes, fill.reshape(()), fill.dtype)
