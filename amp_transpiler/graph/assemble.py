@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Container, Mapping, Sequence
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.names import values_by_name
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.stack import Stack
-from amp_transpiler.graph.walk import scopes
+from amp_transpiler.graph.walk import is_used
 
 __all__ = ["Assembled", "assemble", "with_values", "written_model"]
 
@@ -138,7 +139,10 @@ class _Outputs:
         model.graph.outputs.clear()
         self._values = values_by_name(model.graph)
         self._identities: dict[str, str] = {}
-        self._builder = GraphBuilder(model, metadata={ROLE_KEY: "optimize"})
+
+    @functools.cached_property
+    def _builder(self) -> GraphBuilder:
+        return GraphBuilder(self.model, metadata={ROLE_KEY: "optimize"})
 
     def add(self, name: str) -> str:
         """Make the value an output, once, and return the output's name."""
@@ -158,13 +162,9 @@ def _prune(model: ir.Model) -> None:
     """Remove nodes, inputs and constants that no output needs."""
     graph = model.graph
     common.RemoveUnusedNodesPass()(model)
-    read = {v for scope in scopes(model) for node in scope.graph for v in node.inputs if v is not None}
-    read |= {v for scope in scopes(model) for v in scope.graph.outputs}
-    for value in list(graph.inputs):
-        if value not in read:
-            graph.inputs.remove(value)
+    graph.inputs[:] = [value for value in graph.inputs if is_used(value)]
     for name, value in list(graph.initializers.items()):
-        if value not in read:
+        if not is_used(value):
             del graph.initializers[name]
 
 

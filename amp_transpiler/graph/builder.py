@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.attributes import attribute_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.infer_outputs import infer_outputs
 from amp_transpiler.graph.names import NameAllocator
@@ -91,7 +92,7 @@ class GraphBuilder:
             domain,
             op_type,
             inputs,
-            list(ir.convenience.convert_attributes(dict(attributes))) if attributes else [],
+            [attribute_of(name, content) for name, content in attributes.items()] if attributes else [],
             outputs=results,
             name=self.names.fresh(label),
             metadata_props=self.node_metadata(),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Set
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.walk import scopes
+from amp_transpiler.graph.walk import bodies, has_bodies, scopes
 
 __all__ = ["NameAllocator", "name_nodes", "values_by_name"]
 
@@ -24,13 +24,19 @@ class NameAllocator:
     def __init__(self, model: ir.Model, reserved: Iterable[str] = ()) -> None:
         self._taken: set[str] = set(reserved)
         self._next: dict[str, int] = {}
-        for scope in scopes(model):
-            self._taken.update(value.name for value in scope.graph.inputs if value.name)
-            self._taken.update(scope.graph.initializers)
-            for node in scope.graph:
-                if node.name:
-                    self._taken.add(node.name)
-                self._taken.update(value.name for value in node.outputs if value.name)
+        add = self._taken.add  # most passes ask for all names of a model
+        graphs = [model.graph]
+        for graph in graphs:
+            self._taken.update(graph.initializers)
+            for value in graph.inputs:
+                add(value.name or "")
+            for node in graph:
+                add(node.name or "")
+                for value in node.outputs:
+                    add(value.name or "")
+                if has_bodies(node):
+                    graphs += [body for _, body in bodies(node)]
+        self._taken.discard("")
 
     @property
     def taken(self) -> Set[str]:

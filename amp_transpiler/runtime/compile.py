@@ -185,6 +185,7 @@ def open_ready(
         fuse_transposes=not vector_products(model, unknown=True),
         lean=lean,
         in_order=lean and not place.in_main_memory,
+        quick=lean and place.in_main_memory,
         threads=threads,
         provider_options=options.provider(place),
         shared_memory=place.queues_steps(),

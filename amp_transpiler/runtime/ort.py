@@ -46,6 +46,18 @@ _LATE_OPTIMIZERS = (  # common ones whose nodes come last in a file's order
     "ReshapeFusion",
     "TransposeOptimizer",
 )
+# Each of them looks at every node and at every output of the graph, again and again, for what a step has none of once
+# it is lowered: quantization, open sizes, shapes that are computed.
+_IDLE_OPTIMIZERS = (
+    "ConstantSharing",
+    "DoubleQDQPairsRemover",
+    "EnsureUniqueDQForNodeUnit",
+    "FreeDimensionOverrideTransformer",
+    "QDQPropagationTransformer",
+    "ReshapeFusion",
+    "WeightBiasQuantization",
+    "WhereDummyDq",
+)
 
 _exceptions = onnxruntime.capi.onnxruntime_pybind11_state
 ORT_ERRORS: tuple[type[Exception], ...] = (
@@ -77,6 +89,7 @@ class SessionSettings:
             file: ONNX Runtime's own order puts weight gradients off until all of a group are wanted.
         in_order: whether nothing common may be rewritten into nodes that come last in the order of the file. What is
             ready before them runs first, the backward pass's masks for example, and stays alive.
+        quick: whether the optimizers are left out that cost much and find nothing in a step.
         threads: threads inside an operator; None leaves the choice to ONNX Runtime.
         external_folder: where a serialised model's external data lies.
         record_assignment: remember the provider of each node, for `nodes_on_cpu`.
@@ -92,6 +105,7 @@ class SessionSettings:
     fuse_transposes: bool = True
     lean: bool = False
     in_order: bool = False
+    quick: bool = False
     threads: int | None = None
     external_folder: str | os.PathLike[str] | None = None
     record_assignment: bool = False
@@ -132,7 +146,8 @@ class SessionSettings:
         transposes = () if self.fuse_transposes else _TRANSPOSING_OPTIMIZERS
         merging = _MERGING_OPTIMIZERS if self.lean else ()
         late = _LATE_OPTIMIZERS if self.in_order else ()
-        return [*_BROKEN_OPTIMIZERS, *transposes, *merging, *late]
+        idle = _IDLE_OPTIMIZERS if self.quick else ()
+        return [*_BROKEN_OPTIMIZERS, *transposes, *merging, *late, *idle]
 
 
 _DEFAULTS = SessionSettings()

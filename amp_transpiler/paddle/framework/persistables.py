@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -58,14 +59,12 @@ def initialise(
     """
     if _is_initialised(startup, persistable.name, dtype, shape, "another layer asks for"):
         return
-    builder = startup.builder()
     if callable(initial):
-        value = _random_initial(startup, persistable, shape, initial, dtype)
-    else:
-        fill = ir.tensor(np.full(1, initial, dtype.numpy()))
-        value = builder.op("ConstantOfShape", [builder.constant(np.array(shape, np.int64))], {"value": fill})
-        value.shape = ir.Shape(shape)
-    _set_initial(startup, persistable, value)
+        _set_initial(startup, persistable, "Identity", _random_initial(startup, persistable, shape, initial, dtype))
+        return
+    sizes = startup.builder().constant(np.array(shape, np.int64))
+    fill = ir.Tensor(np.full(1, initial, dtype.numpy()))
+    _set_initial(startup, persistable, "ConstantOfShape", sizes, value=fill).shape = ir.Shape(shape)
 
 
 def initialise_with(startup: Program, persistable: Persistable, tensor: ir.TensorProtocol) -> None:
@@ -78,20 +77,15 @@ def initialise_with(startup: Program, persistable: Persistable, tensor: ir.Tenso
     """
     shape = tuple(int(size) for size in tensor.shape.numpy())
     if not _is_initialised(startup, persistable.name, tensor.dtype, shape, "the model has"):
-        _set_initial(
-            startup, persistable, _lazy_initial(startup, persistable.name, shape, tensor.dtype, lambda: tensor)
-        )
+        value = _lazy_initial(startup, persistable.name, shape, tensor.dtype, lambda: tensor)
+        _set_initial(startup, persistable, "Identity", value)
 
 
 def initialise_from(startup: Program, persistable: Persistable, parameter: Variable) -> None:
     """Make the startup program set `persistable.name` to the initial value of `parameter`, in float32."""
-    builder = startup.builder()
     source = startup.value(startup.updates[parameter.name])
-    label = builder.names.fresh(f"{persistable.name}__initial")
-    result = builder.op("Cast", [source], {"to": int(ir.DataType.FLOAT)}, name=label)
+    result = _set_initial(startup, persistable, "Cast", source, to=int(ir.DataType.FLOAT))
     result.shape = ir.Shape(parameter.shape)
-    startup.updates[persistable.name] = label
-    startup.persistables.setdefault(persistable.name, persistable)
 
 
 def _is_initialised(startup: Program, name: str, dtype: ir.DataType, shape: tuple[int, ...], who_differs: str) -> bool:
@@ -111,11 +105,13 @@ def _is_initialised(startup: Program, name: str, dtype: ir.DataType, shape: tupl
     return True
 
 
-def _set_initial(startup: Program, persistable: Persistable, value: ir.Value) -> None:
+def _set_initial(startup: Program, persistable: Persistable, op_type: str, of: ir.Value, **attributes: Any) -> ir.Value:
+    """Let the startup program set `persistable.name` to what an operator makes of a value; return the result."""
     builder = startup.builder()
-    result = builder.op("Identity", [value], name=builder.names.fresh(f"{persistable.name}__initial"))
+    result = builder.op(op_type, [of], attributes, name=builder.names.fresh(f"{persistable.name}__initial"))
     startup.updates[persistable.name] = str(result.name)
     startup.persistables.setdefault(persistable.name, persistable)
+    return result
 
 
 def renew_draws(startup: Program) -> None:
@@ -140,7 +136,7 @@ def _random_initial(
             random = generator(startup.random_seed, startup.drawn.index(name))
         else:
             random = generator(global_seed(), turn_of(name, startup.drawn))
-        return ir.tensor(np.asarray(initial(random, shape)).astype(dtype.numpy()), dtype=dtype)
+        return ir.Tensor(np.asarray(initial(random, shape)).astype(dtype.numpy()), dtype=dtype)
 
     return _lazy_initial(startup, name, shape, dtype, draw)
 

@@ -192,9 +192,9 @@ class _Writing:
         self._row: dict[ir.Value, tuple[ir.Value, int]] = {}  # scalar of a member -> column, row
         self._grouped = {node for group in groups for chain in group.chains for node in chain.nodes}
         states = [str(chain.leaves[leaf].name) for group in groups for chain in group.chains for leaf in chain.states]
-        gone = {updates[name] for name in states}
-        kept = {output for name, output in updates.items() if name not in set(states)} | set(fetched)
-        self._no_outputs = gone - kept  # outputs that only a stack replaces
+        gone = {name: updates[name] for name in states}
+        kept = {output for name, output in updates.items() if name not in gone} | set(fetched)
+        self._no_outputs = set(gone.values()) - kept  # outputs that only a stack replaces
 
     def write(self, order: Iterable[_Unit | ir.Node]) -> None:
         """Append the units in this order; the nodes that they stand for are removed."""
@@ -202,9 +202,9 @@ class _Writing:
         outputs = [value for value in self._graph.outputs if value.name not in self._no_outputs]
         self._graph.outputs.clear()
         self._graph.outputs.extend(outputs)
+        self._graph.remove([unit for unit in order if isinstance(unit, ir.Node)])  # one by one takes far longer
         for unit in order:
             if isinstance(unit, ir.Node):
-                self._graph.remove(unit)
                 self._graph.append(unit)
             else:
                 self._write_unit(*unit)
@@ -320,7 +320,8 @@ class _Writing:
             distinct = list(dict.fromkeys(values))
             parts = [self._as_column(value) for value in distinct]
             column = parts[0] if len(parts) == 1 else self._concat(parts)
-            places = [distinct.index(value) for value in values]
+            place_of = {value: place for place, value in enumerate(distinct)}
+            places = [place_of[value] for value in values]
         assert column.shape is not None
         places = [place for place, count in zip(places, rows, strict=True) for _ in range(count)]
         if places == list(range(int(column.shape[0]))):  # type: ignore[arg-type]  # it is a number
@@ -423,7 +424,7 @@ class _Writing:
         for use in list(value.uses()):
             if use.node not in self._grouped and not (_narrows(use.node) and use.node.outputs[0] is not value):
                 use.node.replace_input_with(use.idx, part)
-        for index, output in enumerate(self._graph.outputs):
+        for index, output in enumerate(self._graph.outputs if value.is_graph_output() else ()):
             if output is value:
                 self._graph.outputs[index] = part
         if value.producer() is None:

@@ -88,7 +88,7 @@ def _of_tensor(tensor: ir.TensorProtocol) -> str:
 
 
 def _content(attribute: ir.Attr) -> str:
-    return _of_tensor(attribute.value) if isinstance(attribute.value, ir.TensorProtocol) else repr(attribute.value)
+    return _of_tensor(attribute.value) if attribute.type is ir.AttributeType.TENSOR else repr(attribute.value)
 
 
 def _remove_unused(nodes: list[ir.Node]) -> int:
