@@ -73,9 +73,7 @@ class Assembled:
     stacks: tuple[Stack, ...] = ()
 
 
-def assemble(
-    program: _Program, fetch: Sequence[str], *, updates: bool = True, known: Container[str] = ()
-) -> Assembled:
+def assemble(program: _Program, fetch: Sequence[str], *, updates: bool = True, known: Container[str] = ()) -> Assembled:
     """Return the model that computes the fetched values and, with `updates`, every update of a persistable value.
 
     Updates of the persistable values in `known` are left out.

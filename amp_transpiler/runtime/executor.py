@@ -113,8 +113,9 @@ class StepExecutor:
                     scope.hold_stack(stacks[name], outputs[output])
                 else:
                     scope.hold(name, outputs[output])
+            made = {make: to_ort(make()) for make in dict.fromkeys(step.known.values())}
             for name, make in step.known.items():
-                scope.hold(name, to_ort(make()))
+                scope.hold(name, made[make])
         elif not_finite == "stop":
             why = self._described(program, fetch, arrays, scope)
             raise NotFiniteError(

@@ -25,17 +25,25 @@ def known_updates(program: Program) -> Mapping[str, Known]:
     """Return persistable name -> what makes its new value, for constants and for tensors that are filled with a number.
 
     A session would get them in a message, which is copied several times, and copy each once more into its outputs.
+    Names with the same value have the same function.
     """
-    found = {name: _known(program.value(output)) for name, output in program.updates.items()}
-    return {name: make for name, make in found.items() if make is not None}
+    sources = {name: _source(program.value(output)) for name, output in program.updates.items()}
+    makers = {source: _known(source) for source in dict.fromkeys(sources.values())}
+    return {name: make for name, source in sources.items() if (make := makers[source]) is not None}
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """Return the value that Identities, and casts that change nothing, pass on."""
+    while (node := value.producer()) is not None and node.op_type in ("Identity", "Cast") and is_standard(node):
+        before = node.inputs[0]
+        if before is None or before.dtype is None or before.dtype != value.dtype:
+            break
+        value = before
+    return value
 
 
 def _known(value: ir.Value) -> Known | None:
-    node = value.producer()
-    while node is not None and node.op_type == "Identity" and is_standard(node) and node.inputs[0] is not None:
-        value = node.inputs[0]
-        node = value.producer()
-    tensor = constant_of(value)
+    node, tensor = value.producer(), constant_of(value)
     if tensor is not None:
         whole = tensor.dtype != ir.DataType.STRING and tensor.dtype.bitwidth >= _BYTE
         return (lambda: np.asarray(tensor.numpy())) if whole else None

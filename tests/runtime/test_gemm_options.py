@@ -214,7 +214,7 @@ def test_an_executor_sets_it_before_its_first_session(monkeypatch, opened, proce
 def test_an_executor_touches_nothing_by_default(monkeypatch, opened, caplog):
     with caplog.at_level(logging.WARNING):
         step(monkeypatch)
-    assert opened == [(CUDA, None)] * 3
+    assert opened == [(CUDA, None)] * 2
     assert "changes nothing" not in caplog.text
 
 

@@ -278,7 +278,7 @@ class DataParallelSteps(StepExecutor):
         """Run the optimizer, take over what the other ranks have updated, and then replace the states."""
         found: Values = {}
         own: Values = {}
-        if plan.late is not None:
+        if plan.late is not None and plan.late.session is not None:
             inputs = {one.name for one in plan.late.session.get_inputs()}
             taken = {name: value for name, value in sums.items() if name in inputs}
             found = self._run(plan.late, {}, {**self._state(plan.late, scope), **taken})
