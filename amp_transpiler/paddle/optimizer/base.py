@@ -97,6 +97,7 @@ class Optimizer(abc.ABC):
 
     def __post_init__(self) -> None:
         label = type(self).__name__
+        _check_given(label, self)
         if not isinstance(self.learning_rate, (int, float, np.floating, LRScheduler)):
             raise OptionError(f"{label}: learning_rate must be a number or a schedule, got {self.learning_rate!r}")
         if self.grad_clip is not None and not isinstance(self.grad_clip, ClipGradBase):
@@ -361,6 +362,13 @@ class Optimizer(abc.ABC):
             gradient = regularizer.add_to(step.builder, gradient, weight)
         used = step.unless_skipped(Expr(gradient, step.builder), 0.0)
         return ParameterUpdate(step, parameter, key, Expr(weight, step.builder), used, rate)
+
+
+def _check_given(label: str, optimizer: Optimizer) -> None:
+    """Check that no number is None, which stands for nothing unless it is the default."""
+    for name, field in getattr(optimizer, "__dataclass_fields__", {}).items():
+        if type(field.default) in (int, float) and getattr(optimizer, name) is None:
+            raise OptionError(f"{label}: {name} must be a number, got None")
 
 
 def _check_numbers(label: str, optimizer: Optimizer) -> None:

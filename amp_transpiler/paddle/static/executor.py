@@ -24,7 +24,7 @@ from amp_transpiler.passes.training import Formulation
 from amp_transpiler.runtime.executor import NotFinite, StepExecutor
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.gemm_options import TilingAccum
-from amp_transpiler.runtime.places import Place, default_place, to_host
+from amp_transpiler.runtime.places import Place, default_place, place_named, to_host
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.runtime.step_options import StepOptions
 
@@ -41,7 +41,8 @@ class Executor:
     Persistable values stay where the program runs.
 
     Args:
-        place: where to run; None for CUDA where a device answers, else the CPU.
+        place: where to run, such as `CPUPlace()`, or its name: "cpu", "gpu", "gpu:1"; None for CUDA where a device
+            answers, else the CPU.
         emulate: on the CPU, run float16 and bfloat16 values as float32 that is rounded like them, so that overflow
             is as visible as on a GPU.
         tiling_accum: what float16 matrix products (MatMul, Gemm and what ONNX Runtime makes of them) accumulate in:
@@ -69,14 +70,15 @@ class Executor:
     As a context manager it is closed in the end.
 
     Raises:
-        OptionError: `tiling_accum` is neither "fp32" nor "low", `max_sessions` is less than 1, `weight_gradients` is
-            none of the four, or `provider_options` has one that the executor sets itself (device, stream, CUDA graph).
+        OptionError: there is no such place, `tiling_accum` is neither "fp32" nor "low", `max_sessions` is less than 1,
+            `weight_gradients` is none of the four, or `provider_options` has one that the executor sets itself (device,
+            stream, CUDA graph).
         EnvironmentProblem: `tiling_accum` is "low", or there are `provider_options`, on the CPU.
     """
 
     def __init__(
         self,
-        place: Place | None = None,
+        place: Place | str | None = None,
         *,
         emulate: bool = True,
         tiling_accum: TilingAccum = "fp32",
@@ -86,7 +88,7 @@ class Executor:
         weight_gradients: Formulation = "auto",
         provider_options: Mapping[str, str] | None = None,
     ) -> None:
-        self.place: Place = default_place() if place is None else place
+        self.place: Place = _place_of(place)
         options = StepOptions(
             emulate=emulate,
             tiling_accum=tiling_accum,
@@ -229,6 +231,12 @@ class Executor:
     def close(self) -> None:
         """Close every session, and give back the memory that they took. What lies in scopes stays there."""
         self._steps.close()
+
+
+def _place_of(place: Place | str | None) -> Place:
+    if place is None:
+        return default_place()
+    return place_named(place.replace("gpu", "cuda")) if isinstance(place, str) else place
 
 
 def _is_finite(array: Any) -> bool:

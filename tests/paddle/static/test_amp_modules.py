@@ -252,3 +252,20 @@ def test_what_is_assigned_gets_the_type_of_its_place():
     fetch([number], n=np.array([7], np.int32))
     value = np.asarray(static.global_scope()[kept.name])
     assert (value.dtype, value.item()) == (np.float32, 7.0)
+
+
+# ---- places by name ----
+
+
+def test_an_executor_takes_the_name_of_its_place():
+    x = static.data("x", [2])
+    doubled = x * 2.0
+    [value] = static.Executor("cpu").run(feed={"x": np.ones(2, np.float32)}, fetch_list=[doubled])
+    assert value.tolist() == [2.0, 2.0]
+    with pytest.raises(OptionError, match="unknown place 'tpu'"):
+        static.Executor("tpu")
+
+
+@pytest.mark.parametrize(("name", "number"), [("gpu", 0), ("gpu:1", 1)])
+def test_an_executor_on_a_device_by_name(name, number):
+    assert static.Executor(name).place == paddle.CUDAPlace(number)
