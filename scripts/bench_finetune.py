@@ -22,7 +22,7 @@ all ten; the steps that look for the rate do not count.
 
 With `--torch`, the interpreter of an environment for scripts/export_corpus.py, models that PyTorch exported make
 the ten steps in PyTorch, too, all parameters trained: `scripts/programs/finetune_twin.py`. "folded" in the table: the
-exporter folded BatchNormalization into convolutions, so that other parameters are trained.
+exporter folded normalisations into weights or made one of equal parameters, so that other parameters are trained.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def beside_torch(path: pathlib.Path, case: Case, rate: float | None, place: int,
         return ours
     [(_, target)] = case.data
     request = {"path": str(path.resolve()), "place": place, "steps": STEPS}
-    request |= {key: ours[key] for key in ("rate", "has_batch_norms")}
+    request |= {key: ours[key] for key in ("rate", "has_batch_norms", "parameters")}
     with tempfile.TemporaryDirectory() as folder:
         np.save(pathlib.Path(folder, "target.npy"), target)
         request |= {"target": str(pathlib.Path(folder, "target.npy")), "scale": 10 / deviation(target)}

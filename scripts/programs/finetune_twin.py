@@ -22,6 +22,7 @@ from corpus.architectures import ARCHITECTURES
 from corpus.torch_tools import SEED
 
 FOLDED = "the exporter folded BatchNormalization into the convolutions: other parameters are trained"
+MERGED = "the exporter merged or folded parameters: there are {} in the file, and {} in PyTorch"
 
 
 def losses_of(request: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +49,10 @@ def losses_of(request: dict[str, Any]) -> dict[str, Any]:
         loss.backward()
         adam.step()
         losses.append(float(loss))
-    return {"losses": losses, "parameters": len(parameters)}
+    trained = sum(parameter.grad is not None for parameter in parameters)
+    if trained != request["parameters"]:
+        return {"skipped": MERGED.format(request["parameters"], trained)}
+    return {"losses": losses, "parameters": trained}
 
 
 if __name__ == "__main__":
