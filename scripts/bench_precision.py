@@ -113,13 +113,15 @@ def converted(
     """Convert with another tool; return the seconds, or why there is no result."""
     command = [python, str(SCRIPTS / "programs" / "peer.py"), tool, str(source), str(data), str(target), str(limit)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    before = cpu_seconds()
     with tempfile.TemporaryDirectory() as folder:  # one of them leaves files where it runs
         done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=folder)
     try:
         record: Record = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         if done.returncode in (-24, -9):  # SIGXCPU, SIGKILL: past its seconds
-            return {"error": f"stopped after {limit:.0f} s", "stopped": limit}
+            spent = cpu_seconds() - before  # its memory may have run out before its seconds
+            return {"error": f"stopped after {spent:.0f} s", "stopped": spent}
         return {"error": f"it ended with status {done.returncode}: {done.stderr[-200:]}"}
     return record
 

@@ -9,7 +9,7 @@
 
 Measured is user and system time of the process and of the child that runs ONNX Runtime, both bound to one core: other
 work on the machine lengthens it little. Each version has one process, warm from the conversion of a small model, and
-the versions take turns, model by model; of a model that takes less than half a second the best of three turns counts,
+the versions take turns, model by model; of a model that takes less than a second the best of three turns counts,
 since clocks tick in hundredths. The user's cache is an empty folder, so the first question finds nothing there;
 the second is the same one again. What FILE holds already is not measured again.
 
@@ -42,7 +42,7 @@ CHAIN = 4000
 CHAIN_REPEATS = 5
 TICK = 0.01  # seconds: what takes no longer was not converted, since it is low already
 LONG = 0.2  # seconds below which clocks say little of one model
-SHORT, SHORT_REPEATS = 0.5, 3  # seconds, and turns of what takes less
+SHORT, SHORT_REPEATS = 1.0, 3  # seconds, and turns of what takes less
 Record = dict[str, Any]
 
 # Of the larger models, one of each kind.

@@ -39,7 +39,7 @@ __all__ = ["Sensitivity", "collect_evidence", "low_forms", "measure_sensitivity"
 logger = logging.getLogger(__name__)
 
 _DRAWS = 4  # of random signs, for each sample
-_FEW_DRAWS = 2  # where results take so many bytes that each draw is an average over very many elements already
+_FEW_DRAWS = 2  # in all, where results take so many bytes that each is an average over very many elements already
 _LARGE = 1 << 29
 _SAMPLES = 3  # that are differentiated
 _MOST_GROUPS = 4  # of outputs that are swept each on its own
@@ -176,7 +176,7 @@ def measure_sensitivity(
                 key = settled.key
                 estimated |= _estimated(settled.program, forms, sweep.measured)
             few = result_bytes(settled.program) > _LARGE
-            count = (_FEW_DRAWS if few else _DRAWS) if draws is None else draws
+            count = (math.ceil(_FEW_DRAWS / len(samples)) if few else _DRAWS) if draws is None else draws
             _add_sample(totals, _Run(settled, sweep, low, forms), feeds, index, count)
     return Sensitivity({name: total.contributions() for name, total in totals.items()}, estimated)
 
