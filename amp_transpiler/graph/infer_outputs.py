@@ -20,6 +20,8 @@ _SMALL = 4096  # elements; shape inference gets the data of constants up to this
 _MOST = 4096  # results kept
 _UNTYPED = "the types of its inputs must be known: declare them in the model's value_info"
 _Found: TypeAlias = "tuple[ir.DataType, tuple[int | str | None, ...] | None] | onnx.TypeProto"  # tensors are the former
+# Operators whose results have a shape that no number among their inputs changes.
+_OF_SHAPES = frozenset("Add And Cast Div Equal Gather Greater Less Max Min Mul Or Pow Sub Sum Where".split())
 _PLAIN = frozenset({"INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS"})
 
 # The inference of ONNX takes most of the time that building a program takes, and the layers and parameters of a network
@@ -68,12 +70,13 @@ def _key(model: ir.Model, node: ir.Node) -> Hashable | None:
     versions = tuple(model.graph.opset_imports.items())
     # Which optional outputs are left out matters as well.
     outputs = tuple(value.name == "" for value in node.outputs)
-    inputs = tuple(None if value is None else _facts(value) for value in node.inputs)
+    numbers = bool(node.domain) or node.op_type not in _OF_SHAPES
+    inputs = tuple(None if value is None else _facts(value, numbers=numbers) for value in node.inputs)
     return node.domain, node.op_type, versions, inputs, outputs, tuple(sorted(attributes))
 
 
-def _facts(value: ir.Value) -> Hashable:
-    tensor = constant_of(value)
+def _facts(value: ir.Value, *, numbers: bool) -> Hashable:
+    tensor = constant_of(value) if numbers else None
     small = tensor is not None and tensor.size <= _SMALL and tensor.dtype != ir.DataType.STRING
     data = tensor.tobytes() if tensor is not None and small else None
     sizes = None if value.shape is None else tuple(d if isinstance(d, int) else (d.value,) for d in value.shape)

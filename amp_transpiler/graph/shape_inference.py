@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler.graph.builder import is_static
 from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.infer_outputs import infer_outputs
 from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
@@ -26,6 +27,9 @@ def infer_shapes(model: ir.Model) -> None:
     Inference evaluates shape computations on small constants. If it fails, shapes stay as declared. Operators of ONNX
     Runtime that ONNX does not know have stand-ins.
     """
+    named = (value for node in all_nodes(model) for value in node.outputs if value.name)
+    if all(value.type is not None and is_static(value) for value in named):
+        return  # a step of fixed sizes knows its shapes from when it was built
     try:
         proto = to_proto_without_weights(model)
         if any(not is_standard(node) for node in all_nodes(model)):
@@ -152,7 +156,7 @@ def complete_shapes(model: ir.Model) -> None:
         ModelError: a node does not fit its inputs.
     """
     for node in model.graph:
-        if any(value.shape is None for value in node.outputs):
+        if any(value.shape is None for value in node.outputs if value.name):
             infer_outputs(model, node)
 
 

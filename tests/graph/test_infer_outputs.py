@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -10,6 +11,7 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph import infer_outputs as module
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.infer_outputs import infer_outputs
+from amp_transpiler.graph.shape_inference import infer_shapes
 
 
 def value(name, *sizes, dtype=ir.DataType.FLOAT):
@@ -99,6 +101,9 @@ def test_equal_nodes_are_inferred_once(monkeypatch):
     for _ in range(5):
         assert builder.op("MatMul", [X, Y]).shape == ir.Shape([2, 4])
     assert next(count) == 1
+    for row in range(5):
+        assert builder.op("Gather", [X, builder.constant(np.array([row % 2], np.int64))]).shape == ir.Shape([1, 3])
+    assert next(count) == 3  # one of Gather: the rows' numbers do not count
 
 
 def test_an_error_is_not_kept():
@@ -113,3 +118,19 @@ def test_what_is_kept_is_bounded(monkeypatch):
     for size in range(1, 9):
         inferred(("Relu", [value("x", size)], {}))
         assert len(module._known) <= 3
+
+
+def test_a_model_of_known_shapes_is_not_inferred_again(monkeypatch):
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["": 20]> g (float[n, 3] x) => (float[n, 3] y) { a = Neg (x)  y = Neg (a) }'
+    )
+    infer_shapes(model)
+    assert [str(node.outputs[0].shape) for node in model.graph] == ["[n,3]", "[n,3]"]
+    asked = []
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda proto, **_: asked.append(proto) or proto)
+    infer_shapes(model)
+    assert len(asked) == 1  # n may be known by now
+    for value in (*model.graph.inputs, *(node.outputs[0] for node in model.graph)):
+        value.shape = ir.Shape([2, 3])
+    infer_shapes(model)
+    assert len(asked) == 1
