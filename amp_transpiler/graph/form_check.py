@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from amp_transpiler.ops.dtype_attributes import dtype_attribute
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import is_onnx_domain, opset_of, runtime_schema
 
-__all__ = ["check_forms"]
+__all__ = ["check_forms", "equation_fault"]
 
 
 def check_forms(model: ir.Model, name: str) -> None:
@@ -182,7 +183,28 @@ def _split_faults(node: ir.Node) -> Iterator[str]:
         yield f"has an attribute 'num_outputs' of {given.as_int()}, but {len(node.outputs)} outputs"
 
 
+_TERM = r"[A-Za-z]*(?:\.{3})?[A-Za-z]*"
+_EQUATION = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?")
+
+
+def equation_fault(equation: str) -> str:
+    """Return what is wrong with the form of an Einsum's equation; empty if nothing is.
+
+    ONNX's shape inference, and with it `onnx.checker`, never ends on one of another form.
+    """
+    if _EQUATION.fullmatch(equation.replace(" ", "")):
+        return ""
+    return f"the equation '{equation}' is no list of terms such as 'ij,...jk->...ik': letters, and '...' once a term"
+
+
+def _einsum_faults(node: ir.Node) -> Iterator[str]:
+    given = node.attributes.get("equation")
+    if given is not None and given.type == ir.AttributeType.STRING and (fault := equation_fault(given.as_string())):
+        yield f"is not valid: {fault}"
+
+
 _CHECKS: dict[str, Callable[[ir.Node], Iterator[str]]] = {
+    "Einsum": _einsum_faults,
     "If": _if_faults,
     "Loop": _loop_faults,
     "Scan": _scan_faults,

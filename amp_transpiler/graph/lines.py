@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-__all__ = ["Line", "at_line_of", "line_of", "mark_line"]
+__all__ = ["Line", "at_line_of", "line_of", "mark_line", "users_line"]
 
 _LINE_KEY = "amp_transpiler.line"  # in `meta`, which is copied with a model, and is not written to files
 _SHOWN = 80  # characters of a line
@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 def mark_line(thing: ir.Node | ir.Value) -> None:
     """Note the line of the user's program that makes a node or an input: the innermost outside of this package."""
-    line = _line.get() or _users_line()
+    line = _line.get() or users_line()
     if line is not None:
         thing.meta[_LINE_KEY] = line
 
@@ -58,7 +58,8 @@ def line_of(thing: ir.Node | ir.Value) -> Line | None:
     return found if isinstance(found, Line) else None
 
 
-def _users_line() -> Line | None:
+def users_line() -> Line | None:
+    """Return the line of the user's program that runs now: the innermost outside of this package."""
     frame = sys._getframe(1)  # noqa: SLF001  # the stack module is a hundred times slower, and every node asks
     while frame.f_code.co_filename.startswith(_PACKAGE):
         if frame.f_back is None:
@@ -67,7 +68,7 @@ def _users_line() -> Line | None:
     return Line(frame.f_code.co_filename, frame.f_lineno)
 
 
-_PACKAGE = f"{pathlib.Path(_users_line.__code__.co_filename).parent.parent}{os.sep}"  # as frames name its files
+_PACKAGE = f"{pathlib.Path(users_line.__code__.co_filename).parent.parent}{os.sep}"  # as frames name its files
 
 
 @contextlib.contextmanager

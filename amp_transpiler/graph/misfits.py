@@ -50,8 +50,8 @@ def misfit(node: ir.Node, opset: int, reason: str) -> str:
 
 
 def reads_of(node: ir.Node) -> str:
-    """Return the inputs of a node with their types and shapes, and the lines that made them."""
-    described = [_described(value) for value in node.inputs if value is not None]
+    """Return the inputs of a node with their types and shapes, and the lines that made them; `no inputs` if none."""
+    described = [_described(value) for value in node.inputs if value is not None] or ["no inputs"]
     return described[0] if len(described) == 1 else f"{', '.join(described[:-1])} and {described[-1]}"
 
 

@@ -15,6 +15,7 @@ from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.operands import common_dtype, operate
 from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.paddle.argument_checks import checked
 
 __all__ = [
     "Axes",
@@ -253,7 +254,7 @@ def choice(what: str, value: str, options: Sequence[str]) -> str:
 
 
 def accept_name(module: dict[str, Any], names: Iterable[str]) -> None:
-    """Let the functions of a module take Paddle's `name=` too, which has no effect.
+    """Let the functions of a module take Paddle's `name=` too, which has no effect, and check their arguments.
 
     Args:
         module: the module's globals, edited in place.
@@ -261,6 +262,8 @@ def accept_name(module: dict[str, Any], names: Iterable[str]) -> None:
     """
     for label in names:
         function = module[label]
+        if inspect.isfunction(function) and function.__module__ == module["__name__"]:
+            module[label] = function = checked(function)
         if inspect.isfunction(function) and "name" not in inspect.signature(function).parameters:
             module[label] = _with_name(function)
 

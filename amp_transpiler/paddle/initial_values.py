@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.paddle.argument_checks import check_arguments
 
 __all__ = [
     "Assign",
@@ -369,3 +370,6 @@ def _gain(nonlinearity: str, slope: float) -> float:
 def _check_spread(what: str, name: str, value: float) -> None:
     if value < 0:
         raise OptionError(f"{what}: {name} must not be negative, got {value}")
+
+
+check_arguments(globals(), __all__)

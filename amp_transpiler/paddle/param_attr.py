@@ -6,6 +6,7 @@ import dataclasses
 from typing import TypeAlias
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.initial_values import Initializer
 from amp_transpiler.paddle.regularizer import WeightDecayRegularizer
 
@@ -61,3 +62,6 @@ class ParamAttr:
 
 
 Attr: TypeAlias = "ParamAttr | str | Initializer | WeightDecayRegularizer | bool | None"
+
+
+check_arguments(globals(), __all__)

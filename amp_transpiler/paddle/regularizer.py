@@ -7,6 +7,7 @@ import abc
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.paddle.argument_checks import check_arguments
 
 __all__ = ["L1Decay", "L2Decay", "WeightDecayRegularizer"]
 
@@ -47,3 +48,6 @@ class L2Decay(WeightDecayRegularizer):
     def term(self, builder: GraphBuilder, weight: ir.Value) -> ir.Value:
         """Append and return `coeff * weight`."""
         return builder.mul(weight, self.coeff)
+
+
+check_arguments(globals(), __all__)

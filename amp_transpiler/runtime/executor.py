@@ -26,7 +26,7 @@ from amp_transpiler.runtime.finite import add_probes, describe
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.gemm_options import warn_without_effect
 from amp_transpiler.runtime.places import Place, to_host
-from amp_transpiler.runtime.run_errors import NO_VALUE, RUN_ERRORS, explained, plain
+from amp_transpiler.runtime.run_errors import NO_VALUE, RUN_ERRORS, explained, plain, wrong_state
 from amp_transpiler.runtime.runs import Runs
 from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.step_options import StepOptions
@@ -100,7 +100,7 @@ class StepExecutor:
         except RUN_ERRORS as error:
             if isinstance(error, AmpError):
                 raise
-            clearer = self._explained(error, program, fetch, arrays, scope)
+            clearer = wrong_state(program, scope) or self._explained(error, program, fetch, arrays, scope)
             clearer = clearer or plain(error, program)
             if clearer is None:
                 raise

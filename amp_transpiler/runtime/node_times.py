@@ -10,9 +10,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from amp_transpiler.errors import InputError
 from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.runtime.openable import AnyProgram, openable
-from amp_transpiler.runtime.ort import CPU_PROVIDER
+from amp_transpiler.runtime.ort import CPU_PROVIDER, ORT_ERRORS, error_text
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.session import Session
 
@@ -69,14 +70,16 @@ def node_times(
         runs: runs that are counted.
 
     Raises:
-        InputError: the feeds do not fit.
-        ORT_ERRORS: ONNX Runtime refuses the program.
+        InputError: the feeds do not fit, or ONNX Runtime refuses the program.
     """
     form = openable(program, place, emulate=emulate)
     try:
         with temporary_folder() as folder:
             settings = dataclasses.replace(form.settings, profiled_to=str(folder / "nodes"))
-            opened = place.open_session(form.model, settings)
+            try:
+                opened = place.open_session(form.model, settings)
+            except ORT_ERRORS as error:
+                raise InputError(f"the program cannot be opened on {place}: {error_text(error)}") from error
             run = Session.over(opened, place).bind(feeds)
             for _ in range(runs + 1):
                 run()

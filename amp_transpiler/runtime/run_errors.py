@@ -11,14 +11,16 @@ from amp_transpiler.graph.assemble import Assembled
 from amp_transpiler.graph.lines import line_of
 from amp_transpiler.graph.misfits import misfit, wrong_shape
 from amp_transpiler.graph.origins import ONE_ELEMENT_KEY
+from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.runtime.finite import Compute
 from amp_transpiler.runtime.index_checks import message
 from amp_transpiler.runtime.index_uses import index_uses
 from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
+from amp_transpiler.runtime.scope import Scope
 
-__all__ = ["NO_VALUE", "RUN_ERRORS", "explained", "plain"]
+__all__ = ["NO_VALUE", "RUN_ERRORS", "explained", "plain", "wrong_state"]
 
 RUN_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, RuntimeError)
 """Raised by a run: ONNX Runtime's own, and Python's RuntimeError where values are bound or lists are fed."""
@@ -64,6 +66,23 @@ def explained(
     said = misfit(failed, opset_of(assembled.model, failed.domain), error_text(error))
     line = line_of(failed)
     return MisfitError(f"{said}. That line is {line.text}" if line is not None and line.text else said)
+
+
+def wrong_state(program: Program, scope: Scope) -> InputError | None:
+    """Return an error that names a value of the scope that has another shape than in the program; None if none has."""
+    for name in program.persistables:
+        declared = program.value(name).shape
+        if name not in scope or declared is None:
+            continue
+        held = list(scope[name].shape)
+        if len(held) != len(declared) or any(
+            isinstance(d, int) and d != h for d, h in zip(declared, held, strict=True)
+        ):
+            return InputError(
+                f"'{name}' is of shape {held} in the scope, but of {declared} in the program: set it to an array of "
+                "that shape, or load the right checkpoint"
+            )
+    return None
 
 
 def plain(error: Exception, program: object) -> InputError | None:

@@ -14,7 +14,7 @@ import onnxruntime
 from amp_transpiler.errors import InputError
 from amp_transpiler.runtime.places import to_host
 from amp_transpiler.runtime.stacks import Stack, member_of, pack
-from amp_transpiler.runtime.values import to_ort
+from amp_transpiler.runtime.values import is_extension, to_ort
 
 __all__ = ["Scope", "ScopeVariable", "global_scope", "scope_guard"]
 
@@ -45,8 +45,8 @@ class Scope(MutableMapping[str, np.ndarray]):
         value = self._values[name]
         return self._read(value) if isinstance(value, _Member) else np.array(to_host(value))
 
-    def __setitem__(self, name: str, array: Any) -> None:
-        self.hold(name, to_ort(np.array(array, order="C")))
+    def __setitem__(self, name: str, array: Any) -> None:  # raises an InputError where it holds no numbers
+        self.hold(name, to_ort(_numbers(name, array)))
 
     def __delitem__(self, name: str) -> None:
         self._take_apart(name)
@@ -113,6 +113,21 @@ class Scope(MutableMapping[str, np.ndarray]):
         return ScopeVariable(self, name)
 
 
+def _numbers(name: str, given: Any) -> np.ndarray:
+    """Return a copy of what a value is set to, as an array.
+
+    Raises:
+        InputError: it is no array of numbers that ONNX Runtime has a type for.
+    """
+    try:
+        array = np.array(given, order="C")
+    except (TypeError, ValueError) as error:  # rows of several lengths; a variable
+        raise InputError(f"'{name}' is set to {given!r:.80}, which is no array of numbers: {error}") from error
+    if array.dtype.kind not in "fiub" and not is_extension(array.dtype):
+        raise InputError(f"'{name}' is set to {given!r:.80}, {array.dtype.name} values: expected real numbers or bool")
+    return array
+
+
 class ScopeVariable:
     """A value of a scope, as Paddle hands it out: `scope.find_var(name).get_tensor()`."""
 
@@ -128,7 +143,7 @@ class ScopeVariable:
 
     def set(self, array: Any, place: object = None) -> None:  # noqa: ARG002  # Paddle's: values go where they are used
         """Replace the value."""
-        self._scope[self.name] = np.asarray(array)
+        self._scope[self.name] = array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._scope[self.name], dtype=dtype)

@@ -175,10 +175,7 @@ class Session:
             binding = self._binding(session, values, names)
             session.run_with_iobinding(binding)
         except RUN_ERRORS as error:
-            # A session shows unknown ranks and scalars alike, so `check_feeds` cannot find every wrong rank.
-            if ort.is_about_feeds(error):
-                raise InputError(ort.error_text(error)) from error
-            raise InputError(f"{self!r} cannot run these inputs: {ort.error_text(error)}") from error
+            raise self._clearer(error) from error
         return [from_ort(value) for value in binding.get_outputs()]
 
     def bind(self, feeds: Mapping[str, Any]) -> Callable[[], None]:
@@ -188,7 +185,7 @@ class Session:
         Programs with strings or sequences copy each time: ONNX Runtime cannot bind these.
 
         Raises:
-            InputError: as `run`.
+            InputError: as `run`; the function that is returned raises it, too.
         """
         self._open()
         values = check_feeds(feeds, self.inputs)
@@ -199,17 +196,35 @@ class Session:
         if not self._can_bind(values, names):
 
             def run_and_copy() -> None:
-                run_session(session, values, names)
+                try:
+                    run_session(session, values, names)
+                except RUN_ERRORS as error:
+                    raise self._clearer(error) from error
 
             return run_and_copy
-        binding = self._binding(session, values, names, keep=True)
+        try:
+            binding = self._binding(session, values, names, keep=True)
+        except RUN_ERRORS as error:
+            raise self._clearer(error) from error
 
         def run() -> None:
             # `values` must live as long as the binding, which shares their memory on the CPU.
             assert values is not None
-            session.run_with_iobinding(binding)
+            try:
+                session.run_with_iobinding(binding)
+            except RUN_ERRORS as error:
+                raise self._clearer(error) from error
 
         return run
+
+    def _clearer(self, error: Exception) -> InputError:
+        """Return an error of ONNX Runtime's run as one of this package."""
+        if isinstance(error, InputError):
+            return error
+        # A session shows unknown ranks and scalars alike, so `check_feeds` cannot find every wrong rank.
+        if ort.is_about_feeds(error):
+            return InputError(ort.error_text(error))
+        return InputError(f"{self!r} cannot run these inputs: {ort.error_text(error)}")
 
     def _fetched(self, fetch: Sequence[str] | None) -> list[str]:
         known = [info.name for info in self.outputs]

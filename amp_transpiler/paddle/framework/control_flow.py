@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import program_of
 
 __all__ = ["case", "cond", "switch_case", "while_loop"]
@@ -283,3 +284,6 @@ def _common_shape(a: ir.Value, b: ir.Value) -> ir.Shape | None:
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
         return None
     return ir.Shape([x if x == y else None for x, y in zip(a.shape, b.shape, strict=True)])
+
+
+check_arguments(globals(), __all__)

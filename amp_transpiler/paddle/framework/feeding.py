@@ -26,7 +26,7 @@ def fetched_names(program: Program, fetch_list: FetchList) -> list[str]:
     Raises:
         InputError: something is no variable and no name, or the program has no such variable.
     """
-    names = list(_flat(program, fetch_list))
+    names = [] if fetch_list is None else list(_flat(program, fetch_list))
     for name in names:
         program.value(name)  # raises if there is none
     return names
@@ -38,7 +38,7 @@ def _flat(program: Program, item: Any) -> Iterator[str]:
     elif isinstance(item, (list, tuple)):
         for part in item:
             yield from _flat(program, part)
-    elif item is not None:
+    else:
         raise InputError(f"fetch_list takes variables, names and lists of them, got {type(item).__name__} {item!r:.80}")
 
 
@@ -97,7 +97,7 @@ def _fitted(value: ir.Value, given: Any) -> np.ndarray:
 
 
 def _array(value: ir.Value, given: Any) -> np.ndarray:
-    if given is None or isinstance(given, (dict, set)):
+    if given is None or isinstance(given, (dict, set, Variable)):
         raise InputError(f"{_input(value)}: got {given!r:.80}, expected an array of shape {_shape(value)}")
     try:
         array = np.asarray(given.numpy() if isinstance(given, onnxruntime.OrtValue) else given)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Persistable, Program, Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.element_types import declared_dtype
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.initial_values import Constant, Initializer, XavierUniform, chosen_initializer
@@ -66,14 +67,24 @@ class ParameterMaker:
     ) -> Variable | None:
         """Return parameter `.w_0`, `.w_1`, ...; None where `attr` is False."""
         parsed = ParamAttr.parse(attr)
-        return None if parsed is None else self.create(parsed, "w", shape, dtype, initial)
+        return None if parsed is None else self.create(parsed, "w", shape, self._float(dtype), initial)
 
     def bias(
         self, attr: Attr, shape: Sequence[int], dtype: ir.DataType | None, initial: Initializer | None = None
     ) -> Variable | None:
         """Return parameter `.b_0`, `.b_1`, ..., which starts at 0; None where `attr` is False."""
         parsed = ParamAttr.parse(attr)
-        return None if parsed is None else self.create(parsed, "b", shape, dtype, initial or Constant(0.0))
+        return None if parsed is None else self.create(parsed, "b", shape, self._float(dtype), initial or Constant(0.0))
+
+    def _float(self, dtype: ir.DataType | None) -> ir.DataType | None:
+        """Return an element type that can be trained.
+
+        Raises:
+            InputError: it is another one, that of the layer's input.
+        """
+        if dtype is not None and not dtype.is_floating_point():
+            raise InputError(f"layer '{self.name}': its input is {dtype}: cast it, as in x.astype('float32')")
+        return dtype
 
     def statistic(self, name: str | None, size: int, initial: float) -> Variable:
         """Return a float32 vector that the forward pass keeps, named as a weight would be."""
@@ -124,3 +135,6 @@ class ParameterMaker:
         chosen = attr.initializer or own or initial
         start = chosen.value if isinstance(chosen, Constant) else chosen
         return create_persistable(persistable, list(shape), start, dtype or ir.DataType.FLOAT, main=self._program)
+
+
+check_arguments(globals(), __all__)

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from amp_transpiler.errors import InputError
+
 __all__ = ["drawing_state", "generator", "get_rng_state", "global_seed", "seed", "set_rng_state", "turn_of"]
 
 _state = {"seed": 0, "times": 0}
@@ -20,6 +22,8 @@ _turns: dict[str, int] = {}  # name of a drawn value -> how many others were dra
 
 def seed(value: int) -> None:
     """Set the seed of programs that have none of their own (`program.random_seed`), and begin to count anew."""
+    if not hasattr(value, "__index__"):
+        raise InputError(f"seed must be a whole number, got {value!r:.80}")
     _state["seed"] = int(value)
     _state["times"] += 1
     _turns.clear()

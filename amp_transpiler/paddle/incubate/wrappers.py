@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.optimizer.base import Optimizer, Pairs
@@ -172,3 +173,6 @@ class LookAhead(_Wrapper):
         if name != parameter.name:
             program.updates[name] = str(kept.name)
         program.updates[parameter.name] = str(b.cast(kept, parameter.value.dtype).name)
+
+
+check_arguments(globals(), __all__)

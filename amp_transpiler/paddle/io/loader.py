@@ -14,6 +14,7 @@ import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.io.dataset import IterableDataset
 from amp_transpiler.paddle.io.generator_loader import GeneratorLoader
 from amp_transpiler.paddle.io.sampler import BatchSampler
@@ -127,6 +128,10 @@ class DataLoader:
         del places, use_buffer_reader, use_shared_memory, persistent_workers
         if not return_list and not feed_list:
             raise InputError("DataLoader: return_list=False needs feed_list, the inputs that batches are fed to")
+        if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
+            raise InputError(f"DataLoader: dataset must be a Dataset, or have len and indices, got {dataset!r:.80}")
+        if batch_size is not None and batch_size < 1:
+            raise OptionError(f"DataLoader: batch_size must be 1 or more, or None, got {batch_size}")
         if num_workers < 0 or prefetch_factor < 1 or timeout < 0:
             raise OptionError(
                 "DataLoader: num_workers and timeout must not be negative, and prefetch_factor be 1 or more"
@@ -283,3 +288,6 @@ class DataLoader:
                     running.remove(lane)
                 else:
                     raise error
+
+
+check_arguments(globals(), __all__)

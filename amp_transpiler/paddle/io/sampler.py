@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.random import global_seed
 
 __all__ = [
@@ -236,3 +237,6 @@ class DistributedBatchSampler(BatchSampler):
         if self.drop_last:
             return self.num_samples // self.batch_size
         return math.ceil(self.num_samples / self.batch_size)
+
+
+check_arguments(globals(), __all__)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.paddle.argument_checks import check_arguments
 
 __all__ = ["Accuracy", "Auc", "Metric", "Precision", "Recall"]
 
@@ -72,6 +73,10 @@ class Accuracy(Metric):
         """Take what `compute` returned; return the accuracy of this batch, one for each k."""
         del args
         hits = np.asarray(correct)
+        if hits.ndim == 0 or hits.dtype.kind not in "fiub" or hits.shape[-1] < max(self.topk):
+            raise InputError(
+                f"Accuracy.update takes what compute returned, [..., {max(self.topk)}], got {correct!r:.80}"
+            )
         count = int(np.prod(hits.shape[:-1]))
         found = []
         for number, k in enumerate(self.topk):
@@ -203,3 +208,6 @@ def _column(values: Any, what: str) -> np.ndarray:
     if array.ndim > 2 or (array.ndim == 2 and array.shape[1] != 1):
         raise InputError(f"{what} must be [samples] or [samples, 1], got shape {list(array.shape)}")
     return array.reshape(-1)
+
+
+check_arguments(globals(), __all__)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.origins import part_of
+from amp_transpiler.paddle.argument_checks import check_arguments
 
 __all__ = ["ClipGradBase", "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue"]
 
@@ -98,3 +99,6 @@ def _sum_of_squares(builder: GraphBuilder, gradient: ir.Value) -> ir.Value:
     """Return a scalar. The gradient is float32: in 16 bits, squares would overflow or vanish."""
     with part_of("squared_l2_norm", ir.DataType.FLOAT, {"X": str(gradient.name)}):
         return builder.sum(builder.mul(gradient, gradient), keepdims=False)
+
+
+check_arguments(globals(), __all__)

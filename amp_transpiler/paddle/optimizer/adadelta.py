@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Optimizer, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
 
@@ -45,3 +46,6 @@ class Adadelta(Optimizer):
         change = gradient * ((of_changes + epsilon).sqrt() / (mean + epsilon).sqrt())
         update.replace(of_changes, "Add", of_changes * rho, change * change * rest)
         update.replace_weight("Sub", update.weight, update.rate * change)
+
+
+check_arguments(globals(), __all__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Optimizer, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
 
@@ -36,3 +37,6 @@ class Adagrad(Optimizer):
         moment = update.replace(moment, "Add", moment, gradient * gradient)
         change = gradient / (moment.sqrt() + update.epsilon(self.epsilon))
         update.replace_weight("Sub", update.weight, update.rate * change)
+
+
+check_arguments(globals(), __all__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.adaptive import AdamRule
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Parameters, Rate
 
@@ -30,3 +31,6 @@ class Adam(AdamRule):
     use_multi_tensor: bool = False
     amsgrad: bool = False
     name: str | None = None
+
+
+check_arguments(globals(), __all__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Optimizer, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
 
@@ -35,3 +36,6 @@ class Adamax(Optimizer):
         inf_norm = update.replace(inf_norm, "Max", decayed, update.gradient.abs(), kept=True)
         update.replace(power, "Mul", power, beta1)
         update.replace_weight("Sub", update.weight, update.rate / (1.0 - power) * (moment / inf_norm))
+
+
+check_arguments(globals(), __all__)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.adaptive import AdamRule
 from amp_transpiler.paddle.optimizer.base import Clip, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
@@ -62,3 +63,6 @@ class AdamW(AdamRule):
             return update.weight
         rate = update.rate
         return update.weight * update.step.shared((rate.value, "decay"), lambda: 1.0 - rate * self.weight_decay)
+
+
+check_arguments(globals(), __all__)

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Optimizer, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
 
@@ -49,3 +50,6 @@ class ASGD(Optimizer):
         update.replace(held, "Where", here, update.gradient.unsqueeze(0), held, kept=True)
         taken = update.replace(step, "Add", step, 1.0, kept=True)
         update.replace_weight("Sub", update.weight, update.rate / taken.minimum(float(count)) * new)
+
+
+check_arguments(globals(), __all__)

@@ -8,7 +8,7 @@ import logging
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NoReturn, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -19,6 +19,7 @@ from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import AMP_DTYPES, LOW_DTYPES
 from amp_transpiler.graph.origins import part_of
 from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.paddle.argument_checks import checked
 from amp_transpiler.paddle.framework.backward import append_backward
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
@@ -123,6 +124,7 @@ class Optimizer(abc.ABC):
 
     # Called by training scripts.
 
+    @checked
     def backward(
         self,
         loss: Variable,
@@ -197,6 +199,7 @@ class Optimizer(abc.ABC):
             self.startup_program = startup_program
         return self.apply_gradients(params_grads)
 
+    @checked
     def minimize(
         self,
         loss: Variable,
@@ -225,6 +228,7 @@ class Optimizer(abc.ABC):
         rate = self.learning_rate
         return rate.get_lr() if isinstance(rate, LRScheduler) else float(rate)
 
+    @checked
     def set_lr(self, value: float, scope: Scope | None = None) -> None:
         """Change the learning rate, of programs minimized later and in the scope.
 
@@ -244,6 +248,19 @@ class Optimizer(abc.ABC):
                 scope[name] = np.array(value, np.float32)
             else:
                 logger.info("set_lr: '%s' is not in the scope; run the startup program before set_lr", name)
+
+    def step(self, *_: object) -> NoReturn:
+        """Refuse: dynamic mode's.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(
+            f"{type(self).__name__} has no step(): there is no dynamic mode. Call minimize(loss) once, while building; "
+            "then each Executor.run(program, feed, fetch_list=[loss]) is a step"
+        )
+
+    clear_grad = clear_gradients = step
 
     # Defined by each optimizer.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.adaptive import AdaptiveOptimizer
 from amp_transpiler.paddle.optimizer.base import Clip, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
@@ -60,3 +61,6 @@ def _trust_ratio(weight: Expr, direction: Expr) -> Expr:
     both = (of_weight > 0.0) & (of_direction > 0.0)
     # The division is made safe as well: Where computes both branches, and 0 / 0 would show up as NaN in a debugger.
     return both.where(of_weight / both.where(of_direction, 1.0), 1.0)
+
+
+check_arguments(globals(), __all__)

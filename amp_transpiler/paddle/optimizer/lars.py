@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Optimizer, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
 
@@ -86,3 +87,6 @@ class LarsMomentum(Optimizer):
         both = (of_weight > 0.0) & (of_gradient > 0.0)
         divisor = both.where(of_gradient + of_weight * decay + self.epsilon, 1.0)
         return both.where(of_weight * self.lars_coeff / divisor, 1.0)
+
+
+check_arguments(globals(), __all__)

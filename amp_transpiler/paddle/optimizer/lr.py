@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.lr_base import LRScheduler, check_positive, check_rising, cosine, piecewise
 from amp_transpiler.paddle.optimizer.lr_cycles import CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from amp_transpiler.paddle.optimizer.lr_driven import LambdaDecay, MultiplicativeDecay, ReduceOnPlateau
@@ -300,3 +301,6 @@ class LinearLR(LRScheduler):
         """Return the learning rate in an epoch."""
         done = minimum(epoch, float(self.total_steps)) / self.total_steps
         return (done * (self.end_factor - self.start_factor) + self.start_factor) * self.base_lr
+
+
+check_arguments(globals(), __all__)

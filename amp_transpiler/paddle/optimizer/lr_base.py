@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.scalars import Scalar, Symbol, cos, floor, where_less
 
 __all__ = ["LRScheduler", "check_positive", "check_rising", "cosine", "piecewise"]
@@ -141,3 +142,6 @@ def check_rising(schedule: str, name: str, numbers: Sequence[float]) -> None:
     """Raise OptionError for numbers that do not rise."""
     if any(b <= a for a, b in itertools.pairwise(numbers)):
         raise OptionError(f"{schedule}: {name} must rise, got {list(numbers)}")
+
+
+check_arguments(globals(), __all__)

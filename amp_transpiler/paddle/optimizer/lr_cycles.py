@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.lr_base import LRScheduler, check_positive, check_rising, cosine
 from amp_transpiler.paddle.optimizer.scalars import Scalar, floor, log, minimum, where_less
 
@@ -167,3 +168,6 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         length = floor(self.factor**times + 0.5)
         start = (length - 1.0) * (self.first / (self.factor - 1.0))
         return cosine(self.base_lr, self.eta_min, (epoch - start) / (length * self.first))
+
+
+check_arguments(globals(), __all__)

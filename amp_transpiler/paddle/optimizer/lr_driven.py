@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.lr_base import LRScheduler
 from amp_transpiler.paddle.optimizer.scalars import Scalar, Symbol
 from amp_transpiler.runtime.scope import Scope, global_scope
@@ -187,3 +188,6 @@ class ReduceOnPlateau(DrivenScheduler):
             return value < self.best if mode == "min" else value > self.best
         margin = threshold * self.best if kind == "rel" else threshold
         return value < self.best - margin if mode == "min" else value > self.best + margin
+
+
+check_arguments(globals(), __all__)

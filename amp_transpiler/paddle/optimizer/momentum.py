@@ -7,6 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Optimizer, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
 
@@ -51,3 +52,6 @@ class Momentum(Optimizer):
         if self.use_nesterov:
             direction = update.gradient + direction * self.momentum
         update.replace_weight("Sub", update.weight, update.rate * direction)
+
+
+check_arguments(globals(), __all__)

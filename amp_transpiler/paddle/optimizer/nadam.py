@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.adaptive import AdaptiveOptimizer
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
@@ -52,3 +53,6 @@ class NAdam(AdaptiveOptimizer):
         ahead = first * (next_mu / (1.0 - so_far * next_mu)) + update.gradient * ((1.0 - mu) / (1.0 - so_far))
         divisor = (second / (1.0 - power2)).sqrt() + update.epsilon(self.epsilon)
         update.replace_weight("Sub", update.weight, update.rate * (ahead / divisor))
+
+
+check_arguments(globals(), __all__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from amp_transpiler.autodiff.expression import Expr
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.adaptive import AdaptiveOptimizer
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
@@ -56,3 +57,6 @@ class RAdam(AdaptiveOptimizer):
         part = update.replace(part, "Add", part, count * power * rest, kept=True)
         update.replace(power, "Mul", power, update.factor(self.beta2))
         return part / total * (2.0 / rest) - 1.0
+
+
+check_arguments(globals(), __all__)

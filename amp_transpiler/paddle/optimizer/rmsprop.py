@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Optimizer, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
 
@@ -52,3 +53,6 @@ class RMSProp(Optimizer):
         change = update.rate * (gradient / (mean + update.epsilon(self.epsilon)).sqrt())
         velocity = update.replace(velocity, "Add", velocity * update.factor(self.momentum), change)
         update.replace_weight("Sub", update.weight, update.step.unless_skipped(velocity, 0.0))
+
+
+check_arguments(globals(), __all__)

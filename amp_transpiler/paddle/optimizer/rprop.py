@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.base import Clip, Optimizer, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
 
@@ -53,3 +54,6 @@ class Rprop(Optimizer):
         used = changed.where(0.0, gradient)
         update.replace(before, "Identity", used, kept=True)
         update.replace_weight("Sub", update.weight, rates * used.sign())
+
+
+check_arguments(globals(), __all__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Optimizer, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
 
@@ -23,3 +24,6 @@ class SGD(Optimizer):
 
     def _update(self, update: ParameterUpdate) -> None:
         update.replace_weight("Sub", update.weight, update.gradient_times(update.rate))
+
+
+check_arguments(globals(), __all__)

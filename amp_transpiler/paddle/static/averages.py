@@ -13,6 +13,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Persistable, Program, Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import default_main_program, default_startup_program
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
@@ -224,3 +225,6 @@ class ModelAverage(_Average):
             name: np.sum([np.asarray(scope[held], np.float64) for held in sums], 0) / total
             for name, sums in self._sums.items()
         }
+
+
+check_arguments(globals(), __all__)

@@ -9,6 +9,7 @@ from typing import Any
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import numbers, program_of, size_at
 from amp_transpiler.paddle.framework.parameters import ParameterMaker
 from amp_transpiler.paddle.initial_values import Initializer, Normal, XavierUniform
@@ -237,3 +238,6 @@ def _grouped(what: str, x: Variable, filters: int, groups: int | None, data_form
     if groups < 1 or channels % groups or filters < 1 or filters % groups:
         raise InputError(f"{what}: {channels} channels and {filters} filters cannot be split into {groups} groups")
     return channels, groups
+
+
+check_arguments(globals(), __all__)

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Persistable, Program, Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, size_at, wrap
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.utils import unique_name
@@ -131,3 +132,6 @@ def _area(program: Program, positive: ir.Value, negative: ir.Value) -> ir.Value:
 def _without_gradient(x: Variable) -> Variable:
     x.stop_gradient = True
     return x
+
+
+check_arguments(globals(), __all__)

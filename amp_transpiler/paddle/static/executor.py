@@ -9,7 +9,7 @@ from typing import Any, Self, get_args
 
 import numpy as np
 
-from amp_transpiler.errors import OptionError
+from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.state_dictionary import provide_state
 from amp_transpiler.paddle.framework.feeding import FetchList, fed_arrays, fetched_names
@@ -161,6 +161,8 @@ class Executor:
         """
         if isinstance(program, CompiledProgram):
             program = program.program
+        if not isinstance(program, (Program, type(None))):
+            raise InputError(f"Executor.run takes a program, got {program!r:.80}: give the feeds as feed={{...}}")
         program = default_main_program() if program is None else program
         reaction = _reaction(not_finite)
         scope = feed_var_name if isinstance(feed_var_name, Scope) else scope

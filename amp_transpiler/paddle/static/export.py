@@ -25,6 +25,7 @@ from amp_transpiler.graph.training_step import UPDATES_KEY
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import scopes
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.static.tensor_file import write_tensors
 from amp_transpiler.passes.bake_casts import BakeCasts
@@ -266,3 +267,6 @@ def _checked(model: ir.Model, target: pathlib.Path) -> Iterator[Staged]:
         if loaded.outcome == "structural":
             logger.warning("%s is checked structurally only: %s", target, loaded.detail)
         yield staged
+
+
+check_arguments(globals(), __all__)

@@ -19,6 +19,7 @@ from amp_transpiler.graph.dtypes import FLOAT_DTYPES, LOW_DTYPES
 from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.state_dictionary import Mode
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.static.pickled import PARAMETERS_SUFFIX, STATE_SUFFIX, write_pickled
 from amp_transpiler.paddle.static.stored import open_stored
 from amp_transpiler.paddle.static.tensor_file import with_suffix, write_tensors
@@ -279,3 +280,6 @@ def _converted(program: Program, name: str, array: np.ndarray) -> tuple[str, np.
 def _listed(names: Iterable[str], limit: int = 20) -> str:
     names = list(names)
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+check_arguments(globals(), __all__)

@@ -26,6 +26,7 @@ from amp_transpiler.graph.patterns import compile_pattern
 from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.graph.regions import inside_region_of
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.persistables import Initial, create_persistable
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
@@ -267,3 +268,6 @@ def _following(graph: ir.Graph, node: ir.Node) -> Iterator[ir.Node]:
         if found is node:
             break
     yield from nodes
+
+
+check_arguments(globals(), __all__)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, program_of, size_at, wrap
 from amp_transpiler.paddle.framework.parameters import ParameterMaker
 from amp_transpiler.paddle.initial_values import Initializer, XavierUniform
@@ -90,3 +91,6 @@ def _weight(
     if made is None:
         raise OptionError(f"{what}: the layer needs its weight: give None or a ParamAttr, not False")
     return made
+
+
+check_arguments(globals(), __all__)

@@ -10,6 +10,7 @@ from typing import Any
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import axis_of, builder_of, choice, numbers, program_of, size_at, wrap
 from amp_transpiler.paddle.framework.control_flow import case, cond, switch_case, while_loop
 from amp_transpiler.paddle.framework.parameters import ParameterMaker, create_parameter
@@ -345,3 +346,6 @@ def _needed(weight: Variable | None, what: str) -> Variable:
     if weight is None:
         raise OptionError(f"{what}: the layer needs its weight: give None or a ParamAttr, not False")
     return weight
+
+
+check_arguments(globals(), __all__)

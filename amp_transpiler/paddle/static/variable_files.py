@@ -11,6 +11,7 @@ import numpy as np
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.static.io import set_program_state
 from amp_transpiler.paddle.static.stored import open_stored
@@ -126,3 +127,6 @@ def _names(program: Program | None, chosen: Chosen, predicate: Predicate, what: 
     if strange := [name for name in names if name not in program.persistables]:
         raise InputError(f"{what}: {', '.join(strange[:5])} of {program!r} does not persist between runs")
     return names
+
+
+check_arguments(globals(), __all__)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.errors import InputError
+from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import (
@@ -158,7 +158,12 @@ def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bo
     del place
     if isinstance(data, Variable):
         return as_dtype(data, dtype)
-    array = np.asarray(data)
+    try:
+        array = np.asarray(data)
+    except ValueError as error:
+        raise InputError("to_tensor: the rows of what is given differ in length: pad them to one") from error
+    if array.dtype.kind not in "fiubV" and dtype is None:
+        raise InputError(f"to_tensor takes numbers, got {data!r:.80}")
     if dtype is None:
         of_python = array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic))
         dtype = get_default_dtype() if of_python else array.dtype
@@ -201,6 +206,8 @@ def arange(
     It is int64 unless one of the numbers is a float (then float32) or `dtype` says otherwise. A variable among them has
     one element.
     """
+    if not isinstance(step, Variable) and step == 0:
+        raise OptionError("arange: step must not be 0")
     first, last = (0, start) if end is None else (start, end)
     given = [item for item in (first, last, step) if isinstance(item, Variable)]
     if isinstance(first, Variable) or isinstance(last, Variable) or isinstance(step, Variable):

@@ -155,6 +155,8 @@ def take(x: Variable, index: Variable, mode: str = "raise") -> Variable:
 def take_along_axis(arr: Variable, indices: Variable, axis: int, broadcast: bool = True) -> Variable:
     """The elements of `arr` along `axis` whose numbers are `indices`, which broadcast along the other axes."""
     b, place = builder_of(arr, indices), axis_of(arr, axis)
+    if arr.ndim != indices.ndim:
+        raise InputError(f"take_along_axis: {arr!r} and {indices!r} must have the same number of axes")
     data, where = (_broadcast(arr, indices, place)) if broadcast else (arr.value, indices.value)
     return wrap(arr, b.op("GatherElements", [data, where], {"axis": place}))
 
@@ -219,10 +221,16 @@ def scatter(x: Variable, index: Variable, updates: Variable, overwrite: bool = T
     b = builder_of(x, index, updates)
     rows = b.reshape(b.cast(index.value, ir.DataType.INT64), [-1, 1])
     new = b.cast(updates.value, x.value.dtype)
+    if x.ndim != updates.ndim or any(_differ(*pair) for pair in zip(x.shape[1:], updates.shape[1:], strict=True)):
+        raise InputError(f"scatter: the rows of {updates!r} must have the shape of those of {x!r}")
     if overwrite:
         return wrap(x, b.op("ScatterND", [x.value, rows, new]))
     cleared = b.op("ScatterND", [x.value, rows, b.zeros_like(new)])
     return wrap(x, b.op("ScatterND", [cleared, rows, new], {"reduction": "add"}))
+
+
+def _differ(a: int, b: int) -> bool:
+    return a >= 0 and b >= 0 and a != b
 
 
 def scatter_nd_add(x: Variable, index: Variable, updates: Variable) -> Variable:

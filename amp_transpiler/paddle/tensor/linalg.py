@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.form_check import equation_fault
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, axis_of, binary, builder_of, in_one_type, size_at, wrap
 from amp_transpiler.paddle.tensor.creation import diagonal
@@ -137,7 +138,12 @@ def einsum(equation: str, *operands: Variable) -> Variable:
     """Sums of products, as the equation says: `ij,jk->ik` is the matrix product.
 
     Without `->`, the result has the letters that appear once, in alphabetical order.
+
+    Raises:
+        OptionError: the equation has another form.
     """
+    if fault := equation_fault(equation):
+        raise OptionError(f"einsum: {fault}")
     b, values = builder_of(*operands), in_one_type(*operands)
     given = values[0].dtype
     if given == ir.DataType.BFLOAT16:  # Einsum takes none

@@ -12,6 +12,7 @@ import numpy as np
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.parameters import ParameterMaker
 from amp_transpiler.paddle.framework.refusals import refusal
 from amp_transpiler.paddle.initial_values import Constant, Initializer, XavierUniform
@@ -430,3 +431,6 @@ Module = Layer
 Parameter = refusal(
     "nn.Parameter", "a parameter belongs to a program. Make it with layer.create_parameter or static.create_parameter"
 )
+
+
+check_arguments(globals(), __all__)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import axis_of, builder_of, wrap
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.nn.layer.base import Layer
@@ -319,3 +320,6 @@ class ChannelShuffle(FunctionLayer):
     """Channels of groups interleaved."""
 
     function = "channel_shuffle"
+
+
+check_arguments(globals(), __all__)

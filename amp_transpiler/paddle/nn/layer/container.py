@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.nn.layer.base import Layer
 
 __all__ = ["LayerDict", "LayerList", "ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
@@ -227,3 +228,6 @@ class ParameterDict(Layer):
 
 
 ModuleDict, ModuleList = LayerDict, LayerList
+
+
+check_arguments(globals(), __all__)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import choice, numbers
 from amp_transpiler.paddle.initial_values import Normal
 from amp_transpiler.paddle.nn import functional
@@ -231,3 +232,6 @@ Conv1d, Conv2d, Conv3d = Conv1D, Conv2D, Conv3D
 def _check_groups(label: str, channels: int, filters: int, groups: int) -> None:
     if groups < 1 or channels % groups or filters % groups:
         raise OptionError(f"{label}: {channels} channels and {filters} filters cannot be split into {groups} groups")
+
+
+check_arguments(globals(), __all__)

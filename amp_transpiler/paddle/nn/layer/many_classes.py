@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, wrap
 from amp_transpiler.paddle.initial_values import Uniform
 from amp_transpiler.paddle.nn.functional.common import linear
@@ -138,3 +139,6 @@ class AdaptiveLogSoftmaxWithLoss(Layer):
     def predict(self, input: Variable) -> Variable:  # noqa: A002  # Paddle's
         """Return the most probable class of each sample, [batch]."""
         return argmax(self.log_prob(input), 1)
+
+
+check_arguments(globals(), __all__)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import axis_of, builder_of, size_at, wrap
 from amp_transpiler.paddle.initial_values import Constant, Normal
 from amp_transpiler.paddle.nn import functional
@@ -379,3 +380,6 @@ class SpectralNorm(Layer):
         unit = wrap(x, b.div(column, b.add(b.reduce("ReduceL2", column, None), self._eps)))
         unit.stop_gradient = True
         return unit.value
+
+
+check_arguments(globals(), __all__)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import numbers
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.nn.layer.base import Layer
@@ -237,3 +238,6 @@ ReflectionPad3d = ReflectionPad3D
 CircularPad1d = CircularPad1D
 CircularPad2d = CircularPad2D
 CircularPad3d = CircularPad3D
+
+
+check_arguments(globals(), __all__)

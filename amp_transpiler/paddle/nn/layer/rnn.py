@@ -12,6 +12,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, size_at, wrap
 from amp_transpiler.paddle.initial_values import Uniform
 from amp_transpiler.paddle.nn import functional
@@ -391,6 +392,8 @@ def _run(
     cell = cells[0]
     if inputs.ndim != 3:
         raise InputError(f"{type(cell).__name__}: a sequence has three dimensions, got {inputs!r}")
+    if inputs.shape[2] not in (-1, cell.input_size):
+        raise InputError(f"{type(cell).__name__} was made for {cell.input_size} features, got {inputs!r}")
     b = builder_of(inputs, cell.weight_ih, lengths)
     x = inputs.value if time_major else b.transpose(inputs.value, [1, 0, 2])
     operands: list[ir.Value | None] = [x, *_weights(b, cells)]
@@ -588,3 +591,6 @@ class GRU(_Recurrent):
     """A recurrent network of `GRUCell`. The arguments are described at its base."""
 
     cell_type = GRUCell
+
+
+check_arguments(globals(), __all__)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, wrap
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.nn import functional
@@ -372,3 +373,6 @@ class Transformer(Layer):
         program = default_main_program()
         mask = np.triu(np.full((length, length), -np.inf, np.float32), 1)
         return Variable(program, str(program.builder().constant(mask).name))
+
+
+check_arguments(globals(), __all__)

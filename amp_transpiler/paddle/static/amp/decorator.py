@@ -11,6 +11,7 @@ from typing import Any
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import low_format
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.base import Optimizer
 from amp_transpiler.paddle.static.amp.optimizer import AmpOptions, OptimizerWithMixedPrecision
 from amp_transpiler.paddle.static.amp.scalers import PADDLE, PADDLE_FP16_ONLY, Scaler, choose_scaler
@@ -85,7 +86,10 @@ def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
         inspect.signature(overload).bind(*args, **kwargs)
     except TypeError as error:  # Python's own message names the class, which is not public
         raise TypeError(f"decorate: {error}; its documentation lists the two overloads") from None
-    return overload(*args, **kwargs).wrapped()
+    chosen = overload(*args, **kwargs)
+    if not isinstance(chosen.amp_lists, (AutoMixedPrecisionLists, type(None))):
+        raise OptionError(f"decorate: amp_lists must be AutoMixedPrecisionLists(...), got {chosen.amp_lists!r:.80}")
+    return chosen.wrapped()
 
 
 def _keywords(overload: type[_Fp16Only | _Common]) -> set[str]:
@@ -267,3 +271,6 @@ def _training_level(name: str) -> Level:
     if found is None:
         raise OptionError(f"level should be {', '.join(known[:-1])} or {known[-1]}, got {name!r}")
     return LEVELS[found]
+
+
+check_arguments(globals(), __all__)

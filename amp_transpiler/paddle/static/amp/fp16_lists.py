@@ -7,6 +7,7 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import low_format
+from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.systems.paddle.default_colours import DEFAULT_COLOURS, Colour
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 from amp_transpiler.systems.paddle.operator_set import OperatorSet
@@ -58,3 +59,6 @@ def get_low_precision_vartype(dtype: Any) -> ir.DataType:
         OptionError: (a ValueError) it names another type.
     """
     return low_format(dtype).dtype
+
+
+check_arguments(globals(), __all__)
