@@ -34,24 +34,25 @@ _PACKAGE = f"{__name__.partition('.')[0]}."
 _VARIABLE = ": paddle.assign makes a variable of an array"
 
 
-def check_arguments(module: dict[str, Any], names: Iterable[str]) -> None:
+def check_arguments(module: dict[str, Any], names: Iterable[str], *, but: Sequence[str] = ()) -> None:
     """Let the functions of a module, and the constructors of its classes, check what they are given.
 
     Args:
         module: the module's globals, edited in place.
         names: the module's public names; those that are not its own stay.
+        but: parameters that the functions check themselves.
     """
     for name in names:
         found = module[name]
         if getattr(found, "__module__", None) != module["__name__"]:
             continue
         if inspect.isfunction(found):
-            module[name] = checked(found)
+            module[name] = checked(found, but=but)
         elif inspect.isclass(found) and "__init__" in vars(found):
-            found.__init__ = checked(found.__init__, found.__name__)  # type: ignore[misc]  # the same, but checked
+            setattr(found, "__init__", checked(found.__init__, found.__name__, but))  # noqa: B010  # the same, but checked
 
 
-def checked(function: _F, label: str = "") -> _F:
+def checked(function: _F, label: str = "", but: Sequence[str] = ()) -> _F:
     """Return a function that compares its arguments with their declared types before it runs.
 
     Whole numbers, numbers, strings, variables, None, and lists of them are compared; what else a parameter may be is
@@ -60,9 +61,9 @@ def checked(function: _F, label: str = "") -> _F:
     Args:
         function: the function.
         label: its name in messages; its own unless given.
+        but: parameters that it checks itself.
     """
-    signature = inspect.signature(function)
-    label = label or function.__qualname__
+    signature, label = inspect.signature(function), label or function.__qualname__
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -76,7 +77,7 @@ def checked(function: _F, label: str = "") -> _F:
     def hints() -> dict[str, Any]:
         """The declared types that say something; resolved at the first call, when all modules are there."""
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        single = [name for name, one in signature.parameters.items() if one.kind not in variadic]
+        single = [name for name, one in signature.parameters.items() if one.kind not in variadic and name not in but]
         found = {name: _resolved(function, name) for name in single}
         defaults = {name: signature.parameters[name].default for name in single}
         return {name: hint for name, hint in found.items() if _says(hint) and _fits(hint, defaults[name], missing=True)}

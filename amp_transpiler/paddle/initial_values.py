@@ -307,13 +307,7 @@ def set_global_initializer(weight_init: Initializer | None, bias_init: Initializ
     Args:
         weight_init: of weights.
         bias_init: of biases.
-
-    Raises:
-        OptionError: one of them is no initializer.
     """
-    for given in (weight_init, bias_init):
-        if given is not None and not isinstance(given, Initializer):
-            raise OptionError(f"set_global_initializer takes initializers or None, got {given!r}")
     _chosen.update(w=weight_init, b=bias_init)
 
 

@@ -10,7 +10,7 @@ from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.initial_values import Initializer
 from amp_transpiler.paddle.regularizer import WeightDecayRegularizer
 
-__all__ = ["Attr", "ParamAttr"]
+__all__ = ["Attr", "ParamAttr", "WeightNormParamAttr"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,6 +59,36 @@ class ParamAttr:
             f"a parameter's attribute must be a ParamAttr, a name, an initializer, a regularizer, None or False, "
             f"got {attr!r}"
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightNormParamAttr(ParamAttr):
+    """A weight of `static.nn` layers as a direction and a length, which are trained apart: `length * v / |v|`.
+
+    The parameters are `NAME_v`, which starts as the weight would, and `NAME_g`, the norms of `NAME_v` at first.
+
+    Attributes:
+        dim: the axis whose slices have a length each; None for one length of all.
+        do_model_average: Paddle's, no effect.
+    """
+
+    dim: int | None = None
+    do_model_average: bool = False
+
+    def __init__(
+        self,
+        dim: int | None = None,
+        name: str | None = None,
+        initializer: Initializer | None = None,
+        learning_rate: float = 1.0,
+        regularizer: WeightDecayRegularizer | None = None,
+        trainable: bool = True,
+        do_model_average: bool = False,
+        need_clip: bool = True,
+    ) -> None:
+        ParamAttr.__init__(self, name, initializer, learning_rate, regularizer, trainable, need_clip)
+        object.__setattr__(self, "dim", dim)
+        object.__setattr__(self, "do_model_average", do_model_average)
 
 
 Attr: TypeAlias = "ParamAttr | str | Initializer | WeightDecayRegularizer | bool | None"

@@ -19,7 +19,7 @@ def test_the_page_is_what_the_package_hands_out():
 
 
 def test_most_names_are_there():
-    for section, share in {"paddle": 0.9, "Tensor": 0.93, "nn.functional": 0.94, "linalg": 0.8}.items():
+    for section, share in {"paddle": 0.9, "Tensor": 0.93, "nn.functional": 0.94, "linalg": 0.9}.items():
         have = sum(name in paddle_names.handed_out(section) for name in NAMES[section])
         assert have >= share * len(NAMES[section]), section
 
@@ -57,7 +57,7 @@ def test_a_name_that_is_missing_needs_a_reason():
         ("", "Model", "there is no dynamic mode"),
         ("", "vision", "write a Dataset and a Layer"),
         ("", "complex64", "no operators on complex numbers"),
-        (".linalg", "lu", "LAPACK's packed form"),
+        (".linalg", "eig", "no operators on complex numbers"),
         (".nn.functional", "sparse_attention", "a CUDA kernel"),
         ("", "nonsense", "has no attribute 'nonsense'$"),
     ],
@@ -73,6 +73,6 @@ def test_a_missing_name_says_why(home, name, words):
 def test_a_missing_method_says_why():
     with static.program_guard(static.Program(), static.Program()):
         x = static.data("x", [2])
-        with pytest.raises(AttributeError, match="no attribute 'angle': ONNX has no operators on complex numbers"):
-            x.angle()
+        with pytest.raises(AttributeError, match="no attribute 'as_real': ONNX has no operators on complex numbers"):
+            x.as_real()
         assert not hasattr(x, "nonsense")

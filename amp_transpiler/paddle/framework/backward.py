@@ -13,7 +13,6 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.regions import inside_region_of
-from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.framework.scalar_loss import as_one_number, check_loss
 from amp_transpiler.paddle.framework.without_gradient import few, warn_without_gradient, why_without_gradient
@@ -170,6 +169,3 @@ def _listed(what: str, given: Collection[Variable | str]) -> Collection[Variable
 
 def _variable(program: Program, parameter: Variable | str) -> Variable:
     return program.var(parameter if isinstance(parameter, str) else parameter.name)
-
-
-check_arguments(globals(), __all__)

@@ -8,8 +8,6 @@ __all__ = ["REASONS", "why_not"]
 
 _DYNAMIC = "there is no dynamic mode: a variable has a value only while a program runs"
 _COMPLEX = "ONNX has no operators on complex numbers"
-_PACKED = "LAPACK's packed form of a decomposition: solve, inv, qr and slogdet are here"
-_SERIES = "neither an operator of ONNX nor a short series of them"
 _DRAWS = "its draws are not described well enough to follow them"
 _KERNEL = "a CUDA kernel of Paddle's own"
 _TYPES = "an element type, a place or a class of tensors that ONNX programs do not have"
@@ -23,11 +21,9 @@ _DATA = "data sets and networks of Paddle's are not part of it: write a Dataset 
 REASONS: Mapping[str, str] = {
     _DYNAMIC: "DataParallel LazyGuard Model Size Generator create_tensor disable_compat enable_compat flops "
     "from_dlpack raw set summary to_dlpack tolist resize MmapStorage load save",
-    _COMPLEX: "angle as_complex as_real cdouble cfloat complex complex128 complex64 conj imag polar real "
+    _COMPLEX: "as_complex as_real cdouble cfloat complex complex128 complex64 imag polar real "
     "view_as_complex view_as_real stft istft eig eigvals",
-    _PACKED: "lu lu_solve lu_unpack householder_product ormqr",
-    _SERIES: "gammainc gammaincc nextafter",
-    _DRAWS: "fractional_max_pool2d fractional_max_pool3d log_normal normal uniform bernoulli",
+    _DRAWS: "log_normal normal uniform bernoulli",
     _KERNEL: "flash_attention_v3_varlen flash_attn_varlen_qkvpacked flashmask_attention "
     "fp8_fp8_half_gemm_fused moe_permute moe_unpermute sparse_attention",
     _TYPES: "BFloat16Tensor BoolTensor ByteTensor CUDAPinnedPlace CharTensor DoubleTensor FloatTensor HalfTensor "

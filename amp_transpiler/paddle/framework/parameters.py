@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.element_types import declared_dtype
-from amp_transpiler.paddle.framework.persistables import create_persistable
+from amp_transpiler.paddle.framework.persistables import create_persistable, initialise_by
+from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.initial_values import Constant, Initializer, XavierUniform, chosen_initializer
-from amp_transpiler.paddle.param_attr import Attr, ParamAttr
+from amp_transpiler.paddle.param_attr import Attr, ParamAttr, WeightNormParamAttr
 from amp_transpiler.paddle.utils import unique_name
 
 __all__ = ["ParameterMaker", "create_parameter"]
@@ -67,7 +70,33 @@ class ParameterMaker:
     ) -> Variable | None:
         """Return parameter `.w_0`, `.w_1`, ...; None where `attr` is False."""
         parsed = ParamAttr.parse(attr)
+        if isinstance(parsed, WeightNormParamAttr):
+            return self._length_and_direction(parsed, shape, self._float(dtype), initial)
         return None if parsed is None else self.create(parsed, "w", shape, self._float(dtype), initial)
+
+    def _length_and_direction(
+        self, attr: WeightNormParamAttr, shape: Sequence[int], dtype: ir.DataType | None, initial: Initializer
+    ) -> Variable:
+        """Return a weight that is the product of two parameters: a length, and a direction."""
+        dim, rank = attr.dim, len(shape)
+        if dim is not None and not -rank <= dim < rank:
+            raise OptionError(f"WeightNormParamAttr: dim must be from {-rank} to {rank - 1}, got {dim}")
+        kept = None if dim is None else dim % rank
+        others = [axis for axis in range(rank) if axis != kept]
+        label = attr.name or unique_name.generate(f"{self.name}.w")
+        plain = {field.name: getattr(attr, field.name) for field in dataclasses.fields(ParamAttr)}
+        direction = self.create(ParamAttr(**{**plain, "name": f"{label}_v"}), "w", shape, dtype, initial)
+        length = Persistable(f"{label}_g", "parameter", trainable=attr.trainable, learning_rate=attr.learning_rate)
+
+        def norm(b: GraphBuilder, value: ir.Value) -> ir.Value:
+            return b.reduce("ReduceL2", value, others)
+
+        sizes = [size if axis == kept else 1 for axis, size in enumerate(shape)]
+        initialise_by(default_startup_program(), length, direction.name, norm)
+        created = create_persistable(length, sizes, 1.0, dtype or ir.DataType.FLOAT, main=self._program)
+        b = created.program.builder()
+        scaled = b.mul(direction.value, b.div(created.value, norm(b, direction.value)))
+        return Variable(created.program, str(scaled.name))
 
     def bias(
         self, attr: Attr, shape: Sequence[int], dtype: ir.DataType | None, initial: Initializer | None = None
@@ -115,6 +144,8 @@ class ParameterMaker:
         Raises:
             InputError: the shape is not known, or a program has the name with another shape or element type.
         """
+        if isinstance(attr, WeightNormParamAttr):
+            raise OptionError("WeightNormParamAttr is for the weights of layers of static.nn, such as fc and conv2d")
         label = attr.name or name or unique_name.generate(f"{self.name}.{suffix}")
         if any(size < 0 for size in shape):
             raise InputError(

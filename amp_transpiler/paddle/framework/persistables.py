@@ -9,11 +9,20 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.framework.programs import default_main_program, default_startup_program
 from amp_transpiler.paddle.framework.random import drawing_state, generator, global_seed, turn_of
 
-__all__ = ["Initial", "create_persistable", "initialise", "initialise_from", "initialise_with", "renew_draws"]
+__all__ = [
+    "Initial",
+    "create_persistable",
+    "initialise",
+    "initialise_by",
+    "initialise_from",
+    "initialise_with",
+    "renew_draws",
+]
 
 Initial = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
@@ -86,6 +95,14 @@ def initialise_from(startup: Program, persistable: Persistable, parameter: Varia
     source = startup.value(startup.updates[parameter.name])
     result = _set_initial(startup, persistable, "Cast", source, to=int(ir.DataType.FLOAT))
     result.shape = ir.Shape(parameter.shape)
+
+
+def initialise_by(
+    startup: Program, persistable: Persistable, source: str, compute: Callable[[GraphBuilder, ir.Value], ir.Value]
+) -> None:
+    """Make the startup program compute the initial value of `persistable` from that of the value `source`."""
+    if persistable.name not in startup.updates:
+        _set_initial(startup, persistable, compute(startup.builder(), startup.value(startup.updates[source])))
 
 
 def _is_initialised(startup: Program, name: str, dtype: ir.DataType, shape: tuple[int, ...], who_differs: str) -> bool:

@@ -12,7 +12,6 @@ import numpy as np
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.fed_shapes import mark_unnamed
 from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.element_types import declared_dtype
 from amp_transpiler.paddle.framework.mode import check_static
 
@@ -110,6 +109,3 @@ def _dimension(name: str, axis: int, size: int | str | None) -> int | str:
     if isinstance(size, str) or (size is not None and size >= 0):
         return size if isinstance(size, str) else int(size)
     return "batch" if axis == 0 else f"{name}_{axis}"
-
-
-check_arguments(globals(), __all__)

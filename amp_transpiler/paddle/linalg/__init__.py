@@ -29,6 +29,13 @@ if TYPE_CHECKING:
         vecdot as vecdot,
         vector_norm as vector_norm,
     )
+    from amp_transpiler.paddle.tensor.packed import (
+        householder_product as householder_product,
+        lu as lu,
+        lu_solve as lu_solve,
+        lu_unpack as lu_unpack,
+        ormqr as ormqr,
+    )
     from amp_transpiler.paddle.tensor.reduction import norm as norm
     from amp_transpiler.paddle.tensor.shaping import matrix_transpose as matrix_transpose
     from amp_transpiler.paddle.tensor.spectra import (

@@ -48,4 +48,4 @@ class Adadelta(Optimizer):
         update.replace_weight("Sub", update.weight, update.rate * change)
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

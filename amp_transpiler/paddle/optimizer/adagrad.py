@@ -39,4 +39,4 @@ class Adagrad(Optimizer):
         update.replace_weight("Sub", update.weight, update.rate * change)
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

@@ -33,4 +33,4 @@ class Adam(AdamRule):
     name: str | None = None
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

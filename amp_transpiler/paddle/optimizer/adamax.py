@@ -38,4 +38,4 @@ class Adamax(Optimizer):
         update.replace_weight("Sub", update.weight, update.rate / (1.0 - power) * (moment / inf_norm))
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

@@ -65,4 +65,4 @@ class AdamW(AdamRule):
         return update.weight * update.step.shared((rate.value, "decay"), lambda: 1.0 - rate * self.weight_decay)
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

@@ -52,4 +52,4 @@ class ASGD(Optimizer):
         update.replace_weight("Sub", update.weight, update.rate / taken.minimum(float(count)) * new)
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

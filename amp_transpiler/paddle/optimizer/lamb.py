@@ -63,4 +63,4 @@ def _trust_ratio(weight: Expr, direction: Expr) -> Expr:
     return both.where(of_weight / both.where(of_direction, 1.0), 1.0)
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

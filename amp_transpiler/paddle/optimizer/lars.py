@@ -89,4 +89,4 @@ class LarsMomentum(Optimizer):
         return both.where(of_weight * self.lars_coeff / divisor, 1.0)
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

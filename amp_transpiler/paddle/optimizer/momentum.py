@@ -54,4 +54,4 @@ class Momentum(Optimizer):
         update.replace_weight("Sub", update.weight, update.rate * direction)
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

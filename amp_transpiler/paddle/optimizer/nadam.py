@@ -55,4 +55,4 @@ class NAdam(AdaptiveOptimizer):
         update.replace_weight("Sub", update.weight, update.rate * (ahead / divisor))
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

@@ -59,4 +59,4 @@ class RAdam(AdaptiveOptimizer):
         return part / total * (2.0 / rest) - 1.0
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

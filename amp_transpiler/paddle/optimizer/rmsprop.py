@@ -55,4 +55,4 @@ class RMSProp(Optimizer):
         update.replace_weight("Sub", update.weight, update.step.unless_skipped(velocity, 0.0))
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

@@ -56,4 +56,4 @@ class Rprop(Optimizer):
         update.replace_weight("Sub", update.weight, rates * used.sign())
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

@@ -26,4 +26,4 @@ class SGD(Optimizer):
         update.replace_weight("Sub", update.weight, update.gradient_times(update.rate))
 
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), __all__, but=["parameters"])

@@ -14,9 +14,14 @@ if TYPE_CHECKING:
         default_startup_program as default_startup_program,
         program_guard as program_guard,
     )
+    from amp_transpiler.paddle.param_attr import WeightNormParamAttr as WeightNormParamAttr
     from amp_transpiler.paddle.static import amp as amp, nn as nn
     from amp_transpiler.paddle.static.averages import ExponentialMovingAverage as ExponentialMovingAverage
-    from amp_transpiler.paddle.static.evaluation import accuracy as accuracy, auc as auc
+    from amp_transpiler.paddle.static.evaluation import (
+        accuracy as accuracy,
+        auc as auc,
+        ctr_metric_bundle as ctr_metric_bundle,
+    )
     from amp_transpiler.paddle.static.executor import Executor as Executor
     from amp_transpiler.paddle.static.export import (
         load_inference_model as load_inference_model,
@@ -56,8 +61,6 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.static.unavailable import (
         IpuCompiledProgram as IpuCompiledProgram,
         IpuStrategy as IpuStrategy,
-        WeightNormParamAttr as WeightNormParamAttr,
-        ctr_metric_bundle as ctr_metric_bundle,
         ipu_shard_guard as ipu_shard_guard,
         py_func as py_func,
         set_ipu_shard as set_ipu_shard,

@@ -13,7 +13,7 @@ from amp_transpiler.paddle.building import builder_of, size_at, wrap
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.utils import unique_name
 
-__all__ = ["accuracy", "auc"]
+__all__ = ["accuracy", "auc", "ctr_metric_bundle"]
 
 
 def accuracy(
@@ -102,6 +102,38 @@ def auc(
         latest.append(_of_the_last(program, counts, kind, slide_steps) if slide_steps else total)
     areas = [_without_gradient(wrap(input, _area(program, *pair))) for pair in (so_far, latest)]
     return areas[0], areas[1], [wrap(input, value) for value in (*latest, *so_far)]
+
+
+def ctr_metric_bundle(input: Variable, label: Variable, ins_tag_weight: Variable | None = None) -> tuple[Variable, ...]:
+    """Return sums over all batches so far, which persist in the scope, as float32 vectors of one element.
+
+    Args:
+        input: probabilities of a click, [samples, 1].
+        label: 0 or 1, [samples, 1].
+        ins_tag_weight: weights of the samples, [samples, 1]; 1 unless given.
+
+    Returns:
+        The sums of squared errors, of absolute errors, of probabilities, of their sigmoids, of labels and of samples.
+    """
+    program, b = input.program, builder_of(input, label, ins_tag_weight)
+    scores, truth = b.reshape(b.high(input.value), [-1]), b.reshape(b.cast(label.value, ir.DataType.FLOAT), [-1])
+    error, one = b.sub(scores, truth), b.add(b.zeros_like(scores), 1.0)
+    weights = one if ins_tag_weight is None else b.reshape(b.cast(ins_tag_weight.value, ir.DataType.FLOAT), [-1])
+    parts = {
+        "sqrerr": b.mul(error, error),
+        "abserr": b.op("Abs", [error]),
+        "prob": scores,
+        "q": b.op("Sigmoid", [scores]),
+        "pos_num": truth,
+        "ins_num": one,
+    }
+    found = []
+    for kind, part in parts.items():
+        held = _held(program, f"ctr_{kind}", [1])
+        total = b.add(held.value, b.sum(b.mul(part, weights), [0]))
+        program.updates[held.name] = str(total.name)
+        found.append(_without_gradient(wrap(input, total)))
+    return tuple(found)
 
 
 def _held(program: Program, label: str, shape: list[int]) -> Variable:

@@ -19,10 +19,10 @@ from amp_transpiler.paddle.nn.functional import common, normalization, prelu as 
 from amp_transpiler.paddle.nn.functional.activation import activate
 from amp_transpiler.paddle.param_attr import Attr
 from amp_transpiler.paddle.static.convolutions import conv2d, conv2d_transpose, conv3d, conv3d_transpose
+from amp_transpiler.paddle.static.deformable import deform_conv2d
 from amp_transpiler.paddle.static.more_layers import bilinear_tensor_product, row_conv, spectral_norm
+from amp_transpiler.paddle.static.noise_contrast import nce
 from amp_transpiler.paddle.static.unavailable import (
-    deform_conv2d,
-    nce,
     py_func,
     sequence_conv,
     sequence_expand,

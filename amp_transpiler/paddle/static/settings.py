@@ -154,14 +154,9 @@ class CompiledProgram:
     Args:
         program_or_graph: the program.
         build_strategy: no effect.
-
-    Raises:
-        InputError: it is no program.
     """
 
     def __init__(self, program_or_graph: Program, build_strategy: BuildStrategy | None = None) -> None:
-        if not isinstance(program_or_graph, Program):
-            raise InputError(f"CompiledProgram takes a program, got {program_or_graph!r}")
         self.program = program_or_graph
         self.build_strategy = build_strategy
 

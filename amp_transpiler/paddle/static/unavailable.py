@@ -5,11 +5,7 @@ from amp_transpiler.paddle.framework.refusals import refusal
 __all__ = [
     "IpuCompiledProgram",
     "IpuStrategy",
-    "WeightNormParamAttr",
-    "ctr_metric_bundle",
-    "deform_conv2d",
     "ipu_shard_guard",
-    "nce",
     "py_func",
     "sequence_conv",
     "sequence_expand",
@@ -40,11 +36,3 @@ IpuStrategy = refusal("static.IpuStrategy", _IPU)
 ipu_shard_guard = refusal("static.ipu_shard_guard", _IPU)
 set_ipu_shard = refusal("static.set_ipu_shard", _IPU)
 sparse_embedding = refusal("static.nn.sparse_embedding", _SPARSE)
-ctr_metric_bundle = refusal("static.ctr_metric_bundle", "there is no parameter server. Use static.auc")
-nce = refusal(
-    "static.nn.nce", "its classes are drawn by a custom operator. Use a sampled softmax of gather and softmax"
-)
-deform_conv2d = refusal("static.nn.deform_conv2d", "no gradient rule of DeformConv exists yet")
-WeightNormParamAttr = refusal(
-    "static.WeightNormParamAttr", "write the product of a direction and a length: create_parameter twice, and divide"
-)

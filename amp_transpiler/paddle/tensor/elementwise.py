@@ -35,6 +35,7 @@ __all__ = [
     "acosh",
     "add",
     "add_n",
+    "angle",
     "asin",
     "asinh",
     "atan",
@@ -44,6 +45,7 @@ __all__ = [
     "ceil",
     "clamp",
     "clip",
+    "conj",
     "copysign",
     "cos",
     "cosh",
@@ -510,5 +512,18 @@ div = divide
 sub = subtract
 remainder = mod
 floor_mod = mod
+
+
+def conj(x: Variable) -> Variable:
+    """`x`: numbers are real here."""
+    return emit("Identity", [x])
+
+
+def angle(x: Variable) -> Variable:
+    """0 where `x` is positive or 0, pi where it is negative: numbers are real here."""
+    b, given = builder_of(x), floats(x)
+    turned = b.mul(b.cast(b.compare("Less", given.value, 0.0), given.value.dtype), math.pi)
+    return wrap(x, b.where(b.op("IsNaN", [given.value]), given.value, turned))
+
 
 accept_name(globals(), __all__)

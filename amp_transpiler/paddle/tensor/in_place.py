@@ -44,6 +44,8 @@ __all__ = [
     "floor_divide_",
     "floor_mod_",
     "frac_",
+    "gammainc_",
+    "gammaincc_",
     "gammaln_",
     "gcd_",
     "greater_equal_",
@@ -205,6 +207,8 @@ trunc_ = elementwise.trunc
 unsqueeze_ = shaping.unsqueeze
 where_ = logic.where
 digamma_ = special.digamma
+gammainc_ = special.gammainc
+gammaincc_ = special.gammaincc
 gammaln_ = special.gammaln
 gcd_ = special.gcd
 i0_ = special.i0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,22 +13,7 @@ from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle import element_types
 from amp_transpiler.paddle.building import axis_of, builder_of, emit, wrap
 from amp_transpiler.paddle.framework.missing_names import why_not
-from amp_transpiler.paddle.tensor import (
-    creation,
-    decompositions,
-    distributions,
-    elementwise,
-    in_place,
-    indexing,
-    linalg,
-    logic,
-    reduction,
-    search,
-    shaping,
-    special,
-    spectra,
-    statistics,
-)
+from amp_transpiler.paddle.tensor import elementwise, shaping
 from amp_transpiler.paddle.tensor.random import bernoulli, multinomial
 from amp_transpiler.paddle.tensor.subscripts import getitem
 
@@ -110,22 +96,27 @@ def _needs_a_value(label: str) -> Callable[..., Any]:
     return refuse
 
 
-_MODULES = (
-    creation,
-    decompositions,
-    distributions,
-    elementwise,
-    in_place,
-    indexing,
-    linalg,
-    logic,
-    reduction,
-    search,
-    shaping,
-    special,
-    spectra,
-    statistics,
-)
+# Their public functions are methods.
+_MODULES = [
+    importlib.import_module(f"amp_transpiler.paddle.tensor.{name}")
+    for name in (
+        "creation",
+        "decompositions",
+        "distributions",
+        "elementwise",
+        "in_place",
+        "indexing",
+        "linalg",
+        "logic",
+        "packed",
+        "reduction",
+        "search",
+        "shaping",
+        "special",
+        "spectra",
+        "statistics",
+    )
+]
 
 METHODS: Mapping[str, Callable[..., Any]] = {
     **{name: vars(module)[name] for module in _MODULES for name in module.__all__ if name not in _NO_METHODS},

@@ -184,16 +184,9 @@ def quantile(
         InputError: several axes are given.
         OptionError: there is no such interpolation, or `q` is outside of [0, 1].
     """
-    choice("quantile: interpolation", interpolation, ("linear", "lower", "higher", "midpoint", "nearest"))
-    shares = [q] if isinstance(q, (int, float)) else list(q)
-    if min(shares) < 0 or max(shares) > 1:
-        raise OptionError(f"quantile: q must be from 0 to 1, got {q!r}")
+    shares, place = check_quantile("quantile", x, q, axis, interpolation)
     b = builder_of(x)
-    axes = axes_of(x, axis)
-    if axis is not None and len(axes) > 1:
-        raise InputError(f"quantile: expected one axis or none, got {axis!r}: flatten them first")
     flat = wrap(x, b.reshape(x.value, [-1])) if axis is None else x
-    place = 0 if axis is None else axes[0]
     size = math.prod(x.shape) if axis is None and min(x.shape) >= 0 else size_at(flat, place, "quantile")
     ordered, found = b.high(topk(flat, size, place, largest=False)[0].value), []
     for share in shares:
@@ -211,6 +204,35 @@ def quantile(
     if isinstance(q, (int, float)):
         return wrap(x, found[0])
     return wrap(x, b.op("Concat", [b.unsqueeze(value, [0]) for value in found], {"axis": 0}))
+
+
+_INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+def check_quantile(
+    what: str, x: Variable, q: float | Sequence[float], axis: Axes, interpolation: str
+) -> tuple[list[float], int]:
+    """Return the shares that a quantile is asked for, and its axis: 0 where all elements count.
+
+    Args:
+        what: the function, for messages.
+        x: the operand.
+        q: one share or several.
+        axis: one axis, or None.
+        interpolation: what is between two elements.
+
+    Raises:
+        InputError: several axes are given.
+        OptionError: there is no such interpolation, or `q` is outside of [0, 1].
+    """
+    choice(f"{what}: interpolation", interpolation, _INTERPOLATIONS)
+    shares = [q] if isinstance(q, (int, float)) else list(q)
+    if not shares or min(shares) < 0 or max(shares) > 1:
+        raise OptionError(f"{what}: q must be from 0 to 1, got {q!r}")
+    axes = axes_of(x, axis)
+    if axis is not None and len(axes) > 1:
+        raise InputError(f"{what}: expected one axis or none, got {axis!r}: flatten them first")
+    return shares, 0 if axis is None else axes[0]
 
 
 _PLACES: dict[str, Callable[[float], float]] = {"lower": math.floor, "higher": math.ceil, "nearest": round}

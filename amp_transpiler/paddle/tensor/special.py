@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from amp_transpiler.errors import OptionError
+from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import is_float_tensor
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.graph.regions import disable_amp
@@ -21,11 +21,14 @@ from amp_transpiler.paddle.framework.control_flow import while_loop
 from amp_transpiler.paddle.tensor.elementwise import maximum, minimum
 from amp_transpiler.paddle.tensor.logic import any as any_of, where
 from amp_transpiler.paddle.tensor.reduction import sum as sum_of
+from amp_transpiler.paddle.tensor.shaping import broadcast_tensors
 
 __all__ = [
     "digamma",
     "erfinv",
     "frexp",
+    "gammainc",
+    "gammaincc",
     "gammaln",
     "gcd",
     "i0",
@@ -35,10 +38,15 @@ __all__ = [
     "lcm",
     "lgamma",
     "multigammaln",
+    "nextafter",
     "polygamma",
 ]
 
+_MOST_TERMS, _LAST_TERM, _LEAST = 2000.0, 1e-12, 1e-300  # of series that are summed in float64
 _SHIFT = 8  # arguments below this are moved up by it: the series behind are for large ones
+
+
+_LEAST_NORMAL, _LARGEST = 2.0**-126, float(np.finfo(np.float32).max)
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -86,6 +94,10 @@ def _mirrored(x: Variable) -> tuple[Variable, Variable, Variable]:
 @_in_float32
 def lgamma(x: Variable) -> Variable:
     """The logarithm of the absolute value of the gamma function."""
+    return _log_gamma(x)
+
+
+def _log_gamma(x: Variable) -> Variable:
     below, y, distance = _mirrored(x)
     small = y < _SHIFT
     near, z = where(small, y, 1.0), where(small, y + _SHIFT, y)
@@ -101,6 +113,84 @@ def lgamma(x: Variable) -> Variable:
 
 
 gammaln = lgamma
+
+
+def gammainc(x: Variable, y: Variable) -> Variable:
+    """The regularised lower incomplete gamma function: the integral of `t^(x - 1) e^-t` up to `y`, over all of it.
+
+    Args:
+        x: the exponent, positive; as in Paddle, no gradient reaches it.
+        y: the bound, not negative.
+    """
+    return _incomplete(x, y, upper=False)
+
+
+def gammaincc(x: Variable, y: Variable) -> Variable:
+    """`1 - gammainc(x, y)`, exact where that is small."""
+    return _incomplete(x, y, upper=True)
+
+
+def _incomplete(x: Variable, y: Variable, *, upper: bool) -> Variable:
+    """The integral up to `y`, or from `y` on with `upper`; its derivative by `y` is `y^(x - 1) e^-y / gamma(x)`."""
+    given = y.dtype if is_float_tensor(y.value) else "float32"
+    with disable_amp():
+        a, z = broadcast_tensors([x.astype("float64"), y.astype("float64")])
+        known, bound = _constant(a), _constant(z)
+        sound = emit("And", [known > 0.0, bound >= 0.0])
+        inside = emit("And", [sound, emit("And", [bound > 0.0, bound < math.inf])])
+        safe, at = where(inside, known, 1.0), where(inside, bound, 1.0)
+        factor = emit("Exp", [safe * emit("Log", [at]) - at - _log_gamma(safe)])  # at^safe e^-at / gamma(safe)
+        near = at < safe + 1.0
+        low, high = factor * _series(safe, where(near, at, 1.0)), factor * _fraction(safe, where(near, safe + 2.0, at))
+        value = where(near, 1.0 - low, high) if upper else where(near, low, 1.0 - high)
+        ends = where(bound > 0.0, 0.0, 1.0) if upper else where(bound > 0.0, 1.0, 0.0)
+        found = where(sound, where(inside, value, ends), math.nan)
+        slope = factor / at * (-1.0 if upper else 1.0)
+        return as_dtype(found + where(inside, slope * (z - bound), 0.0), given)
+
+
+def _repeat(
+    step: Callable[..., list[Variable]], small: Callable[..., Variable], states: Sequence[Variable]
+) -> list[Variable]:
+    """Call a step of a series, which is told its number, until what `small` returns is nowhere true; no gradients."""
+    count = wrap(states[0], builder_of(states[0]).constant(np.array(1.0)))
+    most = wrap(states[0], builder_of(states[0]).constant(np.array(_MOST_TERMS)))
+
+    def go_on(number: Variable, *now: Variable) -> Variable:
+        return emit("And", [number < most, any_of(small(*now))])
+
+    def body(number: Variable, *now: Variable) -> list[Variable]:
+        return [number + 1.0, *step(number, *now)]
+
+    return [_constant(state) for state in while_loop(go_on, body, [count, *states])[1:]]
+
+
+def _series(a: Variable, z: Variable) -> Variable:
+    """`1 / a + z / (a (a + 1)) + ...`, for `z` below `a + 1`."""
+    first = 1.0 / a
+
+    def step(number: Variable, term: Variable, total: Variable) -> list[Variable]:
+        term = term * z / (a + number)
+        return [term, total + term]
+
+    return _repeat(step, lambda term, total: term > total * _LAST_TERM, [first, first])[1]
+
+
+def _fraction(a: Variable, z: Variable) -> Variable:
+    """`1 / (z + 1 - a - 1 (1 - a) / (z + 3 - a - 2 (2 - a) / ...))`, for `z` above `a + 1`, by Lentz's method."""
+    start = 1.0 / (z + 1.0 - a)
+
+    def step(number: Variable, over: Variable, under: Variable, total: Variable, change: Variable) -> list[Variable]:
+        part = number * (a - number)
+        middle = z + 1.0 - a + number * 2.0
+        under = 1.0 / (part * under + middle)
+        over = middle + part / over
+        change = over * under
+        return [over, under, total * change, change]
+
+    infinite = start * 0.0 + 1.0 / _LEAST
+    states = [infinite, start, start, start * 0.0]
+    return _repeat(step, lambda *now: emit("Abs", [now[3] - 1.0]) > _LAST_TERM, states)[2]
 
 
 @_in_float32
@@ -302,6 +392,35 @@ def frexp(x: Variable) -> tuple[Variable, Variable]:
     power = where(large, power + 1.0, where(small, power - 1.0, power))
     zero = size == 0.0
     return where(zero, 0.0, part) * emit("Sign", [x]), where(zero, 0.0, power)
+
+
+def nextafter(x: Variable, y: Variable) -> Variable:
+    """The float32 next to `x` on the way to `y`; no gradient passes.
+
+    Raises:
+        InputError: `x` or `y` is not float32.
+    """
+    if x.dtype != "float32" or y.dtype != "float32":
+        raise InputError(f"nextafter takes float32, got {x!r} and {y!r}")
+    with disable_amp():
+        start, goal = (_constant(part).astype("float64") for part in (x, y))
+        start = start + where(emit("IsNaN", [goal]), math.nan, 0.0)
+        size = emit("Abs", [start])
+        power = _power_below(maximum(size, _LEAST_NORMAL))
+        inward = emit("Equal", [emit("Sign", [goal - start]), -emit("Sign", [start])])
+        finer = emit("And", [emit("And", [inward, size == power]), power > _LEAST_NORMAL])
+        gap = where(finer, power * 2.0**-24, power * 2.0**-23)
+        ended = emit("IsInf", [start])
+        moved = start + where(ended, 0.0, gap) * emit("Sign", [goal - start])
+        moved = where(emit("And", [ended, inward]), emit("Sign", [start]) * _LARGEST, moved)
+        return as_dtype(where(start == goal, goal, moved), "float32")
+
+
+def _power_below(size: Variable) -> Variable:
+    """The largest power of two that is not above positive numbers."""
+    guess = _two_to(emit("Floor", [emit("Log", [minimum(size, _LARGEST)]) * (1 / math.log(2))]))
+    guess = where(guess > size, guess * 0.5, guess)
+    return where(guess * 2.0 > size, guess, guess * 2.0)
 
 
 def _two_to(power: Variable) -> Variable:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import (
@@ -24,12 +24,11 @@ from amp_transpiler.paddle.building import (
     size_at,
     wrap,
 )
-from amp_transpiler.paddle.tensor.search import sort
+from amp_transpiler.paddle.tensor.search import check_quantile, sort
 
 __all__ = ["histogram_bin_edges", "histogramdd", "mode", "nanmedian", "nanquantile", "unique_consecutive"]
 
 _LAST = 2**63 - 1
-_INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
 def nanquantile(
@@ -48,16 +47,9 @@ def nanquantile(
         InputError: several axes are given.
         OptionError: there is no such interpolation, or `q` is outside of [0, 1].
     """
-    choice("nanquantile: interpolation", interpolation, _INTERPOLATIONS)
-    shares = [q] if isinstance(q, (int, float)) else list(q)
-    if min(shares) < 0 or max(shares) > 1:
-        raise OptionError(f"nanquantile: q must be from 0 to 1, got {q!r}")
+    shares, place = check_quantile("nanquantile", x, q, axis, interpolation)
     b = builder_of(x)
-    axes = axes_of(x, axis)
-    if axis is not None and len(axes) > 1:
-        raise InputError(f"nanquantile: expected one axis or none, got {axis!r}: flatten them first")
     flat = b.high(b.reshape(x.value, [-1]) if axis is None else x.value)
-    place = 0 if axis is None else axes[0]
     missing = b.op("IsNaN", [flat])
     last = np.inf  # sorted behind all others
     ordered = sort(wrap(x, b.where(missing, last, flat)), place).value

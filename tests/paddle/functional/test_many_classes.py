@@ -8,7 +8,7 @@ import pytest
 import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler import paddle
 from amp_transpiler.errors import InputError, OptionError
-from tests.paddle.tensor.family import case, close
+from tests.paddle.tensor.family import case, family_test
 
 torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
 TF = torch.nn.functional
@@ -239,12 +239,7 @@ def walked(ids, parents):
     return found
 
 
-@pytest.mark.parametrize("free", [False, True], ids=["known sizes", "free sizes"])
-@pytest.mark.parametrize("name", CASES)
-def test_value_and_gradient(computed, name, free):
-    if free and CASES[name].fixed:
-        return
-    close(computed(free)[name], CASES[name])
+test_value_and_gradient = family_test(CASES)
 
 
 def run(build, feeds):

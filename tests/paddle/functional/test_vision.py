@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import amp_transpiler.paddle.nn.functional as F
-from tests.paddle.tensor.family import case, close
+from amp_transpiler.errors import InputError
+from amp_transpiler.paddle import static
+from tests.paddle.tensor.family import case, close, compute, family_test
 
 torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
 TF = torch.nn.functional
@@ -198,9 +200,83 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("free", [False, True], ids=["known sizes", "free sizes"])
-@pytest.mark.parametrize("name", CASES)
-def test_value_and_gradient(computed, name, free):
-    if free and CASES[name].fixed:
-        return
-    close(computed(free)[name], CASES[name])
+test_value_and_gradient = family_test(CASES)
+
+
+def spread(u, size, count, window):
+    """The intervals of fractional pooling, written as a loop."""
+    step = (size - window) / (count - (window > 0))
+    if not window:
+        base = size // count
+        u *= min((base + 2) / step - 1, (size + 1 - base) / step - (count - 1))
+    edges = [int((i + u) * step) - int(u * step) for i in range(count + 1)]
+    return [(edges[i], min(edges[i] + window if window else edges[i + 1], size)) for i in range(count)]
+
+
+def fractional(x, u, counts, windows):
+    """Values and places, window by window."""
+    sizes = x.shape[2:]
+    parts = [spread(u, *triple) for triple in zip(sizes, counts, windows, strict=True)]
+    flat = np.arange(np.prod(sizes)).reshape(sizes)
+    values, places = np.empty((*x.shape[:2], *counts), x.dtype), np.empty((*x.shape[:2], *counts), np.int64)
+    for place in np.ndindex(*values.shape):
+        window = tuple(slice(*parts[axis][i]) for axis, i in enumerate(place[2:]))
+        found = x[place[:2]][window]
+        values[place] = found.max()
+        places[place] = flat[window].reshape(-1)[found.argmax()]
+    return values, places
+
+
+@pytest.mark.parametrize("u", [0.3, 0.999, 0.01])
+@pytest.mark.parametrize(
+    ("x", "counts", "kernel"), [(X, [4, 3], None), (X, [3, 4], [2, 3]), (CUBE, [3, 2, 4], None), (CUBE, [2, 2, 3], 2)]
+)
+def test_fractional_pooling(x, counts, kernel, u):
+    function = F.fractional_max_pool2d if x.ndim == 4 else F.fractional_max_pool3d
+    windows = [0] * len(counts) if kernel is None else np.broadcast_to(kernel, len(counts)).tolist()
+    values, places = fractional(x, u, counts, windows)
+    row = case(
+        lambda x: function(x, counts, kernel, u, True),
+        lambda x: (x.flatten(2).gather(2, torch.tensor(places).flatten(2)).view(values.shape), torch.tensor(places)),
+        x,
+    )
+    close(compute({"it": row}, free=False)["it"], row)
+
+
+def test_fractional_pooling_of_the_documents_example():
+    line = np.array([2, 4, 3, 1, 5, 2, 3], np.float32)
+    row = case(
+        lambda x: F.fractional_max_pool2d(x, [5, 7], random_u=0.3)[:, :, :, :1],
+        lambda x: torch.tensor([2, 4, 1, 5, 3.0]).view(1, 1, 5, 1),
+        np.repeat(line[None, None, :, None], 7, 3),
+        differentiable=False,
+    )
+    close(compute({"it": row}, free=False)["it"], row)
+
+
+def test_fractional_pooling_draws_anew_in_each_run():
+    main, scope = static.Program(), static.Scope()
+    with static.program_guard(main, static.Program()) as _, static.scope_guard(scope):
+        found = F.fractional_max_pool2d(static.data("x", [1, 1, 29, 29]), 9)
+        executor = static.Executor("cpu")
+        executor.run(static.default_startup_program())
+        image = np.arange(841, dtype=np.float32).reshape(1, 1, 29, 29)
+        runs = [executor.run(main, {"x": image}, [found])[0] for _ in range(6)]
+    assert len({run.tobytes() for run in runs}) > 1
+    for run in runs:
+        assert (np.diff(run[0, 0, 0]) >= 3).all()
+        assert run[0, 0, -1, -1] == 840
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x: F.fractional_max_pool2d(x, 3, random_u=1.5), r"random_u must be in \(0, 1\)"),
+        (lambda x: F.fractional_max_pool2d(x, 9), "too small for"),
+        (lambda x: F.fractional_max_pool2d(x, 0), "sizes must be positive"),
+        (lambda x: F.fractional_max_pool3d(x, 2), "must have 5 dimensions"),
+    ],
+)
+def test_fractional_pooling_refuses(call, said):
+    with static.program_guard(static.Program(), static.Program()), pytest.raises(InputError, match=said):
+        call(static.data("x", [2, 3, 6, 6]))

@@ -354,7 +354,7 @@ REFUSED = {
     "size": (F.interpolate, OptionError, "one of size and scale_factor"),
     "mode": (lambda x: F.pad(x, [1, 1, 1, 1], "mirror"), OptionError, "'mirror'"),
     "probability": (lambda x: F.dropout(x, 1.5), OptionError, "probability"),
-    "no variable": (lambda x: F.linear(x, np.eye(3)), InputError, "expected a variable"),
+    "no variable": (lambda x: F.linear(x, np.eye(3)), InputError, "must be a variable"),
     "output size": (
         lambda x: F.conv2d_transpose(x, data("w", [3, 2, 3, 3]), stride=2, output_size=[30, 30]),
         InputError,

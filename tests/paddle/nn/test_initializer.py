@@ -322,7 +322,7 @@ def test_global_initial_values_are_those_of_layers_without_others():
     assert starts == [3.0, 1.0, 1.0]
     assert [float(scope[layer.bias.name].flat[0]) for layer in layers] == [4.0] * 3
     assert float(scope[after.bias.name].flat[0]) == 0.0
-    with pytest.raises(OptionError, match="initializers or None"):
+    with pytest.raises(OptionError, match="weight_init must be an Initializer or None"):
         init.set_global_initializer(3.0)
 
 

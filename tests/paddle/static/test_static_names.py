@@ -119,7 +119,7 @@ def test_settings_of_the_compiler_are_accepted(run):
     np.testing.assert_array_equal(got, [[2.0, 2.0]])
     with pytest.raises(OptionError, match="device must be"), static.device_guard("tpu"):
         pass
-    with pytest.raises(InputError, match="takes a program"):
+    with pytest.raises(InputError, match="program_or_graph must be a Program"):
         static.CompiledProgram(3)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.framework.backward import gradients
@@ -16,7 +17,7 @@ from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope, scope_guard
 
-__all__ = ["Case", "Found", "case", "close", "compute", "expected"]
+__all__ = ["Case", "Found", "case", "close", "compute", "expected", "family_test"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,3 +169,15 @@ def close(found: Found, row: Case, *, dtypes: bool = True) -> None:
             assert not want.any(), "there is no gradient"
             continue
         np.testing.assert_allclose(got, want, rtol=10 * row.tolerance, atol=10 * row.tolerance)
+
+
+def family_test(cases: Mapping[str, Case]) -> Callable[..., None]:
+    """Return the test of a module's CASES: each against torch, with known sizes, and with free ones unless fixed."""
+    pairs = [(name, free) for name, row in cases.items() for free in ((False,) if row.fixed else (False, True))]
+    labels = [f"{name}-{'free' if free else 'known'} sizes" for name, free in pairs]
+
+    @pytest.mark.parametrize(("name", "free"), pairs, ids=labels)
+    def test(computed: Callable[[bool], Mapping[str, Found]], name: str, free: bool) -> None:
+        close(computed(free)[name], cases[name])
+
+    return test

@@ -7,7 +7,7 @@ import pytest
 
 from amp_transpiler import paddle
 from amp_transpiler.errors import InputError, OptionError
-from tests.paddle.tensor.family import case, close
+from tests.paddle.tensor.family import case, family_test
 
 torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
 L, TL = paddle.linalg, torch.linalg
@@ -120,12 +120,7 @@ for _p in ("fro", "nuc", 1, -1, 2, -2, float("inf"), float("-inf")):
     )
 
 
-@pytest.mark.parametrize("free", [False, True], ids=["known sizes", "free sizes"])
-@pytest.mark.parametrize("name", CASES)
-def test_value_and_gradient(computed, name, free):
-    if free and CASES[name].fixed:
-        return
-    close(computed(free)[name], CASES[name])
+test_value_and_gradient = family_test(CASES)
 
 
 def test_what_has_no_matrices_is_refused():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from amp_transpiler import paddle
-from tests.paddle.tensor.family import case, close
+from tests.paddle.tensor.family import case, family_test
 
 torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
 
@@ -81,9 +81,4 @@ CASES |= {
 }
 
 
-@pytest.mark.parametrize("free", [False, True], ids=["known sizes", "free sizes"])
-@pytest.mark.parametrize("name", CASES)
-def test_value_and_gradient(computed, name, free):
-    if free and CASES[name].fixed:
-        return
-    close(computed(free)[name], CASES[name])
+test_value_and_gradient = family_test(CASES)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.nn.functional.common import *
     from amp_transpiler.paddle.nn.functional.conv import *
     from amp_transpiler.paddle.nn.functional.ctc import *
+    from amp_transpiler.paddle.nn.functional.fractional_pooling import *
     from amp_transpiler.paddle.nn.functional.loss import *
     from amp_transpiler.paddle.nn.functional.many_classes import *
     from amp_transpiler.paddle.nn.functional.metric_loss import *
