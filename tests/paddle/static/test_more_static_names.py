@@ -198,66 +198,6 @@ def test_sums_of_clicks_persist(weighed):
     sums = static.ctr_metric_bundle(score, click, static.data("f", [None, 1]) if weighed else None)
     scores, clicks = [np.array([[0.25], [0.75]], np.float32), np.array([[0.5]], np.float32)], [[[1], [0]], [[1]]]
     batches = list(zip(scores, map(np.array, clicks), strict=True))
-    factors = np.array([[1.0], [0.5], [2.0]], np.float32)
-    x, y = static.data("x", [None, 4]), static.data("y", [None, 2], "int64")
-    found = static.nn.nce(
-        x, y, 5, static.data("f", [None, 1]) if weighed else None,
-        param_attr=paddle.ParamAttr("w", initializer.Assign(weight)),
-        bias_attr=paddle.ParamAttr("b", initializer.Assign(bias)),
-        num_neg_samples=3, sampler="custom_dist", custom_dist=[0.0, 0.0, 1.0, 0.0, 0.0],
-    )  # fmt: skip
-    program = static.default_main_program()
-    grads = static.gradients(paddle.sum(found), [program.var("w"), program.var("b")])
-    got, *slopes = run({"x": data, "y": labels, "f": factors} if weighed else {"x": data, "y": labels}, found, *grads)
-    w, b = torch.tensor(weight, requires_grad=True), torch.tensor(bias, requires_grad=True)
-    expected = torch.tensor([0.0, 0.0, 3.0, 0.0, 0.0])
-    likely = torch.sigmoid(torch.tensor(data) @ w.T + b.T)
-    true, noise = likely.gather(1, torch.tensor(labels)), likely[:, [2, 2, 2]]
-    want = -(true / (true + expected[labels])).log().sum(1) - (3.0 / (noise + 3.0)).log().sum(1)
-    want = want[:, None] * (torch.tensor(factors) if weighed else 1.0)
-    np.testing.assert_allclose(got, want.detach().numpy(), rtol=1e-5, atol=1e-6)
-    want.sum().backward()
-    for slope, leaf in zip(slopes, (w, b), strict=True):
-        np.testing.assert_allclose(slope, leaf.grad.numpy(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("sampler", "shares"), [("uniform", [0.25] * 4), ("log_uniform", [0.5, 0.2925, 0.2075, 0.0])])
-def test_classes_are_drawn_as_often_as_the_sampler_says(sampler, shares):
-    """The gradient of the bias tells which classes were drawn; one label takes part in each sample."""
-    x, y = static.data("x", [None, 1]), static.data("y", [None, 1], "int64")
-    zero = initializer.Constant(0.0)
-    found = static.nn.nce(x, y, 4, None, paddle.ParamAttr("w", zero), paddle.ParamAttr("b", zero), 50, sampler=sampler)
-    slope = static.gradients(paddle.sum(found), [static.default_main_program().var("b")])[0]
-    count = 400
-    (got,) = run({"x": np.zeros((count, 1), np.float32), "y": np.full((count, 1), 3)}, slope)
-    expected = np.array(shares) * 50
-    drawn = got[:3, 0] / (0.25 / (0.5 + expected[:3]))  # each drawn one adds s (1 - s) / (s + q)
-    np.testing.assert_allclose(drawn / (50 * count), shares[:3], atol=0.02)
-
-
-def test_estimation_without_a_meaning_is_refused():
-    x, y = static.data("x", [None, 4]), static.data("y", [None, 1], "int64")
-    with pytest.raises(InputError, match="nce takes"):
-        static.nn.nce(x, static.data("z", [None], "int64"), 5)
-    with pytest.raises(OptionError, match="expected 2 classes or more and 1 drawn or more"):
-        static.nn.nce(x, y, 1)
-    with pytest.raises(OptionError, match="custom_dist must be 5 probabilities"):
-        static.nn.nce(x, y, 5, sampler="custom_dist", custom_dist=[0.5, 0.5])
-    with pytest.raises(OptionError, match="the layer needs its weight"):
-        static.nn.nce(x, y, 5, param_attr=False)
-
-
-# ---- sums of clicks ----
-
-
-@pytest.mark.parametrize("weighed", [False, True])
-def test_sums_of_clicks_persist(weighed):
-    score, click = static.data("score", [None, 1]), static.data("click", [None, 1], "int64")
-    sums = static.ctr_metric_bundle(score, click, static.data("f", [None, 1]) if weighed else None)
-    batches = [
-        (np.array([[0.25], [0.75]], np.float32), np.array([[1], [0]])),
-        (np.array([[0.5]], np.float32), np.array([[1]])),
-    ]
     factors = [np.array([[2.0], [1.0]], np.float32), np.array([[3.0]], np.float32)]
     executor, want = static.Executor("cpu"), np.zeros(6)
     executor.run(static.default_startup_program())
