@@ -21,7 +21,7 @@ from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.state_dictionary import Mode
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.static.pickled import PARAMETERS_SUFFIX, STATE_SUFFIX, write_pickled
-from amp_transpiler.paddle.static.stored import open_stored
+from amp_transpiler.paddle.static.stored import Stored, open_stored
 from amp_transpiler.paddle.static.tensor_file import with_suffix, write_tensors
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name, newer_value
@@ -101,8 +101,9 @@ def load(
     The file is one that `save` wrote, any safetensors file, or Paddle's own (`.pdparams`, with `.pdopt` beside it),
     which is read without executing what it names. Floats of another width than the program declares are converted,
     which is logged. A float32 parameter that was set since its master weight was made gives the master its unrounded
-    value. Other values of the file are ignored. Optimizer state that Paddle's files lack keeps its value, which is
-    logged.
+    value. Where only the file keeps master weights, as after training at O2, float32 parameters are those, and the
+    optimizer's state is theirs. Other values of the file are ignored. Optimizer state that Paddle's files lack keeps
+    its value, which is logged.
 
     Args:
         program: its persistable values are set.
@@ -121,7 +122,8 @@ def load(
         version = stored.metadata.get("format_version")
         raise InputError(f"{stored.file}: its format is version {version}, this package reads version {VERSION}")
     names = _wanted(program, var_list)
-    absent = [name for name in names if name not in stored.found]
+    stored_as = {name: name for name in names} | _across_masters(program, stored.found)
+    absent = [name for name in names if stored_as[name] not in stored.found]
     kept = [name for name in absent if stored.is_paddles and program.persistables[name].kind == "state"]
     if missing := [name for name in absent if name not in kept]:
         raise InputError(
@@ -134,10 +136,41 @@ def load(
         logger.info("%s has no value for %s, which stay as they are", stored.file, _listed(kept))
     names = [name for name in names if name not in kept]
     for name in names:
-        _check(program, name, *stored.found[name], where=str(stored.file))
+        _check(program, name, *stored.found[stored_as[name]], where=str(stored.file))
     if extra := [name for name in stored.found if name not in program.persistables]:
         logger.info("%s also has %s, which the program does not: left out", stored.file, _listed(extra))
-    _set(program, dict(stored.read(names)), scope)
+    _set(program, _read(stored, {name: stored_as[name] for name in names}), scope)
+
+
+def _across_masters(program: Program, found: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> dict[str, str]:
+    """Return name in the program -> in the file, for what the file keeps as or of a master weight, and we do not.
+
+    A float32 parameter is the master, and the optimizer's state of one is that of the other.
+    """
+    names: dict[str, str] = {}
+    for parameter, persistable in program.persistables.items():
+        master = master_name(parameter)
+        is_float32 = persistable.kind == "parameter" and program.value(parameter).dtype == ir.DataType.FLOAT
+        if not is_float32 or parameter not in found or master not in found or master in program.persistables:
+            continue
+        for name in found:
+            own = f"{parameter}{name.removeprefix(master)}"
+            if (name == master or name.startswith(f"{master}_")) and own in program.persistables:
+                names[own] = name
+    return names
+
+
+def _read(stored: Stored, stored_as: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return values by their names in the program; a low parameter that was set after its master counts, not that."""
+    renamed = {name: other for name, other in stored_as.items() if name != other}
+    low = [name for name in renamed if name in stored.found]
+    arrays = dict(stored.read(list(dict.fromkeys([*stored_as.values(), *low]))))
+    for name in low:
+        if newer_value(arrays[name], arrays[renamed[name]], arrays[name].dtype) is not None:
+            renamed.pop(name)
+    if renamed:
+        logger.info("%s: %s are taken from %s", stored.file, _listed(renamed), _listed(renamed.values()))
+    return {name: arrays[renamed.get(name, name)] for name in stored_as}
 
 
 def _as_paddles(name: str, array: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from amp_transpiler import paddle
-from amp_transpiler.errors import OptionError
+from amp_transpiler.errors import InputError, OptionError
 from tests.paddle.tensor.family import case, compute, family_test
 
 torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
@@ -68,6 +68,13 @@ CASES = {
 
 
 test_value_and_gradient = family_test(CASES)
+
+
+def test_the_next_number_is_known_of_float32():
+    with paddle.static.program_guard(paddle.static.Program(), paddle.static.Program()):
+        x = paddle.static.data("x", [2], "float16")
+        with pytest.raises(InputError, match="nextafter takes float32, got"):
+            paddle.nextafter(x, x)
 
 
 def test_special_functions_of_low_numbers_are_computed_in_float32():
