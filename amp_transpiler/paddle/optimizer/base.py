@@ -322,6 +322,7 @@ class Optimizer(abc.ABC):
             return step.state(name, float(self.learning_rate))
         schedule = self.learning_rate
         counter = _generated("@lr_step@", step.program)
+        schedule.count_in(counter)
         taken = step.state(counter, schedule.initial_step, dtype=ir.DataType.INT64)
         rate = schedule.emit(step.builder, taken)
         step.replace(taken, "Add", [Expr(taken, step.builder), 1], kept=True)

@@ -14,10 +14,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_transpiler.errors import OptionError
+from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.scalars import Scalar, Symbol, cos, floor, where_less
+from amp_transpiler.runtime.scope import global_scope
 
 __all__ = ["LRScheduler", "check_positive", "check_rising", "cosine", "piecewise"]
 
@@ -49,6 +50,8 @@ class LRScheduler(abc.ABC):
         self.steps_per_epoch = int(steps_per_epoch)
         self.initial_step = (int(last_epoch) + 1) * self.steps_per_epoch
         self._calls = 0
+        self._counters: list[str] = []
+        self._counted: int | None = None  # what the program's counter was at the last call of `step`
         if verbose:
             logger.warning(
                 "%s: verbose prints nothing; fetch the variable 'learning_rate_0' instead", type(self).__name__
@@ -99,7 +102,11 @@ class LRScheduler(abc.ABC):
 
         Args:
             epoch: the number of the epoch to go to, from 0; the next one unless given.
+
+        Raises:
+            InputError: the program took several steps since the last call, and counts each as an epoch.
         """
+        self._check_pace()
         if not self._calls:
             logger.warning(
                 "%s.step() changes what get_lr() returns, and not the program, which itself counts its good steps. %d "
@@ -109,6 +116,22 @@ class LRScheduler(abc.ABC):
                 self.steps_per_epoch,
             )
         self._calls = self._calls + 1 if epoch is None else epoch - self.initial_step // self.steps_per_epoch
+
+    def count_in(self, name: str) -> None:
+        """Let `step` compare its calls with the steps that a program counts in this value of the scope."""
+        self._counters.append(name)
+
+    def _check_pace(self) -> None:
+        """Refuse a script that steps the schedule once an epoch, where the program takes each step for an epoch."""
+        scope = global_scope()
+        counted = next((int(scope[name]) for name in self._counters if name in scope), None)
+        before, self._counted = self._counted, counted
+        if self.steps_per_epoch == 1 and counted is not None and before is not None and counted - before > 1:
+            steps, label = counted - before, type(self).__name__
+            raise InputError(
+                f"{label}.step() was called after {steps} steps of the program, which counts each of them as an epoch: "
+                f"give {label}(..., steps_per_epoch={steps}), or call step() after each run"
+            )
 
     def __getattr__(self, name: str) -> Any:
         if name == "last_lr":  # Paddle's attributes; a schedule that Python drives has them as its own
