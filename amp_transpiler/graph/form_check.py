@@ -21,7 +21,7 @@ from amp_transpiler.ops.dtype_attributes import dtype_attribute
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import is_onnx_domain, opset_of, runtime_schema
 
-__all__ = ["check_forms", "equation_fault"]
+__all__ = ["check_forms", "einsum_faults", "equation_fault"]
 
 
 def check_forms(model: ir.Model, name: str) -> None:
@@ -197,14 +197,15 @@ def equation_fault(equation: str) -> str:
     return f"the equation '{equation}' is no list of terms such as 'ij,...jk->...ik': letters, and '...' once a term"
 
 
-def _einsum_faults(node: ir.Node) -> Iterator[str]:
+def einsum_faults(node: ir.Node) -> Iterator[str]:
+    """Yield what is wrong with the equation of an Einsum."""
     given = node.attributes.get("equation")
     if given is not None and given.type == ir.AttributeType.STRING and (fault := equation_fault(given.as_string())):
         yield f"is not valid: {fault}"
 
 
 _CHECKS: dict[str, Callable[[ir.Node], Iterator[str]]] = {
-    "Einsum": _einsum_faults,
+    "Einsum": einsum_faults,
     "If": _if_faults,
     "Loop": _loop_faults,
     "Scan": _scan_faults,

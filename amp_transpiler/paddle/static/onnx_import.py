@@ -13,6 +13,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, ModelError, OptionError
 from amp_transpiler.graph.checker import mend_declared_shapes
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.form_check import check_forms
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.patterns import Pattern, compile_pattern
@@ -120,6 +121,7 @@ def _prepare(program: Program, input_shapes: Mapping[str, Sequence[int | None]])
     """Bring the model into the form of a training program: plain operators, typed, at an opset that can be trained."""
     model, what = program.model, str(program.source or "the model")
     InlineFunctions()(model)
+    check_forms(model, what)
     for value in [value for value in model.graph.inputs if value.is_initializer()]:
         model.graph.inputs.remove(value)  # old models and some exporters list initializers as inputs
     settle_input_shapes(model, input_shapes, what)
