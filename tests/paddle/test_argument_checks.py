@@ -100,7 +100,7 @@ VALUES = {
     "dynamic mode": (lambda: optimizer.SGD(0.1).step(), r"SGD has no step\(\): there is no dynamic mode"),
     "gradients of dynamic mode": (lambda: optimizer.Adam().clear_grad(), r"Adam has no step\(\)"),
     "a place": (lambda: static.Executor(0), "place must be CPUPlace"),
-    "a place's name": (lambda: static.Executor("gpu9"), "there is no device 'gpu9' here"),
+    "a place's name": (lambda: static.Executor("gpu9"), "unknown place 'cuda9'"),
     "a program": (lambda: static.Executor("cpu").run("main"), "Executor.run takes a program, got 'main'"),
     "nothing to fetch": (lambda: static.Executor("cpu").run(fetch_list=[None]), "fetch_list takes variables, names"),
     "no variable": (lambda: program_of(3), "expected a variable of a program, got int 3"),

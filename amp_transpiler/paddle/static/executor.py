@@ -238,7 +238,10 @@ class Executor:
 def _place_of(place: Place | str | None) -> Place:
     if place is None:
         return default_place()
-    return place_named(place.replace("gpu", "cuda")) if isinstance(place, str) else place
+    found = place_named(place.replace("gpu", "cuda")) if isinstance(place, str) else place
+    if not isinstance(found, Place):
+        raise OptionError(f"Executor: place must be CPUPlace(), CUDAPlace(0) or a name such as 'cpu', got {place!r}")
+    return found
 
 
 def _is_finite(array: Any) -> bool:
