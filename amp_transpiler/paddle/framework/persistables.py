@@ -102,7 +102,8 @@ def initialise_by(
 ) -> None:
     """Make the startup program compute the initial value of `persistable` from that of the value `source`."""
     if persistable.name not in startup.updates:
-        _set_initial(startup, persistable, compute(startup.builder(), startup.value(startup.updates[source])))
+        found = compute(startup.builder(), startup.value(startup.updates[source]))
+        _set_initial(startup, persistable, "Identity", found)
 
 
 def _is_initialised(startup: Program, name: str, dtype: ir.DataType, shape: tuple[int, ...], who_differs: str) -> bool:
