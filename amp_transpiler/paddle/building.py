@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
-from amp_transpiler.graph.dtypes import parse_dtype
+from amp_transpiler.graph.dtypes import LOW_DTYPES, parse_dtype
 from amp_transpiler.graph.operands import common_dtype, operate
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.argument_checks import checked
@@ -116,6 +116,14 @@ def in_one_type(*variables: Variable) -> list[ir.Value]:
     for value in values[1:]:
         wanted = common_dtype(wanted, value.dtype)
     return [b.cast(value, wanted) for value in values]
+
+
+def for_parameters(x: Variable, *parameters: Variable) -> list[Variable]:
+    """Return `x` and the parameters of an operator, `x` as float32 if it has 16 bits and they are float32."""
+    low = x.value.dtype in LOW_DTYPES
+    if low and all(parameter.value.dtype == ir.DataType.FLOAT for parameter in parameters):
+        x = as_dtype(x, ir.DataType.FLOAT)
+    return [x, *parameters]
 
 
 def floats(x: Variable) -> Variable:

@@ -124,5 +124,5 @@ def test_the_tests_that_provoke_messages_are_there():
         if file not in sources:
             path = ROOT / file
             sources[file] = path.read_text(encoding="utf-8") if path.is_file() else ""
-        gone += [] if f"def {name}(" in sources[file] else [test]
+        gone += [] if f"def {name}(" in sources[file] or f"\n{name} = " in sources[file] else [test]
     assert gone == []

@@ -14,6 +14,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler import CPUPlace, errors, paddle, static
 from amp_transpiler.cli.command import main
+from amp_transpiler.paddle.building import program_of
 from amp_transpiler.paddle.nn import functional as F
 from amp_transpiler.paddle.training_log import TrainingLog, append_line, lines_file
 from amp_transpiler.runtime.distributed.micro_batches import split_feeds
@@ -229,7 +230,8 @@ BUILT = {
         8, 2, 1, 1, weight_attr=[None] * 3
     ),
     "set_state_dict: expected": lambda: paddle.optimizer.lr.ReduceOnPlateau(0.1).set_state_dict({}),
-    "expected at least one variable": lambda: paddle.concat([]),
+    "expected at least one variable": lambda: program_of(None),
+    "x must be a list of variables of a program, got []": lambda: paddle.concat([]),
     "expected at least one variable, got 1 and 2": lambda: paddle.add(1, 2),
     "save: the scope has no value for": lambda: paddle.save({"w": x(3)}, "file"),
     "variables have no attribute 'nonsense'": lambda: x(3).nonsense,

@@ -190,6 +190,11 @@ def dropout_with_a_float_seed():
     LowerDropout(*model.graph.inputs[1:])(model)
 
 
+def dropout_without_an_input():
+    model = ir.from_proto(parsed("{ [drop] y = Dropout() }", given="int64 seed, int64 step"))
+    LowerDropout(*model.graph.inputs)(model)
+
+
 def dropout_with_a_ratio_that_is_fed():
     program = static.from_onnx(parsed("{ [drop] y = Dropout(x, r) }", given="float[2, 4] x, float r"))
     scope = started(static.default_startup_program())
@@ -229,10 +234,10 @@ DONE = {
     "a shape consists of whole numbers, -1 and integer variables, got 'many'": lambda: paddle.check_shape([2, "many"]),
     "norm: p=3 of matrices needs singular values": lambda: paddle.norm(x(2, 3, 4), p=3, axis=[1, 2]),
     "concat: the axis must be a number, got": lambda: paddle.concat([x(2, 3)], x(1, dtype="int64")),
-    "concat: the axis must be a number, got 'rows'": lambda: paddle.concat([x(2, 3)], "rows"),
-    "an axis of 'x2_3' is a whole number, got 'rows'": lambda: paddle.unsqueeze(x(2, 3), ["rows"]),
-    "sizes are whole numbers and integer variables, got 'many'": lambda: paddle.reshape(x(2, 3), ["many"]),
-    "got 'many' in [": lambda: paddle.reshape(x(2, 3), [x(1, dtype="int64"), "many"]),
+    "axis must be a whole number or a variable of a program, got 'rows'": lambda: paddle.concat([x(2, 3)], "rows"),
+    "axis must be a whole number or a list of whole numbers, got ['rows']": lambda: paddle.unsqueeze(x(2, 3), ["rows"]),
+    "a list of whole numbers or variables of a program, got ['many']": lambda: paddle.reshape(x(2, 3), ["many"]),
+    "int64, [1]), 'many']": lambda: paddle.reshape(x(2, 3), [x(1, dtype="int64"), "many"]),
     "put more than 32 bodies of control flow into each other": lambda: amp.transpile(nested_calls(40)),
     "node 'call' gives a function the graph 'slope' as attribute": lambda: amp.transpile(number_given_as_a_graph()),
     "CausalConvWithState 'newer' is newer than ONNX Runtime": lambda: amp.transpile(
@@ -246,6 +251,7 @@ DONE = {
     "node 'turn' (Neg): the model does not import ONNX's own domain": model_that_imports_nothing,
     "node 'norm' (BatchNormalization) must have 5 inputs, got 4": norm_without_a_variance,
     "seed and step of dropout must be int64 scalars, got 'seed' of FLOAT": dropout_with_a_float_seed,
+    "node 'drop' (Dropout) has no input": dropout_without_an_input,
     "node 'drop' (Dropout): its ratio 'r' must be a constant": dropout_with_a_ratio_that_is_fed,
 }
 

@@ -42,14 +42,6 @@ def executed(body, feed, fetch):
     return static.Executor(CPUPlace()).run(amp.load(model(body)), feed, fetch)
 
 
-def trained(body, feed, fetch):
-    """Run a model that was loaded for training."""
-    startup, scope, executor = static.Program(), static.Scope(), static.Executor(CPUPlace())
-    program = static.from_onnx(model(body), startup_program=startup)
-    executor.run(startup, scope=scope)
-    return executor.run(program, feed, fetch, scope=scope)
-
-
 def session(body, **options):
     return amp.Session(model(body), CPUPlace(), **options)
 
@@ -79,7 +71,6 @@ ALONE = {
     ),
     "value on cuda cannot be read: bind that output to the CPU": lambda: from_ort(low_value_of_a_device()),
     "output 'o' is optional(tensor(bfloat16)): ONNX Runtime's": lambda: session(LOW_OPTIONAL, emulate=False).run(X),
-    "(Dropout) has no input": lambda: trained("g (float[2] x) => (float[2] y) { y = Dropout() }", X, ["y"]),
     "the scope has no value for 'w': run the startup program": lambda: static.Scope().var("w").get_tensor(),
     "Invalid rank for input: o Got: 2": lambda: session(OPTIONAL).run({"o": np.zeros((2, 3), np.float32)}),
     "cannot be opened on CPU: NOT_IMPLEMENTED": lambda: session(

@@ -112,7 +112,8 @@ def test_squares_neither_overflow_nor_vanish(size):
 def test_the_largest_numbers_have_an_error():
     largest = float(np.finfo(np.float64).max)
     found = compare(np.array([largest, largest]), np.array([largest, -largest]))
-    assert (found.relative, found.cosine, found.max_abs) == (pytest.approx(math.sqrt(2)), 0.0, INF)
+    assert (found.relative, found.max_abs) == (pytest.approx(math.sqrt(2)), INF)
+    assert found.cosine == pytest.approx(0.0, abs=1e-15)  # numpy's sum of products leaves -6e-33 on some processors
 
 
 SIZES = [1.0, 1e-200, 1e200, 2.0, 0.0, 1e199]

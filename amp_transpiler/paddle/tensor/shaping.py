@@ -137,7 +137,7 @@ def reshape(x: Variable, shape: Variable | Sequence[Size]) -> Variable:
     return wrap(x, result)
 
 
-def view(x: Variable, shape_or_dtype: Sequence[Size]) -> Variable:
+def view(x: Variable, shape_or_dtype: Sequence[Size] | str) -> Variable:
     """`x` in another shape, as `reshape`.
 
     Raises:

@@ -150,7 +150,7 @@ def test_a_step_that_is_skipped_changes_nothing(kind):
         (lambda: Lars(None), "learning_rate must be a number"),
         (lambda: RMSProp(0.1, epsilon=None), "epsilon must be a number, got None"),
         (lambda: Adadelta(0.1, rho=None), "rho must be a number, got None"),
-        (lambda: ASGD(0.1, None), "batch_num must be a number, got None"),
+        (lambda: ASGD(0.1, None), "batch_num must be a whole number, got None"),
     ],
 )
 def test_arguments_without_a_meaning_are_refused(make, words):

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
-from amp_transpiler.paddle.building import accept_name, binary, builder_of, choice, in_one_type, numbers, wrap
+from amp_transpiler.paddle.building import accept_name, builder_of, choice, emit, for_parameters, numbers, wrap
 from amp_transpiler.paddle.nn.functional.layout import as_given, channels_first
 
 __all__ = ["embedding", "interpolate", "linear", "one_hot", "pad"]
@@ -34,8 +34,8 @@ def linear(x: Variable, weight: Variable, bias: Variable | None = None) -> Varia
         weight: [in, out].
         bias: [out].
     """
-    product = wrap(x, builder_of(x).op("MatMul", in_one_type(x, weight)))
-    return product if bias is None else binary("Add", product, bias)
+    product = emit("MatMul", for_parameters(x, weight))
+    return product if bias is None else emit("Add", [product, bias])
 
 
 def embedding(

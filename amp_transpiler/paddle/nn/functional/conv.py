@@ -8,7 +8,7 @@ from typing import Any
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
-from amp_transpiler.paddle.building import accept_name, builder_of, in_one_type, numbers, size_at, wrap
+from amp_transpiler.paddle.building import accept_name, emit, for_parameters, numbers, size_at
 from amp_transpiler.paddle.nn.functional.layout import Padding, as_given, channels_first, padding_attributes
 
 __all__ = ["conv1d", "conv1d_transpose", "conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose"]
@@ -93,8 +93,8 @@ def _conv(
             f"groups={groups}: expected [a multiple of {groups}, channels / groups, ...]"
         )
     attributes = _window_attributes(what, windows, groups, data_format, spatial)
-    values = in_one_type(x, weight, *([] if bias is None else [bias]))
-    return as_given(wrap(x, builder_of(x).op("Conv", values, attributes)), data_format)
+    operands = for_parameters(x, weight, *([] if bias is None else [bias]))
+    return as_given(emit("Conv", operands, attributes), data_format)
 
 
 def _window_attributes(what: str, windows: _Windows, groups: int, data_format: str, spatial: int) -> dict[str, Any]:
@@ -210,8 +210,8 @@ def _transposed(
         extra = _extra(x, weight, numbers(output_size, spatial, f"{what}: output_size"), attributes)
     if any(extra):
         attributes["output_padding"] = extra
-    values = in_one_type(x, weight, *([] if bias is None else [bias]))
-    return as_given(wrap(x, builder_of(x).op("ConvTranspose", values, attributes)), data_format)
+    operands = for_parameters(x, weight, *([] if bias is None else [bias]))
+    return as_given(emit("ConvTranspose", operands, attributes), data_format)
 
 
 def _extra(x: Variable, weight: Variable, wanted: Sequence[int], attributes: dict[str, Any]) -> list[int]:
