@@ -147,6 +147,7 @@ def _benchmark(source: Any, file: pathlib.Path, report: Report, options: Options
     low = report.program if report.destination is None else report.destination
     assert low is not None, "a report has its program"
     failures: tuple[type[Exception], ...] = (CannotSynthesise, *RUN_ERRORS)
+    caught: tuple[type[Exception], ...] = (*failures, InputError)
     try:
         if options.inputs is not None:
             feeds = given_inputs(options.inputs, source.model)[0]
@@ -154,11 +155,8 @@ def _benchmark(source: Any, file: pathlib.Path, report: Report, options: Options
             with open_program(file) as session:
                 feeds = synthesise_inputs(source.model, session.run)
         return benchmark(file, low, feeds)
-    except failures as error:
-        _logger.warning("no benchmark: %s", error_text(error))
-        return None
-    except InputError as error:
-        if not isinstance(error.__cause__, ORT_ERRORS):
+    except caught as error:
+        if not isinstance(error, failures) and not isinstance(error.__cause__, ORT_ERRORS):
             raise
         _logger.warning("no benchmark: %s", error_text(error))
         return None

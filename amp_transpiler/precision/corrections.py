@@ -18,7 +18,7 @@ import numpy as np
 __all__ = ["Measurement", "Term", "corrected"]
 
 Term: TypeAlias = tuple[str, str]
-"""What a choice has or has not: `("node", name)` or `("cast", value)`."""
+"""A part that a choice has or lacks: `("node", name)` or `("cast", value)`."""
 
 _ROUNDS = 40  # measured choices may contradict each other: where errors cancel, less is low with more error
 _UNFORESEEN = 1e-4  # what the terms of a choice add beside what is predicted, so that any of them can be blamed
@@ -27,7 +27,7 @@ _LEAST = 1 / 16  # of a predicted term
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured of a choice.
+    """A measured choice.
 
     Attributes:
         parts: term -> how much of it counts: 1 but for a cast that not all readers feel.

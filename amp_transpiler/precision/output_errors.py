@@ -46,7 +46,7 @@ class PricedErrors:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Terms:
-    """What adds to the square of one output's error, as shares of the square that is allowed.
+    """The terms of the square of one output's error, as shares of the square that is allowed.
 
     Attributes:
         nodes: node -> what it adds when it is low.

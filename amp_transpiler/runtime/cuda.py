@@ -76,7 +76,7 @@ def driver_device_count() -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What the driver tells of a device: its name, and its compute capability, such as (8, 0)."""
+    """A device by the driver: its name, and its compute capability, such as (8, 0)."""
 
     name: str
     capability: tuple[int, int]

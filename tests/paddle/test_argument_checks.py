@@ -17,14 +17,7 @@ HERE = r"\(at \S*test_argument_checks\.py:\d+\)"
 ARRAY = np.ones((2, 4), np.float32)
 
 
-@pytest.fixture(autouse=True)
-def programs():
-    with (
-        static.program_guard(static.Program(), static.Program()),
-        static.scope_guard(static.Scope()),
-        paddle.utils.unique_name.guard(),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_programs")
 
 
 def model_of(body):

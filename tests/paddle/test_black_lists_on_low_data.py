@@ -10,14 +10,7 @@ from amp_transpiler.paddle.static import amp
 X = np.random.default_rng(6).random([8, 8], np.float32)
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    with (
-        static.program_guard(static.Program(), static.Program()),
-        paddle.utils.unique_name.guard(),
-        static.scope_guard(static.Scope()),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_programs")
 
 
 def fetch(wanted, x):

@@ -108,7 +108,7 @@ def _begins(
 def _sampled(
     x: Variable, offset: Variable, mask: Variable | None, begins: np.ndarray, image: Sequence[int], parts: int
 ) -> Variable:
-    """What each tap reads: [batch * parts, channels / parts, taps, places]."""
+    """Return the values at each tap, [batch * parts, channels / parts, taps, places]."""
     b, (taps, places, _) = builder_of(x), begins.shape
     moved = b.transpose(b.reshape(offset.value, [-1, taps, 2, places]), [0, 1, 3, 2])
     down, right = b.nodes("Split", [moved], {"axis": 3, "num_outputs": 2}, outputs=2)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.paddle.framework.programs import data, default_main_program, default_startup_program, program_guard
+from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.framework.programs import data, default_main_program, default_startup_program
 from amp_transpiler.paddle.static.executor import Executor
-from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.runtime.places import CPUPlace
-from amp_transpiler.runtime.scope import Scope, scope_guard
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    with program_guard(Program(), Program()), unique_name.guard(), scope_guard(Scope()):
-        yield
+def _fresh(fresh_programs: None) -> None:
+    """Every test here builds in programs of its own."""
 
 
 @pytest.fixture

@@ -11,15 +11,7 @@ from amp_transpiler.paddle.static import amp
 from amp_transpiler.paddle.static.amp import amp_nn, bf16, fp16_lists, fp16_utils
 from amp_transpiler.paddle.static.amp.bf16 import amp_lists, amp_utils
 
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    with (
-        static.program_guard(static.Program(), static.Program()),
-        paddle.utils.unique_name.guard(),
-        static.scope_guard(static.Scope()),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_programs")
 
 
 def fetch(wanted, **feed):

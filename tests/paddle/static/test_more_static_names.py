@@ -15,14 +15,7 @@ def normal(*shape):
     return RANDOM.normal(size=shape).astype(np.float32)
 
 
-@pytest.fixture(autouse=True)
-def programs():
-    with (
-        static.program_guard(static.Program(), static.Program()),
-        static.scope_guard(static.Scope()),
-        paddle.utils.unique_name.guard(),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_programs")
 
 
 def run(feed, *fetch):
