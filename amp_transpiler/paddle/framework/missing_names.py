@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["REASONS", "why_not"]
+__all__ = ["APART", "REASONS", "why_not"]
 
 _DYNAMIC = "there is no dynamic mode: a variable has a value only while a program runs"
 _COMPLEX = "ONNX has no operators on complex numbers"
@@ -12,6 +12,8 @@ _DRAWS = "its draws are not described well enough to follow them"
 _KERNEL = "a CUDA kernel of Paddle's own"
 _TYPES = "an element type, a place or a class of tensors that ONNX programs do not have"
 _ARANGE = "Paddle has given this name two meanings: use arange"
+_FIT = "write the loop, or call Executor.train; a layer's parameters are counted by hand"
+_EMPTY = "a variable without a value cannot be in an ONNX program: use create_parameter or create_global_var"
 _LIST = "a function of a list, or of no variable, is no method"
 
 _CLASSES = "distributions are functions here: uniform, normal, poisson, binomial, standard_gamma and others"
@@ -19,8 +21,10 @@ _DATA = "data sets and networks of Paddle's are not part of it: write a Dataset 
 
 # why not -> names, without the `_` at the end
 REASONS: Mapping[str, str] = {
-    _DYNAMIC: "DataParallel LazyGuard Model Size Generator create_tensor disable_compat enable_compat flops "
-    "from_dlpack raw set summary to_dlpack tolist resize MmapStorage load save",
+    _DYNAMIC: "DataParallel LazyGuard Size Generator disable_compat enable_compat from_dlpack raw set to_dlpack tolist "
+    "resize MmapStorage",
+    _FIT: "Model flops summary",
+    _EMPTY: "create_tensor",
     _COMPLEX: "as_complex as_real cdouble cfloat complex complex128 complex64 imag polar real "
     "view_as_complex view_as_real stft istft eig eigvals",
     _DRAWS: "log_normal normal uniform bernoulli",
@@ -31,6 +35,9 @@ REASONS: Mapping[str, str] = {
     _ARANGE: "range",
     _LIST: "block_diag broadcast_shapes broadcast_tensors create_parameter",
 }
+
+APART = frozenset({_DYNAMIC, _TYPES})
+"""The reasons of names that no static graph has: they count apart."""
 
 _MODULES = {
     "audio": "features of sounds are computed before a program: use a data set's transform",

@@ -129,6 +129,7 @@ def mode(x: Variable, axis: int = -1, keepdim: bool = False) -> tuple[Variable, 
     value = b.op("GatherElements", [ordered.value, first], {"axis": place})
     same = b.cast(b.compare("Equal", x.value, value), ir.DataType.INT32)
     index = b.op("ArgMax", [same], {"axis": place, "select_last_index": 1})
+    value = b.op("GatherElements", [x.value, index], {"axis": place})  # its gradient goes to that index
     parts = (value, index) if keepdim else (b.squeeze(value, [place]), b.squeeze(index, [place]))
     return wrap(x, parts[0]), wrap(x, parts[1])
 

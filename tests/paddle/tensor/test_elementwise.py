@@ -94,13 +94,15 @@ CASES |= {
     "heaviside": case(paddle.heaviside, torch.heaviside, UNIT, Y, differentiable=False),
     "fmax of NaN": case(paddle.fmax, torch.fmax, NAN, NAN[::-1].copy(), differentiable=False),
     "fmin of NaN": case(paddle.fmin, torch.fmin, NAN, NAN[::-1].copy(), differentiable=False),
-    "nan_to_num": case(paddle.nan_to_num, torch.nan_to_num, NAN, differentiable=False),
+    "nan_to_num": case(paddle.nan_to_num, torch.nan_to_num, NAN),
     "nan_to_num numbers": case(
         lambda x: paddle.nan_to_num(x, 1.0, 2.0, 3.0),
         lambda x: torch.nan_to_num(x, 1.0, 2.0, 3.0),
         NAN,
-        differentiable=False,
     ),
+    "positive": case(paddle.positive, torch.positive, X),
+    "conj": case(paddle.conj, torch.conj, X),
+    "angle": case(paddle.angle, torch.angle, np.append(X, [0, np.nan]).astype(np.float32), differentiable=False),
     "multiplex": case(
         lambda x, y, i: paddle.multiplex([x, y], i),
         lambda x, y, i: torch.stack([x, y])[i[:, 0], torch.arange(2)],

@@ -39,6 +39,9 @@ CASES = {
     ),
     "nanmedian of none": case(paddle.nanmedian, torch.nanmedian, np.full(3, np.nan, np.float32), differentiable=False),
     "mode": case(lambda x: paddle.mode(x)[0], lambda x: torch.mode(x)[0], FEW, differentiable=False),
+    "the mode's gradient goes to its last place": case(
+        lambda x: paddle.mode(x)[0], lambda x: torch.stack([x[0, 3], x[1, 1]]), FEW
+    ),
     "mode keepdim": case(
         lambda x: paddle.mode(x, 0, True)[0], lambda x: torch.mode(x, 0, True)[0], ROWS, differentiable=False
     ),
