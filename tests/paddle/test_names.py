@@ -41,15 +41,15 @@ def test_a_refused_or_unknown_name_is_not_here():
 
 def test_a_page_that_is_old_is_told_of(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["paddle_names.py", "--check"])
-    monkeypatch.setattr(paddle_names, "page", lambda names, asked: TEXT + "more")  # noqa: ARG005
+    monkeypatch.setattr(paddle_names, "page", lambda names, asked: TEXT + "more")
     assert paddle_names.main() == 1
     assert "is not what the package hands out" in capsys.readouterr().err
 
 
 def test_a_share_that_is_too_small_is_told_of(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["paddle_names.py", "--check"])
-    monkeypatch.setattr(paddle_names, "counts", lambda names: [paddle_names.Count("all", 100, 10, 85)])  # noqa: ARG005
-    monkeypatch.setattr(paddle_names, "page", lambda names, asked: TEXT)  # noqa: ARG005
+    monkeypatch.setattr(paddle_names, "counts", lambda names: [paddle_names.Count("all", 100, 10, 85)])
+    monkeypatch.setattr(paddle_names, "page", lambda names, asked: TEXT)
     assert paddle_names.main() == 1
     assert "85 of 90 names are here: 95% is the goal" in capsys.readouterr().err
 

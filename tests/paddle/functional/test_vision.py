@@ -7,7 +7,7 @@ import pytest
 
 import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler.errors import InputError
-from amp_transpiler.paddle import static
+from amp_transpiler.paddle import nn, static
 from tests.paddle.tensor.family import case, close, compute, family_test
 
 torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
@@ -241,6 +241,21 @@ def test_fractional_pooling(x, counts, kernel, u):
         x,
     )
     close(compute({"it": row}, free=False)["it"], row)
+
+
+@pytest.mark.parametrize(
+    ("layer", "function", "x"),
+    [
+        (nn.FractionalMaxPool2D, F.fractional_max_pool2d, X),
+        (nn.FractionalMaxPool3D, F.fractional_max_pool3d, CUBE),
+    ],
+)
+def test_fractional_pooling_as_a_layer(layer, function, x):
+    with static.program_guard(static.Program(), static.Program()):
+        given = static.data("x", x.shape)
+        made = [layer(2, random_u=0.3)(given), function(given, 2, random_u=0.3)]
+        found = static.Executor("cpu").run(given.program, {"x": x}, made)
+    np.testing.assert_array_equal(*found)
 
 
 def test_fractional_pooling_of_the_documents_example():

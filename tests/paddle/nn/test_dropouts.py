@@ -35,7 +35,6 @@ def test_dropouts_scale_what_they_keep_and_pass_its_gradient(run, feed_in, name)
     assert 0.3 < (slope > 0).mean() < 0.9
 
 
-
 @pytest.mark.parametrize("name", ["alpha_dropout", "feature_alpha_dropout"])
 def test_alpha_dropouts_keep_mean_and_spread_and_pass_the_gradient_of_what_stays(run, feed_in, name):
     array = RANDOM.normal(size=(400, 20)).astype(np.float32)

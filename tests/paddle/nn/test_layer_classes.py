@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -222,6 +223,48 @@ LAYERS |= {
     "AlphaDropout for inference": R(lambda: nn.AlphaDropout().eval(), tn.Identity, ROWS),
     "Dropout3D for inference": R(lambda: nn.Dropout3D().eval(), tn.Identity, VOLUME),
 }
+SIDES = {"1D": ([2, 1], SEQUENCE), "2D": ([1, 2, 0, 1], IMAGE), "3D": ([1, 2, 0, 1, 2, 1], VOLUME)}
+LAYERS |= {
+    f"{kind}Pad{size}": R(
+        functools.partial(getattr(nn, f"{kind}Pad{size}"), sides),
+        functools.partial(getattr(tn, f"{kind}Pad{size.lower()}"), sides),
+        shape,
+    )
+    for size, (sides, shape) in SIDES.items()
+    for kind in ("Zero", "Reflection", "Replication", "Circular")
+}
+LAYERS |= {
+    "ConstantPad2D": R(lambda: nn.ConstantPad2D(1, 1.5), lambda: tn.ConstantPad2d(1, 1.5), IMAGE),
+    "ConstantPad3D": R(lambda: nn.ConstantPad3D(1, 1.5), lambda: tn.ConstantPad3d(1, 1.5), VOLUME),
+    "FeatureAlphaDropout for inference": R(lambda: nn.FeatureAlphaDropout().eval(), tn.Identity, ROWS),
+    "MultiHeadAttention": R(lambda: nn.MultiHeadAttention(8, 2), lambda: TorchAttention(8, 2), TEXT, turned=True),
+    "TransformerEncoder": R(
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0), 2, nn.LayerNorm(8)),
+        lambda: tn.Sequential(TorchEncoderLayer(8, 2, 16), TorchEncoderLayer(8, 2, 16), tn.LayerNorm(8)),
+        TEXT,
+        turned=True,
+    ),
+    "TransformerDecoderLayer": R(
+        lambda: nn.TransformerDecoderLayer(8, 2, 16, 0.0), lambda: TorchDecoderLayer(8, 2, 16), TEXT, TEXT, turned=True
+    ),
+    "TransformerDecoder": R(
+        lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, 0.0), 2),
+        lambda: TorchDecoder([TorchDecoderLayer(8, 2, 16), TorchDecoderLayer(8, 2, 16)]),
+        TEXT,
+        TEXT,
+        turned=True,
+    ),
+    "Transformer": R(
+        lambda: nn.Transformer(8, 2, 1, 1, 16, 0.0), lambda: TorchTransformer(8, 2, 16), TEXT, TEXT, turned=True
+    ),
+    "RNN": R(lambda: nn.RNN(nn.GRUCell(8, 3)), lambda: tn.GRU(8, 3, batch_first=True), TEXT, of=lambda r: r[0]),
+    "BiRNN": R(
+        lambda: nn.BiRNN(nn.LSTMCell(8, 3), nn.LSTMCell(8, 3)),
+        lambda: tn.LSTM(8, 3, batch_first=True, bidirectional=True),
+        TEXT,
+        of=lambda r: r[0],
+    ),
+}
 """What torch has no counterpart for, and what draws random numbers, is tested below, or with the functions."""
 
 
@@ -232,21 +275,72 @@ class PaddedEmbedding(tn.Embedding):
         return super().forward(x) * (x != self.padding_idx)[:, None]
 
 
+class TorchAttention(tn.Module):
+    """Attention of several heads, of parts, in the order of ours."""
+
+    def __init__(self, size, heads):
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.out = (tn.Linear(size, size) for _ in range(4))
+
+    def forward(self, x, memory=None):
+        memory = x if memory is None else memory
+        parts = zip((self.q, self.k, self.v), (x, memory, memory), strict=True)
+        q, k, v = (part(given).unflatten(2, (self.heads, -1)).transpose(1, 2) for part, given in parts)
+        return self.out(torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
 class TorchEncoderLayer(tn.Module):
     """An encoder layer of parts, in the order of ours."""
 
     def __init__(self, size, heads, inner):
         super().__init__()
-        self.heads = heads
-        self.q, self.k, self.v, self.out = (tn.Linear(size, size) for _ in range(4))
+        self.attention = TorchAttention(size, heads)
         self.linear1, self.linear2 = tn.Linear(size, inner), tn.Linear(inner, size)
         self.norm1, self.norm2 = tn.LayerNorm(size), tn.LayerNorm(size)
 
     def forward(self, x):
-        q, k, v = (part(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
-        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        x = self.norm1(x + self.out(mixed))
+        x = self.norm1(x + self.attention(x))
         return self.norm2(x + self.linear2(torch.relu(self.linear1(x))))
+
+
+class TorchDecoderLayer(tn.Module):
+    """A decoder layer of parts, in the order of ours."""
+
+    def __init__(self, size, heads, inner):
+        super().__init__()
+        self.own, self.cross = TorchAttention(size, heads), TorchAttention(size, heads)
+        self.linear1, self.linear2 = tn.Linear(size, inner), tn.Linear(inner, size)
+        self.norm1, self.norm2, self.norm3 = (tn.LayerNorm(size) for _ in range(3))
+
+    def forward(self, x, memory):
+        x = self.norm1(x + self.own(x))
+        x = self.norm2(x + self.cross(x, memory))
+        return self.norm3(x + self.linear2(torch.relu(self.linear1(x))))
+
+
+class TorchDecoder(tn.Module):
+    """Decoder layers, one after another."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = tn.ModuleList(layers)
+
+    def forward(self, x, memory):
+        for layer in self.layers:
+            x = layer(x, memory)
+        return x
+
+
+class TorchTransformer(tn.Module):
+    """An encoder layer and a decoder layer."""
+
+    def __init__(self, size, heads, inner):
+        super().__init__()
+        self.encoder, self.decoder = TorchEncoderLayer(size, heads, inner), TorchDecoderLayer(size, heads, inner)
+
+    def forward(self, source, target):
+        return self.decoder(target, self.encoder(source))
 
 
 def arrays(name):
