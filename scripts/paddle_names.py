@@ -38,7 +38,7 @@ gradient where it has one.
 Apart are names that no static graph has: those of dynamic mode, of classes and places of tensors, and of hardware that
 ONNX programs do not run on. Classes and what belongs to programs are listed in [Paddle's layers](paddle_layers.md).
 
-| module | Paddle's names | apart | for static graphs | here | share |
+| module | Paddle's names | apart | for static graphs | here | share in % |
 |---|---|---|---|---|---|
 """
 ASKED = """
@@ -120,7 +120,7 @@ class Count:
         """Return the row of the page's table."""
         share = 100 * self.here / self.of_static_graphs
         return (
-            f"| {self.module} | {self.names} | {self.apart} | {self.of_static_graphs} | {self.here} | {share:.1f} % |\n"
+            f"| {self.module} | {self.names} | {self.apart} | {self.of_static_graphs} | {self.here} | {share:.1f} |\n"
         )
 
 
