@@ -10,13 +10,14 @@ import onnx_ir as ir
 from amp_transpiler.graph.form_check import einsum_faults
 from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
 from amp_transpiler.graph.walk import all_nodes, scopes
-from amp_transpiler.ops.names import operator_name
+from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import only_in_runtime, opset_of
 
-__all__ = ["checker_fault", "fault_in_words", "mend_declared_shapes", "runtime_operators"]
+__all__ = ["checker_fault", "fault_in_words", "mend_declared_ranks", "mend_declared_shapes", "runtime_operators"]
 
 # ValueError: of element types and messages that the C++ side cannot take.
 _REFUSALS = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError)
+_SHAPE_INPUTS = {"Reshape": 1, "ConstantOfShape": 0}  # operator -> the input whose entries are the output's sizes
 _APART = "amp_transpiler.runtime"  # a domain that onnx.checker leaves alone
 
 
@@ -114,6 +115,29 @@ def mend_declared_shapes(model: ir.Model) -> str:
     for value, shape in before.items():
         value.shape = shape
     return ""
+
+
+def mend_declared_ranks(model: ir.Model) -> list[str]:
+    """Correct declared ranks where an operator is told another number of sizes; return what was wrong.
+
+    In older opsets ONNX's inference and its checker say nothing of such outputs as long as the sizes themselves are
+    computed, and ONNX Runtime warns at most. It needs the shapes of inputs: run inference before, and again if something was wrong.
+    """
+    found = []
+    for node in all_nodes(model):
+        if node.op_type not in _SHAPE_INPUTS or not is_standard(node):
+            continue
+        sizes, value = node.inputs[_SHAPE_INPUTS[node.op_type]], node.outputs[0]
+        count = sizes.shape[0] if sizes is not None and sizes.shape is not None and len(sizes.shape) == 1 else None
+        if not isinstance(count, int) or value.shape is None or len(value.shape) == count:
+            continue
+        axes = ", ".join("?" if size is None else str(size) for size in value.shape)
+        found.append(
+            f"'{value.name}' is declared as [{axes}], but {node.op_type} '{node.name}' makes {count} axes; the sizes "
+            "are left open. Correct the declaration in the file"
+        )
+        value.shape = ir.Shape([None] * count)
+    return found
 
 
 def _inferred_ranks(model: ir.Model) -> dict[str, int]:

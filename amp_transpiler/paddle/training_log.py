@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import os
 import pathlib
 import sys
@@ -22,6 +23,22 @@ __all__ = ["TrainingLog", "TrainingStep"]
 logger = logging.getLogger(__name__)
 
 Callback = Callable[["TrainingStep"], object]
+
+_IN_A_ROW = 10  # steps without use before a warning
+_SCALED_IN_A_ROW = (
+    40  # the same while the loss scale is above 1: it may come down from 2**15 by halves, every two steps
+)
+_REMEDIES = {
+    "the loss": (
+        'paddle.set_flags({"FLAGS_check_nan_inf": True}) makes the next run name the node where it begins. If its '
+        'values are of 16 bits, train at level="O1", keep its operators float32 with custom_black_list, or take '
+        'dtype="bfloat16"; if not, lower the learning rate'
+    ),
+    "a gradient": (
+        'No loss scale mends that: train at level="O1", keep operators such as sums, powers and divisions float32 with '
+        'custom_black_list, or take dtype="bfloat16"; if it is so in float32, too, clip gradients'
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,6 +107,7 @@ class TrainingLog:
         self._shown = progress
         self._clock = clock
         self._last_time = clock()
+        self._useless, self._warned = 0, False  # steps in a row
         self._scale: Variable | None = None
         self._found_inf: str | None = None
         if hasattr(optimizer, "get_loss_scaling"):
@@ -147,6 +165,7 @@ class TrainingLog:
         self.steps.append(record)
         if overflowed:
             logger.info("step %d was skipped: a gradient is not finite; loss scale %g", record.step, record.loss_scale)
+        self._warn_if_stuck(record)
         if self._lines is not None:
             append_line(self._lines, dataclasses.asdict(record))
         if self._shown:
@@ -154,6 +173,24 @@ class TrainingLog:
         for callback in self.callbacks:
             callback(record)
         return record
+
+    def _warn_if_stuck(self, step: TrainingStep) -> None:
+        """Say what to try once many steps in a row taught nothing."""
+        finite = math.isfinite(step.loss)
+        self._useless = self._useless + 1 if step.overflowed or not finite else 0
+        comes_down = finite and step.loss_scale is not None and step.loss_scale > 1
+        if self._useless < (_SCALED_IN_A_ROW if comes_down else _IN_A_ROW):
+            self._warned = self._warned and self._useless > 0
+            return
+        if self._warned:
+            return
+        self._warned = True
+        what = "a gradient" if finite else "the loss"
+        scale = "" if step.loss_scale is None else f" at a loss scale of {step.loss_scale:g}"
+        logger.warning(
+            "steps %d to %d taught nothing: %s is not finite%s. %s",
+            step.step - self._useless + 1, step.step, what, scale, _REMEDIES[what],
+        )  # fmt: skip
 
     def as_rows(self) -> list[dict[str, Any]]:
         """Return one dictionary a step, with the attributes of `TrainingStep` as keys, for csv or JSON."""

@@ -101,6 +101,24 @@ def test_what_cannot_be_recorded_is_refused(loss, fetched, message):
     assert log.steps == []
 
 
+@pytest.mark.parametrize(
+    ("losses", "warnings"),
+    [
+        ([float("nan")] * 9 + [1.0] + [float("nan")] * 9, []),
+        ([1.0] + [float("nan")] * 15, ["steps 2 to 11 taught nothing: the loss is not finite. "]),
+        (([float("inf")] * 10 + [1.0]) * 2, ["steps 1 to 10 taught", "steps 12 to 21 taught"]),
+    ],
+)
+def test_many_losses_in_a_row_that_are_not_finite_give_one_warning_with_a_remedy(losses, warnings, caplog):
+    logged(*losses)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == len(warnings)
+    for message, begin in zip(said, warnings, strict=True):
+        assert message.startswith(begin)
+        assert "FLAGS_check_nan_inf" in message
+        assert "custom_black_list" in message
+
+
 # ---- real steps ----
 
 
@@ -135,6 +153,28 @@ def test_a_step_that_overflows_is_seen_where_it_happens(scaled):
     assert [row.skipped for row in found] == [0, 1, 1]
     assert [row.loss_scale for row in found] == [2.0**15, 2.0**14, 2.0**14]
     assert log.skipped == 1
+
+
+def test_gradients_that_overflow_at_every_scale_give_a_warning_with_a_remedy(scaled, caplog):
+    made, _ = scaled
+    log = TrainingLog(made)
+    for number in range(30):
+        log.record(1.0, (2.0 ** (15 - number // 2), True))
+    assert "taught nothing" not in caplog.text  # the scale is above 1: it may yet find its place
+    for _ in range(5):
+        log.record(1.0, (1.0, True))
+    assert caplog.text.count("steps 1 to 31 taught nothing: a gradient is not finite at a loss scale of 1. ") == 1
+    assert caplog.text.count("taught nothing") == 1
+    assert 'level="O1"' in caplog.text
+
+
+def test_a_loss_that_is_infinite_at_every_scale_is_told_of_sooner(scaled, caplog):
+    made, step = scaled
+    log = TrainingLog(made)
+    for _ in range(10):
+        step(log, 1e9, 5e8)
+    assert "steps 1 to 10 taught nothing: the loss is not finite at a loss scale of 32. " in caplog.text
+    assert "FLAGS_check_nan_inf" in caplog.text
 
 
 @pytest.mark.parametrize(("level", "dtype"), [("O0", "float16"), ("O1", "bfloat16")])

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, ModelError, OptionError
-from amp_transpiler.graph.checker import mend_declared_shapes
+from amp_transpiler.graph.checker import mend_declared_ranks, mend_declared_shapes
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.form_check import check_forms
 from amp_transpiler.graph.loading import load
@@ -130,9 +130,14 @@ def _prepare(program: Program, input_shapes: Mapping[str, Sequence[int | None]])
         raise ModelError(f"{what}: the model is invalid as it is: {fault}")
     if note := mend_declared_shapes(model):
         program.notes.append(note)
+        logger.warning("from_onnx: %s: %s", what, note)
     _settle_opset(model, what)
     _settle(model)
     infer_shapes(model)
+    if wrong := mend_declared_ranks(model):
+        program.notes.extend(wrong)
+        logger.warning("from_onnx: %s: %s", what, "; ".join(wrong))
+        infer_shapes(model)
     SetIrVersion(at_least=TRAINING_IR, newest=CUDA.newest_ir)(model)
     program.touch()
 

@@ -88,3 +88,40 @@ def test_a_step_that_waits_for_sizes_is_not_written():
 def test_sizes_that_do_not_fit_are_refused(shapes, problem):
     with pytest.raises(InputError, match=problem):
         from_onnx(images(), static.Program(), input_shapes=shapes)
+
+
+def test_a_declared_rank_that_sizes_at_run_time_contradict_is_named_and_overridden(caplog):
+    model = support.parse(
+        """(float[2,6] x, int64[3] sizes) => (float[2,n] y) {
+            h = MatMul(x, weight)
+            y = Reshape(h, sizes)
+        }""",
+        opset=12,  # in which ONNX's checker does not look at the number of sizes
+        weight=W(6, 4),
+    )
+    startup, scope, exe = static.Program(), static.Scope(), static.Executor(CPUPlace())
+    main = from_onnx(model, startup)
+    assert "'y' is declared as [2, n], but Reshape " in caplog.text
+    assert "makes 3 axes" in caplog.text
+    assert main.var("y").shape == (-1, -1, -1)
+    with static.program_guard(main, startup):
+        difference = main.var("y") - static.data("wanted", [-1, -1, -1])
+        loss = tensor.mean(difference * difference)
+        optimizer.SGD(0.1).minimize(loss)
+    exe.run(startup, scope=scope)
+    feed = {"x": W(2, 6), "sizes": np.array([2, 2, 2]), "wanted": np.zeros((2, 2, 2), np.float32)}
+    losses = [exe.run(main, feed, [loss], scope=scope)[0].item() for _ in range(2)]
+    assert losses[1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "(float[2,3] x) => (float[7,2] y) { y = Transpose <perm = [1, 0]> (x) }",
+        "(float[2,3] x) => (float[6] y) { y = Transpose <perm = [1, 0]> (x) }",
+    ],
+)
+def test_a_declared_shape_that_the_operator_contradicts_is_named(graph, caplog):
+    main = from_onnx(support.parse(graph), static.Program())
+    assert "of an output was wrong" in caplog.text
+    assert len(main.var("y").shape) == 2
