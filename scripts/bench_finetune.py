@@ -280,7 +280,8 @@ class Trial(Imported):
 
 
 def beside_torch(path: pathlib.Path, case: Case, rate: float | None, place: int, torch: str) -> Record:
-    """Make the steps here and in PyTorch, nothing frozen, and return both losses."""
+    """Make the steps here and in PyTorch, on the first data, nothing frozen, and return both losses."""
+    case = dataclasses.replace(case, data=case.data[:1])
     ours = train(path, TWIN, case, rate)
     if "losses" not in ours:
         return ours

@@ -121,7 +121,8 @@ def mend_declared_ranks(model: ir.Model) -> list[str]:
     """Correct declared ranks where an operator is told another number of sizes; return what was wrong.
 
     In older opsets ONNX's inference and its checker say nothing of such outputs as long as the sizes themselves are
-    computed, and ONNX Runtime warns at most. It needs the shapes of inputs: run inference before, and again if something was wrong.
+    computed, and ONNX Runtime warns at most. It needs the shapes of inputs: run inference before, and again if
+    something was wrong.
     """
     found = []
     for node in all_nodes(model):
@@ -131,7 +132,7 @@ def mend_declared_ranks(model: ir.Model) -> list[str]:
         count = sizes.shape[0] if sizes is not None and sizes.shape is not None and len(sizes.shape) == 1 else None
         if not isinstance(count, int) or value.shape is None or len(value.shape) == count:
             continue
-        axes = ", ".join("?" if size is None else str(size) for size in value.shape)
+        axes = ", ".join("?" if str(size) == "None" else str(size) for size in value.shape)
         found.append(
             f"'{value.name}' is declared as [{axes}], but {node.op_type} '{node.name}' makes {count} axes; the sizes "
             "are left open. Correct the declaration in the file"
