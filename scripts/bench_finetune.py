@@ -298,19 +298,17 @@ class Trial(Imported):
 def beside_torch(path: pathlib.Path, case: Case, rate: float | None, place: int, torch: str) -> Record:
     """Make the steps here and in PyTorch, on the first data, nothing frozen, and return both losses."""
     case = dataclasses.replace(case, data=case.data[:1])
-    ours = train(path, TWIN, case, rate)
-    if "losses" not in ours:
-        return ours
+    model = Imported(path, freezes=False)
     [(_, target)] = case.data
-    request = {"path": str(path.resolve()), "place": place, "steps": STEPS}
-    request |= {key: ours[key] for key in ("rate", "has_batch_norms", "parameters")}
+    request: Record = {"path": str(path.resolve()), "place": place, "steps": STEPS, "rate": rate}
+    request |= {"has_batch_norms": model.has_batch_norms, "parameters": len(model.parameters)}
     with tempfile.TemporaryDirectory() as folder:
         np.save(pathlib.Path(folder, "target.npy"), target)
         request |= {"target": str(pathlib.Path(folder, "target.npy")), "scale": case.square**-0.5}
         command = [torch, str(pathlib.Path(__file__).with_name("programs") / "finetune_twin.py"), json.dumps(request)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     theirs = last_record(done.stdout) or {"error": " ".join(done.stderr.split())[-300:]}
-    return ours | {"twin": theirs}
+    return {"twin": theirs} if "skipped" in theirs else train(path, TWIN, case, rate) | {"twin": theirs}
 
 
 def seconds() -> float:
@@ -406,7 +404,7 @@ def twin_difference(record: Record) -> float | None:
 def summary(record: Record) -> str:
     """Return a result in a few words."""
     if "losses" not in record:
-        return str(record.get("skipped") or record.get("error"))[:200]
+        return str(record.get("skipped") or record.get("error") or record.get("twin"))[:200]
     state = "passes" if passes(record) else "fails"
     return f"{state}: {record['losses'][0]:.3g} to {record['losses'][-1]:.3g}, {record['seconds']} s"
 

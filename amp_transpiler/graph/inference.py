@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.walk import bodies
 from amp_transpiler.ops.names import is_standard
 
 __all__ = ["switch_to_inference"]
@@ -15,10 +16,35 @@ def switch_to_inference(model: ir.Model) -> None:
     graph = model.graph
     for node in reversed(list(graph)):
         if role_of(node) != "forward":
-            graph.remove(node, safe=True)
+            _remove(node)
     for node in graph:
         if is_standard(node) and node.op_type == "BatchNormalization":
             node.attributes["training_mode"] = ir.AttrInt64("training_mode", 0)
             node.resize_outputs(1)
+        elif is_standard(node) and node.op_type in ("Loop", "Scan"):
+            _stop_stacking(node)
         elif is_standard(node) and node.op_type == "Dropout" and len(node.inputs) > 2:
             node.resize_inputs(2)  # without its `training_mode` input, Dropout returns its data unchanged
+
+
+def _remove(node: ir.Node) -> None:
+    """Remove a node and what is in its bodies: as long as they are there, they read values from outside."""
+    graph = node.graph
+    assert graph is not None
+    for _, body in bodies(node):
+        body.outputs.clear()
+        for inner in reversed(list(body)):
+            _remove(inner)
+    graph.remove(node, safe=True)
+
+
+def _stop_stacking(node: ir.Node) -> None:
+    """Remove from a loop what it stacks for the backward pass: the last of its outputs."""
+    [(_, body)] = bodies(node)
+    while body.outputs and (maker := body.outputs[-1].producer()) is not None and role_of(maker) != "forward":
+        body.outputs.pop()
+        body.remove(maker, safe=True)
+        node.resize_outputs(len(node.outputs) - 1)
+        for name in ("scan_output_directions", "scan_output_axes"):
+            if (given := node.attributes.get(name)) is not None:
+                node.attributes[name] = ir.AttrInt64s(name, given.as_ints()[:-1])

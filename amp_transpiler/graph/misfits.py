@@ -28,9 +28,16 @@ LEFT_TO_US = _WINDOWS | {"NegativeLogLikelihoodLoss", "Reshape", "SoftmaxCrossEn
 """Operators whose misfits ONNX's shape inference accepts."""
 
 _FEW = 8  # elements of a constant that are shown
+_MOST = 8  # inputs that are described
 _LONGEST = 80  # characters of a name
 _OF_TWO = frozenset({"Gemm", "MatMul", "NegativeLogLikelihoodLoss", "Reshape", "SoftmaxCrossEntropyLoss"})
 _JARGON = re.compile(r"\[(Shape|Type)InferenceError\] ?|\(op_type:[^)]*\): ?")
+_IN_WORDS = {
+    "Inconsistent shape in loop output": (
+        "a value that it hands from turn to turn changes its shape, while the backward pass stacks it: "
+        "give the value its final shape before the loop, or put the loss on a value that does not depend on the loop"
+    ),
+}  # what ONNX Runtime says -> what it means
 _KINDS = {"float": "float32", "double": "float64"}  # names of types in schemas -> in numpy
 
 
@@ -44,6 +51,7 @@ def misfit(node: ir.Node, opset: int, reason: str) -> str:
     """
     schema = signature(node.domain, node.op_type, opset)
     why = (None if schema is None else _wrong_types(node, schema)) or wrong_shape(node)
+    reason = next((words for sign, words in _IN_WORDS.items() if sign in reason), reason)
     verdict = f"fails on {reads_of(node)}: {_plain(reason)}" if why is None else f"does not fit {reads_of(node)}: {why}"
     origin, name = scope_of(node), visible(node.name or "", _LONGEST)
     return f"{node.op_type} '{name}'{f' ({origin})' if origin else ''} {verdict}"
@@ -51,7 +59,9 @@ def misfit(node: ir.Node, opset: int, reason: str) -> str:
 
 def reads_of(node: ir.Node) -> str:
     """Return the inputs of a node with their types and shapes, and the lines that made them; `no inputs` if none."""
-    described = [_described(value) for value in node.inputs if value is not None] or ["no inputs"]
+    read = [value for value in node.inputs if value is not None]
+    described = [_described(value) for value in read[:_MOST]] or ["no inputs"]
+    described += [f"{len(read) - _MOST} more"] if len(read) > _MOST else []
     return described[0] if len(described) == 1 else f"{', '.join(described[:-1])} and {described[-1]}"
 
 

@@ -47,11 +47,11 @@ def losses_of(request: dict[str, Any]) -> dict[str, Any]:
         loss = torch.mean(((result.float() - target) * request["scale"]) ** 2)
         adam.zero_grad()
         loss.backward()
+        trained = sum(parameter.grad is not None for parameter in parameters)
+        if trained != request["parameters"]:
+            return {"skipped": MERGED.format(request["parameters"], trained)}
         adam.step()
         losses.append(float(loss))
-    trained = sum(parameter.grad is not None for parameter in parameters)
-    if trained != request["parameters"]:
-        return {"skipped": MERGED.format(request["parameters"], trained)}
     return {"losses": losses, "parameters": trained}
 
 
