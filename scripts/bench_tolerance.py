@@ -5,6 +5,7 @@
     python scripts/bench_tolerance.py CORPUS --json FILE --only silero
     python scripts/bench_tolerance.py CORPUS --json FILE --largest 8  # models of at most 8 MB
     python scripts/bench_tolerance.py CORPUS --json FILE --again      # asks again; the bisections of the file stay
+    python scripts/bench_tolerance.py CORPUS --json FILE --bisect     # only the bisections, each within --seconds
     python scripts/bench_tolerance.py CORPUS --json FILE --write      # also writes docs/benchmarks/tolerance.md
 
 The tolerances are 0.5, 0.1 and 0.02 of the error of level O2, emulated on the inputs of the corpus; where O2 becomes
@@ -46,9 +47,10 @@ class Bisection:
     Args:
         path: the model.
         inputs: its data.
+        seconds: after which no further conversion is measured.
     """
 
-    def __init__(self, path: pathlib.Path, inputs: pathlib.Path | None) -> None:
+    def __init__(self, path: pathlib.Path, inputs: pathlib.Path | None, seconds: float = math.inf) -> None:
         from amp_transpiler.conversion import fitted, prepare
         from amp_transpiler.graph.loading import load
         from amp_transpiler.precision.ranges import RangeFaults
@@ -56,6 +58,7 @@ class Bisection:
         from amp_transpiler.verification.accuracy import make_reference
         from amp_transpiler.verification.search import Conversions
 
+        self._seconds, self._until = seconds, time.monotonic() + seconds
         source = load(path)
         self.prepared = source.clone()
         self.policy = fitted(choose_policy(Request(level="O2")), self.prepared)
@@ -71,6 +74,8 @@ class Bisection:
 
     def measured(self, kinds: Iterable[str], tolerance: float = math.inf) -> Any:
         """Return the conversion in which some kinds are float32, compared."""
+        if time.monotonic() > self._until:
+            raise TimeoutError(f"the bisection was not done after {self._seconds:g} s")
         self.runs += 1
         limits = dataclasses.replace(self.policy.limits, tolerance=tolerance)
         return self._conversions.measured(self._policy_with(kinds, limits=limits))
@@ -187,15 +192,23 @@ def asked(path: pathlib.Path, samples: Any, tolerance: float, prefer: str) -> Re
     }
 
 
-def examine(path: pathlib.Path, inputs: pathlib.Path | None, known: Record) -> Record:
+def examine(
+    path: pathlib.Path,
+    inputs: pathlib.Path | None,
+    known: Record,
+    objectives: Sequence[str] = OBJECTIVES,
+    seconds: float = math.inf,
+) -> Record:
     """Return what is found on one model.
 
     Args:
         path: the model.
         inputs: its data.
         known: the bisection's part of a record, if there is one.
+        objectives: what level auto is asked for.
+        seconds: the most that the bisection may take.
     """
-    bisection = Bisection(path, inputs)
+    bisection = Bisection(path, inputs, seconds)
     o2 = bisection.record(bisection.o2)
     if not o2["low"] or o2["error"] == 0.0:
         return {"o2": o2, "left out": "nothing is low at O2" if not o2["low"] else "O2 is exact"}
@@ -205,7 +218,7 @@ def examine(path: pathlib.Path, inputs: pathlib.Path | None, known: Record) -> R
         found = {"o2": o2, "base": base, "bisection": known["bisection"]}
     else:
         found = {"o2": o2, "base": base, "bisection": bisection.answers(tolerances)}
-    for prefer in OBJECTIVES:
+    for prefer in objectives:
         found[prefer] = [asked(path, bisection.samples, tolerance, prefer) for tolerance in tolerances]
     return found
 
@@ -359,22 +372,25 @@ def main() -> int:
     parser.add_argument("--json", type=pathlib.Path, help="one line a model; those that are there are not done again")
     parser.add_argument("--largest", type=float, default=math.inf, metavar="MB", help="of the files that are examined")
     parser.add_argument("--again", action="store_true", help="ask about models that are in the file, too")
+    parser.add_argument("--bisect", action="store_true", help="do the bisections alone; level auto is asked later")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="the most that a bisection may take")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args()
     import amp_transpiler as amp
     from amp_transpiler.verification.accuracy import CannotCompare
     from amp_transpiler.verification.child import RUN_ERRORS
 
-    failing: tuple[type[Exception], ...] = (amp.AmpError, CannotCompare, *RUN_ERRORS)
+    failing: tuple[type[Exception], ...] = (amp.AmpError, CannotCompare, TimeoutError, *RUN_ERRORS)
     everything = read(options.json)
     models = [row for row in corpus_models(options.corpus, options.only) if size_of(row[1]) <= options.largest * 1e6]
     for name, path, inputs in sorted(models, key=lambda row: size_of(row[1])):
         known = everything.get(name, {})
-        if ("low" in known or "left out" in known) and not options.again:
+        done = ("bisection" if options.bisect else "low") in known or "left out" in known
+        if done and not options.again:
             continue
         start = time.perf_counter()
         try:
-            record = examine(path, inputs, known)
+            record = examine(path, inputs, known, () if options.bisect else OBJECTIVES, options.seconds)
         except failing as error:  # it is named, and the others are examined
             record = {"left out": f"{type(error).__name__}: {error}"[:300]}
         record = {"model": name, **record, "seconds": time.perf_counter() - start}
