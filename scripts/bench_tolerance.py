@@ -72,13 +72,13 @@ class Bisection:
         self.o2 = self.measured(())
         self._kind_of = self._kinds_that_are_low()
 
-    def measured(self, kinds: Iterable[str], tolerance: float = math.inf) -> Any:
-        """Return the conversion in which some kinds are float32, compared."""
+    def measured(self, kinds: Iterable[str], tolerance: float = math.inf, **changes: Any) -> Any:
+        """Return the conversion in which some kinds are float32, compared; with changes to the policy."""
         if time.monotonic() > self._until:
             raise TimeoutError(f"the bisection was not done after {self._seconds:g} s")
         self.runs += 1
         limits = dataclasses.replace(self.policy.limits, tolerance=tolerance)
-        return self._conversions.measured(self._policy_with(kinds, limits=limits))
+        return self._conversions.measured(self._policy_with(kinds, limits=limits, **changes))
 
     def _kinds_that_are_low(self) -> dict[str, str]:
         from amp_transpiler.ops.names import operator_name
@@ -103,16 +103,21 @@ class Bisection:
             if made.excess > 1.0:  # nodes that are float32 at O2 can be low in what is left
                 record = {**self.float32(), "worth": 0}
             else:
-                record = {**self.record(made), "worth": self._worth_their_casts(ranked[:count])}
+                record = {**self.record(made), "worth": self._worth_their_casts(ranked, count, tolerance)}
             found.append({**record, "kinds": ranked[:count], "runs": self.runs})
         return found
 
-    def _worth_their_casts(self, kinds: Iterable[str]) -> int:
-        """Return how many nodes of a conversion are low once islands that cost more casts than they save are not."""
-        from amp_transpiler.precision.assign import assign
+    def _worth_their_casts(self, ranked: Sequence[str], count: int, tolerance: float) -> int:
+        """Return how many nodes are low where the same chain goes without islands that cost more casts than they save.
 
-        decisions = assign(self.prepared.model, self._policy_with(kinds, objective="low")).decisions.values()
-        return sum(decision.precision == "low" for decision in decisions)
+        What is left without the islands need not keep the bound: errors of islands may cancel others by chance. Then
+        further kinds become float32.
+        """
+        made = self.measured(ranked[:count], tolerance, objective="low")
+        while made.excess > 1.0 and count < len(ranked):
+            count += 1
+            made = self.measured(ranked[:count], tolerance, objective="low")
+        return 0 if made.excess > 1.0 else int(self.record(made)["low"])
 
     def _policy_with(self, kinds: Iterable[str], **changes: Any) -> Any:
         high = set(kinds)
