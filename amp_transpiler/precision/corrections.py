@@ -21,6 +21,7 @@ Term: TypeAlias = tuple[str, str]
 """A part that a choice has or lacks: `("node", name)` or `("cast", value)`."""
 
 _ROUNDS = 40  # measured choices may contradict each other: where errors cancel, less is low with more error
+_AGREE = 1e-3  # of a sum: terms that differ from all that was found by less agree with it
 _UNFORESEEN = 1e-4  # what the terms of a choice add beside what is predicted, so that any of them can be blamed
 _LEAST = 1 / 16  # of a predicted term
 
@@ -58,8 +59,12 @@ def corrected(predicted: Mapping[Term, float], measured: Sequence[Measurement]) 
     terms = terms + _UNFORESEEN / max(1.0, max((row.sum() for row, _ in rows), default=0.0))
     least = _LEAST * terms
     for _ in range(_ROUNDS):
+        off = 0.0
         for row, found in rows:
             total = float(row @ terms)
             if total > 0.0:
+                off = max(off, abs(found - total) / total)
                 terms = np.where(row > 0.0, np.maximum(terms * (found / total), least), terms)
+        if off < _AGREE:
+            break
     return {**predicted, **dict(zip(names, map(float, terms), strict=True))}

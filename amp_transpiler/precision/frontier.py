@@ -12,11 +12,15 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
+import ml_dtypes
+import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.ops.kinds import EXACT
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.ops.kinds import EXACT, MOVEMENT
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.precision.choices import Choices, Chosen, Reads, Weights
+from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.objectives import WithErrors
@@ -31,6 +35,8 @@ _LEAST = 1e-9  # of what a node is worth, to divide by
 _LEAST_WEIGHT = 1e-3  # of an output
 _REWEIGHTED = 2  # times that a limit is asked for, with less weight for outputs that have room
 _HOLDS = 6  # times that regions which do not fit beside a choice are held in float32
+_FEW = 4096  # numbers of a constant that is looked at
+_FORMATS = (np.float16, ml_dtypes.bfloat16)
 _RANGE = 30.0  # natural logarithm of the largest multiplier, as a share of all costs; the least is its inverse
 
 
@@ -103,8 +109,10 @@ class Frontier:
         self._casts: dict[Point, frozenset[str]] = {}  # values that become low by a cast
         self._items = [choices.nodes(item) for item in range(len(self._plain.problem.low))]
         self.names = [str(node.name) for nodes in self._items for node in nodes]
-        exact = [str(node.name) for nodes in self._items for node in nodes if operator_name(node) in EXACT]
-        self._errors = OutputErrors(evidence, allowed, exact)
+        self._kinds = {str(node.name): operator_name(node) for nodes in self._items for node in nodes}
+        moving = [node for nodes in self._items for node in nodes if _rounds_nothing(node)]
+        exact = [str(node.name) for node in moving]
+        self._errors = OutputErrors.of(evidence, allowed, exact, _origins(moving))
         self.open_names = frozenset(self.names)
         self._place = {name: place for place, name in enumerate(self.names)}
         self._worth = {
@@ -167,11 +175,6 @@ class Frontier:
         """Return all choices that were looked at, the cheapest first."""
         return sorted({*self._known.values(), self.exact}, key=_rank)
 
-    def overlap(self, one: Point, other: Point) -> float:
-        """Return the share of two choices' predicted errors that comes from nodes which both have low."""
-        errors = self._prices()
-        return errors.of_nodes(one.low & other.low) / (errors.of_nodes(one.low | other.low) or 1.0)
-
     def predicted(self, point: Point) -> float:
         """Return the predicted error of a choice over the one that is allowed, as far as it is known by now."""
         return math.sqrt(max(self.squares(point).values(), default=0.0))
@@ -194,6 +197,27 @@ class Frontier:
         self._errors.learn(point.low, self._casts[point], {output: error**2 for output, error in found.items()})
         for kept in (self._squares, self._priced, self._known, self._key):
             kept.clear()
+
+    def affordable(self, searches: int) -> int:
+        """Return how many searches for a multiplier may be made, `searches` at most: fewer in a large program."""
+        return self._budget(searches * _STEPS) // _STEPS
+
+    def imagined(self, count: int) -> list[OutputErrors]:
+        """Return errors as they might be, in agreement with all that was measured."""
+        return [self._errors.imagined(seed, self._kinds) for seed in range(count)]
+
+    def cheapest_under(self, errors: OutputErrors, limit: float) -> Point:
+        """Return the cheapest choice that is found whose error is at most `limit`, if errors are these."""
+        kept = self._errors, self._squares, self._priced, self._known, self._key
+        self._errors, self._squares, self._priced, self._known, self._key = errors, {}, {}, {}, {}
+        try:
+            return self._on_hull(limit, ()).point
+        finally:
+            self._errors, self._squares, self._priced, self._known, self._key = kept
+
+    def holds_under(self, point: Point, errors: OutputErrors) -> bool:
+        """Whether a choice keeps the limits if errors are these."""
+        return max(errors.squares(point.low, self._casts[point]).values(), default=0.0) <= 1.0
 
     def curve(self, low: Collection[str]) -> list[Point]:
         """Return points of the curve, from no limit to no error; each has less error and costs more than the last.
@@ -395,6 +419,36 @@ class _Settled:
 
     def cast_to_high(self, value: ir.Value) -> float:
         return self.weights.cast_to_high(value)
+
+
+def _rounds_nothing(node: ir.Node) -> bool:
+    """Whether an operator only moves numbers, or also compares them with constants that low formats hold."""
+    if operator_name(node) in MOVEMENT or operator_name(node) not in EXACT:
+        return operator_name(node) in MOVEMENT
+    constants = (constant_of(value) for value in node.inputs if value is not None and is_float32(value))
+    return all(tensor is None or _is_held(tensor) for tensor in constants)
+
+
+def _is_held(tensor: ir.TensorProtocol) -> bool:
+    """Whether rounding changes nothing in a few constants."""
+    if tensor.size > _FEW:
+        return False
+    numbers = tensor.numpy()
+    with np.errstate(over="ignore"):
+        return all(np.array_equal(numbers, numbers.astype(low).astype(numbers.dtype)) for low in _FORMATS)
+
+
+def _origins(moving: Iterable[ir.Node]) -> dict[str, str]:
+    """Return value -> the value that its numbers come from, through operators that only move them."""
+    found: dict[str, str] = {}
+    for node in moving:
+        read = [
+            value for value in node.inputs if value is not None and is_float32(value) and constant_of(value) is None
+        ]
+        if len(read) == 1:
+            origin = found.get(str(read[0].name), str(read[0].name))
+            found |= {str(value.name): origin for value in node.outputs if is_float32(value)}
+    return found
 
 
 def _rank(point: Point) -> tuple[float, float]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.precision.corrections import Measurement, Term, corrected
@@ -14,6 +16,12 @@ from amp_transpiler.precision.evidence import Evidence, read_key
 __all__ = ["OutputErrors", "PricedErrors"]
 
 _Errors = Mapping[str, float]
+
+_FREEDOM = 2.0  # degrees of Student's distribution: most predictions are good, and a few are wrong by far
+_SPREAD = 0.8  # of the logarithm of a squared error, times that
+_FARTHEST = 12.0  # that a logarithm is off
+_SURPRISE = 10.0  # times the square that was predicted
+_UNFORESEEN = 1e-4  # what nodes of which nothing is predicted may add together
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,20 +71,54 @@ class _Terms:
         own = math.fsum(self.nodes.get(name, 0.0) for name in nodes)
         return own + math.fsum(self._cast(value, nodes) for value in casts)
 
+    def largest(self, moved: Mapping[str, str]) -> dict[str, float]:
+        """Return the largest error of the casts of one value's numbers, wherever they were moved."""
+        found: dict[str, float] = {}
+        for value, error in self.casts.items():
+            origin = moved.get(value, value)
+            found[origin] = max(found.get(origin, 0.0), error)
+        return found
+
+    def scaled(self, factors: _Errors, moved: Mapping[str, str], least: _Errors) -> _Terms:
+        """Return the same with every term times a factor.
+
+        Args:
+            factors: name of a node or an origin of casts -> the factor.
+            moved: value -> the one whose numbers it has.
+            least: node -> what it adds before that, if less is predicted.
+        """
+        nodes = {name: factors[name] * max(error, least.get(name, 0.0)) for name, error in self.nodes.items()}
+        nodes |= {name: factors[name] * error for name, error in least.items() if name not in self.nodes}
+        by = {value: factors[moved.get(value, value)] for value in {*self.casts, *self.reads}}
+        casts = {value: by[value] * error for value, error in self.casts.items()}
+        reads = {value: {node: by[value] * error for node, error in at.items()} for value, at in self.reads.items()}
+        return _Terms(nodes, casts, reads)
+
     def part(self, value: str, low: Collection[str]) -> float:
         """Return which part of a cast's error counts where some nodes are low."""
         whole = self.casts.get(value, 0.0)
         return self._cast(value, low) / whole if 0.0 < whole < math.inf else 1.0
 
-    def corrected(self, measured: Sequence[Measurement]) -> _Terms:
-        """Return the same, corrected by what was measured."""
+    def corrected(self, measured: Sequence[Measurement], moved: Mapping[str, str]) -> _Terms:
+        """Return the same, corrected by what was measured.
+
+        Args:
+            measured: the choices.
+            moved: value -> the one whose numbers it has.
+        """
         known = dict.fromkeys(term for one in measured for term in one.parts)
         terms: dict[Term, float] = dict.fromkeys(known, 0.0)
         terms |= {("node", name): error for name, error in self.nodes.items()}
-        terms |= {("cast", value): error for value, error in self.casts.items()}
+        largest = self.largest(moved)
+        terms |= {("cast", value): error for value, error in largest.items()}
         terms = corrected(terms, measured)
         nodes = {name: error for (kind, name), error in terms.items() if kind == "node"}
         casts = {name: error for (kind, name), error in terms.items() if kind == "cast"}
+        for value, error in self.casts.items():
+            before = largest[origin := moved.get(value, value)]
+            casts[value] = terms["cast", origin] * (error / before if 0.0 < before < math.inf else 1.0)
+        for value, origin in moved.items():
+            casts.setdefault(value, casts.get(origin, 0.0))
         reads = {}
         for value, places in self.reads.items():
             before = self.casts.get(value, 0.0)
@@ -93,24 +135,43 @@ class _Terms:
         return math.fsum(felt)
 
 
+@dataclasses.dataclass(slots=True)
 class OutputErrors:
-    """The squared errors of every output that has a limit, as shares of the square that is allowed there.
+    """The squared errors of every output that has a limit, as shares of the square that is allowed there."""
 
-    Args:
-        evidence: the errors.
-        allowed: output -> the relative error that is allowed there. Outputs that are not named may have any.
-        exact: nodes that round nothing. Where nothing is predicted of them they are never blamed for an error.
+    _predicted: Mapping[str, _Terms]
+    _exact: frozenset[str]
+    _moved: Mapping[str, str]
+    _measured: Mapping[str, list[Measurement]]
+    _terms: Mapping[str, _Terms] = dataclasses.field(init=False)
 
-    Attributes:
-        outputs: the names of the outputs.
-    """
+    def __post_init__(self) -> None:
+        self._correct()
 
-    def __init__(self, evidence: Evidence, allowed: _Errors, exact: Collection[str] = ()) -> None:
-        self.outputs = tuple(output for output, error in allowed.items() if math.isfinite(error))
-        self._predicted = {output: _terms(evidence, output, allowed[output]) for output in self.outputs}
-        self._terms = self._predicted
-        self._exact = frozenset(exact)
-        self._measured: dict[str, list[Measurement]] = {output: [] for output in self.outputs}
+    @classmethod
+    def of(
+        cls,
+        evidence: Evidence,
+        allowed: _Errors,
+        exact: Collection[str] = (),
+        moved: Mapping[str, str] = types.MappingProxyType({}),
+    ) -> OutputErrors:
+        """Return the errors that are predicted.
+
+        Args:
+            evidence: the errors.
+            allowed: output -> the relative error that is allowed there. Outputs that are not named may have any.
+            exact: nodes that round nothing. Where nothing is predicted of them they are never blamed for an error.
+            moved: value -> the one whose numbers it has, only elsewhere: their casts round the same.
+        """
+        outputs = [output for output, error in allowed.items() if math.isfinite(error)]
+        predicted = {output: _terms(evidence, output, allowed[output]) for output in outputs}
+        return cls(predicted, frozenset(exact), moved, {output: [] for output in outputs})
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        return tuple(self._predicted)
 
     def squares(self, nodes: Collection[str], casts: Collection[str]) -> dict[str, float]:
         """Return the square of the error of every output.
@@ -132,9 +193,66 @@ class OutputErrors:
         for output, terms in self._predicted.items():
             blamed = sorted(name for name in nodes if name not in self._exact or terms.nodes.get(name))
             parts: dict[Term, float] = {("node", name): 1.0 for name in blamed}
-            parts |= {("cast", value): terms.part(value, nodes) for value in sorted(casts)}
+            largest = terms.largest(self._moved)
+            for value in sorted(casts):
+                origin = self._moved.get(value, value)
+                before = largest.get(origin, 0.0)
+                share = terms.casts.get(value, 0.0) / before if 0.0 < before < math.inf else 1.0
+                part = parts.get(("cast", origin), 0.0)
+                parts["cast", origin] = max(part, share * terms.part(value, nodes))  # rounded again it is the same
             self._measured[output].append(Measurement(parts, found.get(output, 0.0)))
-        self._terms = {output: terms.corrected(self._measured[output]) for output, terms in self._predicted.items()}
+        self._correct()
+
+    def imagined(self, seed: int, kinds: Mapping[str, str]) -> OutputErrors:
+        """Return errors as they might be: others than those predicted, yet in agreement with all that was measured.
+
+        Where a choice had far more error than predicted, every other answer blames a single one of its nodes, or all of
+        one kind: of two causes neither of which was foreseen the one of which more was predicted is hardly likelier.
+
+        Args:
+            seed: of the random numbers; for each there is one answer.
+            kinds: node that may be low -> its operator.
+        """
+        random = np.random.default_rng(seed)
+        blamed = [name for name in kinds if name not in self._exact]
+        least = dict.fromkeys(blamed, _UNFORESEEN / max(1, len(blamed)))
+        names = {*kinds}
+        for terms in self._predicted.values():
+            names |= {*terms.nodes, *(self._moved.get(value, value) for value in (*terms.casts, *terms.reads))}
+        drawn = np.clip(_SPREAD * random.standard_t(_FREEDOM, len(names)), -_FARTHEST, _FARTHEST)
+        factors = dict(zip(sorted(names), map(float, np.exp(drawn)), strict=True))
+        output, suspects, found = self._unforeseen()
+        if suspects and seed % 2:
+            culprit = suspects[random.integers(len(suspects))]
+            whole = seed % 4 == 1
+            for name in suspects:
+                if name == culprit or (whole and kinds.get(name) == kinds.get(culprit)):
+                    before = max(self._predicted[output].nodes.get(name, 0.0), least.get(name, 0.0))
+                    factors[name] = found / before if before > 0.0 else 1.0
+        predicted = {of: terms.scaled(factors, self._moved, least) for of, terms in self._predicted.items()}
+        return OutputErrors(predicted, self._exact, self._moved, self._measured)
+
+    def _unforeseen(self) -> tuple[str, list[str], float]:
+        """Return the output whose error was the least foreseen, the nodes that may be the cause, and the error."""
+        worst, found = _SURPRISE, ("", list[str](), 0.0)
+        for output, measured in self._measured.items():
+            cleared = {term for one in measured if one.found <= 1.0 for term in one.parts}
+            nodes = self._predicted[output].nodes
+            for one in measured:
+                expected = math.fsum(nodes.get(name, 0.0) for kind, name in one.parts if kind == "node")
+                if one.found > 1.0 and one.found > worst * expected:
+                    worst = one.found / expected if expected > 0.0 else math.inf
+                    suspects = [name for kind, name in one.parts if kind == "node" and (kind, name) not in cleared]
+                    found = output, suspects, one.found
+        return found
+
+    def _correct(self) -> None:
+        self._terms = {
+            output: terms.corrected(_without_luck(measured), self._moved)
+            if (measured := self._measured[output])
+            else terms
+            for output, terms in self._predicted.items()
+        }
 
     def priced(self, weights: _Errors) -> PricedErrors:
         """Add the errors of all outputs up.
@@ -163,6 +281,19 @@ def _terms(evidence: Evidence, output: str, allowed: float) -> _Terms:
 
     reads = _by_value(shares(evidence.read_errors_by_output))
     return _Terms(shares(evidence.node_errors_by_output), shares(evidence.cast_errors_by_output), reads)
+
+
+def _without_luck(measured: Sequence[Measurement]) -> list[Measurement]:
+    """Return the same, where a choice has no less error than another whose low nodes it has all.
+
+    It has less if errors cancel, as those of an output with few elements do by chance. No other choice repeats that.
+    """
+    parts = [frozenset(term for term in one.parts if term[0] == "node") for one in measured]
+    found = [(nodes, one.found) for nodes, one in zip(parts, measured, strict=True)]
+    return [
+        dataclasses.replace(one, found=max(error for fewer, error in found if fewer <= nodes))
+        for one, nodes in zip(measured, parts, strict=True)
+    ]
 
 
 def _share(error: float, allowed: float) -> float:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["Trial", "chance", "turn"]
+__all__ = ["Trial", "turn"]
 
 _NEARER = 0.95  # of the error that is allowed: predictions are not exact
 _WARIER = 0.75  # times that, after each candidate that failed though it was predicted to hold, until one holds
 _FAR = 0.25  # of the last limit, where a measurement says nothing but "too much"
 _CLOSE = 1.05  # a bracket as narrow as this holds no candidate worth a run
-_SPREAD = 0.5  # of the logarithm of measured over predicted, where nothing alike was measured
-_LEAST_SPREAD = 0.06  # where something was that has nearly the same errors
 _ASKED = 8  # candidates that are asked for, for each that may be measured: many limits have the same cheapest one
 
 
@@ -50,6 +48,7 @@ def turn(
     measure: Callable[[C], float],
     first: Trial[C],
     runs: int = 10,
+    failures: int | None = None,
 ) -> list[Trial[C]]:
     """Measure candidates until the cheapest one that keeps the bound is found, or the runs are used up.
 
@@ -61,6 +60,7 @@ def turn(
         measure: runs a candidate and returns its error over the error that is allowed. NaN counts as too much.
         first: the candidate without any limit, measured already.
         runs: how many candidates may be measured.
+        failures: how many of them may fail once one holds; None: all.
 
     Returns:
         All trials in their order, `first` included. Equal candidates are measured once.
@@ -72,6 +72,8 @@ def turn(
         bad = min((predicted(each.candidate) for each in trials if not each.holds), default=math.inf)
         good = max(good, asked)
         if _is_settled(trials, good, bad) or len(trials) > runs:
+            break
+        if failures is not None and _failures(trials) >= failures:
             break
         is_last = len(trials) == runs and not any(each.holds for each in trials)
         # The last run goes to what cannot fail.
@@ -99,6 +101,12 @@ def _is_settled(trials: list[Trial[C]], good: float, bad: float) -> bool:
     return any(trial.holds for trial in trials) and bad <= _CLOSE * good
 
 
+def _failures(trials: list[Trial[C]]) -> int:
+    """Return how many failed since one held."""
+    first = next((place for place, trial in enumerate(trials) if trial.holds), len(trials))
+    return sum(not trial.holds for trial in trials[first:])
+
+
 def _next_limit(predicted: float, measured: float, good: float, bad: float, nearer: float) -> float:
     """Return the predicted error to ask for next, between what is known to hold and what is known not to.
 
@@ -120,23 +128,3 @@ def _next_limit(predicted: float, measured: float, good: float, bad: float, near
     if good < wanted < bad:
         return wanted
     return math.sqrt(good * bad) if good > 0.0 else _FAR * bad
-
-
-def chance(predicted: float, alike: Iterable[tuple[float, float]]) -> float:
-    """Return how likely a candidate is to keep the bound, as what was measured of others suggests.
-
-    Measured over predicted is much the same for candidates whose errors come from the same places.
-
-    Args:
-        predicted: the predicted error of the candidate.
-        alike: of each candidate that was measured: its share of common errors with this one, from 0 to 1, and its
-            measured error over its predicted one.
-    """
-    if predicted <= 0.0:
-        return 1.0
-    known = [(share**4, math.log(ratio)) for share, ratio in alike if 0.0 < ratio < math.inf]
-    weight = math.fsum(share for share, _ in known)
-    mean = math.fsum(share * ratio for share, ratio in known) / weight if weight > 0.0 else 0.0
-    closest = max((share for share, _ in known), default=0.0) ** 0.25
-    spread = _LEAST_SPREAD + (_SPREAD - _LEAST_SPREAD) * (1.0 - closest)
-    return 0.5 * math.erfc((math.log(predicted) + mean) / (spread * math.sqrt(2.0)))

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from amp_transpiler.conversion import Conversion, convert
@@ -30,7 +30,7 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.calibrate import NamedSample, calibrate
 from amp_transpiler.verification.child import RUN_ERRORS
-from amp_transpiler.verification.dial import Trial, chance, turn
+from amp_transpiler.verification.dial import Trial, turn
 from amp_transpiler.verification.excess import excess_of_metric, excesses
 from amp_transpiler.verification.remembered import Outcome, Outcomes, remembered_evidence
 from amp_transpiler.verification.sensitivity import collect_evidence
@@ -43,11 +43,14 @@ logger = logging.getLogger(__name__)
 
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 
+_FAILURES = 2  # on the dial, after a choice that holds
 _FURTHER = 4  # runs beside the dial
 _WORTH = 0.005  # of all costs: a smaller gain is not worth a run
 _WORTH_FILLING = 0.001  # likewise, for a few nodes more
 _LIKELY = 0.95  # of the error that is allowed: where most choices that are worth a run lie
-_UNLIKELY = 0.15  # to keep the limits
+_UNLIKELY = 0.1  # to keep the limits
+_WORLDS = 32  # ways in which errors may differ from what is predicted
+_GUESSES = 12  # of these, whose best choices are looked at
 _NEARLY, _LITTLE = 0.8, 0.1  # of the room that a limit leaves
 _BARELY = 0.5  # of the error that is allowed
 _LEAST_WRONG = 0.1  # of what is predicted: what is added may be predicted better than what is there
@@ -311,10 +314,9 @@ class _Search:
         start = self._found.get(frontier.free)
         if start is None:
             start = self._run(frontier.free)
-        trials = turn(
-            frontier.cheapest, frontier.predicted, self._run, Trial(frontier.free, start), self._policy.search_runs
-        )
-        runs = self._policy.search_runs + 1
+        runs, first = self._policy.search_runs, Trial(frontier.free, start)
+        trials = turn(frontier.cheapest, frontier.predicted, self._run, first, runs, _FAILURES)
+        runs += 1
         self._further(min(_FURTHER, runs - len(trials)))
         self._fill(runs - len(self._found))
         self._further(runs - len(self._found))
@@ -396,21 +398,18 @@ class _Search:
         frontier, (best, measured) = self._frontier, self._best
         if measured.excess > 1.0:
             return None
-        frontier.cheapest(_LIKELY)  # what it looks at on its way is known then
-        points = frontier.known()
+        worlds = frontier.imagined(_WORLDS)
+        points = {frontier.cheapest(_LIKELY), *frontier.known()}  # what it looks at on its way is known then
+        points |= {frontier.cheapest_under(world, _LIKELY) for world in worlds[: frontier.affordable(_GUESSES)]}
         least = _WORTH * frontier.exact.cost
-        likely = [
-            (chance(frontier.predicted(point), self._alike(point)), point)
+        hoped = [
+            (odds * (best.cost - point.cost), -point.cost, sorted(point.low), point)
             for point in points
-            if point.cost < best.cost - least and point not in self._found
+            if point.cost < best.cost - least
+            and point not in self._found
+            and (odds := sum(frontier.holds_under(point, world) for world in worlds) / _WORLDS) > _UNLIKELY
         ]
-        hoped = [(odds * (best.cost - point.cost), -point.cost, point) for odds, point in likely if odds > _UNLIKELY]
-        return max(hoped, key=lambda row: row[:2])[2] if hoped else None
-
-    def _alike(self, point: Point) -> Iterator[tuple[float, float]]:
-        for other, found in self._found.items():
-            if found > 0.0 and (predicted := self._frontier.predicted(other)) > 0.0:
-                yield self._frontier.overlap(point, other), found / predicted
+        return max(hoped, key=lambda row: row[:3])[3] if hoped else None
 
     def repaired(self, best: Measured) -> tuple[str, ...]:
         """Return the nodes that were low at first and are float32 in another conversion."""

@@ -47,12 +47,8 @@ def test_what_adds_nothing_stays_low_under_any_limit():
     assert frontier({**ERRORS, "a": 0.0}).cheapest(1e-6).low == {"a"}
 
 
-def test_choices_that_were_looked_at_and_what_they_share():
+def test_choices_that_were_looked_at():
     one = frontier()
-    both, alone = one.point({"b", "c"}), one.point({"b"})
-    assert one.overlap(both, both) == 1.0
-    assert one.overlap(both, alone) == pytest.approx(0.5 / 0.95)
-    assert one.overlap(both, one.point({"a"})) == 0.0
     assert one.cheapest(1.0) in one.known()
     assert [point.cost for point in one.known()] == sorted(point.cost for point in one.known())
 

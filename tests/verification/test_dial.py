@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from amp_transpiler.verification.dial import Trial, chance, turn
+from amp_transpiler.verification.dial import Trial, turn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +99,15 @@ def test_what_cannot_hold_ends_with_all_trials():
     assert min(trial.measured for trial in trials) == 2.0
 
 
-def test_what_is_likely_to_hold():
-    assert chance(0.0, []) == 1.0
-    assert chance(1.0, []) == pytest.approx(0.5)
-    assert chance(0.5, []) > 0.9 > chance(0.9, []) > 0.5 > chance(1.2, []) > 0.3
-    nearly_the_same = [(0.99, 0.5)]
-    assert chance(1.5, nearly_the_same) > 0.99, "half of what was predicted is found there"
-    assert chance(2.5, nearly_the_same) < 0.01
-    assert chance(1.5, [(0.1, 0.5)]) < chance(1.5, [(0.6, 0.5)]) < chance(1.5, nearly_the_same)
-    assert chance(1.5, [(0.9, math.inf), (0.9, 0.0)]) == chance(1.5, []), "they say nothing of a ratio"
+def test_the_dial_rests_after_a_few_failures_once_something_holds():
+    """Predictions that mislead there mislead again: other candidates are better hopes."""
+    rows = [Row(0.0, 100.0), *(Row(0.99**place, float(place)) for place in range(99, -1, -1))]
+    first = Trial(Row(2.0, -1.0), 1.5)
+
+    def measure(row: Row) -> float:
+        return 0.2 if row.predicted < 0.5 else 1.5
+
+    rested = [trial.holds for trial in turn(cheapest_of(rows), predicted, measure, first, failures=2)]
+    every = [trial.holds for trial in turn(cheapest_of(rows), predicted, measure, first)]
+    assert rested[rested.index(True) :].count(False) == 2
+    assert every[every.index(True) :].count(False) > 2
