@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-__all__ = ["Measurement", "Term", "corrected"]
+__all__ = ["LEAST", "Measurement", "Term", "corrected"]
 
 Term: TypeAlias = tuple[str, str]
 """A part that a choice has or lacks: `("node", name)` or `("cast", value)`."""
@@ -23,7 +23,8 @@ Term: TypeAlias = tuple[str, str]
 _ROUNDS = 40  # measured choices may contradict each other: where errors cancel, less is low with more error
 _AGREE = 1e-3  # of a sum: terms that differ from all that was found by less agree with it
 _UNFORESEEN = 1e-4  # what the terms of a choice add beside what is predicted, so that any of them can be blamed
-_LEAST = 1 / 16  # of a predicted term
+LEAST = 1 / 16
+"""Of a predicted term, what it keeps where measured choices contradict each other."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,12 +40,15 @@ class Measurement:
     found: float
 
 
-def corrected(predicted: Mapping[Term, float], measured: Sequence[Measurement]) -> dict[Term, float]:
+def corrected(
+    predicted: Mapping[Term, float], measured: Sequence[Measurement], least: float = LEAST
+) -> dict[Term, float]:
     """Return the terms nearest to those predicted that agree with what was measured, the last as well as possible.
 
     Args:
         predicted: the terms. An infinite one stays as it is.
         measured: in the order of time; their finds are finite.
+        least: of a predicted term, what it keeps whatever is measured.
     """
     names = [name for name, error in predicted.items() if math.isfinite(error)]
     place = {name: index for index, name in enumerate(names)}
@@ -57,14 +61,14 @@ def corrected(predicted: Mapping[Term, float], measured: Sequence[Measurement]) 
                 row[place[name]] = part
         rows.append((row, one.found))
     terms = terms + _UNFORESEEN / max(1.0, max((row.sum() for row, _ in rows), default=0.0))
-    least = _LEAST * terms
+    floor = least * terms
     for _ in range(_ROUNDS):
         off = 0.0
         for row, found in rows:
             total = float(row @ terms)
             if total > 0.0:
                 off = max(off, abs(found - total) / total)
-                terms = np.where(row > 0.0, np.maximum(terms * (found / total), least), terms)
+                terms = np.where(row > 0.0, np.maximum(terms * (found / total), floor), terms)
         if off < _AGREE:
             break
     return {**predicted, **dict(zip(names, map(float, terms), strict=True))}

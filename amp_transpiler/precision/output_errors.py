@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.precision.corrections import Measurement, Term, corrected
+from amp_transpiler.precision.corrections import LEAST, Measurement, Term, corrected
 from amp_transpiler.precision.evidence import Evidence, read_key
 
 __all__ = ["OutputErrors", "PricedErrors"]
@@ -99,19 +99,20 @@ class _Terms:
         whole = self.casts.get(value, 0.0)
         return self._cast(value, low) / whole if 0.0 < whole < math.inf else 1.0
 
-    def corrected(self, measured: Sequence[Measurement], moved: Mapping[str, str]) -> _Terms:
+    def corrected(self, measured: Sequence[Measurement], moved: Mapping[str, str], least: float) -> _Terms:
         """Return the same, corrected by what was measured.
 
         Args:
             measured: the choices.
             moved: value -> the one whose numbers it has.
+            least: of a predicted term, what it keeps whatever is measured.
         """
         known = dict.fromkeys(term for one in measured for term in one.parts)
         terms: dict[Term, float] = dict.fromkeys(known, 0.0)
         terms |= {("node", name): error for name, error in self.nodes.items()}
         largest = self.largest(moved)
         terms |= {("cast", value): error for value, error in largest.items()}
-        terms = corrected(terms, measured)
+        terms = corrected(terms, measured, least)
         nodes = {name: error for (kind, name), error in terms.items() if kind == "node"}
         casts = {name: error for (kind, name), error in terms.items() if kind == "cast"}
         for value, error in self.casts.items():
@@ -143,6 +144,7 @@ class OutputErrors:
     _exact: frozenset[str]
     _moved: Mapping[str, str]
     _measured: Mapping[str, list[Measurement]]
+    _least: float = LEAST
     _terms: Mapping[str, _Terms] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -230,7 +232,7 @@ class OutputErrors:
                     before = max(self._predicted[output].nodes.get(name, 0.0), least.get(name, 0.0))
                     factors[name] = found / before if before > 0.0 else 1.0
         predicted = {of: terms.scaled(factors, self._moved, least) for of, terms in self._predicted.items()}
-        return OutputErrors(predicted, self._exact, self._moved, self._measured)
+        return OutputErrors(predicted, self._exact, self._moved, self._measured, _least=0.0)
 
     def _unforeseen(self) -> tuple[str, list[str], float]:
         """Return the output whose error was the least foreseen, the nodes that may be the cause, and the error."""
@@ -248,7 +250,7 @@ class OutputErrors:
 
     def _correct(self) -> None:
         self._terms = {
-            output: terms.corrected(_without_luck(measured), self._moved)
+            output: terms.corrected(_without_luck(measured), self._moved, self._least)
             if (measured := self._measured[output])
             else terms
             for output, terms in self._predicted.items()
