@@ -148,5 +148,5 @@ def test_errors_as_they_might_be_agree_with_what_was_measured():
     assert {("a",), ("b",)} <= held, "either product may be the cause, whichever has more of what was predicted"
     assert {point.low for point in (one.cheapest_under(world, 1.1) for world in worlds)} >= {
         frozenset("bc"),
-        frozenset("ac"),
+        frozenset("a"),  # around which a Tanh alone is not worth its casts
     }
