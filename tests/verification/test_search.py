@@ -156,7 +156,7 @@ def test_what_fails_is_told_apart_by_what_was_measured(predicted, monkeypatch):
     chosen = support.decisions(report)
     assert report.verdict_word == "verified"
     assert chosen["big"] == "high"
-    assert sum(precision == "low" for precision in chosen.values()) >= 19, "all but the two"
+    assert sum(precision == "low" for precision in chosen.values()) >= 17, "all but the two, or their whole branch"
 
 
 def test_each_node_says_why_it_went_back():
