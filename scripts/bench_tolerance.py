@@ -266,14 +266,19 @@ def summary(everything: Mapping[str, Record]) -> list[list[str]]:
 
 def low_table(everything: Mapping[str, Record]) -> list[list[str]]:
     """Return the table of low nodes by default: in how many cases more, as many and fewer than in the bisection."""
-    many = {name for name, record in everything.items() if record.get("o2", {"low": 0})["low"] >= MANY}
+    most = {name: record.get("o2", {"low": 0})["low"] for name, record in everything.items()}
     every = [(name, low, other) for name, _, other, low, _ in cases(everything)]
     some = [case for case in every if case[1]["low"] or case[2]["low"]]
+    large = {name for name, low in most.items() if low >= MANY}
     kinds = {
         "all": every,
         "one of the two keeps a low node": some,
-        f"of these, models with {MANY} low nodes at O2 or more": [case for case in some if case[0] in many],
-        "of these, smaller models": [case for case in some if case[0] not in many],
+        f"of these, models with {MANY} low nodes at O2 or more": [case for case in some if case[0] in large],
+        "of these, smaller models": [case for case in some if case[0] not in large],
+        "more is possible": [case for case in some if case[2]["low"] < most[case[0]]],
+        "more is possible than is worth its casts": [
+            case for case in some if (case[1]["low"] or case[2]["worth"]) and case[2]["worth"] < most[case[0]]
+        ],
     }
     table = [["low nodes, by default", "cases", "more", "as many", "fewer", "more, share"]]
     table[0] += ["more than worth their casts", "as many", "fewer", "more, share", "more that compute", "fewer"]
@@ -314,29 +319,40 @@ INTRODUCTION = """# Tolerances
 Written by `scripts/bench_tolerance.py`. On each model tolerances of 0.5, 0.1 and 0.02 of the error of level O2 are
 asked for (float16, on the inputs of the corpus), by default and with `--prefer time`. Beside it a bisection by operator
 kind, as one does it by hand: from O2 on, kinds become float32, the one with the largest error alone first,
-until the bound holds, converted, emulated and compared in the same way. Times are predicted (H100). {models} models,
-small ones first; of the larger ones some of each kind.
+until the bound holds, converted, emulated and compared in the same way. Times are predicted (H100). These are
+{models} of the {corpus} models of the corpus, small ones first.
 
 """
 
 
 LOW_NODES = """The goal is strictly more low nodes than the bisection in 80 % of the cases. In small models the only
-answer is often float32 on both sides, so the share is given over all cases, and over those where one of the two keeps
-a low node. Level auto has fewer nodes mostly for one of three reasons. Some of the bisection's are islands that cost
-more casts than they save: those that are worth their casts are compared apart. An operator stays float32 by its
-nature where the data do not vouch for it (the logarithm of 1e-10 in `whisper80`). Or the bound is spent on what
+answer is often float32 on both sides, so there are several shares. More is possible where some node can be low within
+the bound on either side, and the bisection does not have as many low nodes as O2. In the last row that is asked of
+those of its nodes that are worth their casts.
+
+Level auto has fewer nodes mostly for one of three reasons. Some of the bisection's are islands that cost
+more casts than they save, which level auto never has. For the columns "worth their casts" the same chain goes on
+without islands until its bound holds again: without them errors can be larger, by chance. An operator stays float32 by
+its nature where the data do not vouch for it (the logarithm of 1e-10 in `whisper80`). Or the bound is spent on what
 computes (matrix products, convolutions), of which level auto wants the most, and not on more cheap nodes: the last
 columns compare these.
 """
 
 
-def page(everything: Mapping[str, Record]) -> str:
-    """Return the page."""
-    out = [name for name, record in everything.items() if "bisection" not in record]
+def page(everything: Mapping[str, Record], corpus: Sequence[str]) -> str:
+    """Return the page.
+
+    Args:
+        everything: model -> what was found.
+        corpus: the names of all models, small ones first.
+    """
+    everything = {name: everything[name] for name in corpus if {"low", "left out"} & {*everything.get(name, ())}}
+    out = [f"{name} ({reason[:100]})" for name, record in everything.items() if (reason := record.get("left out"))]
+    larger = [name for name in corpus if name not in everything]
     missed = [f"- {line}" for line in misses(everything)]
     return "\n".join(
         (
-            INTRODUCTION.format(models=len(everything)) + rows_of(summary(everything)),
+            INTRODUCTION.format(models=len(everything), corpus=len(corpus)) + rows_of(summary(everything)),
             "",
             LOW_NODES,
             rows_of(low_table(everything)),
@@ -350,7 +366,9 @@ def page(everything: Mapping[str, Record]) -> str:
             "",
             rows_of(model_table(everything)),
             "",
-            f"Left out, since nothing becomes low or nothing is lost: {', '.join(out) or 'none'}.",
+            f"Left out: {', '.join(out) or 'none'}.",
+            "",
+            f"Not asked, for the time that it takes: {', '.join(larger) or 'none'}.",
             "",
         )
     )
@@ -387,8 +405,9 @@ def main() -> int:
 
     failing: tuple[type[Exception], ...] = (amp.AmpError, CannotCompare, TimeoutError, *RUN_ERRORS)
     everything = read(options.json)
-    models = [row for row in corpus_models(options.corpus, options.only) if size_of(row[1]) <= options.largest * 1e6]
-    for name, path, inputs in sorted(models, key=lambda row: size_of(row[1])):
+    corpus = sorted(corpus_models(options.corpus), key=lambda row: size_of(row[1]))
+    chosen = {row[1] for row in corpus_models(options.corpus, options.only) if size_of(row[1]) <= options.largest * 1e6}
+    for name, path, inputs in (row for row in corpus if row[1] in chosen):
         known = everything.get(name, {})
         done = ("bisection" if options.bisect else "low") in known or "left out" in known
         if done and not options.again:
@@ -397,7 +416,7 @@ def main() -> int:
         try:
             record = examine(path, inputs, known, () if options.bisect else OBJECTIVES, options.seconds)
         except failing as error:  # it is named, and the others are examined
-            record = {"left out": f"{type(error).__name__}: {error}"[:300]}
+            record = {"left out": f"{type(error).__name__}: {error}".replace(f"{options.corpus}/", "")[:300]}
         record = {"model": name, **record, "seconds": time.perf_counter() - start}
         everything[name] = record
         if options.json is not None:
@@ -408,7 +427,7 @@ def main() -> int:
     print(rows_of(summary(everything)))
     print(rows_of(low_table(everything)))
     if options.write:
-        PAGE.write_text(page(everything), encoding="utf-8")
+        PAGE.write_text(page(everything, [name for name, *_ in corpus]), encoding="utf-8")
     return 0
 
 
