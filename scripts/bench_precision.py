@@ -49,6 +49,7 @@ OURS: Mapping[str, Mapping[str, Any]] = {
 }
 FORMS = ("fp32", *OURS, *TOOLS)
 DEVICE = "H100"
+NO_LESS = 2e-7  # what a tool makes of what is smaller and not zero, at most
 LEAST_SECONDS, TIMES_OURS = 60.0, 60.0  # after which a converter is stopped: the longer of both
 Record = dict[str, Any]
 
@@ -72,7 +73,7 @@ def study(path: pathlib.Path, inputs: pathlib.Path | None, forms: Sequence[str],
     if isinstance(case, str):
         yield from ({"form": form, "error": case} for form in forms)
         return
-    taken = 0.0
+    taken, files = 0.0, dict[str, pathlib.Path]()
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder, "inputs.npz")
         case.save(data)
@@ -91,6 +92,9 @@ def study(path: pathlib.Path, inputs: pathlib.Path | None, forms: Sequence[str],
                 continue
             if "error" not in record:
                 record |= case.judged(file)
+            if record.get("correct"):
+                record["same choice"] = [other for other, made in files.items() if same_choice(made, file)]
+                files[form] = file
             yield record
 
 
@@ -211,6 +215,51 @@ class Case:
         error_ = max((math.inf if row.nonfinite else row.relative for row in judged), default=0.0)
         found = max(excesses(rows.values(), self._reference, self._limits).values(), default=0.0)
         return {**record, "error_found": error_, "correct": found <= 1.0}
+
+
+def same_choice(path: pathlib.Path, other: pathlib.Path) -> bool:
+    """Whether two files have the same operators in the same order, on the same types, and differ in rounding alone.
+
+    Of one number two converters may make neighbours of the low format, where one rounds to the nearest and the other
+    does not, or lifts what is smaller than a bound.
+    """
+    import itertools
+
+    from amp_transpiler.graph.loading import load
+    from amp_transpiler.graph.types import propagate_types
+    from amp_transpiler.graph.walk import all_nodes
+
+    models = [load(file).model for file in (path, other)]
+    for model in models:
+        propagate_types(model)
+    pairs = itertools.zip_longest(*map(all_nodes, models))
+    return all(one is not None and two is not None and _same_node(one, two) for one, two in pairs)
+
+
+def _same_node(one: Any, other: Any) -> bool:
+    from amp_transpiler.graph.constness import constant_of
+
+    kinds = [
+        (node.op_type, node.domain, [value and value.dtype for value in (*node.inputs, *node.outputs)])
+        for node in (one, other)
+    ]
+    constants = [[constant_of(value) for value in node.inputs] for node in (one, other)]
+    return kinds[0] == kinds[1] and all(map(_neighbours, *constants))
+
+
+def _neighbours(one: Any, other: Any) -> bool:
+    """Whether each number of a constant is that of another, or next to it in its format; True for two that are none."""
+    import numpy as np
+
+    if one is None or other is None:
+        return one is other
+    numbers, others = one.numpy(), other.numpy()
+    if numbers.shape != others.shape or numbers.dtype != others.dtype:
+        return False
+    if numbers.dtype.kind != "f":
+        return bool(np.array_equal(numbers, others))
+    step = np.spacing(np.maximum(np.abs(numbers), np.abs(others)))
+    return bool(np.all((numbers == others) | (np.abs(numbers - others) <= np.maximum(step, NO_LESS))))
 
 
 def _is_open(dim: Any) -> bool:

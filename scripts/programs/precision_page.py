@@ -51,7 +51,9 @@ class Goal:
 
 
 def _as_exact(first: Record, second: Record) -> bool:
-    """Whether the first is at least as exact as the second."""
+    """Whether the first is at least as exact as the second, or differs from it in the rounding of constants alone."""
+    if first["form"] in second.get("same choice", ()) or second["form"] in first.get("same choice", ()):
+        return True
     return bool(first["error_found"] <= SAME_ERROR * second["error_found"] + NO_ERROR)
 
 
