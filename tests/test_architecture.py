@@ -99,8 +99,10 @@ def test_verification_runs_onnx_runtime_in_its_child_alone():
     opens = ("onnxruntime", "amp_transpiler.runtime.session", "amp_transpiler.runtime.executor")
     files = list((PACKAGE / "verification").glob("*.py"))
     found = {path.name for path in files if any(name.startswith(opens) for name in imported(path))}
-    assert found == {"worker.py", "child_memory.py"}  # the child, and the memory that it gives its sessions
-    readers = {path.name for path in files if "amp_transpiler.verification.child_memory" in imported(path)}
+    # The child, the memory that it gives its sessions, and the values that it keeps.
+    assert found == {"worker.py", "child_memory.py", "child_values.py"}
+    of_child = ("amp_transpiler.verification.child_memory", "amp_transpiler.verification.child_values")
+    readers = {path.name for path in files if any(name.startswith(of_child) for name in imported(path))}
     assert readers == {"worker.py"}
 
 

@@ -69,6 +69,7 @@ class Child:
         path = dict.fromkeys([package, *(os.fspath(pathlib.Path(entry).absolute()) for entry in sys.path)])
         self._greeted = self._expired = False
         self._died: Exception | None = None
+        self._let_go: list[int] = []
         try:
             self._process = subprocess.Popen(  # noqa: S603  this very interpreter, with a module of ours
                 [sys.executable or "python", "-P", "-m", _WORKER],
@@ -119,6 +120,15 @@ class Child:
         name, text = value
         kind = _RAISED_AGAIN.get(name)
         raise _OTHER(f"{name}: {text}") if kind is None else kind(text)
+
+    def let_go(self, number: int) -> None:
+        """Note that a value which the child keeps is wanted no more."""
+        self._let_go.append(number)
+
+    def unwanted(self) -> list[int]:
+        """Return the numbers of kept values that are wanted no more, once each, for the child to drop."""
+        found, self._let_go = self._let_go, []
+        return found
 
     @contextlib.contextmanager
     def _time_limit(self, seconds: float) -> Iterator[None]:

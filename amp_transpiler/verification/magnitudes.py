@@ -9,7 +9,8 @@ import numpy as np
 
 __all__ = ["Magnitudes", "measure"]
 
-_CHUNK = 1_000_000  # elements that are looked at together
+_CHUNK = 1 << 17  # elements that are looked at together: they stay in the processor's cache
+_MAGNITUDE, _INFINITE, _ONE = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000), np.uint32(1)  # bits of a float32
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,17 +39,28 @@ class Magnitudes:
 
 
 def measure(array: np.ndarray, smallest: float) -> Magnitudes:
-    """Return the magnitudes of a float array.
+    """Return the magnitudes of a float32 array.
 
     Args:
         array: the numbers.
         smallest: the least magnitude of the other format: half of it and less becomes zero.
     """
-    total, flat = Magnitudes(), np.ravel(array)
+    # Without the sign, the bits of floats are in the order of their magnitudes: integers compare many times as fast.
+    flat = np.ravel(np.asarray(array, np.float32)).view(np.uint32)
+    too_small = int(np.float32(smallest / 2.0).view(np.uint32))
+    total = Magnitudes()
     for start in range(0, flat.size, _CHUNK):
-        size = np.abs(flat[start : start + _CHUNK])
-        size = size[np.isfinite(size) & (size > 0.0)]
-        if size.size:
-            flushed = int(np.count_nonzero(size <= smallest / 2.0))
-            total += Magnitudes(float(size.max()), float(size.min()), size.size, flushed)
+        bits = flat[start : start + _CHUNK] & _MAGNITUDE
+        if bits.max() >= _INFINITE:
+            bits = bits[bits < _INFINITE]
+        nonzero = int(np.count_nonzero(bits))
+        if nonzero:
+            before = bits - _ONE  # zero becomes the largest of all
+            least = int(before.min()) + 1
+            flushed = int(np.count_nonzero(before < too_small)) if least <= too_small else 0
+            total += Magnitudes(_float(int(bits.max())), _float(least), nonzero, flushed)
     return total
+
+
+def _float(bits: int) -> float:
+    return float(np.uint32(bits).view(np.float32))

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from amp_transpiler.graph.program import Program
@@ -16,6 +16,7 @@ from amp_transpiler.runtime.openable import AnyProgram, Openable, guarded, opena
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.verification.child import Child, RuntimeCrash, lease
+from amp_transpiler.verification.kept_values import KeptValue
 
 __all__ = ["RemoteSession", "open_by_default", "open_file", "open_plain", "open_program", "open_source"]
 
@@ -64,44 +65,68 @@ class RemoteSession:
             InputError: the feeds do not fit.
             RUN_ERRORS: ONNX Runtime failed while running, or died of it.
         """
-        if self._child is None:
-            self._open()
-        assert self._child is not None
-        try:
-            found: list[Any] = self._child.ask("run", self._number, dict(feeds), None if fetch is None else list(fetch))
-        except RuntimeCrash:
-            self.close()
-            raise
+        found: list[Any] = self._ask("run", dict(feeds), None if fetch is None else list(fetch))
         return found
+
+    def run_keeping(self, feeds: Mapping[str, Any], fetch: Sequence[str], kept: Collection[str]) -> dict[str, Any]:
+        """Run once; some results stay in the child, for further runs there.
+
+        Args:
+            feeds: the inputs: arrays, or values that the child keeps.
+            fetch: the results.
+            kept: those that stay.
+
+        Returns:
+            Name -> array, or `KeptValue`.
+
+        Raises:
+            InputError: the feeds do not fit.
+            RUN_ERRORS: ONNX Runtime failed while running, or died of it.
+        """
+        if not fetch:
+            return {}
+        child = self._opened()
+        found = self._ask("run_keeping", dict(feeds), list(fetch), set(kept), child.unwanted())
+        return {
+            name: KeptValue(child, value) if name in kept else value for name, value in zip(fetch, found, strict=True)
+        }
 
     def measure(
         self, feeds: Mapping[str, Any], names: Sequence[str], smallest: float, kept: Sequence[str]
-    ) -> tuple[list[Any], list[Any]]:
+    ) -> tuple[list[Any], list[KeptValue]]:
         """Run once, and return only what is measured of float32 results, so that few bytes travel.
 
         Args:
-            feeds: the inputs.
+            feeds: the inputs: arrays, or values that the child keeps.
             names: the results to measure.
             smallest: the magnitude below which a number would become zero.
-            kept: results to return themselves.
+            kept: results that stay in the child.
 
         Returns:
             What `magnitudes.measure` tells of each, and the results kept.
 
         Raises:
+            InputError: the feeds do not fit.
             RUN_ERRORS: ONNX Runtime failed while running, or died of it.
         """
+        child = self._opened()
+        measured, values = self._ask("measure", dict(feeds), list(names), smallest, list(kept), child.unwanted())
+        return measured, [KeptValue(child, value) for value in values]
+
+    def _opened(self) -> Child:
         if self._child is None:
             self._open()
         assert self._child is not None
+        return self._child
+
+    def _ask(self, operation: str, *arguments: Any) -> Any:
+        """Have an operation carried out on this session; it is closed if the child dies of it."""
+        child = self._opened()
         try:
-            found: tuple[list[Any], list[Any]] = self._child.ask(
-                "measure", self._number, dict(feeds), list(names), smallest, list(kept)
-            )
+            return child.ask(operation, self._number, *arguments)
         except RuntimeCrash:
             self.close()
             raise
-        return found
 
     def close(self) -> None:
         """Close it in the child, which goes back to the others."""

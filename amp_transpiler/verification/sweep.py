@@ -27,10 +27,11 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.evidence import read_key
 from amp_transpiler.verification.child import lease
+from amp_transpiler.verification.kept_values import KeptValue
 from amp_transpiler.verification.low_twins import Twins, replicate
 from amp_transpiler.verification.pieces import Piece, cut_out, pieces
 from amp_transpiler.verification.remote import RemoteSession, open_plain
-from amp_transpiler.verification.settled_sample import is_quantized
+from amp_transpiler.verification.settled_sample import drop_unread, is_quantized
 
 __all__ = ["Contributions", "Draw", "Sweep", "open_sweep"]
 
@@ -163,12 +164,13 @@ class _Weigher(Driver):
             return True
         return form is not None and not form.inputs.isdisjoint(places)
 
-    def backward(self, targets: Sequence[str], outputs: Collection[str] = ()) -> _Backward:
+    def backward(self, targets: Sequence[str], outputs: Collection[str] = (), known: Collection[str] = ()) -> _Backward:
         """Append everything.
 
         Args:
             targets: names of the values whose adjoints are fed.
             outputs: those that only leave the program. As they do so in float32, no cast is felt there.
+            known: names of results that are fed, too, as the forward pass has left them.
         """
         graph = self._program.model.graph
         nodes, found = list(graph), values_by_name(graph)
@@ -184,8 +186,11 @@ class _Weigher(Driver):
                 self._weigh_node(node, [adjoints.get(value) for value in node.outputs], {})
         graph.outputs[:] = [value for square, total, _ in self._terms for value in (square, total)]
         back = {str(value.name): self._output(adjoints[value]) for value in self._entries if value in adjoints}
-        self._program.touch()
         names = {str(value.name): str(seed.name) for value, seed in seeds.items()}
+        for name in known:
+            self._feed(found[name])
+        drop_unread(graph)
+        self._program.touch()
         terms = [(str(square.name), str(total.name), owners) for square, total, owners in self._terms]
         return _Backward(self._program, names, terms, back, self._measured)
 
@@ -194,6 +199,14 @@ class _Weigher(Driver):
         seed = ir.Value(name=name, type=value.type, shape=value.shape)
         self._program.model.graph.inputs.append(seed)
         return seed
+
+    def _feed(self, value: ir.Value) -> None:
+        """Let all that reads a result read an input of its name."""
+        if value.uses():
+            fed = ir.Value(name=value.name, type=value.type, shape=value.shape)
+            value.name = self.builder.names.fresh(f"{value.name}_again")
+            value.replace_all_uses_with(fed)
+            self._program.model.graph.inputs.append(fed)
 
     # ---- contributions ----
 
@@ -396,11 +409,17 @@ class _Part:
     session: RemoteSession
     guarded: Callable[[], tuple[_Backward, RemoteSession]] | None
 
-    def run(self, feed: Callable[[_Backward, RemoteSession], dict[str, Any]]) -> dict[str, Any]:
-        """Run it on what `feed` returns for it; return the outputs by name."""
+    def run(self, feed: Callable[[_Backward, RemoteSession], dict[str, Any]], kept: Collection[str]) -> dict[str, Any]:
+        """Run it on what `feed` returns for it; return the outputs by name.
+
+        Args:
+            feed: returns the inputs.
+            kept: the values whose adjoints stay in the child.
+        """
         while True:
-            names = (info.name for info in self.session.outputs)
-            results = dict(zip(names, self.session.run(feed(self.weighed, self.session)), strict=True))
+            names = [info.name for info in self.session.outputs]
+            stay = {output for name, output in self.weighed.adjoints.items() if name in kept}
+            results = self.session.run_keeping(feed(self.weighed, self.session), names, stay)
             if self.guarded is None or not any(np.isnan(results[total]) for _, total, _ in self.weighed.terms):
                 return results
             self.weighed, self.session = self.guarded()
@@ -420,11 +439,11 @@ class Sweep:
         self.measured = {name: why for part in backward for name, why in part.weighed.measured.items()}
 
     def values(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Run forward; return the feeds and every value that a later piece reads."""
+        """Run forward; return the feeds and every value that a later piece reads, which stays in the child."""
         known = dict(feeds)
         for piece, session in self._forward:
-            found = session.run({name: known[name] for name in piece.reads if name in known}, list(piece.leaves))
-            known.update(zip(piece.leaves, found, strict=True))
+            fed = {name: known[name] for name in piece.reads if name in known}
+            known.update(session.run_keeping(fed, piece.leaves, piece.leaves))
         return known
 
     def back(self, known: Mapping[str, Any], seeds: Mapping[str, np.ndarray]) -> tuple[Draw, dict[str, Any]]:
@@ -448,8 +467,9 @@ class Sweep:
                 fed[seed] = np.zeros(shapes[seed] or (), np.float32) if given is None else given
             return fed
 
+        inside = {name for name, value in known.items() if isinstance(value, KeptValue)}
         for part in reversed(self._backward):
-            results, piece = part.run(feed), part.weighed
+            results, piece = part.run(feed, inside), part.weighed
             for name in piece.seeds:
                 adjoints.pop(name, None)
             for square, total, owners in piece.terms:
@@ -458,6 +478,7 @@ class Sweep:
                     made.signed.add(field, owner, _known(results[total]))
             for name, output in piece.adjoints.items():
                 adjoints[name] = adjoints[name] + results[output] if name in adjoints else results[output]
+            del results  # adjoints that were read go before the next piece runs
         for field, name, number in made.signed.items():
             made.signed.of(field)[name] = number * number
         return made, adjoints
@@ -544,4 +565,4 @@ def _weighed(
     made = {str(v.name) for node in part.model.graph for v in node.outputs}
     seeded = [n for n in dict.fromkeys((*targets, *piece.leaves)) if n in made and is_float32(values[n])]
     leaving = {str(value.name) for value in program.model.graph.outputs}.difference(piece.leaves)
-    return _Weigher(part, low, forms, guarded=guarded).backward(seeded, leaving)
+    return _Weigher(part, low, forms, guarded=guarded).backward(seeded, leaving, piece.leaves)

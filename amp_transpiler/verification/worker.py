@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from amp_transpiler.verification.wire import receive, send
@@ -37,8 +37,12 @@ class _Sessions:
     """The open sessions, by a number each; a public method an operation."""
 
     def __init__(self) -> None:
+        from amp_transpiler.verification.child_values import ValueStore
+
         self._open: dict[int, Session] = {}
+        self._plain: dict[int, onnxruntime.InferenceSession] = {}
         self._sharing: set[int] = set()  # numbers of those that share memory
+        self._values = ValueStore()
         self._next = 0
 
     def open(self, model: str | bytes, settings: SessionSettings | None, place: str) -> tuple[int, Any, Any]:
@@ -56,7 +60,7 @@ class _Sessions:
         opened = _by_default(model, where) if settings is None else where.open_session(model, settings)
         session = Session.over(opened, where)
         self._next += 1
-        self._open[self._next] = session
+        self._open[self._next], self._plain[self._next] = session, opened
         if shares:
             self._sharing.add(self._next)
         return self._next, session.inputs, session.outputs
@@ -65,21 +69,64 @@ class _Sessions:
         """Run a session once."""
         return _run(self._open[number], feeds, fetch)
 
+    def run_keeping(
+        self, number: int, feeds: Mapping[str, Any], fetch: Sequence[str], kept: Collection[str], dropped: Sequence[int]
+    ) -> list[Any]:
+        """Run a session once; return the numbers of results that are kept here, and others as they are."""
+        from amp_transpiler.verification.child_values import as_python
+        from amp_transpiler.verification.kept_values import KeptNumber
+
+        if not kept and not any(isinstance(value, KeptNumber) for value in feeds.values()):
+            self._values.drop(dropped)
+            return self.run(number, feeds, fetch)
+        found = self._results(number, feeds, fetch, kept, dropped)
+        return [self._values.keep(found[name]) if name in kept else as_python(found[name]) for name in fetch]
+
     def measure(
-        self, number: int, feeds: Mapping[str, Any], names: Sequence[str], smallest: float, kept: Sequence[str]
+        self,
+        number: int,
+        feeds: Mapping[str, Any],
+        names: Sequence[str],
+        smallest: float,
+        kept: Sequence[str],
+        dropped: Sequence[int],
     ) -> tuple[list[Any], list[Any]]:
-        """Run a session once; return what is measured of some results, and others as they are."""
+        """Run a session once; return what is measured of some results, and the numbers of those that are kept here."""
+        from amp_transpiler.verification.child_values import in_place
         from amp_transpiler.verification.magnitudes import measure
 
-        found = _run(self._open[number], feeds, [*names, *kept])
-        return [measure(array, smallest) for array in found[: len(names)]], found[len(names) :]
+        found = self._results(number, feeds, list(dict.fromkeys((*names, *kept))), kept, dropped)
+        measured = [measure(in_place(found[name]), smallest) for name in names]
+        return measured, [self._values.keep(found[name]) for name in kept]
+
+    def add(self, first: Any, second: Any) -> Any:
+        """Return the number of the sum of two float32 values, kept ones or arrays."""
+        from amp_transpiler.verification.child_values import added
+
+        return self._values.keep(added(self._values.looked_up(first), self._values.looked_up(second)))
+
+    def _results(
+        self,
+        number: int,
+        feeds: Mapping[str, Any],
+        names: Sequence[str],
+        kept: Collection[str],
+        dropped: Sequence[int],
+    ) -> dict[str, Any]:
+        from amp_transpiler.verification.child_values import run_values
+
+        self._values.drop(dropped)
+        given = {name: self._values.looked_up(value) for name, value in feeds.items()}
+        return run_values(self._open[number], self._plain[number], given, names, kept)
 
     def close(self, number: int) -> None:
         """Close a session and give its memory back: a child waits as long as its parent lives."""
         self._open.pop(number, None)
+        self._plain.pop(number, None)
         if number in self._sharing:
             self._sharing.remove(number)
             if not self._sharing:
+                self._values.clear()
                 from amp_transpiler.verification import child_memory
 
                 child_memory.give_back()
