@@ -28,6 +28,7 @@ from amp_transpiler.passes.training import (
     CancelTransposes,
     CastTogether,
     CheckByProducts,
+    DropIdentities,
     Formulation,
     FuseProducts,
     GroupUpdates,
@@ -85,6 +86,7 @@ def ready_to_open(
     """
     specialise(assembled.model, shapes)
     expand_gradients(assembled.model)
+    DropIdentities()(assembled.model)
     ReadUnrounded()(assembled.model)
     if worth is not None:  # first: the optimizer is most of the nodes, and less is left to do for the others
         assembled = group_updates(assembled, worth)

@@ -4,6 +4,7 @@ from amp_transpiler.passes.training.add_in_place import AddInPlace
 from amp_transpiler.passes.training.cancel_transposes import CancelTransposes
 from amp_transpiler.passes.training.cast_together import CastTogether
 from amp_transpiler.passes.training.check_by_products import CheckByProducts
+from amp_transpiler.passes.training.drop_identities import DropIdentities
 from amp_transpiler.passes.training.fuse_biases import FuseBiases
 from amp_transpiler.passes.training.fuse_products import FuseProducts
 from amp_transpiler.passes.training.fuse_skip_norms import FuseSkipNorms
@@ -40,6 +41,7 @@ __all__ = [
     "CancelTransposes",
     "CastTogether",
     "CheckByProducts",
+    "DropIdentities",
     "Formulation",
     "FuseBiases",
     "FuseProducts",

@@ -25,6 +25,7 @@ from amp_transpiler.passes.training.update_chains import (
     Chain,
     Ref,
     find_chains,
+    is_elementwise,
     is_scalar,
     optimizer_nodes,
     source_of,
@@ -367,9 +368,7 @@ class _Writing:
         """Give what is not grouped the members' values that it reads, out of their matrix."""
         if is_scalar(values[0]):
             self._row.update((value, (matrix, row)) for row, value in enumerate(values))
-            for value in values:
-                if self._is_wanted(value):
-                    self._take_over(value, builder.reshape(self._as_column(value), []))
+            self._hand_out_scalars([value for value in values if self._is_wanted(value)], builder)
             return
         wanted: dict[ir.DataType | None, dict[int, list[ir.Value]]] = {}  # type it is cast to -> member -> what to make
         for index, value in enumerate(values):
@@ -383,6 +382,24 @@ class _Writing:
             for index, part in self._split(builder, group, source, members).items():
                 for value in members[index]:
                     self._take_over(value, part)
+
+    def _hand_out_scalars(self, values: Sequence[ir.Value], builder: GraphBuilder) -> None:
+        """Give what is not grouped the scalars that it reads, out of their column: many by one Split."""
+        for start in range(0, len(values), MOST_INPUTS):
+            some = tuple(values[start : start + MOST_INPUTS])
+            parts = (builder.reshape(self._column(some, (1,) * len(some)), [len(some)]),)
+            if len(some) > 1:
+                parts = builder.nodes("Split", parts, {"axis": 0, "num_outputs": len(some)}, outputs=len(some))
+            for value, part in zip(some, parts, strict=True):
+                self._take_over(value, part if self._is_broadcast(value) else builder.reshape(part, []))
+
+    def _is_broadcast(self, value: ir.Value) -> bool:
+        """Whether what reads a scalar outside of groups computes the same of one element with a dimension."""
+        others = [use.node for use in value.uses() if use.node not in self._grouped]
+        return not value.is_graph_output() and all(
+            is_elementwise(node) and node.outputs[0].shape is not None and len(node.outputs[0].shape) > 0
+            for node in others
+        )
 
     def _is_wanted(self, value: ir.Value) -> bool:
         """Whether something that is not grouped reads a value as it is."""

@@ -15,7 +15,7 @@ from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.walk import bodies, reads_of
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["Chain", "Ref", "find_chains", "is_scalar", "is_widened", "optimizer_nodes", "source_of"]
+__all__ = ["Chain", "Ref", "find_chains", "is_elementwise", "is_scalar", "is_widened", "optimizer_nodes", "source_of"]
 
 ELEMENTWISE = frozenset(
     "Abs Add And Cast Div Equal Exp Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Log Max Min Mul Neg Not Or Pow "
@@ -99,13 +99,14 @@ def find_chains(nodes: Iterable[ir.Node], updates: Mapping[str, str], *, read_el
     """
     nodes = list(nodes)
     members = set(nodes)
-    fit = [node for node in nodes if (_is_elementwise(node) and not _is_border(node, members)) or _is_total(node)]
+    fit = [node for node in nodes if (is_elementwise(node) and not _is_border(node, members)) or _is_total(node)]
     parts = _Parts(fit, updates)
     chains = [_chain(sorted(part, key=parts.place.__getitem__), updates, read_elsewhere) for part in parts.all()]
     return sorted((c for c in chains if c is not None), key=lambda chain: parts.place[chain.nodes[0]])
 
 
-def _is_elementwise(node: ir.Node) -> bool:
+def is_elementwise(node: ir.Node) -> bool:
+    """Whether a node computes each element of its one result by itself."""
     plain = is_standard(node) and len(node.outputs) == 1 and not any(True for _ in bodies(node))
     return plain and node.op_type in ELEMENTWISE
 
