@@ -22,12 +22,38 @@ class NameAllocator:
     """
 
     def __init__(self, model: ir.Model, reserved: Iterable[str] = ()) -> None:
-        self._taken: set[str] = set(reserved)
+        self._reserved = frozenset(reserved)
         self._next: dict[str, int] = {}
-        add = self._taken.add  # most passes ask for all names of a model
+        self._model: ir.Model | None = model  # until its names are collected: most passes find nothing to name
+        self._names: set[str] = set()
+
+    @property
+    def taken(self) -> Set[str]:
+        """Every name in use, reserved or handed out."""
+        return self._taken()
+
+    def fresh(self, hint: str) -> str:
+        """Return `hint`, or `hint_1`, `hint_2`, ... and mark it as taken."""
+        taken = self._taken()
+        name, count = hint, self._next.get(hint, 0)
+        while name in taken:
+            count += 1
+            name = f"{hint}_{count}"
+        self._next[hint] = count
+        taken.add(name)
+        return name
+
+    def _taken(self) -> set[str]:
+        if self._model is not None:
+            self._collect(self._model)
+            self._model = None
+        return self._names
+
+    def _collect(self, model: ir.Model) -> None:
+        add = self._names.add
         graphs = [model.graph]
         for graph in graphs:
-            self._taken.update(graph.initializers)
+            self._names.update(graph.initializers)
             for value in graph.inputs:
                 add(value.name or "")
             for node in graph:
@@ -36,22 +62,8 @@ class NameAllocator:
                     add(value.name or "")
                 if has_bodies(node):
                     graphs += [body for _, body in bodies(node)]
-        self._taken.discard("")
-
-    @property
-    def taken(self) -> Set[str]:
-        """Every name in use, reserved or handed out."""
-        return self._taken
-
-    def fresh(self, hint: str) -> str:
-        """Return `hint`, or `hint_1`, `hint_2`, ... and mark it as taken."""
-        name, count = hint, self._next.get(hint, 0)
-        while name in self._taken:
-            count += 1
-            name = f"{hint}_{count}"
-        self._next[hint] = count
-        self._taken.add(name)
-        return name
+        self._names.discard("")
+        self._names |= self._reserved
 
 
 def name_nodes(model: ir.Model, names: NameAllocator) -> None:

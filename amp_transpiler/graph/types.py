@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.kind import UNTYPED, Kind, kind_of
 from amp_transpiler.graph.proto import holds_map, to_proto_without_weights
-from amp_transpiler.graph.walk import ControlPort, all_nodes, bodies, control_ports, has_bodies, scopes
+from amp_transpiler.graph.walk import ControlPort, all_nodes, bodies, control_ports, has_bodies
 from amp_transpiler.ops.dtype_attributes import DTYPE_ATTRIBUTES, DtypeAttribute
 from amp_transpiler.ops.schema import Signature, Slot, opset_of, signature, type_string
 
@@ -91,76 +91,99 @@ def _actual(node: ir.Node, sig: Signature, *, outputs: bool) -> Iterator[tuple[S
                 yield slot, value
 
 
-def propagate_types(model: ir.Model) -> None:
+def propagate_types(model: ir.Model) -> list[ir.Node] | None:
     """Set the type of every value that the signatures determine, declared types of intermediates notwithstanding.
 
     Shapes stay as declared. Values that only an operator of an unknown domain produces keep their declared type or,
     where the types of their readers determine it, get that.
 
+    Returns:
+        Nodes of which `verifier.verify` can tell whether all of the model are well typed: one of each kind, and each
+        whose outputs its kind does not determine. None if a type was another one before: a node that had been walked
+        over may read it.
+
     Raises:
         ModelError: ONNX has to be asked for a type, and refuses a node.
     """
-    for scope in scopes(model):
-        for value in scope.graph.initializers.values():
-            if value.const_value is not None and value.dtype != value.const_value.dtype:
-                set_dtype(value, value.const_value.dtype)
     typing = _Typing(model)
     typing.run(model.graph)
-    if any(value.type is None and value.name for node in all_nodes(model) for value in node.outputs):
+    if typing.is_open and any(value.type is None and value.name for node in all_nodes(model) for value in node.outputs):
         _infer_missing(model)
         typing.run(model.graph)
         _infer_from_readers(model)
+        return None
+    return None if typing.changed else typing.examples
 
 
 class _Typing:
-    """Types the outputs of nodes in the order of execution. What a kind of node gives is worked out once."""
+    """Types the outputs of nodes in the order of execution. What a kind of node gives is worked out once.
+
+    Attributes:
+        changed: whether a value was of another type, or of none.
+        is_open: whether an output got no type.
+        examples: what `propagate_types` returns.
+    """
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._known: dict[tuple[Kind, int], tuple[str | None, ...]] = {}
+        self.changed = self.is_open = False
+        self.examples: list[ir.Node] = []
 
     def run(self, graph: ir.Graph) -> None:
         """Type the values of `graph` and of the bodies in it."""
+        for value in graph.initializers.values():
+            if value.const_value is not None and value.dtype != value.const_value.dtype:
+                set_dtype(value, value.const_value.dtype)
+                self.changed = True
         for node in graph:
             if not has_bodies(node):
                 self._outputs(node)
                 continue
+            self.examples.append(node)
             ports = control_ports(node)
             for port in ports:
-                _pass_on(port, [v for v in port.definitions if v.producer() is None], ir.Node)
+                self._pass_on(port, [v for v in port.definitions if v.producer() is None], ir.Node)
             for _, body in bodies(node):
                 self.run(body)
             for port in ports:
                 if port.kind != "opaque":
-                    _pass_on(port, [v for v in port.definitions if v.producer() is node], ir.Graph)
+                    self._pass_on(port, [v for v in port.definitions if v.producer() is node], ir.Graph)
             if node.op_type not in ("If", "Loop", "Scan"):
                 self._outputs(node)
+            self.is_open |= any(value.type is None for value in node.outputs)
 
     def _outputs(self, node: ir.Node) -> None:
+        outputs = node.outputs
         kind = kind_of(node, opset_of(self._model, node.domain), outputs=False)
-        if kind.version is None:
-            return
-        found = self._known.get((kind, len(node.outputs)))
+        key = kind, len(outputs)
+        found = self._known.get(key)
         if found is None:
-            found = self._known[kind, len(node.outputs)] = output_types(kind, len(node.outputs))
-        for value, text in zip(node.outputs, found, strict=True):
-            if text is not None:
-                _set_type(value, text)
+            found = self._known[key] = output_types(kind, len(outputs))
+            self.examples.append(node)
+        elif None in found and kind.version is not None:
+            self.examples.append(node)
+        for value, text in zip(outputs, found, strict=True):
+            if text is None:
+                self.is_open |= value.type is None
+            elif type_string(value.type) != text:
+                self._set_type(value, text)
 
+    def _pass_on(self, port: ControlPort, values: list[ir.Value], user: type[ir.Node | ir.Graph]) -> None:
+        """Give `values` the type of the value that the port's first use by a node, or by a graph, reads."""
+        types = [use.value.type for use in port.uses if use.value is not None and isinstance(use.user, user)]
+        text = type_string(types[0]) if types else None
+        if text is not None:
+            for value in values:
+                if type_string(value.type) != text:
+                    self._set_type(value, text)
 
-def _pass_on(port: ControlPort, values: list[ir.Value], user: type[ir.Node | ir.Graph]) -> None:
-    """Give `values` the type of the value that the port's first use by a node, or by a graph, reads."""
-    types = [use.value.type for use in port.uses if use.value is not None and isinstance(use.user, user)]
-    text = type_string(types[0]) if types else None
-    if text is not None:
-        for value in values:
-            _set_type(value, text)
-
-
-def _set_type(value: ir.Value, text: str) -> None:
-    """Give `value` a type unless it has it, or the type is one that cannot be expressed (a map)."""
-    if type_string(value.type) != text and (type_ := parse_type(text)) is not None:
-        value.type = type_
+    def _set_type(self, value: ir.Value, text: str) -> None:
+        """Give `value` another type unless it is one that cannot be expressed (a map)."""
+        self.changed = True
+        if (type_ := parse_type(text)) is not None:
+            value.type = type_
+        self.is_open |= value.type is None
 
 
 def output_types(kind: Kind, count: int) -> tuple[str | None, ...]:

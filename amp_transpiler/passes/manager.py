@@ -76,20 +76,20 @@ def run_pass(pass_: Pass[Result], model: ir.Model) -> Result:
     """
     result = pass_(model)
     if result.modified:
-        _retype(model, pass_.name)
-        verify(model, pass_.name)
+        verify(model, pass_.name, _retype(model, pass_.name))
     logger.debug("%s: %s", pass_.name, f"{result.count} edits" if result.modified else "nothing to do")
     return result
 
 
-def _retype(model: ir.Model, after: str) -> None:
-    """Type the model anew. Outputs must keep the types that the pass declared: callers rely on them."""
+def _retype(model: ir.Model, after: str) -> list[ir.Node] | None:
+    """Type the model anew, as `propagate_types` does. Outputs must keep the types that the pass declared."""
     declared = [(value, type_string(value.type)) for value in model.graph.outputs]
-    propagate_types(model)
+    examples = propagate_types(model)
     for value, text in declared:
         found = type_string(value.type)
         if text is not None and found != text:
             raise VerificationError(f"after {after}: output '{value.name}' is declared {text}, but {found} is computed")
+    return examples
 
 
 class PassManager:

@@ -111,8 +111,7 @@ def lower(assembled: Assembled, *, by_rows: bool = True, weight_gradients: Formu
         seed, step = (_scalar_input(model, name) for name in (RANDOM_SEED, RANDOM_STEP))
         LowerDropout(seed, step)(model)
         state = tuple(dict.fromkeys((*state, RANDOM_SEED, RANDOM_STEP)))
-    propagate_types(model)
-    verify(model, "lowering the training program")
+    verify(model, "lowering the training program", propagate_types(model))
     legal = [Legalize(CUDA, FLOAT16), Legalize(CUDA, BFLOAT16), GuardVectors()]
     PassManager([*legal, MergeEqual(), PlaceCasts()])(model)
     return dataclasses.replace(assembled, state=state)

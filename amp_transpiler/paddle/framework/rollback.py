@@ -33,7 +33,7 @@ def all_or_nothing(*programs: Program, owners: Iterable[object] = ()) -> Iterato
     undo += [unique_name.remember(), *map(_undo_attributes, owners)]
     token = _watched.set(outer | mine.keys())
     try:
-        with collection_paused():
+        with collection_paused(stays=True):
             yield
     except BaseException:
         for step in undo:

@@ -9,9 +9,9 @@ import onnx_ir as ir
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.removal import Removal
 
 __all__ = ["FuseProducts"]
 
@@ -34,9 +34,10 @@ class FuseProducts(Pass[PassResult]):
 
     def call(self, model: ir.Model) -> PassResult:
         names, count = NameAllocator(model), 0
-        for node in list(model.graph):
-            if node.graph is not None and node.op_type == "MatMul" and is_standard(node):
-                count += _Product.fuse(model, node, names)
+        with Removal() as removal:
+            for node in list(model.graph):
+                if node.op_type == "MatMul" and is_standard(node) and node not in removal:
+                    count += _Product.fuse(model, node, names, removal)
         return PassResult(model, modified=bool(count), count=count)
 
 
@@ -94,7 +95,7 @@ def _scaled(node: ir.Node) -> tuple[ir.Value, float] | None:
 
 class _Product:
     @staticmethod
-    def fuse(model: ir.Model, node: ir.Node, names: NameAllocator) -> bool:
+    def fuse(model: ir.Model, node: ir.Node, names: NameAllocator, removal: Removal) -> bool:
         """Replace a MatMul, if there is something to fuse; return whether there was."""
         left, right = node.inputs
         if left is None or right is None or left.dtype not in _DTYPES or not (_is_matrix(left) and _is_matrix(right)):
@@ -117,7 +118,9 @@ class _Product:
         last.prepend(_fused_node([a.value, b.value], attributes, fused, names.fresh(f"{node.name}__fused"), last))
         model.graph.opset_imports.setdefault(_DOMAIN, 1)
         result.replace_all_uses_with(fused)
-        _remove_unused([last, node, *_sources(left), *_sources(right)])
+        sources = [*_sources(left), *_sources(right)]
+        for unused in (last, node, *sources):
+            removal.add_unused(unused)
         return True
 
 
@@ -173,9 +176,3 @@ def _sources(value: ir.Value) -> list[ir.Node]:
             break
         value = computed[0]
     return found
-
-
-def _remove_unused(nodes: list[ir.Node]) -> None:
-    for node in nodes:
-        if node.graph is not None and not any(is_used(value) for value in node.outputs):
-            node.graph.remove(node, safe=True)

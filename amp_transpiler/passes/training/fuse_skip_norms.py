@@ -11,6 +11,7 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.removal import Removal
 
 __all__ = ["FuseSkipNorms"]
 
@@ -33,11 +34,12 @@ class FuseSkipNorms(Pass[PassResult]):
 
     def call(self, model: ir.Model) -> PassResult:
         names, count = NameAllocator(model), 0
-        for node in list(model.graph):
-            found = _Pattern.of(node)
-            if found is not None:
-                found.fuse(names)
-                count += 1
+        with Removal() as removal:
+            for node in list(model.graph):
+                found = None if node in removal else _Pattern.of(node)
+                if found is not None:
+                    found.fuse(names, removal)
+                    count += 1
         if count:
             model.graph.opset_imports.setdefault(_DOMAIN, 1)
             model.graph.sort()  # what reads a sum may stand before its normalization
@@ -87,7 +89,7 @@ class _Pattern:
                 return cls(norm, total, terms, found[2], (found[0],))
         return cls(norm, total, (a, b), None, ())
 
-    def fuse(self, names: NameAllocator) -> None:
+    def fuse(self, names: NameAllocator, removal: Removal) -> None:
         """Replace the nodes by one."""
         summed, result = self.total.outputs[0], self.norm.outputs[0]
         new_sum = ir.Value(name=names.fresh(f"{summed.name}__sum"), type=summed.type, shape=summed.shape)
@@ -109,8 +111,7 @@ class _Pattern:
         result.replace_all_uses_with(new_result, replace_graph_outputs=True)
         summed.replace_all_uses_with(new_sum)
         for old in (self.norm, self.total, *self.makers):
-            assert old.graph is not None
-            old.graph.remove(old, safe=True)
+            removal.add(old)
 
 
 def _same_shape(value: ir.Value, other: ir.Value) -> bool:

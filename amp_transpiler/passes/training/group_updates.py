@@ -387,7 +387,8 @@ class _Writing:
         """Give what is not grouped the scalars that it reads, out of their column: many by one Split."""
         for start in range(0, len(values), MOST_INPUTS):
             some = tuple(values[start : start + MOST_INPUTS])
-            parts = (builder.reshape(self._column(some, (1,) * len(some)), [len(some)]),)
+            column = builder.reshape(self._column(some, (1,) * len(some)), [len(some)])
+            parts: tuple[ir.Value, ...] = (column,)
             if len(some) > 1:
                 parts = builder.nodes("Split", parts, {"axis": 0, "num_outputs": len(some)}, outputs=len(some))
             for value, part in zip(some, parts, strict=True):
