@@ -28,6 +28,14 @@ def test_a_name_of_any_scope_is_taken():
         assert names.fresh(taken) == f"{taken}_1"
 
 
+def test_reserved_names_are_taken_and_names_of_later_nodes_are_not_given_twice():
+    program = model()
+    names = NameAllocator(program, reserved=["mine"])
+    program.graph.append(ir.node("Neg", [program.graph.inputs[0]], name="later"))
+    assert [names.fresh(name) for name in ("mine", "later")] == ["mine_1", "later_1"]
+    assert {"mine", "mine_1", "later", "x"} <= names.taken
+
+
 def test_a_free_name_is_given_as_asked_for_and_once_only():
     names = NameAllocator(model())
     assert [names.fresh("free") for _ in range(3)] == ["free", "free_1", "free_2"]

@@ -202,3 +202,40 @@ def test_a_sound_node_does_not_hide_a_faulty_one_of_the_same_operator():
     model = ir.from_proto(parse(text))
     propagate_types(model)
     assert [fault.split(": ")[0] for fault in faults(model)] == ["Add 'bad'", "Add 'also_bad'"]
+
+
+@pytest.mark.parametrize("name", ILL_TYPED)
+def test_examples_of_typing_stand_for_all_nodes(name):
+    text, _, _, keywords = ILL_TYPED[name]
+    proto = parse(text, **keywords)
+    model = ir.from_proto(proto)
+    propagate_types(model)
+    examples = propagate_types(model)
+    whole = list(faults(model))
+    if not whole:  # what typing mends
+        verify(model, "a pass", examples)
+        return
+    with pytest.raises(VerificationError) as caught:
+        verify(model, "a pass", examples)
+    assert str(caught.value) == f"after a pass: {whole[0]}"
+
+
+def test_one_node_stands_for_its_kind():
+    model = ir.from_proto(parse("(float[2] x) => (float[2] y) { a = Relu (x) b = Relu (a) c = Neg (b) y = Relu (c) }"))
+    propagate_types(model)
+    examples = propagate_types(model)
+    assert examples is not None
+    assert [node.op_type for node in examples] == ["Relu", "Neg"]
+
+
+def test_no_node_stands_for_others_where_a_type_changed():
+    """Nodes that come before what they read, which ONNX forbids, were walked over with the old type."""
+    model = ir.from_proto(parse("(float[2] x) => (float[2] y) { a = Relu (x) y = Add (a, x) }"))
+    propagate_types(model)
+    relu, add = model.graph
+    model.graph.remove(add)
+    model.graph.insert_before(relu, add)
+    relu.replace_input_with(0, ir.Value(name="z", type=ir.TensorType(ir.DataType.FLOAT16), shape=ir.Shape([2])))
+    assert propagate_types(model) is None
+    with pytest.raises(VerificationError, match="Add"):
+        verify(model, "a pass", None)

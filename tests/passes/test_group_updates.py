@@ -235,3 +235,21 @@ def test_scalars_that_differ_are_a_column():
     for stack in result.stacks:
         for name, row in zip(stack.members, found[result.updates[stack.name]], strict=True):
             np.testing.assert_array_equal(row, expected[bindings[name]].reshape(-1))
+
+
+def test_scalars_of_what_is_not_grouped_come_out_of_one_split():
+    """Tensors that are too large for a group take their own rates as parts of a column, without further views."""
+    lines = ["p{i} = Mul(b{i}, half)", "r{i} = Sub(half, b{i})", "c{i} = Mul(g{i}, r{i})", "u{i} = Add(v{i}, c{i})"]
+    inputs = ["float[3] x{i}", "float[3] v{i}", "float b{i}"]
+    updates = [("float[3]", "v{i}", "u{i}"), ("float", "b{i}", "p{i}")]
+    model, bindings = step(3, lines, inputs, updates)
+    before = model.clone()
+    result = grouped(model, bindings, worth=dataclasses.replace(FREE, most_elements=3))
+    assert [stack.members for stack in result.stacks] == [("b0", "b1", "b2")]
+    assert kinds(model) == {"Relu": 3, "Mul": 4, "Sub": 1, "Reshape": 1, "Split": 1, "Add": 3}
+    feeds = {f"{n}{i}": np.full(() if n == "b" else 3, i + 1, np.float32) for n in "xvb" for i in range(3)}
+    expected = run(before, feeds)
+    stack = result.stacks[0]
+    found = run(model, feeds | {stack.name: np.stack([feeds.pop(name).reshape(-1) for name in stack.members])})
+    for index in range(3):
+        np.testing.assert_array_equal(found[f"u{index}"], expected[f"u{index}"])

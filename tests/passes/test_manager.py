@@ -69,10 +69,11 @@ def test_typing_must_not_change_an_output():
 
 def test_it_checks_once_for_each_pass_that_modified(monkeypatch):
     checked = []
-    monkeypatch.setattr(manager, "verify", lambda _, after: checked.append(after))
+    monkeypatch.setattr(manager, "verify", lambda _, after, examples: checked.append((after, examples)))
     passes = [Edit(nothing, modified=modified) for modified in (False, True, False, True)]
     PassManager(passes)(model())
-    assert checked == ["Edit", "Edit"]
+    assert [after for after, _ in checked] == ["Edit", "Edit"]
+    assert all(examples for _, examples in checked)  # typing has walked over the nodes, and shows some of each kind
     PassManager(passes, typed=False)(model())
     assert len(checked) == 2
 

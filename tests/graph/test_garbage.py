@@ -1,0 +1,41 @@
+"""Rest for the garbage collector."""
+
+import gc
+
+from amp_transpiler.graph.garbage import collection_paused
+
+
+def young():
+    return {id(one) for generation in (0, 1) for one in gc.get_objects(generation=generation)}
+
+
+def test_collection_is_paused_and_goes_on():
+    with collection_paused():
+        assert not gc.isenabled()
+        with collection_paused():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_what_stays_is_old_at_once():
+    for stays in (False, True):
+        with collection_paused(stays=stays):
+            made = [[] for _ in range(5000)]
+            gc.disable()
+        gc.disable()
+        try:
+            assert (id(made) in young()) != stays
+        finally:
+            gc.enable()
+
+
+def test_frozen_objects_stay_frozen():
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with collection_paused(stays=True):
+            pass
+        assert gc.get_freeze_count() == before
+    finally:
+        gc.unfreeze()
