@@ -11,10 +11,10 @@ the program computes for the first float output in float32 after every trained w
 from the standard normal distribution: so training can reach it. Where that makes the output infinite or of another
 size, 0.1 is divided by 10 until it does not. The loss is the mean square of the difference, computed in float32 at
 both levels, and divided by what it is at the weights of the file: it begins at 1, and 0.1 says that nine tenths of
-what was asked for are learned. Adam makes the steps on one core, at O2 with a loss scale that begins at 1024. Where
-the first size of all fed inputs is free, every second step feeds the data twice, so that sizes differ from step to
-step. Where no initializer is a weight, constants of nodes are trained (`constant_nodes=True`), as Paddle2ONNX writes
-them.
+what was asked for are learned. Adam makes the steps on one core, at O2 with a loss scale that begins at 1024; steps
+that are skipped until it fits are made again, and not counted. Where the first size of all fed inputs is free, every
+second step feeds the data twice, so that sizes differ from step to step. Where no initializer is a weight, constants
+of nodes are trained (`constant_nodes=True`), as Paddle2ONNX writes them.
 
 The learning rate comes from a line search in float32: the rates 1e-3, 3e-4, 1e-4 and so on make three steps each on
 the first data, until one does worse than the one before; the mean of the second and third loss tells. O2 takes the
@@ -49,6 +49,7 @@ WHITE_LIST = "O1"  # run where O2 fails: sums, powers and the like stay float32 
 SMALL, SMALL_SECONDS = 25.0, 60.0  # MB; what three steps of a case of such a model may take
 TWIN = "torch"  # stands for a level: float32, nothing frozen, beside PyTorch
 STEPS = 10
+MOST_SKIPPED = 30  # of a case, until its loss scale fits
 SCALE = 1024.0
 SAME = 1e-3  # difference from PyTorch
 RATES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 3e-7, 1e-7)
@@ -62,7 +63,8 @@ what is done. Ten steps of Adam in float32 and at O2 (float16, emulated), every 
 is free, every second step has twice the data. The target is what the model computes with its trained weights changed by
 a tenth, and the loss is 1 at the weights of the file: what is left of it is what was not learned. The rate is what a
 line search on the first data finds in float32. Seconds are processor time of one core for three steps, with importing
-and building. {run} models of up to {largest:g} MB were run, all from one state of the code.
+and building; at O2 {skipped_steps} steps of {scaled} models were skipped until the loss scale fit, and do not count.
+{run} models of up to {largest:g} MB were run.
 
 {good} of {tried} models pass at both levels: losses are finite, the last is below the first and below 1, and what is
 frozen keeps every bit.{white_list}
@@ -226,9 +228,13 @@ def train(path: pathlib.Path, level: str, case: Case, rate: float | None, uncoun
     uncounted += seconds() - began
     trial.start(rate)
     before = trial.weights()
-    losses, after_three = [], 0.0
+    losses, skipped, after_three = [], 0, 0.0
     for step in range(STEPS):
+        began = seconds()
         losses.append(trial.step(step))
+        while trial.overflowed and skipped < MOST_SKIPPED:  # the scale was halved: the step is made again
+            skipped, uncounted, began = skipped + 1, uncounted + seconds() - began, seconds()
+            losses[-1] = trial.step(step)
         after_three = seconds() if step == 2 else after_three
     after = trial.weights()
     changed = [name for name, array in before.items() if not np.array_equal(array, after[name], equal_nan=True)]
@@ -237,6 +243,7 @@ def train(path: pathlib.Path, level: str, case: Case, rate: float | None, uncoun
         "has_batch_norms": trial.has_batch_norms,
         "rate": rate,
         "losses": losses,
+        "skipped_steps": skipped,
         "changed": len(changed),
         "frozen": len(trial.frozen),
         "frozen_changed": sorted(set(changed) & set(trial.frozen)),
@@ -254,6 +261,7 @@ class Trial(Imported):
 
         super().__init__(path, freezes=level != TWIN)
         self.level, self.case, self.place, main = level, case, CPUPlace(), self.main
+        self.overflowed = False
         target = case.data[0][1]
         with static.program_guard(main, self.startup):
             wanted = static.data("target__", [-1] * target.ndim, "float32")
@@ -262,7 +270,9 @@ class Trial(Imported):
                 self.loss = tensor.mean(difference * difference)
             self.adam: Any = optimizer.Adam(RATES[0], multi_precision=level == "O2")
             if level in ("O1", "O2"):
-                self.adam = static.amp.decorate(self.adam, level=level, init_loss_scaling=SCALE)
+                self.adam = static.amp.decorate(
+                    self.adam, level=level, init_loss_scaling=SCALE, decr_every_n_nan_or_inf=1, decr_ratio=0.5
+                )
             self.adam.minimize(self.loss, self.startup)
 
     def start(self, rate: float) -> None:
@@ -273,10 +283,13 @@ class Trial(Imported):
         self.adam.set_lr(rate, self.scope)
 
     def step(self, number: int) -> float:
-        """Make a step, and return its loss."""
+        """Make a step, and return its loss; `overflowed` tells whether a loss scaler skipped it."""
         feeds, target = self.case.data[number % len(self.case.data)]
         fed = {name: array for name, array in feeds.items() if name in self.known} | {"target__": target}
-        return float(self.exe.run(self.main, feed=fed, fetch_list=[self.loss], scope=self.scope)[0])
+        scaled = [self.adam.found_inf.name] if self.level in ("O1", "O2") else []
+        loss, *infinite = self.exe.run(self.main, feed=fed, fetch_list=[self.loss, *scaled], scope=self.scope)
+        self.overflowed = any(map(bool, infinite))
+        return float(loss)
 
     def find_rate(self) -> float:
         """Return the rate with the lowest second and third loss on the first data, in the mean."""
@@ -425,7 +438,7 @@ def page(records: Sequence[Record]) -> str:
     skipped = [f"- {reason}: {', '.join(names)}" for reason, names in grouped(left_out).items()]
     head = HEAD.format(
         run=len(by_model), largest=largest, good=len(good), tried=len(tried), same=same, twins=len(twins), limit=SAME,
-        white_list=white_list_of(tried), **learned_by(tried), **times_of(tried),
+        white_list=white_list_of(tried), **learned_by(tried), **skipped_in(tried), **times_of(tried),
     )  # fmt: skip
     return "\n".join([head, *rows, "", "Left out:", "", *skipped, ""])
 
@@ -445,6 +458,12 @@ def learned_by(tried: Mapping[str, Mapping[str, Record]]) -> dict[str, list[floa
         found["most"].append(sum(loss <= 0.1 for loss in last))
         found["left"].append(float(np.median(last)) if last else np.nan)
     return found
+
+
+def skipped_in(tried: Mapping[str, Mapping[str, Record]]) -> dict[str, int]:
+    """Return how many steps were skipped, and in how many models."""
+    counts = [levels["O2"].get("skipped_steps", 0) for levels in tried.values()]
+    return {"skipped_steps": sum(counts), "scaled": sum(map(bool, counts))}
 
 
 def times_of(tried: Mapping[str, Mapping[str, Record]]) -> dict[str, Any]:

@@ -173,8 +173,8 @@ class _Expander:
 
     def _array(self, value: ir.Value) -> np.ndarray | None:
         if value not in self._contents:
-            tensor = constant_of(value)
-            array = constant_array(value) if tensor is not None and tensor.size <= MOST_ELEMENTS else None
+            tensor = constant_of(value)  # None for the numbers of a Constant's `value_ints`, too
+            array = None if tensor is not None and tensor.size > MOST_ELEMENTS else constant_array(value)
             if array is None:
                 return None
             self._contents[value] = array

@@ -120,6 +120,29 @@ def test_images_of_any_size_in_low_precision(level):
         np.testing.assert_allclose(np.float32(got), want, rtol=2e-2)
 
 
+def test_axes_that_are_computed_from_listed_numbers_are_known():
+    """Unoptimized exports reshape the axes of reductions: Constant nodes with `value_ints` on both sides."""
+    texts = (
+        """axes = Constant<value_ints=[-1, -2]>()
+            flat = Constant<value_ints=[-1]>()
+            reshaped = Reshape(axes, flat)""",
+        "reshaped = Constant<value = int64[2] {-1, -2}>()",
+    )
+    losses = []
+    for text in texts:
+        model = support.parse(
+            f"""(float[n,2,h,w] x) => (float[n,3,1,1] y) {{
+                c = Conv(x, k)
+                {text}
+                y = ReduceMean<keepdims=1>(c, reshaped)
+            }}""",
+            k=W(3, 2, 3, 3),
+        )
+        main, loss, scope, exe = trained(model)
+        losses.append([exe.run(main, {"x": data(1, 6, 6 + i)}, [loss], scope=scope)[0] for i in range(2)])
+    assert losses[0] == losses[1]
+
+
 def test_a_node_without_a_gradient_is_refused_before_anything_is_fed():
     model = support.parse(
         """(float[n,2,h,w] x) => (float[n,2,p,q] y) {
