@@ -46,6 +46,16 @@ def test_small_nodes_cost_a_launch_in_either_precision():
     assert found.high[nodes["z"]] == found.low[nodes["z"]] == H100.launch
 
 
+@pytest.mark.parametrize(
+    ("body", "in_low"), {"z = Reshape (x, s)": 0.0, "y = Reshape (x, s) z = Relu (y)": 1.0}.items()
+)
+def test_a_reshape_that_is_an_output_is_copied_unless_a_cast_reads_it(body, in_low):
+    nodes, found = priced(f"g (float[4, 4] x) => (float[16] z) <int64[1] s = {{16}}> {{ {body} }}")
+    assert found.high[nodes["z"]] == H100.launch
+    assert found.low[nodes["z"]] == in_low * H100.launch
+    assert found.kernel(nodes["z"], is_low=True).calls == in_low
+
+
 def test_bfloat16_buys_nothing_in_products_on_a_t4():
     nodes, found = priced(LARGE, BFLOAT16, T4)
     assert found.low[nodes["y"]] == pytest.approx(found.high[nodes["y"]])

@@ -15,6 +15,7 @@ from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.precision.cost.fusions import Plan, joined, plan_of
+from amp_transpiler.precision.cost.operators import ALIASES
 from amp_transpiler.precision.cost.prediction import Kernel, kernel_of, node_seconds
 from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
 from amp_transpiler.precision.cost.traffic import NodeCost, costs_of
@@ -96,6 +97,10 @@ def prices(
     plan = joined(plan_of((scope.graph for scope in scopes(model)), sizes, written=True), together)
     high, costs_high = _prices(model, sizes, plan, device)
     cheaper, costs_low = _prices(model, sizes.lowered(low.dtype), plan, device)
+    for node in _making_outputs(model):  # low, they are read by the cast to the output's type: nothing is copied
+        if node in costs_low:
+            costs_low[node] = dataclasses.replace(costs_low[node], read=0, written=0, copied=0)
+            cheaper[node] = 0.0
     return Prices(
         low=cheaper,
         high=high,
@@ -107,6 +112,12 @@ def prices(
         sizes=sizes,
         constants=plan.constants,
     )
+
+
+def _making_outputs(model: ir.Model) -> list[ir.Node]:
+    """Return the operators that only give an output of the program another shape, which is copied then."""
+    producers = (value.producer() for value in model.graph.outputs)
+    return [node for node in producers if node is not None and node.op_type in ALIASES]
 
 
 def _prices(
