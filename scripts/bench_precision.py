@@ -258,7 +258,7 @@ def _neighbours(one: Any, other: Any) -> bool:
         return False
     if numbers.dtype.kind != "f":
         return bool(np.array_equal(numbers, others))
-    with np.errstate(invalid="ignore"):  # infinite numbers are equal, or they are not
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite numbers are equal, or they are not
         step = np.spacing(np.maximum(np.abs(numbers), np.abs(others)))
         return bool(np.all((numbers == others) | (np.abs(numbers - others) <= np.maximum(step, NO_LESS))))
 

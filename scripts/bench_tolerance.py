@@ -330,12 +330,13 @@ answer is often float32 on both sides, so there are several shares. More is poss
 the bound on either side, and the bisection does not have as many low nodes as O2. In the last row that is asked of
 those of its nodes that are worth their casts.
 
-Level auto has fewer nodes mostly for one of three reasons. Some of the bisection's are islands that cost
+Level auto has fewer nodes mostly for one of four reasons. Some of the bisection's are islands that cost
 more casts than they save, which level auto never has. For the columns "worth their casts" the same chain goes on
 without islands until its bound holds again: without them errors can be larger, by chance. An operator stays float32 by
-its nature where the data do not vouch for it (the logarithm of 1e-10 in `whisper80`). Or the bound is spent on what
-computes (matrix products, convolutions), of which level auto wants the most, and not on more cheap nodes: the last
-columns compare these.
+its nature where the data do not vouch for it (the logarithm of 1e-10 in the `whisper80` models) or cannot, inside loops
+(`scripted_loop`). Where an output is a single number (`speechmos`), large errors cancel by chance in one choice and not
+in others; no prediction tells which. Or the bound is spent on what computes (matrix products, convolutions), of which
+level auto wants the most, and not on more cheap nodes: the last columns compare these.
 """
 
 
