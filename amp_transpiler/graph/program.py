@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -85,6 +85,8 @@ class Program(StateDictionary):
         updates: persistable name -> name of the value that replaces it after a run.
         outputs: names of the outputs of `to_onnx`, besides the updates: losses, and the outputs of a loaded model.
         no_gradient: names of values that no gradient passes through.
+        custom_gradients: names of inputs and of outputs, and the function that makes gradients of the inputs of those
+            of the outputs, as `static_pylayer` is given them; in the order of the program.
         widened: names of the 16-bit formats of the source that were made float32, for a conversion to another.
         step: the state of a training step that was found in a loaded model; None: none was looked for or found.
         training_info: the training algorithms that the model carries beside its graph.
@@ -106,6 +108,7 @@ class Program(StateDictionary):
         self.updates: dict[str, str] = {}
         self.outputs: list[str] = []
         self.no_gradient: set[str] = set()
+        self.custom_gradients: list[tuple[list[str], list[str], Callable[..., Any]]] = []
         self.widened: frozenset[str] = frozenset()
         self.step: TrainingStep | None = None
         self.training_info: tuple[onnx.TrainingInfoProto, ...] = ()
@@ -379,14 +382,10 @@ class Program(StateDictionary):
         copy.updates = dict(self.updates)
         copy.outputs = list(self.outputs)
         copy.no_gradient = set(self.no_gradient)
-        copy.widened = self.widened
-        copy.step = self.step
-        copy.training_info = self.training_info
-        copy.merged = self.merged
-        copy.before = self.before
-        copy.random_seed = self.random_seed
         copy.drawn = list(self.drawn)
-        copy.is_built = self.is_built
+        copy.custom_gradients = list(self.custom_gradients)
+        for name in ("widened", "step", "training_info", "merged", "before", "random_seed", "is_built"):
+            setattr(copy, name, getattr(self, name))
         copy.used_names = set(self.used_names)
         copy._family, copy._births = self._family, dict(self._births)
         for builder in self._builders.values():

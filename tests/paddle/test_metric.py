@@ -94,3 +94,18 @@ def test_a_network_and_its_optimizer_are_decorated_together():
         decorated.minimize(nn.MSELoss()(net(data("x", [4, 2])), data("y", [4, 2])))
     assert isinstance(amp.is_float16_supported(), bool)
     assert amp.is_bfloat16_supported("gpu:0")
+
+
+def test_default_lists_of_operators_know_paddles_names():
+    white, black = amp.white_list(), amp.black_list()
+    assert white.keys() == black.keys() == {"float16", "bfloat16"}
+    for dtype in white:
+        assert white[dtype].keys() == black[dtype].keys() == {"OD", "O1", "O2"}
+        assert all(name in white[dtype][level] for name in ("conv2d", "matmul_v2") for level in ("OD", "O1", "O2"))
+        assert all(name not in white[dtype]["O1"] for name in ("log", "elementwise_add"))
+        assert "softmax" in black[dtype]["O1"]
+        assert "softmax" not in black[dtype]["O2"]
+        assert all(
+            name in black[dtype][level] for name in ("bilinear_interp_v2", "lookup_table") for level in ("O1", "O2")
+        )
+        assert not black[dtype]["OD"]

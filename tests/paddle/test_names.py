@@ -91,7 +91,7 @@ def test_a_name_that_is_missing_needs_a_reason():
         ("", "vision", "write a Dataset and a Layer"),
         ("", "complex64", "no operators on complex numbers"),
         (".linalg", "eig", "no operators on complex numbers"),
-        (".nn.functional", "sparse_attention", "a CUDA kernel"),
+        (".nn.functional", "moe_permute", "a CUDA kernel"),
         ("", "nonsense", "has no attribute 'nonsense'$"),
     ],
 )

@@ -140,3 +140,15 @@ def test_readers_that_end_apart():
     with pytest.raises(ValueError, match="longer"):
         list(paddle.reader.compose(numbers(2), numbers(3))())
     assert list(paddle.reader.compose(numbers(2), numbers(3), check_alignment=False)()) == [(0, 0), (1, 1)]
+
+
+def test_where_older_scripts_find_programs_types_and_role_makers():
+    from amp_transpiler.paddle import base, distributed
+    from amp_transpiler.paddle.base import backward, core, framework
+    from amp_transpiler.paddle.distributed.fleet.base import role_maker
+
+    assert framework.Program is base.Program
+    assert backward.append_backward is base.append_backward
+    assert core.DataType.FLOAT16 == core.VarDesc.VarType.FP16
+    assert not core.is_compiled_with_mkldnn()
+    assert role_maker.PaddleCloudRoleMaker is distributed.fleet.PaddleCloudRoleMaker

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         GradScaler as GradScaler,
         auto_cast as auto_cast,
         autocast as autocast,
+        black_list as black_list,
         decorate as decorate,
         get_autocast_cpu_dtype as get_autocast_cpu_dtype,
         get_autocast_dtype as get_autocast_dtype,
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
         is_autocast_enabled as is_autocast_enabled,
         is_bfloat16_supported as is_bfloat16_supported,
         is_float16_supported as is_float16_supported,
+        white_list as white_list,
     )
     from amp_transpiler.paddle.static.amp import debugging as debugging
     from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists as AutoMixedPrecisionLists

@@ -8,13 +8,16 @@ from typing import Any
 from amp_transpiler.errors import OptionError
 from amp_transpiler.paddle.base import core
 from amp_transpiler.paddle.nn.layer.base import Layer
-from amp_transpiler.paddle.static.amp import decorator
+from amp_transpiler.paddle.static.amp import decorator, fp16_lists
 from amp_transpiler.runtime.places import CUDAPlace, Place, default_place
+from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+from amp_transpiler.systems.paddle.operator_set import OperatorSet
 
 __all__ = [
     "GradScaler",
     "auto_cast",
     "autocast",
+    "black_list",
     "decorate",
     "get_autocast_cpu_dtype",
     "get_autocast_dtype",
@@ -22,6 +25,7 @@ __all__ = [
     "is_autocast_enabled",
     "is_bfloat16_supported",
     "is_float16_supported",
+    "white_list",
 ]
 
 _NO_EAGER = (
@@ -274,6 +278,19 @@ def get_autocast_cpu_dtype() -> str:
 def get_autocast_gpu_dtype() -> str:
     """Return Paddle's format for CUDA devices."""
     return get_autocast_dtype("gpu")
+
+
+def white_list() -> dict[str, dict[str, OperatorSet]]:
+    """Return the default operators that are low: format -> level -> a set that knows Paddle's and ONNX's names."""
+    return {dtype: dict.fromkeys(("OD", "O1", "O2"), fp16_lists.white_list) for dtype in ("float16", "bfloat16")}
+
+
+def black_list() -> dict[str, dict[str, OperatorSet]]:
+    """Return the default operators that are float32, in the form of `white_list`: at O1 for numerical reasons too."""
+    lists = AutoMixedPrecisionLists()
+    extra = OperatorSet(lists.extra_black_list)
+    of_level = {"OD": OperatorSet(), "O1": OperatorSet(fp16_lists.black_list | extra), "O2": extra}
+    return {dtype: dict(of_level) for dtype in ("float16", "bfloat16")}
 
 
 autocast = auto_cast

@@ -12,11 +12,13 @@ from amp_transpiler.runtime.scope import Scope
 __all__ = [
     "CPUPlace",
     "CUDAPlace",
+    "DataType",
     "Scope",
     "VarDesc",
     "get_cuda_device_count",
     "is_bfloat16_supported",
     "is_compiled_with_cuda",
+    "is_compiled_with_mkldnn",
     "is_compiled_with_rocm",
     "is_compiled_with_xpu",
     "is_float16_supported",
@@ -40,6 +42,26 @@ class VarDesc:
         BF16 = ir.DataType.BFLOAT16
         FP32 = ir.DataType.FLOAT
         FP64 = ir.DataType.DOUBLE
+
+
+class DataType:
+    """Paddle's newer names of element types: `DataType.FLOAT16` is float16."""
+
+    BOOL = ir.DataType.BOOL
+    INT8 = ir.DataType.INT8
+    UINT8 = ir.DataType.UINT8
+    INT16 = ir.DataType.INT16
+    INT32 = ir.DataType.INT32
+    INT64 = ir.DataType.INT64
+    FLOAT16 = ir.DataType.FLOAT16
+    BFLOAT16 = ir.DataType.BFLOAT16
+    FLOAT32 = ir.DataType.FLOAT
+    FLOAT64 = ir.DataType.DOUBLE
+
+
+def is_compiled_with_mkldnn() -> bool:
+    """Return False: programs run in ONNX Runtime."""
+    return False
 
 
 def supports_bfloat16() -> bool:

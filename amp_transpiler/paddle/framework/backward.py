@@ -13,6 +13,7 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.regions import inside_region_of
+from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.framework.scalar_loss import as_one_number, check_loss
 from amp_transpiler.paddle.framework.without_gradient import few, warn_without_gradient, why_without_gradient
@@ -127,6 +128,7 @@ def _differentiate(
     started = {
         program.value(n): s if s is not None else _ones_like(builder, program.value(n)) for n, s in seeds.items()
     }
+    _follow_custom_gradients(program, started, values)
     found = differentiate(builder, started, [program.value(name) for name in wanted], values, defers=True)
     named = {}
     for name in wanted:
@@ -139,6 +141,39 @@ def _differentiate(
             gradient.shape = value.shape
             named[name] = Variable(program, label)
     return named
+
+
+def _follow_custom_gradients(program: Program, started: dict[ir.Value, ir.Value], stop: set[ir.Value]) -> None:
+    """Add to the gradients that are there those that the functions of `static_pylayer` make, the last layer first.
+
+    What a layer returns hangs on nothing: gradients stop there, and start again at the layer's inputs.
+    """
+    builder = program.builder("backward")
+    for inputs, outputs, function in reversed(program.custom_gradients):
+        if any(program.find(name) is None for name in (*inputs, *outputs)):
+            continue  # of a clone that has lost it
+        ends = [program.value(name) for name in outputs]
+        found = differentiate(builder, started, [end for end in ends if end not in stop], stop, defers=True)
+        if not found:
+            continue
+        known = set(program.model.graph)
+        given = [found[end] if end in found else builder.zeros_like(end) for end in ends]
+        made = function(*(Variable(program, str(value.name)) for value in given))
+        listed = list(made) if isinstance(made, (list, tuple)) else [made]
+        if len(listed) != len(inputs):
+            raise InputError(
+                f"static_pylayer: backward_fn returns {len(listed)} gradients for {len(inputs)} inputs: return one for "
+                "each, None where there is none"
+            )
+        for name, gradient in zip(inputs, listed, strict=True):
+            value = program.value(name)
+            if gradient is None or value in stop:
+                continue
+            cast = builder.cast(gradient.value, value.dtype)
+            started[value] = builder.add(started[value], cast) if value in started else cast
+        for node in program.model.graph:
+            if node not in known:
+                node.metadata_props[ROLE_KEY] = "backward"
 
 
 def _ones_like(builder: GraphBuilder, value: ir.Value) -> ir.Value:

@@ -28,8 +28,7 @@ REASONS: Mapping[str, str] = {
     _COMPLEX: "as_complex as_real cdouble cfloat complex complex128 complex64 imag polar real "
     "view_as_complex view_as_real stft istft eig eigvals",
     _DRAWS: "log_normal normal uniform bernoulli",
-    _KERNEL: "flash_attention_v3_varlen flash_attn_varlen_qkvpacked flashmask_attention "
-    "fp8_fp8_half_gemm_fused moe_permute moe_unpermute sparse_attention",
+    _KERNEL: "flash_attention_v3_varlen fp8_fp8_half_gemm_fused moe_permute moe_unpermute",
     _TYPES: "BFloat16Tensor BoolTensor ByteTensor CUDAPinnedPlace CharTensor DoubleTensor FloatTensor HalfTensor "
     "IntTensor LongTensor ShortTensor XPUPinnedPlace float8_e4m3fn float8_e5m2 pstring",
     _ARANGE: "range",

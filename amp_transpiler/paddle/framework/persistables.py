@@ -22,6 +22,7 @@ __all__ = [
     "initialise_from",
     "initialise_with",
     "renew_draws",
+    "retype",
 ]
 
 Initial = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
@@ -95,6 +96,20 @@ def initialise_from(startup: Program, persistable: Persistable, parameter: Varia
     source = startup.value(startup.updates[parameter.name])
     result = _set_initial(startup, persistable, "Cast", source, to=int(ir.DataType.FLOAT))
     result.shape = ir.Shape(parameter.shape)
+
+
+def retype(variable: Variable, dtype: ir.DataType) -> bool:
+    """Give a persistable value and its initial value another element type; return False if the program reads it."""
+    program, name = variable.program, variable.name
+    if variable.value.uses() or name in program.updates:
+        return False
+    startup = default_startup_program()
+    variable.value.type = ir.TensorType(dtype)
+    source = startup.value(startup.updates[name])
+    result = _set_initial(startup, program.persistables[name], "Cast", source, to=int(dtype))
+    result.shape = source.shape
+    program.version += 1
+    return True
 
 
 def initialise_by(

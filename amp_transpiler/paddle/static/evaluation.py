@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Persistable, Program, Variable
+from amp_transpiler.graph.regions import disable_amp
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, size_at, wrap
 from amp_transpiler.paddle.framework.persistables import create_persistable
@@ -44,10 +45,11 @@ def accuracy(
     if input.ndim != 2 or k < 1 or k > size_at(input, 1, "accuracy"):
         raise InputError(f"accuracy: input must be [samples, classes] with {k} classes or more, got {input!r}")
     b = builder_of(input, label)
-    found = b.nodes("TopK", [b.high(input.value), b.constant([k])], {"axis": 1}, outputs=2)[1]
-    wanted = b.reshape(b.cast(label.value, ir.DataType.INT64), [-1, 1])
-    hits = b.cast(b.compare("Equal", found, wanted), ir.DataType.FLOAT)
-    return _without_gradient(wrap(input, b.mean(b.sum(hits, [1], keepdims=False), keepdims=False)))
+    with disable_amp():
+        found = b.nodes("TopK", [b.high(input.value), b.constant([k])], {"axis": 1}, outputs=2)[1]
+        wanted = b.reshape(b.cast(label.value, ir.DataType.INT64), [-1, 1])
+        hits = b.cast(b.compare("Equal", found, wanted), ir.DataType.FLOAT)
+        return _without_gradient(wrap(input, b.mean(b.sum(hits, [1], keepdims=False), keepdims=False)))
 
 
 def auc(
@@ -84,6 +86,13 @@ def auc(
         raise OptionError(
             "auc: curve must be 'ROC', slide_steps 0 or more and ins_tag_weight None; metric.Auc counts in Python"
         )
+    with disable_amp():  # counts beyond 2048 are no float16 numbers
+        return _areas(input, label, num_thresholds, slide_steps)
+
+
+def _areas(
+    input: Variable, label: Variable, num_thresholds: int, slide_steps: int
+) -> tuple[Variable, Variable, list[Variable]]:
     program, b, bins = input.program, builder_of(input, label), num_thresholds + 1
     scores = b.high(input.value)
     if input.ndim == 2 and input.shape[1] == 2:
@@ -115,6 +124,11 @@ def ctr_metric_bundle(input: Variable, label: Variable, ins_tag_weight: Variable
     Returns:
         The sums of squared errors, of absolute errors, of probabilities, of their sigmoids, of labels and of samples.
     """
+    with disable_amp():
+        return _click_sums(input, label, ins_tag_weight)
+
+
+def _click_sums(input: Variable, label: Variable, ins_tag_weight: Variable | None) -> tuple[Variable, ...]:
     program, b = input.program, builder_of(input, label, ins_tag_weight)
     scores, truth = b.reshape(b.high(input.value), [-1]), b.reshape(b.cast(label.value, ir.DataType.FLOAT), [-1])
     error, one = b.sub(scores, truth), b.add(b.zeros_like(scores), 1.0)

@@ -22,6 +22,7 @@ from amp_transpiler.paddle.static.convolutions import conv2d, conv2d_transpose, 
 from amp_transpiler.paddle.static.deformable import deform_conv2d
 from amp_transpiler.paddle.static.more_layers import bilinear_tensor_product, row_conv, spectral_norm
 from amp_transpiler.paddle.static.noise_contrast import nce
+from amp_transpiler.paddle.static.pylayer import static_pylayer
 from amp_transpiler.paddle.static.unavailable import (
     py_func,
     sequence_conv,
@@ -31,7 +32,6 @@ from amp_transpiler.paddle.static.unavailable import (
     sequence_pool,
     sequence_softmax,
     sparse_embedding,
-    static_pylayer,
 )
 
 __all__ = [

@@ -15,7 +15,6 @@ __all__ = [
     "sequence_softmax",
     "set_ipu_shard",
     "sparse_embedding",
-    "static_pylayer",
 ]
 
 _PYTHON = "a Python function cannot be part of an ONNX program. Write it with Paddle's operators"
@@ -24,7 +23,6 @@ _IPU = "programs run on CPUs and CUDA devices"
 _SPARSE = "gradients are dense here, and there is no parameter server. Use static.nn.embedding"
 
 py_func = refusal("static.py_func", _PYTHON)
-static_pylayer = refusal("static.nn.static_pylayer", _PYTHON)
 sequence_conv = refusal("static.nn.sequence_conv", _LOD)
 sequence_expand = refusal("static.nn.sequence_expand", _LOD)
 sequence_first_step = refusal("static.nn.sequence_first_step", _LOD)

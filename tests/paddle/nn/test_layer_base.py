@@ -12,6 +12,7 @@ from amp_transpiler.paddle.framework.programs import data, default_main_program,
 from amp_transpiler.paddle.optimizer import SGD
 from amp_transpiler.paddle.param_attr import ParamAttr
 from amp_transpiler.paddle.static.executor import Executor
+from amp_transpiler.paddle.tensor import ones
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope
 
@@ -138,6 +139,12 @@ class Bare(nn.Layer):
         self.inner = nn.Linear(2, 2)
 
 
+def used_linear():
+    layer = nn.Linear(2, 2)
+    layer(data("read", [None, 2]))
+    return layer
+
+
 MISTAKES = {
     "no super().__init__()": (Bare, RuntimeError, "call super"),
     "no forward": (lambda: nn.Layer()(1), NotImplementedError, "Layer has no forward"),
@@ -145,7 +152,12 @@ MISTAKES = {
     "a layer that is none": (lambda: nn.LayerList([3]), InputError, "must be a Layer, got 3"),
     "a name with a dot": (lambda: nn.Layer().add_sublayer("a.b", nn.ReLU()), InputError, "without a dot"),
     "a taken name": (lambda: nn.Layer().add_sublayer("forward", nn.ReLU()), InputError, "has an attribute 'forward'"),
-    "another type": (lambda: nn.Linear(2, 2).to(dtype="float16"), OptionError, "static.amp.decorate"),
+    "another type": (lambda: used_linear().to(dtype="float16"), OptionError, "static.amp.decorate"),
+    "no class": (
+        lambda: nn.Linear(2, 2).float16(excluded_layers=111),
+        TypeError,
+        "must be a class of layers or a list",
+    ),
     "an unknown setting": (lambda: nn.ReLU(slope=3), OptionError, "ReLU: unknown or repeated slope; it takes none"),
     "too many settings": (lambda: nn.ReLU(3), OptionError, "ReLU takes no settings; got 1 by position"),
     "no kernel size": (nn.MaxPool2D, OptionError, "MaxPool2D needs kernel_size"),
@@ -243,3 +255,54 @@ def test_spectral_norm_divides_by_the_largest_singular_value(run):
     largest = np.linalg.svd(weight.transpose(1, 0, 2).reshape(3, 8), compute_uv=False)[0]
     np.testing.assert_allclose(got, weight / largest, rtol=1e-4)
     assert not any(p.trainable for p in norm.parameters())
+
+
+class Mixed(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.norm = nn.Sequential(nn.BatchNorm1D(4))
+        self.register_buffer("ones", ones([4]))
+        self.register_buffer("counts", ones([4], "int64"))
+
+    def forward(self, x):
+        return self.norm(self.linear(x)) * self.ones
+
+
+@pytest.mark.parametrize(
+    ("change", "linear", "norm", "buffer"),
+    [
+        (lambda net: net.float16(), "float16", "float32", "float16"),
+        (lambda net: net.bfloat16(), "bfloat16", "float32", "bfloat16"),
+        (lambda net: net.float16(excluded_layers=[nn.Linear]), "float32", "float16", "float16"),
+        (lambda net: net.float16(excluded_layers=nn.Linear), "float32", "float16", "float16"),
+        (lambda net: net.astype("bfloat16"), "bfloat16", "bfloat16", "bfloat16"),
+        (lambda net: net.to(dtype="float16"), "float16", "float16", "float16"),
+        (lambda net: net.float16().float(), "float32", "float32", "float32"),
+    ],
+)
+def test_the_type_of_a_layer_is_changed_before_its_use(change, linear, norm, buffer):
+    net = Mixed()
+    assert change(net) is net
+    assert {p.dtype for p in net.linear.parameters()} == {linear}
+    assert {p.dtype for p in net.norm.parameters()} == {norm}
+    assert (net.ones.dtype, net.counts.dtype, net.norm[0]._mean.dtype) == (buffer, "int64", "float32")
+    executor, scope = Executor(CPUPlace()), Scope()
+    executor.run(default_startup_program(), scope=scope)
+    for parameter in net.parameters():
+        assert str(np.asarray(scope[parameter.name]).dtype) == parameter.dtype
+    weight = np.asarray(scope[net.linear.weight.name], np.float32)
+    assert 0.1 < weight.std() < 1.5
+
+
+def test_a_layer_of_a_changed_type_computes_and_trains_in_it():
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)).float16()
+    x = data("x", [None, 3], "float16")
+    loss = (net(x) ** 2).mean()
+    SGD(0.1, multi_precision=True).minimize(loss)
+    executor, scope = Executor(CPUPlace()), Scope()
+    executor.run(default_startup_program(), scope=scope)
+    feed = {"x": np.random.default_rng(1).normal(size=(8, 3)).astype(np.float16)}
+    losses = [float(executor.run(default_main_program(), feed, [loss], scope=scope)[0]) for _ in range(20)]
+    assert losses[-1] < 0.3 * losses[0]
+    assert scope[net[0].weight.name].dtype == np.float16

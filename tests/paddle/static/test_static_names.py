@@ -9,6 +9,7 @@ from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle import nn, static
 from amp_transpiler.paddle.framework.programs import data, default_main_program, default_startup_program, program_guard
+from amp_transpiler.paddle.optimizer import SGD
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
@@ -152,3 +153,26 @@ def test_further_layers_that_make_their_parameters(run):
     wanted = sum(padded[:, step : step + 5] * filters[step] for step in range(3))
     np.testing.assert_allclose(rows, wanted, rtol=1e-4, atol=1e-5)
     assert nn.Linear(2, 2).weight.name == "linear_0.w_0"
+
+
+@pytest.mark.parametrize(("level", "dtype"), [("O1", "float16"), ("O2", "float16"), ("O2", "bfloat16")])
+def test_measures_are_counted_in_float32_at_every_level(level, dtype):
+    """As Paddle's operators do: counts beyond 2048 are no float16 numbers, and shares of 256 rows no bfloat16 ones."""
+    x, y = data("x", [None, 6]), data("y", [None, 1], "int64")
+    chances = nn.functional.softmax(static.nn.fc(x, 2))
+    accuracy, (area, _, counts) = static.accuracy(chances, y), static.auc(chances, y)
+    sums = static.ctr_metric_bundle(chances[:, 1:], y)
+    optimizer = static.amp.decorate(SGD(0.0), level=level, dtype=dtype)
+    optimizer.minimize(nn.functional.cross_entropy(chances, y))
+    executor = Executor(CPUPlace())
+    executor.run(default_startup_program())
+    optimizer.amp_init(CPUPlace())
+    scores, labels = RANDOM.normal(size=(3001, 6)).astype("f"), RANDOM.integers(0, 2, (3001, 1))
+    fetch = [chances, accuracy, area, counts[0], sums[-1]]
+    found, share, measured, positive, rows = executor.run(feed={"x": scores, "y": labels}, fetch_list=fetch)
+    assert [v.dtype for v in (share, measured, positive, rows)] == ["float32"] * 4
+    said = found.astype(np.float32)
+    assert share == pytest.approx((said.argmax(1) == labels[:, 0]).mean(), abs=2e-3)  # halves that are equal
+    assert measured == pytest.approx(_area(np.floor(said[:, 1] * 4095), labels[:, 0]), abs=1e-5)
+    assert positive.sum() == labels.sum()
+    assert rows == 3001

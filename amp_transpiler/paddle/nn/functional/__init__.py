@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.nn.functional.fractional_pooling import *
     from amp_transpiler.paddle.nn.functional.loss import *
     from amp_transpiler.paddle.nn.functional.many_classes import *
+    from amp_transpiler.paddle.nn.functional.masked_attention import *
     from amp_transpiler.paddle.nn.functional.metric_loss import *
     from amp_transpiler.paddle.nn.functional.normalization import *
     from amp_transpiler.paddle.nn.functional.pooling import *

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NoReturn
 
 import numpy as np
 import onnx_ir as ir
@@ -113,7 +114,7 @@ def flash_attn_qkvpacked(
     """
     del fixed_seed_offset, rng_name
     if return_softmax:
-        raise OptionError("flash_attn_qkvpacked: return_softmax must be False: compute softmax(q @ k) to see weights")
+        refuse_weights("flash_attn_qkvpacked", "return_softmax")
     if qkv.ndim != 5:
         raise InputError(f"flash_attn_qkvpacked takes [batch, length, groups + 2, heads, size], got {qkv!r}")
     b = builder_of(qkv)
@@ -125,6 +126,15 @@ def flash_attn_qkvpacked(
     found = scaled_dot_product_attention(wrap(qkv, query), key, value, None, dropout, causal, training, enable_gqa=True)
     given = b.transpose(b.reshape(found.value, [0, 0, heads, groups - 2, size]), [0, 1, 3, 2, 4])
     return wrap(qkv, b.reshape(given, [0, 0, (groups - 2) * heads, size])), None
+
+
+def refuse_weights(function: str, option: str) -> NoReturn:
+    """Refuse to return more than the result of an attention.
+
+    Raises:
+        OptionError: always.
+    """
+    raise OptionError(f"{function}: {option} must be False: compute softmax(q @ k) to see weights")
 
 
 def _past(query: Variable, key: Variable) -> ir.Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.parameters import ParameterMaker
 from amp_transpiler.paddle.framework.refusals import refusal
 from amp_transpiler.paddle.initial_values import Constant, Initializer, XavierUniform
+from amp_transpiler.paddle.nn.layer.types import give_type
 from amp_transpiler.paddle.nn.layer.values import layer_values, set_layer_values
 from amp_transpiler.paddle.param_attr import Attr, ParamAttr
 from amp_transpiler.paddle.utils import unique_name
@@ -67,6 +68,7 @@ class Layer:
     _pre_hooks: dict[int, Hook]
     _post_hooks: dict[int, Hook]
     _kept_buffers: set[str]
+    stays_wide: ClassVar[bool] = False  # whether float16() and bfloat16() leave its parameters alone
 
     def __init__(self, name_scope: str | None = None, dtype: Any = "float32") -> None:
         self.__dict__.update({store: OrderedDict() for store in _STORES})
@@ -374,17 +376,34 @@ class Layer:
         """Do nothing: in a program gradients are not kept from run to run."""
 
     def to(self, device: Any = None, dtype: Any = None, blocking: bool | None = None) -> Self:
-        """Return the layer; the place of an Executor decides the device.
+        """Return the layer, with the type that is given, if one is; the place of an Executor decides the device.
 
         Raises:
-            OptionError: an element type is asked for, other than the layer's.
+            OptionError: the program reads a parameter already.
         """
         del device, blocking
-        if dtype is not None and parse_dtype(dtype) != self._dtype:
-            raise OptionError(
-                f"{type(self).__name__}.to: a layer's type is given when it is made (dtype=) or changed by "
-                "static.amp.decorate(optimizer, level='O2'), not afterwards"
-            )
+        if dtype is not None:
+            give_type(self, "to", dtype, ())
+        return self
+
+    def astype(self, dtype: Any) -> Self:
+        """Give parameters and buffers of floats another type, before the program reads them; return the layer."""
+        give_type(self, "astype", dtype, ())
+        return self
+
+    def float(self, excluded_layers: type[Layer] | Sequence[type[Layer]] | None = None) -> Self:
+        """Make parameters and buffers float32, but those of layers of the classes that are given; see `astype`."""
+        give_type(self, "float", "float32", () if excluded_layers is None else excluded_layers)
+        return self
+
+    def float16(self, excluded_layers: type[Layer] | Sequence[type[Layer]] | None = None) -> Self:
+        """Make parameters and buffers float16, but those of the classes given, or of BatchNorm layers; see `astype`."""
+        give_type(self, "float16", "float16", excluded_layers)
+        return self
+
+    def bfloat16(self, excluded_layers: type[Layer] | Sequence[type[Layer]] | None = None) -> Self:
+        """Make parameters and buffers bfloat16, as `float16` does."""
+        give_type(self, "bfloat16", "bfloat16", excluded_layers)
         return self
 
     # Words.

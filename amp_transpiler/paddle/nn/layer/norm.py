@@ -55,6 +55,7 @@ class _BatchNorm(Layer):
 
     ranks: ClassVar[tuple[int, ...]] = ()
     layout: ClassVar[str] = "NCHW"
+    stays_wide = True
 
     def __init__(
         self,

@@ -1,0 +1,16 @@
+"""Paddle's older place for programs: `paddle.base.framework`."""
+
+from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.paddle.framework.mode import in_dynamic_mode, in_dynamic_or_pir_mode, in_pir_mode
+from amp_transpiler.paddle.framework.programs import default_main_program, default_startup_program, program_guard
+
+__all__ = [
+    "Program",
+    "Variable",
+    "default_main_program",
+    "default_startup_program",
+    "in_dynamic_mode",
+    "in_dynamic_or_pir_mode",
+    "in_pir_mode",
+    "program_guard",
+]

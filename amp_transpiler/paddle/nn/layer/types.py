@@ -1,0 +1,61 @@
+"""Element types of layers that are made: `Layer.float16`, `astype` and kin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import parse_dtype
+from amp_transpiler.graph.program import Variable
+from amp_transpiler.paddle.framework.persistables import retype
+
+__all__ = ["give_type"]
+
+
+def give_type(layer: Any, asked: str, dtype: Any, excluded: type[Any] | Sequence[type[Any]] | None) -> None:
+    """Give float parameters and buffers of a layer and those in it another type.
+
+    Running statistics stay float32.
+
+    Args:
+        layer: the layer.
+        asked: the method that asks for it.
+        dtype: the type.
+        excluded: classes of layers that keep theirs; None for those that are to stay float32 (`Layer.stays_wide`).
+
+    Raises:
+        OptionError: the program reads a parameter already.
+        TypeError: something else than classes is excluded.
+    """
+    classes = () if excluded is None else tuple(excluded) if isinstance(excluded, (list, tuple)) else (excluded,)
+    if not all(isinstance(one, type) for one in classes):
+        raise TypeError(f"excluded_layers must be a class of layers or a list of them, got {excluded!r}")
+    wanted = parse_dtype(dtype)
+    for one in layer.sublayers(include_self=True):
+        if isinstance(one, classes) or (excluded is None and one.stays_wide):
+            continue
+        for store in (one._parameters, one._buffers):  # noqa: SLF001  # a part of `Layer`
+            store.update({name: _given(layer, asked, variable, wanted) for name, variable in store.items()})
+        one._dtype = wanted  # noqa: SLF001  # see above
+
+
+def _given(layer: Any, asked: str, variable: Variable | None, wanted: ir.DataType) -> Variable | None:
+    if variable is None or not _is_of_another(variable, wanted):
+        return variable
+    persistable = variable.program.persistables.get(variable.name)
+    if persistable is None:
+        return variable.astype(wanted)
+    if persistable.kind == "parameter" and not retype(variable, wanted):
+        raise OptionError(
+            f"{type(layer).__name__}.{asked}: a layer's type is given when it is made (dtype=), or before the program "
+            "reads its parameters, or changed by static.amp.decorate(optimizer, level='O2')"
+        )
+    return variable
+
+
+def _is_of_another(variable: Variable, wanted: ir.DataType) -> bool:
+    own = variable.value.dtype
+    return own is not None and own.is_floating_point() and own != wanted
