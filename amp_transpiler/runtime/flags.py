@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from amp_transpiler.errors import OptionError
 
-__all__ = ["FLAGS", "Flag", "flag", "get_flags", "set_flags"]
+__all__ = ["FLAGS", "TUNING", "Flag", "flag", "get_flags", "set_flags"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,6 +42,20 @@ FLAGS = (
         "labels and embedding ids outside of their range are an error, also negative ones that would wrap round",
     ),
 )
+TUNING = frozenset(
+    f"FLAGS_{name}"
+    for name in (
+        "allocator_strategy apply_pass_to_program benchmark conv_workspace_size_limit cublaslt_exhaustive_search_times "
+        "cudnn_batchnorm_spatial_persistent cudnn_deterministic cudnn_exhaustive_search eager_delete_tensor_gb "
+        "embedding_deterministic enable_cublas_tensor_op_math enable_pir_api enable_pir_in_executor "
+        "fast_eager_deletion_mode fraction_of_gpu_memory_to_use gemm_use_half_precision_compute_type "
+        "gpu_memory_limit_mb initial_gpu_memory_in_mb max_inplace_grad_add memory_fraction_of_eager_deletion "
+        "new_executor_use_cuda_graph pir_apply_inplace_pass reallocate_gpu_memory_in_mb use_autotune "
+        "use_cuda_managed_memory use_mkldnn use_pinned_memory use_stream_safe_cuda_allocator"
+    ).split()
+)
+"""Paddle's flags that tune its own kernels, memory and executor: they are kept, and have no effect."""
+_kept: dict[str, Any] = {}
 _WORDS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False, "": False}
 _values: dict[str, bool] = {}
 
@@ -54,7 +71,8 @@ def flag(name: str) -> bool:
 def set_flags(flags: Mapping[str, Any]) -> None:
     """Set flags of the whole process, as in `paddle.set_flags({"FLAGS_check_nan_inf": True})`.
 
-    They are read when a program runs. An environment variable of the same name gives the first value.
+    They are read when a program runs. An environment variable of the same name gives the first value. Flags that tune
+    Paddle's own kernels, memory and executor (`TUNING`) have no effect, which the log says.
 
     Args:
         flags: name -> True or False (1 or 0).
@@ -62,12 +80,16 @@ def set_flags(flags: Mapping[str, Any]) -> None:
     Raises:
         OptionError: there is no such flag, or a value is not true or false; nothing changed.
     """
-    checked = {_known(name): _boolean(name, value) for name, value in flags.items()}
+    tuning = {name: value for name, value in flags.items() if name in TUNING}
+    checked = {_known(name): _boolean(name, value) for name, value in flags.items() if name not in tuning}
     _values.update(checked)
+    _kept.update(tuning)
+    if tuning:
+        logger.info("set_flags: %s tune Paddle's own runtime, and have no effect", ", ".join(sorted(tuning)))
 
 
-def get_flags(flags: str | Iterable[str]) -> dict[str, bool]:
-    """Return the values of flags by name.
+def get_flags(flags: str | Iterable[str]) -> dict[str, Any]:
+    """Return the values of flags by name; of those without effect what `set_flags` was given.
 
     Args:
         flags: a name, or several.
@@ -75,7 +97,8 @@ def get_flags(flags: str | Iterable[str]) -> dict[str, bool]:
     Raises:
         OptionError: there is no such flag.
     """
-    return {name: flag(_known(name)) for name in ([flags] if isinstance(flags, str) else flags)}
+    asked = [flags] if isinstance(flags, str) else list(flags)
+    return {name: _kept[name] if name in _kept else flag(_known(name)) for name in asked}
 
 
 def _known(name: str) -> str:

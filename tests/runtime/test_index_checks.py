@@ -207,3 +207,12 @@ def test_an_environment_variable_gives_a_flag_its_first_value(monkeypatch):
     monkeypatch.setenv("FLAGS_check_index_range", "false")
     names = [one.name for one in flags.FLAGS]
     assert paddle.get_flags(names) == {"FLAGS_check_nan_inf": True, "FLAGS_check_index_range": False}
+
+
+def test_flags_that_tune_paddles_runtime_are_kept_and_have_no_effect(caplog):
+    with caplog.at_level("INFO"):
+        paddle.set_flags({"FLAGS_cudnn_deterministic": 1, "FLAGS_allocator_strategy": "auto_growth"})
+    assert "FLAGS_allocator_strategy, FLAGS_cudnn_deterministic tune Paddle's own runtime" in caplog.text
+    assert paddle.get_flags("FLAGS_allocator_strategy") == {"FLAGS_allocator_strategy": "auto_growth"}
+    with pytest.raises(OptionError, match="there is no flag 'FLAGS_use_autotune'"):
+        paddle.get_flags("FLAGS_use_autotune")

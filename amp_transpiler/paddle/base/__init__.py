@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.param_attr import ParamAttr as ParamAttr
     from amp_transpiler.paddle.static import io as io
     from amp_transpiler.paddle.static.executor import Executor as Executor
+    from amp_transpiler.paddle.static.settings import (
+        BuildStrategy as BuildStrategy,
+        CompiledProgram as CompiledProgram,
+        cpu_places as cpu_places,
+        cuda_places as cuda_places,
+        device_guard as device_guard,
+        name_scope as name_scope,
+    )
     from amp_transpiler.paddle.utils import unique_name as unique_name
     from amp_transpiler.runtime.flags import get_flags as get_flags, set_flags as set_flags
     from amp_transpiler.runtime.places import CPUPlace as CPUPlace, CUDAPlace as CUDAPlace

@@ -159,12 +159,39 @@ def _size(x: Variable) -> int | Variable:
     return count
 
 
+class Description:
+    """What Paddle's `variable.desc` says of it.
+
+    Args:
+        variable: the variable.
+    """
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+
+    def name(self) -> str:
+        """Return its name."""
+        return self._variable.name
+
+    def shape(self) -> list[int]:
+        """Return its sizes, -1 for one that is free."""
+        return list(self._variable.shape)
+
+    def dtype(self) -> Any:
+        """Return its element type."""
+        return self._variable.value.dtype
+
+    def set_need_check_feed(self, check: bool) -> None:
+        """Do nothing: what is fed is always checked."""
+
+
 PROPERTIES: Mapping[str, Callable[[Variable], Any]] = {
     "T": _transposed,
     "mT": shaping.matrix_transpose,
     "size": _size,
     "is_leaf": lambda x: x.value.producer() is None,
     "place": lambda _: None,
+    "desc": Description,
     "grad": lambda _: None,
 }
 """Name -> what the attribute is."""

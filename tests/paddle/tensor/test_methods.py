@@ -132,3 +132,12 @@ def test_an_attribute_that_is_none(x):
     assert not hasattr(x, "_repr_png_")
     assert {"mean", "T", "reshape", "name"} <= set(dir(x))
     assert (x.size, x.dim(), x.element_size()) == (6, 2, 4)
+
+
+def test_what_paddle_calls_a_variables_description():
+    with paddle.static.program_guard(paddle.static.Program(), paddle.static.Program()):
+        x = paddle.static.data("x", [None, 3])
+        x.desc.set_need_check_feed(False)
+        assert (x.desc.name(), x.desc.shape(), x.desc.dtype()) == ("x", [-1, 3], x.value.dtype)
+        with pytest.raises(InputError, match="expected"):
+            paddle.static.Executor(paddle.CPUPlace()).run(x.program, {"x": np.ones(3, np.float32)}, [x + 1])
