@@ -263,7 +263,7 @@ class Program(StateDictionary):
     @property
     def blocks(self) -> list[Block]:
         """The main graph and the bodies of its control flow, as Paddle's operators: to look at, not to edit."""
-        return blocks_of(self.model.graph)
+        return blocks_of(self.model.graph, self.var)
 
     @property
     def num_blocks(self) -> int:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -119,22 +119,25 @@ class Block:
     Attributes:
         idx: its number; 0 is the main graph.
         ops: its operators, in their order.
+        var: returns a variable of the main graph by its name.
     """
 
     idx: int
     ops: Sequence[Operator]
+    var: Callable[[str], Any]
 
 
-def blocks_of(graph: ir.Graph) -> list[Block]:
+def blocks_of(graph: ir.Graph, var: Callable[[str], Any]) -> list[Block]:
     """Return the main graph and the bodies of its control flow, outer ones first.
 
     Args:
         graph: the main graph of a program.
+        var: returns a variable of the main graph by its name.
     """
     graphs = [graph]
     for outer in graphs:  # grows while it is read
         graphs.extend(body for node in outer for _, body in bodies(node))
-    return [Block(number, list(_operators(found))) for number, found in enumerate(graphs)]
+    return [Block(number, list(_operators(found)), var) for number, found in enumerate(graphs)]
 
 
 def _operators(graph: Iterable[ir.Node]) -> Iterator[Operator]:

@@ -56,6 +56,8 @@ def test_blocks_of_a_program_without_control_flow():
     program = step("O2", clip=True)
     assert program.num_blocks == 1
     assert program.block(0).ops == program.blocks[0].ops
+    parameter = program.all_parameters()[0]
+    assert program.block(0).var(parameter.name).shape == parameter.shape
     names = [op.type for op in program.ops]
     assert names.count("squared_l2_norm") == 4
     assert {"check_finite_and_unscale", "update_loss_scaling"} <= set(names)
