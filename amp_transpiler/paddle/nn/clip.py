@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.origins import part_of
+from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 
 __all__ = ["ClipGradBase", "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue"]
@@ -21,6 +22,29 @@ class ClipGradBase(abc.ABC):
     @abc.abstractmethod
     def clip(self, builder: GraphBuilder, gradients: Sequence[ir.Value]) -> list[ir.Value]:
         """Append the clipping of float32 gradients; return the clipped ones in the same order."""
+
+    def __call__(self, params_grads: Sequence[tuple[Variable, Variable | None]]) -> list[tuple[Variable, Variable]]:
+        """Append the clipping of gradients that `append_backward` or `gradients` made.
+
+        Args:
+            params_grads: pairs of a parameter and its gradient. Those without a gradient are left out; the gradient of
+                one that has `need_clip=False` stays as it is.
+
+        Returns:
+            The pairs, with clipped gradients of the same types.
+        """
+        pairs = [(parameter, gradient) for parameter, gradient in params_grads if gradient is not None]
+        chosen = [(p, g) for p, g in pairs if (own := p.program.persistables.get(p.name)) is None or own.need_clip]
+        if not chosen:
+            return pairs
+        program = chosen[0][1].program
+        builder = program.builder("backward")
+        made = self.clip(builder, [builder.cast(gradient.value, ir.DataType.FLOAT) for _, gradient in chosen])
+        clipped = {
+            p.name: Variable(program, str(builder.cast(value, gradient.value.dtype).name))
+            for (p, gradient), value in zip(chosen, made, strict=True)
+        }
+        return [(p, clipped.get(p.name, gradient)) for p, gradient in pairs]
 
 
 class ClipGradByValue(ClipGradBase):

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import axis_of, builder_of, choice, numbers, program_of, size_at, wrap
 from amp_transpiler.paddle.framework.control_flow import case, cond, switch_case, while_loop
+from amp_transpiler.paddle.framework.element_types import declared_dtype
 from amp_transpiler.paddle.framework.parameters import ParameterMaker, create_parameter
 from amp_transpiler.paddle.initial_values import Constant, XavierUniform
 from amp_transpiler.paddle.nn.functional import common, normalization, prelu as functional_prelu
@@ -156,7 +156,7 @@ def embedding(
         raise OptionError("embedding: is_distributed=True is not available: a program runs on one device")
     layer = ParameterMaker("embedding", None, program_of(input))
     shape = numbers(size, 2, "embedding: size")
-    table = _needed(layer.weight(param_attr, shape, parse_dtype(dtype), XavierUniform()), "embedding")
+    table = _needed(layer.weight(param_attr, shape, declared_dtype(dtype), XavierUniform()), "embedding")
     return common.embedding(input, table, padding_idx, sparse=is_sparse)
 
 

@@ -4,7 +4,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from amp_transpiler import paddle
 from amp_transpiler.errors import OptionError
+from amp_transpiler.paddle import static
 from amp_transpiler.paddle.nn.clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
 from amp_transpiler.paddle.optimizer import SGD
 from tests.paddle.optimizer.programs import gradient_fed
@@ -91,3 +93,20 @@ def test_the_norm_of_float16_gradients_does_not_overflow():
 def test_bounds_without_a_meaning_are_refused(make, words):
     with pytest.raises(OptionError, match=words):
         make()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_script_clips_what_append_backward_made(fresh_programs, dtype):
+    w = paddle.create_parameter([3, 4], dtype, attr=paddle.ParamAttr(name="w"))
+    left = paddle.create_parameter([5], dtype, attr=paddle.ParamAttr(name="b", need_clip=False))
+    x, y = static.data("x", [3, 4], dtype), static.data("y", [5], dtype)
+    pairs = static.append_backward(paddle.sum(w * x) + paddle.sum(left * y))
+    made = ClipGradByNorm(1.0)([*pairs, (x, None)])
+    assert [(p.name, g.dtype) for p, g in made] == [("w", dtype), ("b", dtype)]
+    executor = static.Executor("cpu")
+    executor.run(static.default_startup_program())
+    feed = {"x": GRADIENTS["a"].astype(dtype), "y": GRADIENTS["b"].astype(dtype)}
+    clipped, kept = executor.run(feed=feed, fetch_list=[g for _, g in made])
+    np.testing.assert_allclose(clipped, by_norm(GRADIENTS["a"], 1.0), rtol=2e-3, atol=1e-6)
+    np.testing.assert_array_equal(kept, feed["y"])
+    assert ClipGradByNorm(1.0)([(x, None)]) == []

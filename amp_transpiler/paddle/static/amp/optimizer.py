@@ -313,11 +313,13 @@ class OptimizerWithMixedPrecision:
         test_program: Program | None = None,
         use_fp16_test: bool = False,
         rewrite_master_weight: bool = False,
+        *,
+        use_bf16_test: bool = False,
     ) -> None:
         """Round the parameters that the training program reads in lower precision, and rewrite a test program.
 
         Call it after `minimize` and after the startup program has run. At O2 the test program is always rewritten,
-        since its parameters are rounded; at O1 only with `use_fp16_test`.
+        since its parameters are rounded; at O1 only with `use_fp16_test` or `use_bf16_test`, which mean the same.
 
         Args:
             place: where the program runs.
@@ -325,6 +327,7 @@ class OptimizerWithMixedPrecision:
             test_program: a program that shares the parameters.
             use_fp16_test: at O1, rewrite the test program too.
             rewrite_master_weight: whether master weights get the rounded values; always so with `fp32_params`.
+            use_bf16_test: the name of `use_fp16_test` where the format is bfloat16.
 
         Raises:
             RuntimeError: `minimize` was not called yet.
@@ -342,7 +345,7 @@ class OptimizerWithMixedPrecision:
                 rewrite_master_weight or self.options.fp32_params,
                 self._optimizer.master_weights,
             )
-        if test_program is not None and (pure or use_fp16_test):
+        if test_program is not None and (pure or use_fp16_test or use_bf16_test):
             self._cast(test_program)
 
     def _cast(self, program: Program) -> set[str]:
