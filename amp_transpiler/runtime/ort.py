@@ -87,6 +87,8 @@ class SessionSettings:
             plans memory ahead, which saves allocations and takes up to half as much again, twice in its arena; and it
             computes equal nodes once, which can keep a large result for a long time. Nodes run in the order of the
             file: ONNX Runtime's own order puts weight gradients off until all of a group are wanted.
+        planned: whether a second run takes all its memory at once, by what the first one took, and beside that. For few
+            runs with large results this takes longer than it saves.
         in_order: whether nothing common may be rewritten into nodes that come last in the order of the file. What is
             ready before them runs first, the backward pass's masks for example, and stays alive.
         quick: whether the optimizers are left out that cost much and find nothing in a step.
@@ -104,6 +106,7 @@ class SessionSettings:
     fuse: bool = True
     fuse_transposes: bool = True
     lean: bool = False
+    planned: bool = True
     in_order: bool = False
     quick: bool = False
     threads: int | None = None
@@ -123,8 +126,10 @@ class SessionSettings:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         elif not self.fuse:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        if self.lean or not self.planned:
+            options.enable_mem_pattern = False
         if self.lean:
-            options.enable_mem_pattern = options.enable_mem_reuse = False
+            options.enable_mem_reuse = False
             options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
         if self.threads is not None:
             options.intra_op_num_threads = self.threads

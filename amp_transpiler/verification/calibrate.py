@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.graph.builder import is_static
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.program import Program
@@ -114,10 +115,12 @@ def _opened_for(
 def _open(program: Program, feeds: Mapping[str, Any], limit: float) -> Iterator[_Opened]:
     """Open the pieces of a program, cut by the sizes that its values have on one sample."""
     sized = program.clone()
-    shapes, _ = survey(sized, feeds)
     graph = sized.model.graph
-    declared = {value: value.shape for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
-    write_shapes(graph, shapes)
+    results = [value for node in graph for value in node.outputs]
+    declared = {value: value.shape for value in (*graph.inputs, *results)}
+    if not all(map(is_static, results)):
+        shapes, _ = survey(sized, feeds)
+        write_shapes(graph, shapes)
     found = pieces(sized, limit)
     for value, shape in declared.items():  # other samples may be larger
         value.shape = shape

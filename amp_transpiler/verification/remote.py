@@ -134,6 +134,11 @@ class RemoteSession:
         self._kept.close()
 
 
+def _sharing(settings: SessionSettings) -> SessionSettings:
+    """Return settings for few runs, one session after the other: each takes the memory that the last one has left."""
+    return dataclasses.replace(settings, shared_memory=True, planned=False)
+
+
 def _close(child: Child, number: int) -> None:
     if child.is_alive():
         with contextlib.suppress(RuntimeCrash):
@@ -151,7 +156,7 @@ def open_program(program: AnyProgram, *, emulate: bool = True) -> Iterator[Remot
 
     def form() -> tuple[Openable, SessionSettings | None]:
         found = openable(program, CPUPlace(), emulate=emulate)
-        return found, found.settings
+        return found, _sharing(found.settings)
 
     session = RemoteSession(form, str(CPUPlace()))
     with contextlib.closing(session):
@@ -194,7 +199,7 @@ def open_source(source: Program) -> Iterator[RemoteSession]:
     def form() -> tuple[Openable, SessionSettings | None]:
         found = openable(source.origin, CPUPlace(), emulate=False)
         found = dataclasses.replace(found, settings=guarded(found.settings, source, CPUPlace()))
-        return found, found.settings
+        return found, _sharing(found.settings)
 
     session = RemoteSession(form, str(CPUPlace()))
     with contextlib.closing(session):

@@ -155,7 +155,8 @@ def measure_sensitivity(
         low: the low format.
         forms: node name -> its low form, for the nodes that may be low, those in bodies included.
         samples: the inputs, one mapping per sample.
-        draws: random cotangents for each sample and group of outputs; None for as many as the program's size asks for.
+        draws: random cotangents for each sample and group of outputs; None for as many as the program's size asks for:
+            where it is large, the first sample and one more have one each.
         limit: bytes that the results of the nodes that run together may take.
         beyond: names of values that are known to become infinite in the low format.
 
@@ -165,9 +166,11 @@ def measure_sensitivity(
     """
     totals: dict[str, _Total] = {}
     estimated: dict[str, str] = {}
-    key, stack = "", contextlib.ExitStack()
+    key, stack, few = "", contextlib.ExitStack(), False
     with stack:
         for index, feeds in enumerate(samples):
+            if few and index % math.ceil(len(samples) / _FEW_DRAWS):
+                continue
             settled = settle(program, feeds)
             if settled.key != key:
                 stack.close()
@@ -175,7 +178,7 @@ def measure_sensitivity(
                 sweep = stack.enter_context(open_sweep(settled.program, low, forms, targets, limit, beyond))
                 key = settled.key
                 estimated |= _estimated(settled.program, forms, sweep.measured)
-            few = result_bytes(settled.program) > _LARGE
+            few = draws is None and result_bytes(settled.program) > _LARGE
             count = (math.ceil(_FEW_DRAWS / len(samples)) if few else _DRAWS) if draws is None else draws
             _add_sample(totals, _Run(settled, sweep, low, forms), feeds, index, count)
     return Sensitivity({name: total.contributions() for name, total in totals.items()}, estimated)

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import select
 import signal
 import sys
 import threading
@@ -30,6 +31,7 @@ __all__ = ["main"]
 
 _LARGEST = 1_900_000_000  # bytes in one file; a protobuf message ends at 2 GiB
 _WATCH_SECONDS = 1.0
+_REST_SECONDS = 0.5  # without a request, after which memory goes back
 _KILL_ME_FIRST = "500"  # of 1000: if memory runs out, the child dies and the parent tells
 
 
@@ -42,6 +44,7 @@ class _Sessions:
         self._open: dict[int, Session] = {}
         self._plain: dict[int, onnxruntime.InferenceSession] = {}
         self._sharing: set[int] = set()  # numbers of those that share memory
+        self._is_free = True  # whether what was shared has been given back
         self._values = ValueStore()
         self._next = 0
 
@@ -56,6 +59,9 @@ class _Sessions:
             from amp_transpiler.verification import child_memory
 
             child_memory.share()
+            self._is_free = False
+        else:
+            self.rest()  # it has memory of its own
         model = model if isinstance(model, str) else bytes(model)
         opened = _by_default(model, where) if settings is None else where.open_session(model, settings)
         session = Session.over(opened, where)
@@ -120,19 +126,23 @@ class _Sessions:
         return run_values(self._open[number], self._plain[number], given, names, kept)
 
     def close(self, number: int) -> None:
-        """Close a session and give its memory back: a child waits as long as its parent lives."""
+        """Close a session. What it shared with others waits for the next ones, until the child is idle."""
         self._open.pop(number, None)
         self._plain.pop(number, None)
         if number in self._sharing:
             self._sharing.remove(number)
             if not self._sharing:
                 self._values.clear()
-                from amp_transpiler.verification import child_memory
+        _trim()
 
-                child_memory.give_back()
-        if sys.platform == "linux":
-            with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
-                ctypes.CDLL(None).malloc_trim(0)
+    def rest(self) -> None:
+        """Give memory back that nothing lies in: a child waits as long as its parent lives."""
+        if not self._is_free and not self._sharing:
+            from amp_transpiler.verification import child_memory
+
+            child_memory.give_back()
+            self._is_free = True
+            _trim()
 
     def device(self) -> tuple[str, str | None]:
         """Return the place that sessions open on by default, and why it is not CUDA although a device answers."""
@@ -171,6 +181,12 @@ class _Sessions:
         time.sleep(seconds)
 
 
+def _trim() -> None:
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
+            ctypes.CDLL(None).malloc_trim(0)
+
+
 def _run(session: Session, feeds: Mapping[str, Any], fetch: Sequence[str] | None) -> list[Any]:
     """Run a session; an error of ONNX Runtime's that is not about the inputs is raised as it is."""
     from amp_transpiler.errors import InputError
@@ -203,8 +219,17 @@ def main() -> None:
     sessions = _Sessions()
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
+            if not _is_asked(requests):
+                sessions.rest()
             operation, arguments = receive(requests)
             send(replies, _answer(getattr(sessions, operation), arguments))
+
+
+def _is_asked(requests: BinaryIO) -> bool:
+    """Wait a moment for a request; where a pipe cannot be waited for, there is none at once."""
+    if sys.platform == "win32":
+        return False
+    return bool(select.select([requests], [], [], _REST_SECONDS)[0])
 
 
 def _answer(operation: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:

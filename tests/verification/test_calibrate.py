@@ -8,6 +8,7 @@ import pytest
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.verification.calibrate import calibrate
 from amp_transpiler.verification.magnitudes import measure
@@ -60,6 +61,15 @@ def test_pieces_measure_the_same():
     samples = [("a", sample(1.0)), ("b", sample(2.0, rows=7))]
     whole, cut = calibrate(two_layers(), FLOAT16, samples), calibrate(two_layers(), FLOAT16, samples, limit=1.0)
     assert cut == whole
+
+
+def test_where_all_shapes_are_known_the_program_runs_for_its_ranges_alone(monkeypatch):
+    text = "(float[2,4] x) => (float[2,4] y) { h = MatMul(x, w) y = Relu(h) }"
+    loaded = program(text, w=W)
+    infer_shapes(loaded.model)
+    expected = calibrate(program(text, w=W), FLOAT16, [("one", sample(1.0))])
+    monkeypatch.setattr("amp_transpiler.verification.calibrate.survey", lambda *_: pytest.fail("it ran"))
+    assert calibrate(loaded, FLOAT16, [("one", sample(1.0))]) == expected
 
 
 def test_elements_that_become_zero_are_counted():

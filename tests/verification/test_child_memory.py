@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+import sys
+import time
+
 import numpy as np
 import onnx.parser
+import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
@@ -41,6 +47,26 @@ def test_sessions_of_a_child_that_share_memory_are_opened_run_and_closed_again()
             with open_plain(_plain(ADDS), child) as one, open_plain(_plain(ADDS), child) as other:
                 for session in (one, other, one):
                     np.testing.assert_array_equal(session.run({"x": x})[0], expected)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_child_that_is_idle_gives_back_what_its_sessions_shared():
+    x = np.ones(1 << 24, np.float32)
+    with lease() as child:
+        with open_plain(_plain(ADDS), child) as session:
+            before = _resident(child.pid)
+            session.run({"x": x})
+            held = _resident(child.pid)
+        deadline = time.monotonic() + 60.0
+        while _resident(child.pid) > before + x.nbytes and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert held - before > 2 * x.nbytes
+        assert _resident(child.pid) <= before + x.nbytes
+
+
+def _resident(pid: int) -> int:
+    pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_what_overflows_where_nothing_is_felt_adds_nothing():

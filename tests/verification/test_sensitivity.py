@@ -12,6 +12,7 @@ from amp_transpiler.graph.walk import bodies
 from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.targets import TARGETS
+from amp_transpiler.verification import sensitivity
 from amp_transpiler.verification.sensitivity import collect_evidence, low_forms, measure_sensitivity
 from tests.support import array, parse
 
@@ -230,3 +231,19 @@ def test_an_integer_that_is_an_output_and_is_read_too():
     made = swept(program(text)).by_output
     assert set(made) == {"y"}
     assert made["y"].casts["x"] > 0.0
+
+
+def test_of_a_program_with_large_results_the_first_and_the_last_sample_are_swept_once(monkeypatch):
+    settled, settle = [], sensitivity.settle
+
+    def counted(loaded, feeds):
+        settled.append(float(feeds["x"][0, 0]))
+        return settle(loaded, feeds)
+
+    monkeypatch.setattr(sensitivity, "_LARGE", 0)
+    monkeypatch.setattr(sensitivity, "settle", counted)
+    loaded = deep()
+    samples = [{"x": np.full_like(X, number)} for number in (1.0, 2.0, 3.0)]
+    found = measure_sensitivity(loaded, FLOAT16, low_forms(loaded.model, TARGETS["cuda"], FLOAT16), samples)
+    assert settled == [1.0, 3.0]
+    assert all(found.by_output["y"].alone.values())
