@@ -11,7 +11,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import MisfitError, ModelError
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.misfits import misfit
-from amp_transpiler.graph.walk import bodies
+from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.schema import opset_of, type_string
 
 __all__ = ["infer_outputs"]
@@ -35,7 +35,7 @@ def infer_outputs(model: ir.Model, node: ir.Node) -> None:
     Raises:
         ModelError: ONNX refuses the operator on these inputs.
     """
-    if any(True for _ in bodies(node)):
+    if has_bodies(node):
         return
     key = _key(model, node)
     found = None if key is None else _known.get(key)
@@ -60,7 +60,7 @@ def infer_outputs(model: ir.Model, node: ir.Node) -> None:
 def _key(model: ir.Model, node: ir.Node) -> Hashable | None:
     """Return all that the inference depends on; None for a node with large tensors, types or others as attributes."""
     attributes: list[tuple[str, str, Hashable]] = []
-    for name, attribute in node.attributes.items():
+    for name, attribute in node.attributes.data.items():  # the plain dict behind a UserDict, which is slow
         kind, content = attribute.type.name, attribute.value
         if kind == "TENSOR" and content.size <= _SMALL and content.dtype != ir.DataType.STRING:
             content = (content.dtype, tuple(content.shape), content.tobytes())
@@ -69,17 +69,19 @@ def _key(model: ir.Model, node: ir.Node) -> Hashable | None:
         attributes.append((name, kind, content))
     versions = tuple(model.graph.opset_imports.items())
     # Which optional outputs are left out matters as well.
-    outputs = tuple(value.name == "" for value in node.outputs)
-    numbers = bool(node.domain) or node.op_type not in _OF_SHAPES
-    inputs = tuple(None if value is None else _facts(value, numbers=numbers) for value in node.inputs)
-    return node.domain, node.op_type, versions, inputs, outputs, tuple(sorted(attributes))
+    outputs = tuple([value.name == "" for value in node.outputs])
+    domain, op_type = node.domain, node.op_type
+    numbers = bool(domain) or op_type not in _OF_SHAPES
+    inputs = tuple([None if value is None else _facts(value, numbers) for value in node.inputs])
+    return domain, op_type, versions, inputs, outputs, tuple(sorted(attributes))
 
 
-def _facts(value: ir.Value, *, numbers: bool) -> Hashable:
+def _facts(value: ir.Value, numbers: bool) -> Hashable:
     tensor = constant_of(value) if numbers else None
     small = tensor is not None and tensor.size <= _SMALL and tensor.dtype != ir.DataType.STRING
     data = tensor.tobytes() if tensor is not None and small else None
-    sizes = None if value.shape is None else tuple(d if isinstance(d, int) else (d.value,) for d in value.shape)
+    shape = value.shape
+    sizes = None if shape is None else tuple([d if isinstance(d, int) else (d.value,) for d in shape.dims])
     return type_string(value.type), sizes, data
 
 

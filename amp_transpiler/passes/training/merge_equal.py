@@ -9,7 +9,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import elements_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.roles import role_of
-from amp_transpiler.graph.walk import bodies
+from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.passes.manager import Pass, PassResult
 
@@ -51,7 +51,7 @@ class MergeEqual(Pass[PassResult]):
         merged = False
         made: dict[tuple[Hashable, bool], ir.Value] = {}  # what a node computes, on which side of the border -> result
         for index, node in enumerate(nodes):
-            if len(node.outputs) != 1 or node.op_type in RANDOM or any(True for _ in bodies(node)):
+            if len(node.outputs) != 1 or node.op_type in RANDOM or has_bodies(node):
                 continue
             value, key, after = node.outputs[0], _key(node, twins), index >= border
             before = made.get((key, False))

@@ -12,7 +12,7 @@ from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.roles import role_of
-from amp_transpiler.graph.walk import bodies, reads_of
+from amp_transpiler.graph.walk import has_bodies, reads_of
 from amp_transpiler.ops.names import is_standard
 
 __all__ = ["Chain", "Ref", "find_chains", "is_elementwise", "is_scalar", "is_widened", "optimizer_nodes", "source_of"]
@@ -107,7 +107,7 @@ def find_chains(nodes: Iterable[ir.Node], updates: Mapping[str, str], *, read_el
 
 def is_elementwise(node: ir.Node) -> bool:
     """Whether a node computes each element of its one result by itself."""
-    plain = is_standard(node) and len(node.outputs) == 1 and not any(True for _ in bodies(node))
+    plain = is_standard(node) and len(node.outputs) == 1 and not has_bodies(node)
     return plain and node.op_type in ELEMENTWISE
 
 
