@@ -209,3 +209,19 @@ def test_parameters_that_are_lost_are_warned_of_once(caplog):
             net.run({"a": A * np.nan})
     assert caplog.text.count("is not finite, and now 1 of 2 parameters hold infinity or NaN") == 1
     assert "not_finite='stop'" in caplog.text
+
+
+def test_initial_values_are_fetched_from_the_startup_program():
+    main, startup, scope = static.Program(), static.Program(), static.Scope()
+    with static.program_guard(main, startup), static.scope_guard(scope):
+        layer = paddle.nn.Linear(2, 3)
+        loss = layer(static.data("x", [1, 2])).mean()
+        paddle.optimizer.Adam(parameters=layer.parameters()).minimize(loss)
+        moment = f"{layer.weight.name}_moment1_0"
+        found = static.Executor(paddle.CPUPlace()).run(startup, fetch_list=[layer.weight, moment, layer.bias])
+    np.testing.assert_array_equal(found[0], scope[layer.weight.name])
+    assert np.abs(found[0]).max() > 0
+    assert (found[1].shape, found[2].shape) == ((2, 3), (3,))
+    assert not found[1].any()
+    with static.scope_guard(scope), pytest.raises(InputError, match="there is no variable 'nothing'"):
+        static.Executor(paddle.CPUPlace()).run(startup, fetch_list=["nothing"])

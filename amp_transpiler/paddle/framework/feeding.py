@@ -28,7 +28,7 @@ def fetched_names(program: Program, fetch_list: FetchList) -> list[str]:
     """
     names = [] if fetch_list is None else list(_flat(program, fetch_list))
     for name in names:
-        program.value(name)  # raises if there is none
+        program.value(program.updates.get(name, name))  # raises if there is none; a startup program sets its values
     return names
 
 
