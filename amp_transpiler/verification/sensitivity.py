@@ -156,7 +156,8 @@ def measure_sensitivity(
         forms: node name -> its low form, for the nodes that may be low, those in bodies included.
         samples: the inputs, one mapping per sample.
         draws: random cotangents for each sample and group of outputs; None for as many as the program's size asks for:
-            where it is large, the first sample and one more have one each.
+            where it is large, the first sample and one more have one each. Elements that are swept one by one need
+            none; where results take several pieces, there are as many samples as make four sweeps, one at least.
         limit: bytes that the results of the nodes that run together may take.
         beyond: names of values that are known to become infinite in the low format.
 
@@ -166,7 +167,7 @@ def measure_sensitivity(
     """
     totals: dict[str, _Total] = {}
     estimated: dict[str, str] = {}
-    key, stack, few = "", contextlib.ExitStack(), False
+    key, stack, few, exact = "", contextlib.ExitStack(), False, 0
     with stack:
         for index, feeds in enumerate(samples):
             if few and index % math.ceil(len(samples) / _FEW_DRAWS):
@@ -178,9 +179,13 @@ def measure_sensitivity(
                 sweep = stack.enter_context(open_sweep(settled.program, low, forms, targets, limit, beyond))
                 key = settled.key
                 estimated |= _estimated(settled.program, forms, sweep.measured)
-            few = draws is None and result_bytes(settled.program) > _LARGE
+            size = 0.0 if draws is not None else result_bytes(settled.program)
+            few = size > _LARGE
             count = (math.ceil(_FEW_DRAWS / len(samples)) if few else _DRAWS) if draws is None else draws
-            _add_sample(totals, _Run(settled, sweep, low, forms), feeds, index, count)
+            swept = _add_sample(totals, _Run(settled, sweep, low, forms), feeds, index, count)
+            exact += swept
+            if swept and size > PIECE and exact + swept > _DRAWS:
+                break
     return Sensitivity({name: total.contributions() for name, total in totals.items()}, estimated)
 
 
@@ -226,14 +231,16 @@ class _Total:
         return made
 
 
-def _add_sample(totals: dict[str, _Total], run: _Run, feeds: Mapping[str, Any], index: int, draws: int) -> None:
-    """Sweep back from every output, or group of outputs, some times."""
+def _add_sample(totals: dict[str, _Total], run: _Run, feeds: Mapping[str, Any], index: int, draws: int) -> int:
+    """Sweep back from every output, or group of outputs, some times; return how many sweeps were of one element."""
+    one_by_one = 0
     norms = {name: _norm(run.settled, name) for name in run.settled.targets}
     felt = [name for name, norm in norms.items() if norm > 0.0]
     known = run.sweep.values(feeds)
     for group in _groups(felt):
         seeds = _one_by_one(run.settled, group, draws)
         exact = bool(seeds)
+        one_by_one += len(seeds)
         seeds = seeds or [_signs(run.settled, group, np.random.default_rng([index, draw])) for draw in range(draws)]
         for name in group:
             total = totals.setdefault(name, _Total())
@@ -246,6 +253,7 @@ def _add_sample(totals: dict[str, _Total], run: _Run, feeds: Mapping[str, Any], 
                 spread_over_bodies(run.settled.program, run.forms, made)
             for name in group:
                 totals[name].add(found, norms[name] if exact else norms[name] / draws)
+    return one_by_one
 
 
 def _groups(names: Sequence[str]) -> list[list[str]]:

@@ -247,3 +247,19 @@ def test_of_a_program_with_large_results_the_first_and_the_last_sample_are_swept
     found = measure_sensitivity(loaded, FLOAT16, low_forms(loaded.model, TARGETS["cuda"], FLOAT16), samples)
     assert settled == [1.0, 3.0]
     assert all(found.by_output["y"].alone.values())
+
+
+def test_of_few_elements_behind_large_results_as_many_samples_are_swept_as_make_four_sweeps(monkeypatch):
+    settled, settle = [], sensitivity.settle
+
+    def counted(loaded, feeds):
+        settled.append(float(feeds["x"][0, 0]))
+        return settle(loaded, feeds)
+
+    monkeypatch.setattr(sensitivity, "PIECE", 0)
+    monkeypatch.setattr(sensitivity, "settle", counted)
+    text = "(float[2,16] x) => (float[2,1] y) { h = MatMul(x, w) y = ReduceMax <keepdims = 1> (h, axes) }"
+    loaded = program(text, w=W, axes=np.array([1]))
+    samples = [{"x": np.full((2, 16), number, np.float32)} for number in (1.0, 2.0, 3.0)]
+    measure_sensitivity(loaded, FLOAT16, low_forms(loaded.model, TARGETS["cuda"], FLOAT16), samples)
+    assert settled == [1.0, 2.0]  # two elements each
