@@ -61,13 +61,13 @@ HEAD = """# Fine-tuning
 `python scripts/bench_finetune.py CORPUS --results finetune.jsonl --torch PYTHON`, then `--write`; its docstring tells
 what is done. Ten steps of Adam in float32 and at O2 (float16, emulated), every third parameter frozen; where the batch
 is free, every second step has twice the data. The target is what the model computes with its trained weights changed by
-a tenth, and the loss is 1 at the weights of the file: what is left of it is what was not learned. The rate is what a
+a tenth, and the loss is one at the weights of the file: what is left of it is what was not learned. The rate is what a
 line search on the first data finds in float32. Seconds are processor time of one core for three steps, with importing
 and building; at O2 {skipped_steps} steps of {scaled} models were skipped until the loss scale fit, and do not count.
 {run} models of up to {largest:g} MB were run.
 
-{good} of {tried} models pass at both levels: losses are finite, the last is below the first and below 1, and what is
-frozen keeps every bit.{white_list}
+{good} of {tried} models pass at both levels: losses are finite, the last is below the first and below one, and what
+is frozen keeps every bit.{white_list}
 
 In float32 {halves[0]} of {tried} models learn at least half of it in the ten steps, and {most[0]} at least nine tenths;
 at O2 {halves[1]} and {most[1]}. The median of what is left is {left[0]:.2f} in float32 and {left[1]:.2f} at O2.
@@ -422,8 +422,8 @@ def summary(record: Record) -> str:
     return f"{state}: {record['losses'][0]:.3g} to {record['losses'][-1]:.3g}, {record['seconds']} s"
 
 
-def page(records: Sequence[Record]) -> str:
-    """Return the document."""
+def page(records: Sequence[Record], names: Sequence[str] = ()) -> str:
+    """Return the document; it lists those of `names` that have no results yet."""
     by_model: dict[str, dict[str, Record]] = {}
     for record in records:
         by_model.setdefault(record["model"], {})[record["level"]] = record
@@ -440,7 +440,9 @@ def page(records: Sequence[Record]) -> str:
         run=len(by_model), largest=largest, good=len(good), tried=len(tried), same=same, twins=len(twins), limit=SAME,
         white_list=white_list_of(tried), **learned_by(tried), **skipped_in(tried), **times_of(tried),
     )  # fmt: skip
-    return "\n".join([head, *rows, "", "Left out:", "", *skipped, ""])
+    waiting = sorted(set(names) - set(by_model))
+    more = ["", f"Not run yet, for want of time: {', '.join(waiting)}"] if waiting else []
+    return "\n".join([head, *rows, "", "Left out:", "", *skipped, *more, ""])
 
 
 def white_list_of(tried: Mapping[str, Mapping[str, Record]]) -> str:
@@ -520,6 +522,7 @@ def main() -> None:
     parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("finetune.jsonl"))
     parser.add_argument("--most", type=float, default=100.0, help="MB of a model")
     parser.add_argument("--write", type=pathlib.Path, help="the page to write")
+    parser.add_argument("--no-run", action="store_true", help="write the page of the results that are there")
     parser.add_argument("--one", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--torch", metavar="PYTHON", help="the interpreter of an environment for export_corpus.py")
     parser.add_argument("--level", choices=(*LEVELS, WHITE_LIST, TWIN), default=LEVELS[0], help=argparse.SUPPRESS)
@@ -533,10 +536,11 @@ def main() -> None:
             record = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
         print(json.dumps(record))
         return
-    if options.corpus:
+    if options.corpus and not options.no_run:
         run_all(options.corpus, options.results, options.most, options.torch)
     if options.write:
-        options.write.write_text(page(read(options.results)), encoding="utf-8")
+        names = [name for _, name in models(options.corpus, options.most)]
+        options.write.write_text(page(read(options.results), names), encoding="utf-8")
 
 
 if __name__ == "__main__":
