@@ -25,7 +25,7 @@ three steps; and all ten; making the target and looking for the rate do not coun
 
 With `--torch`, the interpreter of an environment for scripts/export_corpus.py, models that PyTorch exported make
 the ten steps in PyTorch, too, all parameters trained: `scripts/programs/finetune_twin.py`. "folded" in the table: the
-exporter folded normalisations into weights or made one of equal parameters, so that other parameters are trained.
+exporter folded normalisations into weights or made one of equal parameters, so that other numbers are trained.
 """
 
 from __future__ import annotations
@@ -314,7 +314,8 @@ def beside_torch(path: pathlib.Path, case: Case, rate: float | None, place: int,
     model = Imported(path, freezes=False)
     [(_, target)] = case.data
     request: Record = {"path": str(path.resolve()), "place": place, "steps": STEPS, "rate": rate}
-    request |= {"has_batch_norms": model.has_batch_norms, "parameters": len(model.parameters)}
+    sizes = [int(np.prod(model.main.var(name).shape)) for name in model.parameters]
+    request |= {"has_batch_norms": model.has_batch_norms, "numbers": sum(sizes)}
     with tempfile.TemporaryDirectory() as folder:
         np.save(pathlib.Path(folder, "target.npy"), target)
         request |= {"target": str(pathlib.Path(folder, "target.npy")), "scale": case.square**-0.5}
