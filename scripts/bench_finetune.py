@@ -63,8 +63,8 @@ what is done. Ten steps of Adam in float32 and at O2 (float16, emulated), every 
 is free, every second step has twice the data. The target is what the model computes with its trained weights changed by
 a tenth, and the loss is one at the weights of the file: what is left of it is what was not learned. The rate is what a
 line search on the first data finds in float32. Seconds are processor time of one core for three steps, with importing
-and building; at O2 {skipped_steps} steps of {scaled} models were skipped until the loss scale fit, and do not count.
-{run} models of up to {largest:g} MB were run.
+and building; in float32 the search has compiled the step before, which does not count. At O2 {skipped_steps} steps of
+{scaled} models were skipped until the loss scale fit, and do not count. {run} models of up to {largest:g} MB were run.
 
 {good} of {tried} models pass at both levels: losses are finite, the last is below the first and below one, and what
 is frozen keeps every bit.{white_list}
