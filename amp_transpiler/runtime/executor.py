@@ -93,7 +93,7 @@ class StepExecutor:
             NotFiniteError: something is not finite, and `not_finite` is "stop".
         """
         try:
-            step = self._step(program, fetch, arrays, check_finite=not_finite != "allow")
+            step = self._step(program, fetch, arrays, scope, check_finite=not_finite != "allow")
             feeds = _fed(step, arrays)
             step.checks.check_feeds(feeds)
             outputs = self._run(step, feeds, self._state(step, scope))
@@ -143,7 +143,13 @@ class StepExecutor:
             self._skipped.pop(key[0], None)
 
     def _step(
-        self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray], *, check_finite: bool
+        self,
+        program: Program,
+        fetch: Sequence[str],
+        arrays: Mapping[str, np.ndarray],
+        scope: Scope,
+        *,
+        check_finite: bool,
     ) -> CompiledStep:
         shapes = _shapes(arrays)
         watch = Watch(indices=flag("FLAGS_check_index_range"), finite=check_finite)
@@ -166,6 +172,8 @@ class StepExecutor:
                 self._forget(next(iter(self._steps)))
             # Where shapes vary, values that stay would keep the pieces of older shapes from being given back.
             steady = len(self._steps) <= _STEADY
+            if steady and found.results:
+                self._state(found, scope)  # it goes to the device first, or it would lie in the room for results
             self.place.make_room(found.results if steady else 0)
             self._fresh = key if steady and found.results else None
         return found
