@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -300,7 +301,7 @@ def _tolerance_part(rows: Sequence[Record]) -> Iterator[str]:
     yield (
         f"{len(found)} models have been measured so far, small ones first; the convolutional ones with large images, "
         f"which take longest, are the last. Of the {len(small)} with up to 300 nodes and 50 MB none took more than "
-        f"{most:.0f} s. Asked again, with what the first search has left in the user's cache, it takes "
+        f"{math.ceil(most)} s. Asked again, with what the first search has left in the user's cache, it takes "
         f"{statistics.median(shares):.2f} of that in the middle, {shares[-1]:.2f} at most: the model is converted as "
         "before and its file opened; where the result is the same program, what its comparison said holds. A model "
         "whose first conversion keeps the tolerance needs no search, and is compared each time.\n"
