@@ -86,7 +86,8 @@ def known_names(text: str) -> dict[str, list[str]]:
 def asked_names(text: str) -> list[str]:
     """Return the names that scripts use, with their modules, as a page has them."""
     body = text.split("## Names that scripts use", 1)[1].split("\n\n", 2)[2].split("\n## ", 1)[0]
-    return sorted(set(re.findall(r"`([\w.]+)`", body)), key=lambda n: (n.lower(), n))
+    names = {name.removeprefix("paddle.") for name in re.findall(r"`([\w.]+)`", body)}
+    return sorted(names, key=lambda n: (n.lower(), n))
 
 
 def is_there(path: str) -> bool:
@@ -169,7 +170,11 @@ def page(names: dict[str, list[str]], asked: Sequence[str]) -> str:
         f" `{name}`: {why_not(name.rpartition('.')[2])}." for name in missed
     )
     rows = "".join(count.row() for count in [*found, total(found)])
-    return TITLE + rows + ASKED.format(counted=counted, names=" ".join(f"`{name}`" for name in asked)) + modules
+    return TITLE + rows + ASKED.format(counted=counted, names=" ".join(f"`{_shown(name)}`" for name in asked)) + modules
+
+
+def _shown(path: str) -> str:
+    return f"paddle.{path}" if "." in path and not path.startswith("Tensor.") else path
 
 
 def _module(section: str, names: Sequence[str]) -> str:
