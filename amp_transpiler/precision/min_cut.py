@@ -24,6 +24,7 @@ __all__ = ["CutProblem", "Tensor", "minimum_cut"]
 _SOURCE, _SINK = 0, 1  # places of the graph: all that is low for certain, all that is high for certain
 _LARGEST = 1 << 61  # of all costs together, so that no sum leaves int64
 _BITS = 30  # of a capacity: scipy computes in int32, and two opposite edges may add up in one residual
+_FEW = 120  # edges: up to there paths are found in less time than scipy takes to make its matrices
 
 _Edge: TypeAlias = tuple[int, int, int]  # from, to, capacity
 
@@ -199,14 +200,44 @@ class _Network:
 
     def source_side(self) -> set[int]:
         """Return the places that are low: those that the source reaches where a maximum flow leaves room."""
-        from scipy.sparse import csgraph
-
         edges = [edge for edge in self._edges if edge[0] != _SINK and edge[1] != _SOURCE and edge[0] != edge[1]]
-        if not edges:
-            return {_SOURCE}
-        residual = _residual_graph(edges, self._count)
-        reached = csgraph.breadth_first_order(residual, _SOURCE, directed=True, return_predecessors=False)
-        return {_SOURCE, *reached.tolist()}
+        return _reached_by_paths(edges, self._count) if len(edges) <= _FEW else _reached_by_scipy(edges, self._count)
+
+
+def _reached_by_paths(edges: list[_Edge], count: int) -> set[int]:
+    """Return what the source reaches when no path to the sink has room left: shortest paths are filled one by one."""
+    room: list[dict[int, int]] = [{} for _ in range(count)]
+    for start, end, cost in edges:
+        room[start][end] = room[start].get(end, 0) + cost
+        room[end].setdefault(start, 0)
+    while True:
+        came = {_SOURCE: _SOURCE}  # place -> the one before it
+        pending = [_SOURCE]
+        for place in pending:  # it grows
+            found = [end for end, left in room[place].items() if left and end not in came]
+            came.update(dict.fromkeys(found, place))
+            pending += found
+            if _SINK in came:
+                break
+        else:
+            return set(came)
+        end, path = _SINK, []
+        while end != _SOURCE:
+            path.append((came[end], end))
+            end = came[end]
+        flow = min(room[start][end] for start, end in path)
+        for start, end in path:
+            room[start][end] -= flow
+            room[end][start] += flow
+
+
+def _reached_by_scipy(edges: list[_Edge], count: int) -> set[int]:
+    """Return the same for many edges."""
+    from scipy.sparse import csgraph
+
+    residual = _residual_graph(edges, count)
+    reached = csgraph.breadth_first_order(residual, _SOURCE, directed=True, return_predecessors=False)
+    return {_SOURCE, *reached.tolist()}
 
 
 def _residual_graph(edges: list[_Edge], count: int) -> Any:

@@ -2,10 +2,12 @@
 
 import itertools
 import random
+import sys
 
 import networkx as nx
 import pytest
 
+from amp_transpiler.precision import min_cut
 from amp_transpiler.precision.min_cut import CutProblem, Tensor, minimum_cut
 
 LARGE = 1 << 44  # beyond int32, so that leading bits are solved first
@@ -43,6 +45,13 @@ def by_brute_force(problem):
     return only
 
 
+@pytest.fixture(params=["by paths", "by scipy"])
+def either_way(request, monkeypatch):
+    """Small graphs are solved in one way, large ones in another."""
+    monkeypatch.setattr(min_cut, "_FEW", {"by paths": sys.maxsize, "by scipy": 0}[request.param])
+
+
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("block", range(10))
 def test_no_choice_is_cheaper(block):
     """And no other of the same cost has as few low items."""
@@ -51,6 +60,7 @@ def test_no_choice_is_cheaper(block):
         assert minimum_cut(problem) == by_brute_force(problem), (seed, problem)
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("block", range(4))
 def test_large_costs_are_exact(block):
     """They leave int32, and differ in their last bits alone."""
@@ -67,6 +77,7 @@ def test_large_costs_are_exact(block):
         assert minimum_cut(large) == by_brute_force(large), (seed, large)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_opposite_edges_at_the_limit_of_int32():
     """What flows one way adds to the room the other way."""
     most = (1 << 31) - 1
@@ -104,6 +115,7 @@ def by_networkx(problem):
     return value, low
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("seed", range(6))
 def test_large_problems_cost_what_networkx_finds(seed):
     problem = random_problem(seed, items=120, largest=50, tensors=150)
