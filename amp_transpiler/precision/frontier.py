@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import ml_dtypes
@@ -29,6 +29,8 @@ from amp_transpiler.precision.output_errors import OutputErrors, PricedErrors
 __all__ = ["Frontier", "Point"]
 
 _STEPS = 24  # of a search for a multiplier: enough to tell a millionth of its logarithm apart
+_LOOKS = range(6, _STEPS, 2)  # steps at which is asked whether choices turn at one place alone of what is left
+_SAME = 1e-9  # of a cost: choices that differ by less turn at one place
 _BRANCHES = 40  # cuts that are tried around a neighbour of the hull
 _WORK = 12_000  # items that they may have together, so that large programs are not searched for long
 _LEAST = 1e-9  # of what a node is worth, to divide by
@@ -82,6 +84,15 @@ class _Neighbour:
     weights: _OutputWeights
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Turn:
+    """A multiplier at which another choice becomes the best, and the choices on both sides of it."""
+
+    at: float
+    before: Point
+    after: Point
+
+
 class Frontier:
     """The best choices of a program, for every bound on the error.
 
@@ -105,6 +116,7 @@ class Frontier:
         self._priced: dict[_OutputWeights, PricedErrors] = {}
         self._known: dict[_Key, Point] = {}
         self._key: dict[Point, _Key] = {}
+        self._solved: dict[_Key, list[bool]] = {}
         self._chosen: dict[Point, Chosen] = {}
         self._casts: dict[Point, frozenset[str]] = {}  # values that become low by a cast
         self._items = [choices.nodes(item) for item in range(len(self._plain.problem.low))]
@@ -195,7 +207,7 @@ class Frontier:
         if not point.low or not all(map(math.isfinite, found.values())):
             return  # of what overflows nothing can be divided among nodes
         self._errors.learn(point.low, self._casts[point], {output: error**2 for output, error in found.items()})
-        for kept in (self._squares, self._priced, self._known, self._key):
+        for kept in (self._squares, self._priced, self._known, self._key, self._solved):
             kept.clear()
 
     def affordable(self, searches: int) -> int:
@@ -208,12 +220,13 @@ class Frontier:
 
     def cheapest_under(self, errors: OutputErrors, limit: float) -> Point:
         """Return the cheapest choice that is found whose error is at most `limit`, if errors are these."""
-        kept = self._errors, self._squares, self._priced, self._known, self._key
-        self._errors, self._squares, self._priced, self._known, self._key = errors, {}, {}, {}, {}
+        kept = self._errors, self._squares, self._priced, self._known, self._key, self._solved
+        self._errors, self._squares, self._priced = errors, {}, {}
+        self._known, self._key, self._solved = {}, {}, {}
         try:
-            return self._on_hull(limit, ()).point
+            return self.free if self.predicted(self.free) <= limit else self._on_hull(limit, ()).point
         finally:
-            self._errors, self._squares, self._priced, self._known, self._key = kept
+            self._errors, self._squares, self._priced, self._known, self._key, self._solved = kept
 
     def holds_under(self, point: Point, errors: OutputErrors) -> bool:
         """Whether a choice keeps the limits if errors are these."""
@@ -256,9 +269,12 @@ class Frontier:
     def _on_hull(self, limit: float, weights: _OutputWeights) -> _Neighbour:
         """Return the best choice that multipliers give within a limit, and what lies beyond it."""
         below, above = -_RANGE, _RANGE
-        for _ in range(_STEPS):
+        turn: _Turn | None = None
+        for step in range(_STEPS):
+            if turn is None and step in _LOOKS:
+                turn = self._turn(self._multiplier(below), self._multiplier(above), weights)
             middle = (below + above) / 2
-            if self.predicted(self._at(self._multiplier(middle), weights=weights)) <= limit:
+            if self.predicted(self._beside(turn, self._multiplier(middle), weights)) <= limit:
                 above = middle
             else:
                 below = middle
@@ -266,6 +282,41 @@ class Frontier:
         best = found if self.predicted(found) <= limit else self.exact
         at = _Neighbour(best, self._multiplier(below), self._multiplier(above), weights)
         return dataclasses.replace(at, point=min(best, self._filled(at, limit), key=_rank))
+
+    def _turn(self, cheaper: float, dearer: float, weights: _OutputWeights) -> _Turn | None:
+        """Return the only place between two multipliers where another choice becomes the best; None: maybe more turn.
+
+        What a choice costs with the price of its errors is a line over the multiplier. Where the lines of the choices
+        at both ends meet, no other choice lies lower if they are the best there, too; then none does in between.
+
+        Args:
+            cheaper: the multiplier at one end.
+            dearer: that at the other.
+            weights: what outputs count.
+        """
+        none: frozenset[str] = frozenset()
+        keys = [(multiplier, none, none, weights) for multiplier in (cheaper, dearer)]
+        if not all(key in self._solved for key in keys):
+            return None
+        before, after = (self._solved[key] for key in keys)
+        ahead, behind = (_cost_of(weighed, after) - _cost_of(weighed, before) for weighed in map(self._weighed, keys))
+        if not ahead > 0.0 > behind:
+            return None
+        key = cheaper + (dearer - cheaper) * ahead / (ahead - behind), none, none, weights
+        weighed = self._weighed(key)
+        self._note(key, best := weighed.solve())
+        costs = [_cost_of(weighed, low) for low in (before, after, best)]
+        if max(costs) - min(costs) > _SAME * max(costs):
+            return None
+        return _Turn(key[0], self._known[keys[0]], self._known[keys[1]])
+
+    def _beside(self, turn: _Turn | None, multiplier: float, weights: _OutputWeights) -> Point:
+        """Return the cheapest choice at a price of errors, where choices may turn at one place alone."""
+        if turn is not None:
+            none: frozenset[str] = frozenset()
+            best = turn.before if multiplier < turn.at else turn.after
+            self._known.setdefault((multiplier, none, none, weights), best)
+        return self._at(multiplier, weights=weights)
 
     def _weights_of(self, point: Point, weights: Mapping[str, float]) -> dict[str, float]:
         """Return what outputs count next: less where the error is less than at the worst one."""
@@ -338,15 +389,23 @@ class Frontier:
         """Return the cheapest choice at a price of errors, with some nodes held in float32 and others kept low."""
         key = multiplier, frozenset(held), frozenset(kept), weights
         if key not in self._known:
-            errors = self._prices(weights)
-            priced = WithErrors(self._weights, errors.nodes, errors.shared, multiplier)
-            # More than anything else costs, yet finite: infinite costs on both sides would leave numbers no unit.
-            much = 2.0 * (self.exact.cost + multiplier * errors.of_nodes(self.open_names))
-            holding = _Holding(priced, key[1], key[2], much)
-            reads: Reads = lambda value, nodes: multiplier * errors.of_reads(value, nodes)  # noqa: E731
-            self._known[key] = self._point(self._choices.weighed(holding, reads).solve())
-            self._key.setdefault(self._known[key], key)
+            self._note(key, self._weighed(key).solve())
         return self._known[key]
+
+    def _note(self, key: _Key, low: list[bool]) -> None:
+        self._solved[key] = low
+        self._known[key] = self._point(low)
+        self._key.setdefault(self._known[key], key)
+
+    def _weighed(self, key: _Key) -> Choices:
+        """Return the choices with a price on errors."""
+        multiplier, held, kept, weights = key
+        errors = self._prices(weights)
+        priced = WithErrors(self._weights, errors.nodes, errors.shared, multiplier)
+        # More than anything else costs, yet finite: infinite costs on both sides would leave numbers no unit.
+        much = 2.0 * (self.exact.cost + multiplier * errors.of_nodes(self.open_names))
+        reads: Reads = lambda value, nodes: multiplier * errors.of_reads(value, nodes)  # noqa: E731
+        return self._choices.weighed(_Holding(priced, held, kept, much), reads)
 
     def _prices(self, weights: _OutputWeights = ()) -> PricedErrors:
         if weights not in self._priced:
@@ -377,6 +436,10 @@ class Frontier:
         )
         self._chosen[point], self._casts[point], self._squares[point] = chosen, casts, squares
         return point
+
+
+def _cost_of(weighed: Choices, low: Sequence[bool]) -> float:
+    return weighed.unit * weighed.problem.cost(low)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import pytest
 
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.precision import frontier as frontier_module
 from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier
@@ -46,6 +47,30 @@ def test_what_no_multiplier_reaches_is_found(limit, expected):
 
 def test_what_adds_nothing_stays_low_under_any_limit():
     assert frontier({**ERRORS, "a": 0.0}).cheapest(1e-6).low == {"a"}
+
+
+LAYERS = 8
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cuts_that_are_known_beforehand_are_not_solved(seed, monkeypatch):
+    """Where choices turn at one place alone, the search for a multiplier goes on without cuts, to the same answer."""
+    text = "[m0] v0 = MatMul (x, w) "
+    text += " ".join(f"[m{n}] u{n} = MatMul (v{n - 1}, w) [t{n}] v{n} = Tanh (u{n})" for n in range(1, LAYERS))
+    model = load(parse(f"(float[4,4] x) => (float[4,4] v{LAYERS - 1}) {{ {text} }}", w=array(4, 4))).model
+    propagate_types(model)
+    found = open_choices(model, dataclasses.replace(choose_policy(Request()), objective="low"))
+    random = np.random.default_rng(seed)
+    names = [str(node.name) for node in model.graph]
+    errors = {output: dict(zip(names, np.exp(random.normal(-4, 3, len(names))), strict=True)) for output in "yz"}
+    cuts, answers = [], []
+    for looks in (range(0), frontier_module._LOOKS):
+        monkeypatch.setattr(frontier_module, "_LOOKS", looks)
+        one = Frontier(found.choices, found.weights, Evidence(node_errors_by_output=errors), {"y": 1.0, "z": 2.0})
+        answers.append([one.cheapest(limit).low for limit in (2.0, 1.0, 0.5, 0.2, 0.05)])
+        cuts.append(len(one._solved))
+    assert answers[0] == answers[1]
+    assert cuts[1] < cuts[0]
 
 
 def test_choices_that_were_looked_at():
