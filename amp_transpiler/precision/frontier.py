@@ -304,8 +304,7 @@ class Frontier:
             return None
         key = cheaper + (dearer - cheaper) * ahead / (ahead - behind), none, none, weights
         weighed = self._weighed(key)
-        self._note(key, best := weighed.solve())
-        costs = [_cost_of(weighed, low) for low in (before, after, best)]
+        costs = [_cost_of(weighed, low) for low in (before, after, weighed.solve())]
         if max(costs) - min(costs) > _SAME * max(costs):
             return None
         return _Turn(key[0], self._known[keys[0]], self._known[keys[1]])
@@ -389,13 +388,10 @@ class Frontier:
         """Return the cheapest choice at a price of errors, with some nodes held in float32 and others kept low."""
         key = multiplier, frozenset(held), frozenset(kept), weights
         if key not in self._known:
-            self._note(key, self._weighed(key).solve())
+            self._solved[key] = self._weighed(key).solve()
+            self._known[key] = self._point(self._solved[key])
+            self._key.setdefault(self._known[key], key)
         return self._known[key]
-
-    def _note(self, key: _Key, low: list[bool]) -> None:
-        self._solved[key] = low
-        self._known[key] = self._point(low)
-        self._key.setdefault(self._known[key], key)
 
     def _weighed(self, key: _Key) -> Choices:
         """Return the choices with a price on errors."""
