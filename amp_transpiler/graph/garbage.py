@@ -8,6 +8,9 @@ from collections.abc import Iterator
 
 __all__ = ["collection_paused"]
 
+# Python 3.12 starts with some hundred frozen objects of its own; more were frozen by the program.
+FROZEN_BY_PYTHON = min(gc.get_freeze_count(), 1000)
+
 
 @contextlib.contextmanager
 def collection_paused(*, stays: bool = False) -> Iterator[None]:
@@ -27,7 +30,7 @@ def collection_paused(*, stays: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        if stays and not gc.get_freeze_count():  # a program that froze objects wants them to remain so
+        if stays and gc.get_freeze_count() <= FROZEN_BY_PYTHON:  # what a program froze is to remain so
             gc.freeze()
             gc.unfreeze()  # into the oldest generation
         gc.enable()
