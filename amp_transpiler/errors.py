@@ -7,6 +7,7 @@
     │   ├── ModelError               the model is unreadable, or was invalid before anything was changed
     │   │   └── MisfitError          an operator does not fit its inputs
     │   ├── OptionError              an unknown level, dtype, operator, pattern that matches nothing, ...
+    │   │   └── WrongTypeError       an argument is of a type that its parameter does not take; a TypeError, too
     │   └── OutputError              the output cannot be written where it was asked for
     ├── EnvironmentProblem           the installation is broken (two ONNX Runtime wheels, CUDA libraries missing)
     ├── DistributedError             another process of a distributed run is lost, or runs something else
@@ -36,6 +37,7 @@ __all__ = [
     "OptionError",
     "OutputError",
     "VerificationError",
+    "WrongTypeError",
     "help_link",
     "innermost_text",
     "topic_of",
@@ -147,6 +149,10 @@ class MisfitError(ModelError):
 
 class OptionError(InputError):
     """An option or argument has an unknown value: a level, dtype, operator, pattern, ..."""
+
+
+class WrongTypeError(OptionError, TypeError):
+    """An argument is of a type that its parameter does not take; as in Paddle, a TypeError."""
 
 
 class OutputError(InputError):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from amp_transpiler.errors import OptionError
+from amp_transpiler.errors import WrongTypeError
 from amp_transpiler.graph.lines import users_line
 from amp_transpiler.graph.program import Variable
 
@@ -70,7 +70,7 @@ def checked(function: _F, label: str = "", but: Sequence[str] = ()) -> _F:
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             hint = hints().get(name)
             if hint is not None and not _fits(hint, value):
-                raise OptionError(_complaint(label, name, hint, value))
+                raise WrongTypeError(_complaint(label, name, hint, value))
         return function(*args, **kwargs)
 
     @functools.cache

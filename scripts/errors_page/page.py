@@ -27,6 +27,7 @@ wrong, where, and what to do; each topic adds the usual cause and remedy.
 | `ModelError` | `InputError` | the model cannot be read, or was invalid before anything was changed | 2 |
 | `MisfitError` | `ModelError` | an operator does not fit its inputs | 2 |
 | `OptionError` | `InputError` | an option or argument has a value that it cannot have | 2 |
+| `WrongTypeError` | `OptionError`, `TypeError` | an argument is of a type that its parameter does not take | 2 |
 | `OutputError` | `InputError` | the result cannot be written where it was asked for | 2 |
 | `EnvironmentProblem` | `AmpError` | the installation is broken, or a device cannot be used | 2 |
 | `CheckFailed` | `AmpError` | the result failed its check or tolerance; its `report` says by how much | 1 |

@@ -22,6 +22,7 @@ from corpus.architectures import ARCHITECTURES
 from corpus.torch_tools import SEED
 
 FOLDED = "the exporter folded BatchNormalization into the convolutions: other parameters are trained"
+NUDGE = 2.0**-24
 MERGED = "the exporter merged or folded parameters: there are {} numbers in the file, and {} in PyTorch"
 
 
@@ -38,13 +39,24 @@ def losses_of(request: dict[str, Any]) -> dict[str, Any]:
     for norm in norms:
         norm.train()
     target = torch.from_numpy(np.load(request["target"]))
+    inputs = list(built.inputs.values())
+    if request["as"] in ("float64", "nudged"):  # from the same float32 numbers
+        module, target = module.double(), target.double()
+        inputs = [each.double() if each.is_floating_point() else each for each in inputs]
+    if request["as"] == "channels last":
+        module = module.to(memory_format=torch.channels_last)
+        inputs = [each.to(memory_format=torch.channels_last) if each.ndim == 4 else each for each in inputs]
+    if request["as"] == "nudged":  # by what float32 cannot tell
+        draws = torch.Generator().manual_seed(SEED)
+        for parameter in module.parameters():
+            parameter.data.mul_(1 + NUDGE * torch.randn(parameter.shape, generator=draws).to(parameter.dtype))
     parameters = [parameter.requires_grad_() for parameter in module.parameters()]
     adam = torch.optim.Adam(parameters, lr=request["rate"])
     losses = []
     for _ in range(request["steps"]):
-        result = module(*built.inputs.values())
+        result = module(*inputs)
         result = result if isinstance(result, torch.Tensor) else result[request["place"]]
-        loss = torch.mean(((result.float() - target) * request["scale"]) ** 2)
+        loss = torch.mean(((result.to(target.dtype) - target) * request["scale"]) ** 2)
         adam.zero_grad()
         loss.backward()
         trained = sum(parameter.numel() for parameter in parameters if parameter.grad is not None)

@@ -149,7 +149,7 @@ BUILT = {
     ),
     "auc: curve must be 'ROC'": lambda: static.auc(x(4, 2), x(4, 1, dtype="int64"), curve="PR"),
     # programs and variables
-    "lod_level must be 0": lambda: static.data("x", [1], lod_level=1),
+    "was declared with lod_level=1": lambda: paddle.base.DataFeeder([static.data("x", [1], lod_level=1)]),
     "callbacks see Paddle's operators": lambda: static.append_backward(paddle.mean(x(2)), callbacks=[print]),
     "3 targets, but 1 target_gradients": lambda: static.gradients([x(1), x(1), x(1)], [x(1)], [x(1)]),
     "a branch returns variables and numbers": lambda: static.nn.cond(x(1, dtype="bool"), lambda: "a", lambda: "b"),

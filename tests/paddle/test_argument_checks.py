@@ -64,8 +64,9 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize(("call", "said"), ARGUMENTS.values(), ids=ARGUMENTS)
 def test_an_argument_of_another_type_is_named(call, said):
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=said) as error:
         call()
+    assert isinstance(error.value, TypeError)  # as in Paddle
 
 
 VALUES = {

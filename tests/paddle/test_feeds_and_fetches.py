@@ -8,6 +8,7 @@ import pytest
 
 from amp_transpiler import CPUPlace, optimizer, paddle, static
 from amp_transpiler.errors import InputError
+from amp_transpiler.paddle.base import DataFeeder
 from amp_transpiler.paddle.nn import functional
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -64,7 +65,8 @@ BAD_FEEDS = [
     ({"a": [[1.0, 2.0], [1.0]]}, "pad the rows"),
     ({"a": None}, "got None"),
     ({"a": "text"}, "astype|numbers"),
-    ({"a": A[0]}, r"got shape \[3\], expected \[batch,3\]: add the batch"),
+    ({"a": A[0, :2]}, r"got shape \[2\], expected \[batch,3\]: add the batch"),
+    ({"a": A[0, 0]}, r"got shape \[\], expected \[batch,3\]"),
     ({"a": A[None]}, "leave out the axis"),
     ({"a": A[:, :2]}, r"got shape \[2, 2\], expected \[batch,3\]"),
     ({"b": A}, "no input 'b'.*its inputs are a"),
@@ -79,6 +81,24 @@ BAD_FEEDS = [
 def test_bad_feeds(total, feed, said):
     with pytest.raises(InputError, match=said):
         total.run(feed)
+
+
+def test_an_array_without_the_batch_is_one_row(total):
+    assert total.run({"a": A[1]}) == total.run({"a": A[1:]})
+
+
+@pytest.mark.parametrize(("declared", "array"), [([2, 3], A[0]), ([-1, -1], A[0]), ([-1, -1, 3], A), ([-1], A[0, 0])])
+def test_one_row_has_the_sizes_that_are_declared_and_a_batch_that_is_not(declared, array):
+    net = Net(lambda: paddle.sum(static.data("a", declared)))
+    with pytest.raises(InputError, match="got shape"):
+        net.run({"a": array})
+
+
+def test_a_declared_depth_of_sequences_changes_nothing_for_arrays():
+    net = Net(lambda: paddle.sum(static.data("a", [-1, 3], lod_level=1)))
+    assert net.run({"a": A}) == [15.0]
+    with pytest.raises(InputError, match=r"DataFeeder: 'a' was declared with lod_level=1.*pad the samples"):
+        DataFeeder(["a"], program=net.main)
 
 
 def test_lists_for_integers_must_hold_integers():

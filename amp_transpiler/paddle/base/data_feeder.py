@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, innermost_text
 from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.paddle.framework.programs import default_main_program
+from amp_transpiler.paddle.framework.programs import default_main_program, lod_level
 from amp_transpiler.runtime.places import Place
 
 __all__ = ["DataFeeder"]
@@ -26,6 +26,9 @@ class DataFeeder:
         feed_list: the inputs, as variables or names, in the order of a sample's fields.
         place: Paddle's, no effect: the Executor moves feeds to its device.
         program: the program that names belong to; the default main program unless given.
+
+    Raises:
+        InputError: an input was declared with a `lod_level`.
     """
 
     def __init__(
@@ -34,6 +37,13 @@ class DataFeeder:
         del place
         main = default_main_program() if program is None else program
         self.inputs = [main.var(item) if isinstance(item, str) else item for item in feed_list]
+        for variable in self.inputs:
+            if lod_level(variable):
+                raise InputError(
+                    f"DataFeeder: '{variable.name}' was declared with lod_level={lod_level(variable)}, and ONNX has no "
+                    "sequences of several lengths: pad the samples, declare the input without it, and feed lengths "
+                    "or a mask beside it"
+                )
 
     def feed(self, iterable: Iterable[Sequence[Any]]) -> dict[str, np.ndarray]:
         """Return input name -> array [samples, ...], of the input's element type.

@@ -47,6 +47,7 @@ def fed_arrays(program: Program, feed: Any) -> dict[str, np.ndarray]:
 
     Lists and numbers take the input's element type, if that keeps their values or they are floats. Arrays must have it;
     float32 ones are rounded for an input in 16 bits, and uint16 ones are taken for the bits of bfloat16, as in Paddle.
+    An array that lacks the first dimension, which is free, and has all the others, which are not, is one row.
 
     Args:
         program: the program.
@@ -86,6 +87,8 @@ def _fitted(value: ir.Value, given: Any) -> np.ndarray:
     if wanted is not None and array.dtype != wanted:
         array = _in_type(value, given, array, wanted)
     declared = value.shape
+    if _is_row(declared, array):
+        return array[None]
     if declared is not None and (
         len(declared) != array.ndim
         or any(isinstance(d, int) and d != size for d, size in zip(declared, array.shape, strict=True))
@@ -94,6 +97,13 @@ def _fitted(value: ir.Value, given: Any) -> np.ndarray:
             f"{_input(value)}: got shape {list(array.shape)}, expected {_shape(value)}{_hint(value, array)}"
         )
     return array
+
+
+def _is_row(declared: ir.Shape | None, array: np.ndarray) -> bool:
+    """Whether an array is one row of an input: it has its sizes, all known, but for the free first one."""
+    if declared is None or not array.ndim or len(declared) != array.ndim + 1:
+        return False
+    return not isinstance(declared[0], int) and tuple(declared[1:]) == array.shape
 
 
 def _array(value: ir.Value, given: Any) -> np.ndarray:

@@ -15,7 +15,9 @@ from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.framework.element_types import declared_dtype
 from amp_transpiler.paddle.framework.mode import check_static
 
-__all__ = ["data", "default_main_program", "default_startup_program", "program_guard"]
+__all__ = ["data", "default_main_program", "default_startup_program", "lod_level", "program_guard"]
+
+_LEVEL_KEY = "amp_transpiler.lod_level"  # in `meta` of an input
 
 _defaults = (Program(), Program())
 _current: contextvars.ContextVar[tuple[Program, Program]] = contextvars.ContextVar("amp_transpiler.programs")
@@ -72,15 +74,14 @@ def data(name: str, shape: Sequence[int | str | None], dtype: Any = None, lod_le
             first dimension is called `batch`. Inputs may be fed with batches of different sizes where no operator
             combines them row by row; in a training step that combines a batch of one row with others, name it.
         dtype: element type, float32 unless given; `uint16` is bfloat16, as in Paddle.
-        lod_level: Paddle's, must be 0.
+        lod_level: how deep Paddle's sequences of several lengths are nested. Only arrays are fed here, as what has no
+            sequences may be fed in Paddle, too.
 
     Raises:
-        InputError: the name is taken or no string, the shape is no list of sizes, or `lod_level` is not 0.
+        InputError: the name is taken or no string, or the shape is no list of sizes.
         OptionError: `dtype` names no element type.
     """
     _check_declaration(name, shape)
-    if lod_level:
-        raise InputError(f"data '{name}': lod_level must be 0, got {lod_level}: ONNX has no nested sequences")
     program = default_main_program()
     value = program.add_input(
         name,
@@ -89,8 +90,15 @@ def data(name: str, shape: Sequence[int | str | None], dtype: Any = None, lod_le
     )
     if shape and not isinstance(shape[0], str) and (shape[0] is None or shape[0] < 0):
         mark_unnamed(value)
+    if lod_level:
+        value.meta[_LEVEL_KEY] = lod_level
     program.no_gradient.add(name)
     return Variable(program, name)
+
+
+def lod_level(variable: Variable) -> int:
+    """Return how deep the sequences of an input are nested; 0 for every other variable."""
+    return int(variable.value.meta.get(_LEVEL_KEY, 0))
 
 
 def _check_declaration(name: object, shape: object) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.adaptive import AdamRule
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Parameters, Rate
+from amp_transpiler.paddle.optimizer.step import Setting
 
 __all__ = ["Adam"]
 
@@ -20,9 +21,9 @@ class Adam(AdamRule):
     """
 
     learning_rate: Rate = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    beta1: Setting = 0.9
+    beta2: Setting = 0.999
+    epsilon: Setting = 1e-8
     parameters: Parameters = None
     weight_decay: Decay = None
     grad_clip: Clip = None

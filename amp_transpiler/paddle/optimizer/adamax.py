@@ -32,7 +32,7 @@ class Adamax(Optimizer):
         moment, inf_norm = update.accumulator("moment"), update.accumulator("inf_norm")
         power = update.accumulator("beta1_pow_acc", self.beta1, ())
         beta1, decayed = update.factor(self.beta1), inf_norm * self.beta2 + update.epsilon(self.epsilon)
-        moment = update.replace(moment, "Add", moment * beta1, update.gradient * (1.0 - self.beta1))
+        moment = update.replace(moment, "Add", moment * beta1, update.gradient * (1.0 - update.number(self.beta1)))
         inf_norm = update.replace(inf_norm, "Max", decayed, update.gradient.abs(), kept=True)
         update.replace(power, "Mul", power, beta1)
         update.replace_weight("Sub", update.weight, update.rate / (1.0 - power) * (moment / inf_norm))

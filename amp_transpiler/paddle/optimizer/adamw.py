@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Callable
 
 from amp_transpiler.autodiff.expression import Expr
-from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.adaptive import AdamRule
 from amp_transpiler.paddle.optimizer.base import Clip, Parameters, Rate
-from amp_transpiler.paddle.optimizer.step import ParameterUpdate
+from amp_transpiler.paddle.optimizer.step import ParameterUpdate, Setting
 
 __all__ = ["AdamW"]
 
@@ -30,9 +29,9 @@ class AdamW(AdamRule):
     """
 
     learning_rate: Rate = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    beta1: Setting = 0.9
+    beta2: Setting = 0.999
+    epsilon: Setting = 1e-8
     parameters: Parameters = None
     weight_decay: float = 0.01
     lr_ratio: Callable[[Variable], float] | None = None
@@ -42,11 +41,6 @@ class AdamW(AdamRule):
     multi_precision: bool = False
     amsgrad: bool = False
     name: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.weight_decay, (int, float)):
-            raise OptionError(f"AdamW: weight_decay must be a number, got {self.weight_decay!r}")
 
     @property
     def regularization(self) -> None:

@@ -53,13 +53,14 @@ class AdaptiveOptimizer(Optimizer):
 
     def _shares(self, update: ParameterUpdate) -> tuple[Expr, Expr]:
         """Return what the gradient adds to its average, and to that of its square."""
+        rest1, rest2 = 1.0 - update.number(self.beta1), 1.0 - update.number(self.beta2)
         if update.scale is None:
             gradient = update.gradient
-            return gradient * (1.0 - self.beta1), gradient * gradient * (1.0 - self.beta2)
+            return gradient * rest1, gradient * gradient * rest2
         # One product less for large tensors: the root of the second share takes the inverse of the loss scale along.
-        root_factor = math.sqrt(1.0 - self.beta2)
+        root_factor = rest2.sqrt() if isinstance(rest2, Expr) else math.sqrt(rest2)
         root = update.gradient_times(root_factor)
-        return root * ((1.0 - self.beta1) / root_factor), root * root
+        return root * (rest1 / root_factor), root * root
 
 
 class AdamRule(AdaptiveOptimizer):
@@ -70,7 +71,7 @@ class AdamRule(AdaptiveOptimizer):
         root = moments.bias_correction2.sqrt()
         rate = update.rate * root / moments.bias_correction1
         second = self._largest(update, moments.second) if self.amsgrad else moments.second
-        change = rate * (moments.first / (second.sqrt() + update.epsilon(root * self.epsilon)))
+        change = rate * (moments.first / (second.sqrt() + update.epsilon(root * update.number(self.epsilon))))
         update.replace_weight("Sub", self._decayed(update), change)
 
     def _largest(self, update: ParameterUpdate, second: Expr) -> Expr:

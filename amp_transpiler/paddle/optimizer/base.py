@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import itertools
 import logging
+import math
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -26,7 +27,7 @@ from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.nn.clip import ClipGradBase
 from amp_transpiler.paddle.optimizer.lr_base import LRScheduler
 from amp_transpiler.paddle.optimizer.lr_driven import DrivenScheduler
-from amp_transpiler.paddle.optimizer.step import ParameterUpdate, UpdateStep
+from amp_transpiler.paddle.optimizer.step import ParameterUpdate, Setting, UpdateStep
 from amp_transpiler.paddle.regularizer import L2Decay, WeightDecayRegularizer
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.passes.training.loss_scaling import float32_or_zero, unscale, zero_if
@@ -62,7 +63,8 @@ class Optimizer(abc.ABC):
         multi_precision: update a float32 master weight of each float16 and bfloat16 parameter, and round from it; may
             be set before `minimize`.
         name: Paddle's, no effect.
-        beta1: how much of a running average of gradients is kept in a step.
+        beta1: how much of a running average of gradients is kept in a step. It, `beta2` and `epsilon` of Adam and AdamW
+            may be variables of `static.create_global_var`, which are read in every step.
         beta2: how much of a running average of squared gradients, or of their norm, is kept in a step.
         epsilon: keeps the divisor away from 0.
         lazy_mode: no effect, which the log says: gradients are dense.
@@ -90,23 +92,15 @@ class Optimizer(abc.ABC):
     weight_decay: Decay = None
     grad_clip: Clip = None
     multi_precision: bool = False
-    beta1: float = 0.0
-    beta2: float = 0.0
-    epsilon: float = 0.0
+    beta1: Setting = 0.0
+    beta2: Setting = 0.0
+    epsilon: Setting = 0.0
     lazy_mode: bool = False
     amsgrad: bool = False
 
     def __post_init__(self) -> None:
         label = type(self).__name__
         _check_given(label, self)
-        if not isinstance(self.learning_rate, (int, float, np.floating, LRScheduler)):
-            raise OptionError(f"{label}: learning_rate must be a number or a schedule, got {self.learning_rate!r}")
-        if self.grad_clip is not None and not isinstance(self.grad_clip, ClipGradBase):
-            raise OptionError(f"{label}: grad_clip must be one of nn.ClipGradBy*, got {self.grad_clip!r}")
-        if not isinstance(self.weight_decay, (int, float, WeightDecayRegularizer, type(None))):
-            raise OptionError(f"{label}: weight_decay must be a number or a regularizer, got {self.weight_decay!r}")
-        # Python's floats: with numpy's float32, 1 - beta would be rounded before it becomes a constant.
-        self.beta1, self.beta2, self.epsilon = float(self.beta1), float(self.beta2), float(self.epsilon)
         _check_numbers(label, self)
         self.parameters = _checked(label, self.parameters)
         self.found_inf: ir.Value | None = None
@@ -120,7 +114,7 @@ class Optimizer(abc.ABC):
     def regularization(self) -> WeightDecayRegularizer | None:
         """The term that `weight_decay` adds to the gradient of a parameter without a regularizer of its own."""
         decay = self.weight_decay
-        return L2Decay(decay) if isinstance(decay, (int, float)) else decay
+        return decay if decay is None or isinstance(decay, WeightDecayRegularizer) else L2Decay(float(decay))
 
     # Called by training scripts.
 
@@ -391,16 +385,28 @@ def _check_given(label: str, optimizer: Optimizer) -> None:
 
 def _check_numbers(label: str, optimizer: Optimizer) -> None:
     for name, beta in (("beta1", optimizer.beta1), ("beta2", optimizer.beta2)):
-        if not 0.0 <= beta < 1.0:
+        if not isinstance(beta, Variable) and not 0.0 <= beta < 1.0:
             raise OptionError(f"{label}: {name} must be in [0, 1), got {beta}")
-    if optimizer.epsilon < 0.0:
+    if not isinstance(optimizer.epsilon, Variable) and optimizer.epsilon < 0.0:
         raise OptionError(f"{label}: epsilon must not be negative, got {optimizer.epsilon}")
+    for name in ("beta1", "beta2", "epsilon"):
+        variable = getattr(optimizer, name)
+        if isinstance(variable, Variable) and not _is_held_scalar(variable):
+            raise OptionError(
+                f"{label}: {name} must be a number, or a float32 variable with one element that lives in the scope, as "
+                f"static.create_global_var makes them, got {variable!r}"
+            )
     if optimizer.lazy_mode:
         logger.warning(
             "%s: lazy_mode=True has no effect: gradients are dense here, so that the moments of all rows decay in each "
             "step, those of rows that a batch does not name as well",
             label,
         )
+
+
+def _is_held_scalar(variable: Variable) -> bool:
+    held = variable.name in variable.program.persistables
+    return held and variable.value.dtype == ir.DataType.FLOAT and math.prod(variable.shape) == 1
 
 
 def _checked(label: str, parameters: Sequence[Variable | str] | None) -> list[Variable | str] | None:

@@ -36,6 +36,8 @@ class LarsMomentum(Optimizer):
         rescale_grad: factor on the gradient.
     """
 
+    epsilon: float
+
     def __init__(
         self,
         learning_rate: Rate,

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
-from typing import overload
+from typing import TypeAlias, overload
 
+import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.autodiff.expression import Expr, Number
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Persistable, Program, Variable
-from amp_transpiler.paddle.framework.persistables import create_persistable, initialise_from
+from amp_transpiler.paddle.framework.persistables import create_persistable, initialise_by, initialise_from
 from amp_transpiler.systems.paddle.master_weights import master_name
 
-__all__ = ["ParameterUpdate", "UpdateStep"]
+__all__ = ["ParameterUpdate", "Setting", "UpdateStep"]
+
+Setting: TypeAlias = float | Variable
+"""A number of an optimizer's, or a variable with one element that the startup program sets."""
 
 
 class UpdateStep:
@@ -47,6 +51,12 @@ class UpdateStep:
         """Return a new persistable value, which the startup program fills with `initial`."""
         persistable = Persistable(name, "state")
         return create_persistable(persistable, shape, initial, dtype, main=self.program, startup=self.startup).value
+
+    def state_from(self, name: str, variable: Variable) -> ir.Value:
+        """Return a new persistable float32 scalar that begins with the initial value of a variable."""
+        persistable = Persistable(name, "state")
+        initialise_by(self.startup, persistable, variable.name, lambda builder, value: builder.reshape(value, []))
+        return self.program.add_persistable(persistable, ir.DataType.FLOAT, ())
 
     def append(self, op_type: str, inputs: Sequence[Number], like: ir.Value) -> ir.Value:
         """Append an operator; numbers among its inputs get the element type of `like`."""
@@ -160,21 +170,34 @@ class ParameterUpdate:
         key = factor.value if isinstance(factor, Expr) else factor
         return self.used * self.step.shared((scale.value, key, "product"), lambda: scale * factor)
 
-    def accumulator(self, kind: str, initial: float = 0.0, shape: Sequence[int] | None = None) -> Expr:
+    def accumulator(self, kind: str, initial: Setting = 0.0, shape: Sequence[int] | None = None) -> Expr:
         """Return a new float32 accumulator named `KEY_KIND_0`.
 
         Args:
             kind: what it accumulates, for its name.
-            initial: its initial value.
+            initial: its initial value; that of a variable makes a scalar.
             shape: its shape; the parameter's unless given.
         """
         name = _free_name(f"{self.key}_{kind}", self.step)
+        if isinstance(initial, Variable):
+            return Expr(self.step.state_from(name, initial), self.step.builder)
         value = self.step.state(name, initial, self.parameter.shape if shape is None else shape)
         return Expr(value, self.step.builder)
 
-    def factor(self, value: float) -> Number:
+    def number(self, setting: Setting) -> Number:
+        """Return a setting as arithmetic takes it: a number, rounded to float32, or what a variable holds as a scalar.
+
+        The powers of a rate of decay are float32. So `1 - beta` must be that of the rounded `beta`: with 0.999 the two
+        differ in the fifth digit, and every step of Adam's would be off by 6e-6.
+        """
+        if not isinstance(setting, Variable):
+            return float(np.float32(setting))
+        builder = self.step.builder
+        return self.step.shared(("number", setting.name), lambda: Expr(builder.reshape(setting.value, []), builder))
+
+    def factor(self, setting: Setting) -> Number:
         """Return a factor on an accumulator, which is 1 in a step that is skipped."""
-        return self.step.unless_skipped(value, 1.0)
+        return self.step.unless_skipped(self.number(setting), 1.0)
 
     def epsilon(self, value: Number) -> Number:
         """Return what keeps a divisor away from 0, which is 1 in a step that is skipped."""

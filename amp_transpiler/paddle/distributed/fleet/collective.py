@@ -213,16 +213,15 @@ def _lars(optimizer: Any, configs: Mapping[str, Any]) -> Any:
 def _lamb(optimizer: Any, configs: Mapping[str, Any]) -> Any:
     if not isinstance(optimizer, Adam):
         raise OptionError(f"strategy.lamb needs an Adam optimizer, got {type(optimizer).__name__}")
+    settings: dict[str, Any] = {name: getattr(optimizer, name) for name in ("beta1", "beta2", "epsilon")}
     given = _known("lamb_configs", configs, ("lamb_weight_decay", "exclude_from_weight_decay"))
     excluded = tuple(given.pop("exclude_from_weight_decay", ()))
     return Lamb(
         optimizer.learning_rate,
-        beta1=optimizer.beta1,
-        beta2=optimizer.beta2,
-        epsilon=optimizer.epsilon,
         parameters=optimizer.parameters,
         grad_clip=optimizer.grad_clip,
         exclude_from_weight_decay_fn=(lambda p: any(part in p.name for part in excluded)) if excluded else None,
+        **settings,
         **given,
     )
 
