@@ -45,7 +45,7 @@ def operator_label() -> str:
 
 @contextlib.contextmanager
 def part_of(
-    operator: str, dtype: ir.DataType, inputs: Mapping[str, str] | None = None, **attributes: bool
+    operator: str, dtype: ir.DataType, inputs: Mapping[str, str] | None = None, **attributes: bool | float | str
 ) -> Iterator[None]:
     """Mark nodes that are built in this context as one of Paddle's operators, such as the update of a parameter.
 

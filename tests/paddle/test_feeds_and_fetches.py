@@ -101,6 +101,40 @@ def test_a_declared_depth_of_sequences_changes_nothing_for_arrays():
         DataFeeder(["a"], program=net.main)
 
 
+def unchecked(name, shape, dtype="float32"):
+    variable = static.data(name, shape, dtype)
+    variable.desc.set_need_check_feed(False)
+    return variable
+
+
+def test_an_array_decides_where_the_check_is_off():
+    """A type and a rank that were not declared are computed with, in one program, one after the other."""
+    net = Net(lambda: paddle.reshape(unchecked("a", [-1, 3, 3], "int32") * unchecked("b", [-1, 3, 3], "int32"), [0, 0]))
+    square = np.arange(9, dtype=np.float32).reshape(3, 3)
+    for array in (square, square.astype(np.int64), square.astype(np.float64), square.astype(ml_dtypes.bfloat16)):
+        [found] = net.run({"a": array, "b": array})
+        assert found.dtype == array.dtype
+        np.testing.assert_array_equal(found, array * array)
+    bits = square.astype(ml_dtypes.bfloat16).view(np.uint16)
+    [found] = net.run({net.main.var("a"): bits, "b": bits})
+    np.testing.assert_array_equal(found.astype(np.float32), square * square)
+    with pytest.raises(InputError):  # as declared, where 18 numbers do not go into [2, 3]
+        net.run({"a": np.ones((2, 3, 3), np.int32), "b": np.ones((2, 3, 3), np.int32)})
+
+
+def test_an_array_that_no_operator_takes_is_named():
+    net = Net(lambda: unchecked("a", [-1, 3], "int32") + unchecked("b", [-1, 3], "int32"))
+    with pytest.raises(InputError, match=r"Add.*\ba\b.*\bb\b|'a'.*'b'"):
+        net.run({"a": A, "b": A.astype(np.int64)})
+
+
+def test_a_training_step_is_fed_as_declared():
+    net = Net(lambda: paddle.mean(static.nn.fc(unchecked("a", [-1, 3]), 2)), rate=0.1)
+    with pytest.raises(InputError, match="got float64"):
+        net.run({"a": A.astype(np.float64)})
+    assert np.isfinite(net.run({"a": A})[0])
+
+
 def test_lists_for_integers_must_hold_integers():
     net = Net(lambda: paddle.sum(static.data("i", [None], "int64")))
     assert net.run({"i": [1, 2, 3]}) == [6]

@@ -14,8 +14,10 @@ from amp_transpiler.graph.dtypes import BFLOAT16, LOW_NUMPY_DTYPES
 from amp_transpiler.graph.lines import line_of
 from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.graph.retyped import is_unchecked
+from amp_transpiler.graph.roles import role_of
 
-__all__ = ["FetchList", "fed_arrays", "fetched_names"]
+__all__ = ["FetchList", "fed_arrays", "fed_otherwise", "fetched_names"]
 
 FetchList: TypeAlias = "Sequence[Variable | str | Sequence[Any]] | Variable | str | None"
 
@@ -67,6 +69,26 @@ def fed_arrays(program: Program, feed: Any) -> dict[str, np.ndarray]:
             raise InputError(f"the program has no input '{name}'{near}")
         arrays[name] = _fitted(inputs[name], given)
     return arrays
+
+
+def fed_otherwise(program: Program, feed: Any) -> dict[str, np.ndarray]:
+    """Return the arrays that are fed to unchecked inputs and are of another type or rank than those are declared with.
+
+    There are none in a program with a backward pass, which was made for the ranks that were declared.
+    """
+    inputs = {str(value.name): value for value in program.model.graph.inputs if is_unchecked(value)}
+    if not inputs or any(role_of(node) == "backward" for node in program.model.graph):
+        return {}
+    found = {}
+    for key, given in _dictionary(feed).items():
+        value = inputs.get(program.name_of(key)) if isinstance(key, (str, Variable)) else None
+        if value is None or not isinstance(given, np.ndarray):
+            continue
+        array = given.view(BFLOAT16.numpy) if given.dtype == np.uint16 else given  # Paddle has no uint16
+        declared = None if value.dtype is None else value.dtype.numpy()
+        if array.dtype != declared or (value.shape is not None and len(value.shape) != array.ndim):
+            found[str(value.name)] = array
+    return found
 
 
 def _dictionary(feed: Any) -> Mapping[Any, Any]:

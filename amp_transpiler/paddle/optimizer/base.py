@@ -181,7 +181,8 @@ class Optimizer(abc.ABC):
         dtype = parameter.value.dtype or ir.DataType.FLOAT
         masters = self.multi_precision and dtype in LOW_DTYPES
         names = {"Param": parameter.name, "Grad": str(gradient.name)}
-        return part_of(type(self).__name__.lower(), dtype, names, multi_precision=masters)
+        attributes = self._operator_attributes(parameter)
+        return part_of(type(self).__name__.lower(), dtype, names, multi_precision=masters, **attributes)
 
     def apply_optimize(self, loss: Variable, startup_program: Program | None, params_grads: Pairs) -> list[str]:  # noqa: ARG002  # Paddle's
         """Append the update of every parameter given: `apply_gradients` with a startup program.
@@ -275,6 +276,10 @@ class Optimizer(abc.ABC):
         """Return the factor on the learning rate for a parameter."""
         info = parameter.info
         return 1.0 if info is None else float(info.learning_rate)
+
+    def _operator_attributes(self, parameter: Variable) -> dict[str, float | str]:  # noqa: ARG002  # for Momentum
+        """Return more attributes that Paddle's operator for the update of a parameter has."""
+        return {}
 
     # Steps of `apply_gradients`.
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Optimizer, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
+from amp_transpiler.paddle.regularizer import L2Decay
 
 __all__ = ["Momentum"]
 
@@ -45,6 +48,12 @@ class Momentum(Optimizer):
     @property
     def _rescales(self) -> bool:
         return self.rescale_grad != 1.0
+
+    def _operator_attributes(self, parameter: Variable) -> dict[str, float | str]:
+        decay = self._regularizer_of(parameter)
+        if not isinstance(decay, L2Decay):
+            return {"regularization_method": "", "regularization_coeff": 0.0}
+        return {"regularization_method": "l2_decay", "regularization_coeff": float(np.float32(decay.coeff))}
 
     def _update(self, update: ParameterUpdate) -> None:
         velocity = update.accumulator("velocity")

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, get_args
 
 import numpy as np
+import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.retyped import retyped
 from amp_transpiler.graph.state_dictionary import provide_state
-from amp_transpiler.paddle.framework.feeding import FetchList, fed_arrays, fetched_names
+from amp_transpiler.paddle.framework.feeding import FetchList, fed_arrays, fed_otherwise, fetched_names
 from amp_transpiler.paddle.framework.persistables import renew_draws
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.static.io import program_state, set_program_state
@@ -99,6 +101,7 @@ class Executor:
         )
         self._steps = self._executor(options, max_sessions)
         self._warned: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._retyped: weakref.WeakKeyDictionary[Program, dict[Any, Program]] = weakref.WeakKeyDictionary()
 
     def _executor(self, options: StepOptions, max_sessions: int) -> StepExecutor:
         return StepExecutor(self.place, options, max_sessions=max_sessions)
@@ -169,6 +172,7 @@ class Executor:
         scope = global_scope() if scope is None else scope
         renew_draws(program)
         fetch = fetched_names(program, fetch_list)
+        program, feed = self._as_fed(program, feed)
         arrays = fed_arrays(program, feed)
         if not fetch and not program.updates:
             return []  # nothing to compute: an empty startup program, for one
@@ -181,6 +185,19 @@ class Executor:
         results = [to_host(value) for value in found]
         self._warn_of_lost_values(program, dict(zip(fetch, results, strict=True)), scope)
         return results
+
+    def _as_fed(self, program: Program, feed: Any) -> tuple[Program, Any]:
+        """Return the program for the types and ranks that unchecked inputs are fed with, and the feed for it."""
+        others = fed_otherwise(program, feed)
+        if not others:
+            return program, feed
+        types = {name: (ir.DataType.from_numpy(array.dtype), array.shape) for name, array in others.items()}
+        known = self._retyped.setdefault(program, {})
+        key = (program.version, tuple(sorted(types.items())))
+        if key not in known:
+            known[key] = retyped(program, types)
+        [given] = feed if isinstance(feed, (list, tuple)) else [feed]
+        return known[key], {**{program.name_of(name): array for name, array in given.items()}, **others}
 
     def _warn_of_lost_values(self, program: Program, results: Mapping[str, Any], scope: Scope) -> None:
         """Warn once of a loss that is not finite, if the step has written such values to parameters, too."""

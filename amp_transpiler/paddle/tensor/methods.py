@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.graph.retyped import set_unchecked
 from amp_transpiler.paddle import element_types
 from amp_transpiler.paddle.building import axis_of, builder_of, emit, wrap
 from amp_transpiler.paddle.framework.missing_names import why_not
@@ -182,7 +183,8 @@ class Description:
         return self._variable.value.dtype
 
     def set_need_check_feed(self, check: bool) -> None:
-        """Do nothing: what is fed is always checked."""
+        """Let what is fed to an input decide its type and rank, or not; in programs without a backward pass."""
+        set_unchecked(self._variable.value, not check)
 
 
 PROPERTIES: Mapping[str, Callable[[Variable], Any]] = {

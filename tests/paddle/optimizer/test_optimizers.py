@@ -411,6 +411,24 @@ def test_momentum_still_moves_in_a_bad_step():
     np.testing.assert_allclose(ours.scope["w"], after - 0.1 * velocity, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("decay", "own", "method", "coefficient"),
+    [
+        (L2Decay(0.5), None, "l2_decay", 0.5),
+        (0.1, None, "l2_decay", 0.1),
+        (None, None, "", 0.0),
+        (L1Decay(0.5), None, "", 0.0),
+        (0.5, L2Decay(0.1), "l2_decay", 0.1),
+        (0.5, L1Decay(0.1), "", 0.0),
+    ],
+)
+def test_the_operator_of_momentum_says_what_decay_it_has_in_it(decay, own, method, coefficient):
+    ours = gradient_fed(Momentum(0.1, weight_decay=decay), {"w": np.ones(3, np.float32)}, w={"regularizer": own})
+    [operator] = [each for each in ours.main.global_block().ops if each.type == "momentum"]
+    assert operator.attr("regularization_method") == method
+    assert np.float32(operator.attr("regularization_coeff")) == np.float32(coefficient)
+
+
 # Refusals.
 
 
