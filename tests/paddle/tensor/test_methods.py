@@ -137,7 +137,12 @@ def test_an_attribute_that_is_none(x):
 def test_what_paddle_calls_a_variables_description():
     with paddle.static.program_guard(paddle.static.Program(), paddle.static.Program()):
         x = paddle.static.data("x", [None, 3])
-        x.desc.set_need_check_feed(False)
         assert (x.desc.name(), x.desc.shape(), x.desc.dtype()) == ("x", [-1, 3], x.value.dtype)
-        with pytest.raises(InputError, match="expected"):
-            paddle.static.Executor(paddle.CPUPlace()).run(x.program, {"x": np.ones(3, np.float32)}, [x + 1])
+        y, exe = x + 1, paddle.static.Executor(paddle.CPUPlace())
+        for is_checked in (True, False, True):
+            x.desc.set_need_check_feed(is_checked)
+            if is_checked:
+                with pytest.raises(InputError, match="expected"):
+                    exe.run(x.program, {"x": np.ones((1, 1, 3), np.float32)}, [y])
+            else:
+                assert exe.run(x.program, {"x": np.ones((1, 1, 3), np.float32)}, [y])[0].shape == (1, 1, 3)
