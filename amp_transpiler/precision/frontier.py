@@ -36,6 +36,8 @@ _WORK = 12_000  # items that they may have together, so that large programs are 
 _LEAST = 1e-9  # of what a node is worth, to divide by
 _LEAST_WEIGHT = 1e-3  # of an output
 _REWEIGHTED = 2  # times that a limit is asked for, with less weight for outputs that have room
+_BESIDE = 16  # nodes of a choice that are tried in float32, and as many others that are tried low
+_PRICES = (1 / 2, 8.0)  # of the error that is allowed, as shares of all costs
 _HOLDS = 6  # times that regions which do not fit beside a choice are held in float32
 _FEW = 4096  # numbers of a constant that is looked at
 _FORMATS = (np.float16, ml_dtypes.bfloat16)
@@ -178,6 +180,56 @@ class Frontier:
                 break
             held |= {*self._by_error(beyond)[: (len(beyond) + 1) // 2]}
         return best
+
+    def beside(self, point: Point) -> list[Point]:
+        """Return choices beside another one: with one node less that is low, or one more, and what is best around it.
+
+        Of what is low without a node, only the best part stays low. With a node more, others join it that save casts
+        and add little error. In a large program not every node is tried.
+
+        Args:
+            point: the choice.
+        """
+        outside = self.open_names - point.low
+        tried = self._budget(_BESIDE)
+        fewer = [self._at(0.0, {*outside, name}) for name in self._by_error(point.low)[:tried]]
+        prices = [price * (self.exact.cost or 1.0) for price in _PRICES]
+        added = list(reversed(self._by_error(outside)))[:tried]
+        more = [self._at(price, (), {*point.low, name}) for name in added for price in prices]
+        return list(dict.fromkeys((*fewer, *more)))
+
+    def by_kind(self) -> list[Point]:
+        """Return the choices without the operators to which most of the error is due, one kind after the other."""
+        errors, by_kind = self._prices().nodes, dict[str, list[str]]()
+        for name in self.names:
+            by_kind.setdefault(self._kinds[name], []).append(name)
+        largest = {kind: math.fsum(errors.get(name, 0.0) for name in names) for kind, names in by_kind.items()}
+        found, held = [self.free], frozenset[str]()
+        for kind in sorted(by_kind, key=lambda kind: (-largest[kind], kind)):
+            held |= {*by_kind[kind]}
+            found.append(self._at(0.0, held))
+        return list(dict.fromkeys(found))
+
+    def worthwhile(self, most: int) -> list[Point] | None:
+        """Return every choice in which no nodes are low that save less than their casts cost; None if they are many.
+
+        The best part of some nodes holds that of any fewer of them, as is known of minimum cuts. So whatever is
+        best of some nodes is found from `free` down, by leaving one node after the other out.
+
+        Args:
+            most: how many there may be.
+        """
+        found, waiting = {self.free: None}, [self.free]
+        while waiting:
+            low = waiting.pop().low
+            for name in sorted(low):
+                fewer = self._at(0.0, self.open_names - low | {name})
+                if fewer not in found:
+                    found[fewer] = None
+                    waiting.append(fewer)
+            if len(found) > most:
+                return None
+        return list(found)
 
     def point(self, low: Collection[str]) -> Point:
         """Return the choice in which just these nodes are low, of those that may be either."""

@@ -234,6 +234,6 @@ def shown_safe(
         if seen is None or seen.largest * headroom > most:
             return False
         is_read = value.producer() is not node
-        if is_read and node.op_type in SINGULAR and (seen.smallest < headroom * low.smallest or seen.flushed > 0.0):
+        if is_read and node.op_type in SINGULAR and seen.smallest < headroom * low.smallest and not seen.flushed:
             return False
     return True

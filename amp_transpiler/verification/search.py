@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from amp_transpiler.conversion import Conversion, convert
@@ -54,6 +54,11 @@ _GUESSES = 12  # of these, whose best choices are looked at
 _NEARLY, _LITTLE = 0.8, 0.1  # of the room that a limit leaves
 _BARELY = 0.5  # of the error that is allowed
 _LEAST_WRONG = 0.1  # of what is predicted: what is added may be predicted better than what is there
+
+_NEAR = 1.5  # times the error that is allowed: what is beside such a choice may hold
+_SMALL = ((32, 40), (64, 24))  # open nodes at most, and how many further conversions may be run: each takes little time
+
+_EVERY = 200  # choices, of which all are looked at
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
 
@@ -207,7 +212,7 @@ def best_conversion(
         evidence = _evidence(conversions, report, cache=cache)
     if evidence.ranges and not is_step:
         policy = dataclasses.replace(policy, evidence=evidence)
-    search = _Search(tried, conversions, policy, evidence)
+    search = _Search(tried, conversions, policy, evidence, limited=limited)
     best = tried[0] if holds else search.turned()
     repaired, shown = search.repaired(best), policy.numerics == "shown"
     if outcomes is not None:
@@ -288,9 +293,18 @@ class _Search:
         evidence: what runs say about the program.
     """
 
-    def __init__(self, tried: Sequence[Measured], conversions: Conversions, policy: Policy, evidence: Evidence) -> None:
+    def __init__(
+        self,
+        tried: Sequence[Measured],
+        conversions: Conversions,
+        policy: Policy,
+        evidence: Evidence,
+        *,
+        limited: bool = False,
+    ) -> None:
         first = tried[-1]
         self._tried, self._conversions, self._policy, self._evidence = tried, conversions, policy, evidence
+        self._limited = limited
         opened = open_choices(conversions.prepared.model, policy, conversions.ranges)
         self._frontier = Frontier(opened.choices, opened.weights, evidence, _allowed(first.outputs, policy))
         free = opened.assignment(opened.choices.solve())
@@ -321,6 +335,7 @@ class _Search:
         self._fill(runs - len(self._found))
         self._further(runs - len(self._found))
         self._halve(runs - len(self._found))
+        self._refine(max(0, runs - len(self._found)) + _small_runs(len(frontier.names)) if self._limited else 0)
         assert self._best is not None
         if self._policy.objective == "time" and frontier.exact not in self._found:
             exact = (0.0, self._milliseconds(conversions.prepared))
@@ -380,6 +395,32 @@ class _Search:
                 self._run(candidate)
             part = part / 2 if self._found[candidate] > 1.0 else 0.5
 
+    def _refine(self, runs: int) -> None:
+        """Try what differs little from the best choice, or from one that nearly holds.
+
+        Args:
+            runs: how many conversions may be run.
+        """
+        frontier, looked = self._frontier, set[Point]()
+        if runs <= 0:
+            return
+        every = frontier.worthwhile(_EVERY)
+        pool = {*(every or frontier.by_kind())}
+        while runs > 0 and self._best is not None:
+            best, measured = self._best
+            near = [point for point, found in self._found.items() if found <= _NEAR and point.cost < best.cost]
+            if measured.excess <= 1.0:
+                near.append(best)
+            for point in near:
+                if point not in looked and every is None:
+                    pool |= {*frontier.beside(point)}
+                looked.add(point)
+            candidate = self._promising(pool, 4, 0.0)
+            if candidate is None:
+                return
+            runs -= 1
+            self._run(candidate)
+
     def _rooms(self) -> dict[str, float]:
         """Return by how much the predicted square of every output may grow, if predictions stay as wrong."""
         assert self._best is not None
@@ -392,22 +433,30 @@ class _Search:
             rooms[output] = (1.0 - square) / max(wrong, _LEAST_WRONG)
         return rooms
 
-    def _promising(self) -> Point | None:
-        """Return the choice from which most is to be expected: what it gains, times the chance that it holds."""
+    def _promising(
+        self, beside: Collection[Point] = (), guesses: int = _GUESSES, unlikely: float = _UNLIKELY
+    ) -> Point | None:
+        """Return the choice from which most is to be expected: what it gains, times the chance that it holds.
+
+        Args:
+            beside: choices that are looked at, too.
+            guesses: ways in which errors may differ, whose best choices are looked at.
+            unlikely: a chance that is not worth a run.
+        """
         assert self._best is not None
         frontier, (best, measured) = self._frontier, self._best
         if measured.excess > 1.0:
             return None
         worlds = frontier.imagined(_WORLDS)
-        points = {frontier.cheapest(_LIKELY), *frontier.known()}  # what it looks at on its way is known then
-        points |= {frontier.cheapest_under(world, _LIKELY) for world in worlds[: frontier.affordable(_GUESSES)]}
+        points = {frontier.cheapest(_LIKELY), *frontier.known(), *beside}  # what it looks at on its way is known then
+        points |= {frontier.cheapest_under(world, _LIKELY) for world in worlds[: frontier.affordable(guesses)]}
         least = _WORTH * frontier.exact.cost
         hoped = [
             (odds * (best.cost - point.cost), -point.cost, sorted(point.low), point)
             for point in points
             if point.cost < best.cost - least
             and point not in self._found
-            and (odds := sum(frontier.holds_under(point, world) for world in worlds) / _WORLDS) > _UNLIKELY
+            and (odds := sum(frontier.holds_under(point, world) for world in worlds) / _WORLDS) > unlikely
         ]
         return max(hoped, key=lambda row: row[:3])[3] if hoped else None
 
@@ -468,6 +517,11 @@ class _Search:
     def _milliseconds(self, program: Program) -> float:
         policy = self._policy
         return predict(program.model, find_device(policy.device), policy.dims, fuse=True).milliseconds
+
+
+def _small_runs(nodes: int) -> int:
+    """Return how many further conversions of a small program may be run."""
+    return next((runs for most, runs in _SMALL if nodes <= most), 0)
 
 
 def _felt(found: Measured) -> dict[str, float]:
