@@ -198,19 +198,22 @@ class Frontier:
         more = [self._at(price, (), {*point.low, name}) for name in added for price in prices]
         return list(dict.fromkeys((*fewer, *more)))
 
-    def by_kind(self) -> list[Point]:
-        """Return the choices without the operators to which most of the error is due, one kind after the other."""
-        errors, by_kind = self._prices().nodes, dict[str, list[str]]()
-        for name in self.names:
-            by_kind.setdefault(self._kinds[name], []).append(name)
-        largest = {kind: math.fsum(errors.get(name, 0.0) for name in names) for kind, names in by_kind.items()}
-        found, held = [self.free], frozenset[str]()
-        for kind in sorted(by_kind, key=lambda kind: (-largest[kind], kind)):
-            held |= {*by_kind[kind]}
-            found.append(self._at(0.0, held))
-        return list(dict.fromkeys(found))
+    def of_kinds(self) -> dict[str, Point]:
+        """Return for each kind of operator the choice in which just its nodes are low, as far as they may be."""
+        return {kind: self.point(names) for kind, names in self._by_kind().items()}
 
-    def worthwhile(self, most: int) -> list[Point] | None:
+    def without(self, kinds: Collection[str]) -> Point:
+        """Return the cheapest choice in which some kinds of operators are float32."""
+        by_kind = self._by_kind()
+        return self._at(0.0, [name for kind in kinds for name in by_kind[kind]])
+
+    def _by_kind(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name in self.names:
+            found.setdefault(self._kinds[name], []).append(name)
+        return found
+
+    def worthwhile(self, most: int, least: int = 0) -> list[Point] | None:
         """Return every choice in which no nodes are low that save less than their casts cost; None if they are many.
 
         The best part of some nodes holds that of any fewer of them, as is known of minimum cuts. So whatever is
@@ -218,18 +221,19 @@ class Frontier:
 
         Args:
             most: how many there may be.
+            least: nodes that are low in each.
         """
         found, waiting = {self.free: None}, [self.free]
         while waiting:
             low = waiting.pop().low
             for name in sorted(low):
                 fewer = self._at(0.0, self.open_names - low | {name})
-                if fewer not in found:
+                if fewer not in found and len(fewer.low) >= least:
                     found[fewer] = None
                     waiting.append(fewer)
             if len(found) > most:
                 return None
-        return list(found)
+        return [point for point in found if len(point.low) >= least]
 
     def point(self, low: Collection[str]) -> Point:
         """Return the choice in which just these nodes are low, of those that may be either."""

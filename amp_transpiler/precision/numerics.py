@@ -215,6 +215,7 @@ def shown_safe(
 
     They must be known for all that it reads and computes, and must fit with headroom: below the largest number, for
     what has a pole at zero above the smallest one, and for index arithmetic within the integers that the format holds.
+    Where some of what it reads became zero on the data, the pole was met there: then nothing worse is to come.
     By how much its rounding is felt is another question, which only a comparison answers.
 
     Args:

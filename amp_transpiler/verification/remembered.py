@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 _RECORDS = Records("evidence")
 _OUTCOMES = Records("outcome")
 _FORMAT = 5  # raised when what is measured changes
+_SEARCH = 2  # raised when a search comes to other outcomes
 
 
 def remembered_evidence(
@@ -121,7 +122,11 @@ class Outcomes:
     def __init__(
         self, prepared: Program, samples: Sequence[Mapping[str, Any]], policy: Policy, words: Sequence[str]
     ) -> None:
-        self._ask = prepared, samples, (*words, in_words(dataclasses.replace(policy, evidence=None)))
+        self._ask = (
+            prepared,
+            samples,
+            (f"search {_SEARCH}", *words, in_words(dataclasses.replace(policy, evidence=None))),
+        )
         self._name = ""
 
     def find(self) -> Outcome | None:

@@ -14,6 +14,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.program import Program
@@ -25,6 +27,7 @@ from amp_transpiler.precision.frontier import Frontier, Point
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.policy import Policy, Settled
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.settling import settled_by
 from amp_transpiler.report import FrontierPoint, OutputComparison, Report
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import Reference
@@ -55,6 +58,8 @@ _NEARLY, _LITTLE = 0.8, 0.1  # of the room that a limit leaves
 _BARELY = 0.5  # of the error that is allowed
 _LEAST_WRONG = 0.1  # of what is predicted: what is added may be predicted better than what is there
 
+_FEW_GUESSES = 4  # likewise, where many choices are looked at anyway
+_FEW_ELEMENTS = 16  # of an output, whose errors cancel by chance
 _NEAR = 1.5  # times the error that is allowed: what is beside such a choice may hold
 _SMALL = ((32, 40), (64, 24))  # open nodes at most, and how many further conversions may be run: each takes little time
 
@@ -335,7 +340,10 @@ class _Search:
         self._fill(runs - len(self._found))
         self._further(runs - len(self._found))
         self._halve(runs - len(self._found))
-        self._refine(max(0, runs - len(self._found)) + _small_runs(len(frontier.names)) if self._limited else 0)
+        if self._limited:
+            left = self._refine(max(0, runs - len(self._found)) + _small_runs(len(frontier.names)))
+            if any(size <= _FEW_ELEMENTS for size in self._sizes()):
+                self._refine(self._bisect_kinds(left))
         assert self._best is not None
         if self._policy.objective == "time" and frontier.exact not in self._found:
             exact = (0.0, self._milliseconds(conversions.prepared))
@@ -395,31 +403,66 @@ class _Search:
                 self._run(candidate)
             part = part / 2 if self._found[candidate] > 1.0 else 0.5
 
-    def _refine(self, runs: int) -> None:
-        """Try what differs little from the best choice, or from one that nearly holds.
+    def _refine(self, runs: int) -> int:
+        """Try what differs little from the best choice, or from one that nearly holds; in a small program any choice.
 
         Args:
             runs: how many conversions may be run.
+
+        Returns:
+            How many of them are left.
         """
         frontier, looked = self._frontier, set[Point]()
-        if runs <= 0:
-            return
-        every = frontier.worthwhile(_EVERY)
-        pool = {*(every or frontier.by_kind())}
-        while runs > 0 and self._best is not None:
-            best, measured = self._best
+        every = frontier.worthwhile(_EVERY) if runs > 0 else None
+        pool = {*(every or ())}
+        while runs > 0:
+            assert self._best is not None
+            best, _ = self._best
             near = [point for point, found in self._found.items() if found <= _NEAR and point.cost < best.cost]
-            if measured.excess <= 1.0:
-                near.append(best)
-            for point in near:
-                if point not in looked and every is None:
+            for point in (best, *near):
+                if every is None and point not in looked:
                     pool |= {*frontier.beside(point)}
-                looked.add(point)
-            candidate = self._promising(pool, 4, 0.0)
+                    looked.add(point)
+            candidate = self._promising(pool, _FEW_GUESSES, unlikely=0.0)
             if candidate is None:
-                return
+                break
             runs -= 1
             self._run(candidate)
+        return runs
+
+    def _bisect_kinds(self, runs: int) -> int:
+        """Make one kind of operator float32 after the other, that with the largest error alone first.
+
+        Errors of an output with few elements cancel by chance. No prediction tells where, yet a few trials may.
+
+        Args:
+            runs: how many conversions may be run; nothing is done if they may not be enough.
+
+        Returns:
+            How many of them are left.
+        """
+        frontier, before = self._frontier, len(self._found)
+        alone = frontier.of_kinds()
+        if runs < 2 * len(alone):
+            return runs
+        for point in alone.values():
+            if point not in self._found:
+                self._run(point)
+        ranked = sorted(alone, key=lambda kind: (-self._found[alone[kind]], kind))
+        for count in range(1, len(ranked)):
+            assert self._best is not None
+            candidate = frontier.without(ranked[:count])
+            if candidate.cost >= self._best[0].cost and self._best[1].excess <= 1.0:
+                break
+            if candidate not in self._found:
+                self._run(candidate)
+        return runs - (len(self._found) - before)
+
+    def _sizes(self) -> list[int]:
+        """Return how many elements every output has that has a limit, in all samples together."""
+        outputs, limits = self._conversions.reference.outputs, self._policy.limits
+        names = [name for name in outputs[0] if math.isfinite(limits.for_output(name))]
+        return [sum(np.asarray(found[name]).size for found in outputs) for name in names]
 
     def _rooms(self) -> dict[str, float]:
         """Return by how much the predicted square of every output may grow, if predictions stay as wrong."""
@@ -491,7 +534,7 @@ class _Search:
 
     def _run(self, point: Point) -> float:
         policy = self._policy
-        settled = _settled(point, self._frontier, self._reasons, self._evidence, policy)
+        settled = settled_by(point, self._frontier, self._reasons, self._evidence, policy.low)
         found = self._conversions.measured(dataclasses.replace(policy, settled=settled))
         logger.info(
             "%d nodes low: predicted %.3g of what is allowed, %.3g found", len(point.low), point.predicted, found.excess
@@ -538,28 +581,3 @@ def _allowed(outputs: Mapping[str, OutputComparison], policy: Policy) -> dict[st
     """Return the tolerance of every output; 1 for all where none has any, so that a metric can be followed."""
     found = {name: policy.limits.for_output(name) for name in outputs}
     return found if any(map(math.isfinite, found.values())) else dict.fromkeys(found, 1.0)
-
-
-def _settled(
-    point: Point, frontier: Frontier, reasons: Mapping[str, str], evidence: Evidence, policy: Policy
-) -> dict[str, Settled]:
-    """Return the decisions of a choice, each with its reason: that without a limit where it is the same."""
-    found = {}
-    for name in frontier.names:
-        is_low = name in point.low
-        spoils = math.isinf(evidence.node_errors.get(name, 0.0))
-        is_new = not is_low and (spoils or name in frontier.free.low)
-        reason = _why_high(name, evidence, policy) if is_new else reasons[name]
-        found[name] = Settled("low" if is_low else "high", reason)
-    return found
-
-
-def _why_high(name: str, evidence: Evidence, policy: Policy) -> str:
-    """Say why the limits keep a node in float32; by how much is in the report's row of it."""
-    shares = {output: errors.get(name, 0.0) for output, errors in evidence.node_errors_by_output.items()}
-    output = max(shares, key=lambda output: shares[output], default="")
-    if math.isinf(shares.get(output, 0.0)):
-        return f"for the tolerance: in {policy.low.name} it overflows on the data, or spoils output '{output}'"
-    if not shares.get(output):
-        return "for the tolerance: its neighbours are float32, and casts around it would add to the error"
-    return f"for the tolerance: in {policy.low.name} it would add to the error of output '{output}'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -47,6 +48,49 @@ def test_what_no_multiplier_reaches_is_found(limit, expected):
 
 def test_what_adds_nothing_stays_low_under_any_limit():
     assert frontier({**ERRORS, "a": 0.0}).cheapest(1e-6).low == {"a"}
+
+
+def worthwhile_by_hand(found):
+    """Return the low nodes of every choice that is the best one of some nodes."""
+    one = Frontier(found.choices, found.weights, Evidence(), {})
+    names = sorted(one.open_names)
+    held = (held for count in range(len(names) + 1) for held in itertools.combinations(names, count))
+    return {one._at(0.0, nodes).low for nodes in held}
+
+
+def branched(text):
+    model = load(parse(f"(float[4,4] x) => (float[4,4] y) {{ {text} }}", w=array(4, 4))).model
+    propagate_types(model)
+    return open_choices(model, dataclasses.replace(choose_policy(Request()), objective="low"))
+
+
+WORTHWHILE = [
+    "[a] h = MatMul (x, w) [b] i = Tanh (h) [c] j = Tanh (x) [d] k = Add (i, j) [e] y = Relu (k)",
+    "[a] h = Tanh (x) [b] i = Relu (h) [c] j = MatMul (i, w) [d] k = Transpose (j) [e] l = Add (k, h) [f] y = Neg (l)",
+]
+
+
+@pytest.mark.parametrize("text", WORTHWHILE)
+def test_all_choices_that_are_worth_their_casts(text):
+    found = branched(text)
+    one = Frontier(found.choices, found.weights, Evidence(), {})
+    every = worthwhile_by_hand(found)
+    assert {point.low for point in one.worthwhile(64)} == every
+    assert {point.low for point in one.worthwhile(64, least=3)} == {low for low in every if len(low) >= 3}
+    assert one.worthwhile(len(every)) is not None
+    assert one.worthwhile(len(every) - 1) is None
+
+
+def test_choices_beside_another_have_a_node_more_or_less():
+    one = frontier()
+    assert {point.low for point in one.beside(one.point({"b"}))} == {frozenset(), frozenset("ab"), frozenset("bc")}
+
+
+def test_choices_by_kinds_of_operators():
+    one = frontier()
+    assert {kind: point.low for kind, point in one.of_kinds().items()} == {"MatMul": {"a", "b"}, "Tanh": {"c"}}
+    assert one.without(["Tanh"]).low == {"a", "b"}
+    assert one.without(["MatMul"]).low == frozenset(), "the Tanh alone is not worth its casts"
 
 
 LAYERS = 8

@@ -271,6 +271,7 @@ SHOWN = {
     "a value that was not seen": ("y = Exp (x)", {"x": (5.0, 0.1)}, False, False),
     "a logarithm far from zero": ("y = Log (x)", {"x": (9.0, 0.01), "y": (4.6, 0.1)}, False, True),
     "a logarithm near zero": ("y = Log (x)", {"x": (1.0, 2e-7), "y": (15.4, 0.1)}, False, False),
+    "a logarithm of what became zero": ("y = Log (x)", {"x": (1.0, 2e-9, "", 0.5), "y": (20.0, 0.1)}, False, True),
     "a product near zero has no pole": ("y = Mul (x, x)", {"x": (1.0, 2e-7), "y": (1.0, 4e-14)}, False, True),
     "small positions": ("y = Mul (x, x)", {"x": (20.0, 1.0), "y": (400.0, 1.0)}, True, True),
     "large positions": ("y = Mul (x, x)", {"x": (30.0, 1.0), "y": (900.0, 1.0)}, True, False),

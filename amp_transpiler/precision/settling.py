@@ -1,0 +1,46 @@
+"""What a search chose, as decisions with reasons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.precision.evidence import Evidence
+from amp_transpiler.precision.frontier import Frontier, Point
+from amp_transpiler.precision.policy import Settled
+
+__all__ = ["settled_by"]
+
+
+def settled_by(
+    point: Point, frontier: Frontier, reasons: Mapping[str, str], evidence: Evidence, low: LowFormat
+) -> dict[str, Settled]:
+    """Return the decisions of a choice, each with its reason: that without a limit where it is the same.
+
+    Args:
+        point: the choice.
+        frontier: the choices that it is one of.
+        reasons: node -> its reason where there is no limit.
+        evidence: what the nodes are blamed for.
+        low: the low format.
+    """
+    found = {}
+    for name in frontier.names:
+        is_low = name in point.low
+        spoils = math.isinf(evidence.node_errors.get(name, 0.0))
+        is_new = not is_low and (spoils or name in frontier.free.low)
+        reason = _why_high(name, evidence, low) if is_new else reasons[name]
+        found[name] = Settled("low" if is_low else "high", reason)
+    return found
+
+
+def _why_high(name: str, evidence: Evidence, low: LowFormat) -> str:
+    """Say why the limits keep a node in float32; by how much is in the report's row of it."""
+    shares = {output: errors.get(name, 0.0) for output, errors in evidence.node_errors_by_output.items()}
+    output = max(shares, key=lambda output: shares[output], default="")
+    if math.isinf(shares.get(output, 0.0)):
+        return f"for the tolerance: in {low.name} it overflows on the data, or spoils output '{output}'"
+    if not shares.get(output):
+        return "for the tolerance: its neighbours are float32, and casts around it would add to the error"
+    return f"for the tolerance: in {low.name} it would add to the error of output '{output}'"
