@@ -42,7 +42,8 @@ def started(net):
 BAD_FEEDS = [
     ({"x": X}, "y"),
     (feed(z=X), "has no input 'z'"),
-    (feed(x=X[0]), r"got shape \[3\]"),
+    (feed(x=X[None]), r"got shape \[1, 4, 3\]"),
+    (feed(x=X[0]), "'y' is fed with batch = 4, but 'x' with 1"),  # one row is a batch of one
     (feed(x=np.ones((4, 5), np.float32)), "x"),
     (feed(x=np.ones((4, 3), np.int64)), "int64"),
     (feed(y=np.ones((3, 1), np.float32)), "'y' is fed with batch = 3, but 'x' with 4"),
