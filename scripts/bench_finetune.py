@@ -63,10 +63,11 @@ Record = dict[str, Any]
 # Why models fail at O2, where that was looked at: of the arithmetic, so PyTorch's autocast and `half()` fail alike.
 REASONS = {
     "magika/model": (
-        "its variances are E[x^2] - E[x]^2, and float16 has too few digits for that; O1 keeps sums in float32"
+        "its variances are means of squares less squares of means, for which float16 has too few digits; O1 keeps "
+        "means in float32"
     ),
     "speechmos/speechmos__dnsmos_models__sig_bak_ovr": (
-        "it takes the root of a sum of two squares, which float16 rounds to 0 where it is quiet: the gradient is "
+        "it takes the root of a sum of two squares, which float16 rounds to nothing where it is quiet: the gradient is "
         "infinite there, at O1 too. It trains at O1 with `sqrt`, `elementwise_mul` and `elementwise_add` on the custom "
         "black list"
     ),
@@ -462,8 +463,9 @@ def magnified_by(tried: Mapping[str, Mapping[str, Record]]) -> str:
             continue
         nudged, last = difference(forms["nudged"], forms["float64"]), difference(forms["channels last"], record["twin"])
         said += (
-            f"\nThe steps of {name} magnify rounding: in float64 PyTorch's own losses differ by {nudged:.0e}\n"
-            f"after every weight was changed by 2**-24 of itself, and in float32 by {last:.0e} with the channels last."
+            f"\nThe steps of {name} magnify rounding: PyTorch's own losses in float64 differ by\n"
+            f"{nudged:.4f} after its weights were changed by less than float32 tells, and those in float32 by "
+            f"{last:.4f} with\nthe channels last."
         )
     return said
 
