@@ -20,7 +20,7 @@ from amp_transpiler.verification.child import lease
 from amp_transpiler.verification.magnitudes import Magnitudes, measure
 from amp_transpiler.verification.pieces import Piece, cut_out, pieces
 from amp_transpiler.verification.remote import RemoteSession, open_plain
-from amp_transpiler.verification.settled_sample import inline_branches, survey, write_shapes
+from amp_transpiler.verification.settled_sample import Surveys, inline_branches, survey, write_shapes
 
 __all__ = ["PIECE", "Calibration", "NamedSample", "calibrate"]
 
@@ -45,7 +45,13 @@ class Calibration:
     samples: tuple[str, ...]
 
 
-def calibrate(program: Program, low: LowFormat, samples: Iterable[NamedSample], limit: float = PIECE) -> Calibration:
+def calibrate(
+    program: Program,
+    low: LowFormat,
+    samples: Iterable[NamedSample],
+    limit: float = PIECE,
+    surveys: Surveys | None = None,
+) -> Calibration:
     """Run a program on samples and return the ranges of its values.
 
     Args:
@@ -53,6 +59,7 @@ def calibrate(program: Program, low: LowFormat, samples: Iterable[NamedSample], 
         low: the low format, for what would become zero.
         samples: taken one by one, so that they may be more than fit in memory.
         limit: bytes that the results of the nodes that run together may take.
+        surveys: those of the program.
 
     Raises:
         InputError: there is no sample.
@@ -65,7 +72,7 @@ def calibrate(program: Program, low: LowFormat, samples: Iterable[NamedSample], 
         opened: dict[tuple[bool, ...], _Opened] = {}
         for name, feeds in samples:
             names.append(name)
-            for value, found in _magnitudes(_opened_for(program, feeds, opened, stack, limit), feeds, low):
+            for value, found in _magnitudes(_opened_for(program, feeds, opened, stack, limit, surveys), feeds, low):
                 before = totals.get(value, Magnitudes())
                 if value not in setters or found.largest > before.largest:
                     setters[value] = name
@@ -98,6 +105,7 @@ def _opened_for(
     opened: dict[tuple[bool, ...], _Opened],
     stack: contextlib.ExitStack,
     limit: float,
+    surveys: Surveys | None,
 ) -> _Opened:
     """Return the sessions for a sample, those of an earlier one that took the same branches if there are any."""
     taken: tuple[bool, ...] = ()
@@ -107,19 +115,19 @@ def _opened_for(
         inlined.source = None
         taken = tuple(inline_branches(inlined, feeds))
     if taken not in opened:
-        opened[taken] = stack.enter_context(_open(inlined, feeds, limit))
+        opened[taken] = stack.enter_context(_open(inlined, feeds, limit, surveys if inlined is program else None))
     return opened[taken]
 
 
 @contextlib.contextmanager
-def _open(program: Program, feeds: Mapping[str, Any], limit: float) -> Iterator[_Opened]:
+def _open(program: Program, feeds: Mapping[str, Any], limit: float, surveys: Surveys | None) -> Iterator[_Opened]:
     """Open the pieces of a program, cut by the sizes that its values have on one sample."""
     sized = program.clone()
     graph = sized.model.graph
     results = [value for node in graph for value in node.outputs]
     declared = {value: value.shape for value in (*graph.inputs, *results)}
     if not all(map(is_static, results)):
-        shapes, _ = survey(sized, feeds)
+        shapes, _ = survey(sized, feeds) if surveys is None else surveys.of(feeds)
         write_shapes(graph, shapes)
     found = pieces(sized, limit)
     for value, shape in declared.items():  # other samples may be larger

@@ -30,8 +30,9 @@ from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.numerics import SINGULAR
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.calibrate import PIECE, Calibration, NamedSample, calibrate
+from amp_transpiler.verification.child import lease
 from amp_transpiler.verification.pieces import result_bytes
-from amp_transpiler.verification.settled_sample import SettledProgram, settle
+from amp_transpiler.verification.settled_sample import SettledProgram, Surveys, settle
 from amp_transpiler.verification.sweep import Contributions, Draw, Sweep, open_sweep
 
 __all__ = ["Sensitivity", "collect_evidence", "low_forms", "measure_sensitivity"]
@@ -70,11 +71,14 @@ def collect_evidence(
         RUN_ERRORS: the program does not run.
     """
     kept: list[Mapping[str, Any]] = []
-    calibration = calibrate(prepared, low, _keeping(samples, kept))
+    surveys = Surveys(prepared)
+    calibration = calibrate(prepared, low, _keeping(samples, kept), surveys=surveys)
     forms = low_forms(prepared.model, target, low)
     chosen = kept[:: math.ceil(len(kept) / _SAMPLES)]
     beyond = frozenset(_become_infinite(prepared, low, calibration))
-    return measure_sensitivity(prepared, low, forms, chosen, beyond=beyond).evidence(calibration, given=given)
+    return measure_sensitivity(prepared, low, forms, chosen, beyond=beyond, surveys=surveys).evidence(
+        calibration, given=given
+    )
 
 
 def _become_infinite(program: Program, low: LowFormat, calibration: Calibration) -> Iterator[str]:
@@ -147,6 +151,7 @@ def measure_sensitivity(
     draws: int | None = None,
     limit: float = PIECE,
     beyond: frozenset[str] = frozenset(),
+    surveys: Surveys | None = None,
 ) -> Sensitivity:
     """Sweep a program back on samples.
 
@@ -160,6 +165,7 @@ def measure_sensitivity(
             none; where results take several pieces, there are as many samples as make four sweeps, one at least.
         limit: bytes that the results of the nodes that run together may take.
         beyond: names of values that are known to become infinite in the low format.
+        surveys: those of the program.
 
     Raises:
         ModelError: the program is of an opset before 13, and cannot be raised.
@@ -168,15 +174,15 @@ def measure_sensitivity(
     totals: dict[str, _Total] = {}
     estimated: dict[str, str] = {}
     key, stack, few, exact = "", contextlib.ExitStack(), False, 0
-    with stack:
+    with lease() as child, stack:  # a second child would be started, and take fresh memory, for each further sample
         for index, feeds in enumerate(samples):
             if few and index % math.ceil(len(samples) / _FEW_DRAWS):
                 continue
-            settled = settle(program, feeds)
+            settled = settle(program, feeds, child, surveys)
             if settled.key != key:
                 stack.close()
                 targets = [name for names in settled.targets.values() for name in names]
-                sweep = stack.enter_context(open_sweep(settled.program, low, forms, targets, limit, beyond))
+                sweep = stack.enter_context(open_sweep(settled.program, low, forms, targets, limit, child, beyond))
                 key = settled.key
                 estimated |= _estimated(settled.program, forms, sweep.measured)
             size = 0.0 if draws is not None else result_bytes(settled.program)

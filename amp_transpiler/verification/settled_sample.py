@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -25,10 +25,12 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.precision.constraints import is_float32
+from amp_transpiler.verification.child import Child
 from amp_transpiler.verification.remote import open_plain
 
 __all__ = [
     "SettledProgram",
+    "Surveys",
     "drop_unread",
     "inline_branches",
     "is_quantized",
@@ -38,6 +40,7 @@ __all__ = [
     "write_shapes",
 ]
 
+_Survey: TypeAlias = tuple[dict[str, tuple[int, ...]], dict[str, np.ndarray]]
 _OLDEST = 13  # the first opset that gradient rules are written for
 _SMALL = 4096  # elements of integers that become constants
 _MOST_NESTED = 8  # Ifs inside Ifs
@@ -62,12 +65,41 @@ class SettledProgram:
     values: Mapping[str, np.ndarray]
 
 
-def settle(program: Program, feeds: Mapping[str, Any]) -> SettledProgram:
+class Surveys:
+    """Surveys of a program as it stands, with what its outputs come from: a sample runs once, whoever asks first.
+
+    Args:
+        program: the program; it must stay as it is.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._known: list[tuple[Mapping[str, Any], _Survey]] = []
+
+    def of(self, feeds: Mapping[str, Any], child: Child | None = None) -> _Survey:
+        """Return what `survey` does, for one of the samples.
+
+        Raises:
+            RUN_ERRORS: it does not run.
+        """
+        for known, found in self._known:
+            if known is feeds:
+                return found
+        wanted = {name for output in self._program.model.graph.outputs for name in _felt(output)}
+        self._known.append((feeds, survey(self._program, feeds, wanted, child)))
+        return self._known[-1][1]
+
+
+def settle(
+    program: Program, feeds: Mapping[str, Any], child: Child | None = None, surveys: Surveys | None = None
+) -> SettledProgram:
     """Return `program` as it is on one sample.
 
     Args:
         program: a typed program without functions; not changed.
         feeds: the sample.
+        child: where it runs; None for any child.
+        surveys: those of `program`, which tell what there is to know if it stays as it stands.
 
     Raises:
         ModelError: the program is of an opset before 13, and cannot be raised.
@@ -78,9 +110,13 @@ def settle(program: Program, feeds: Mapping[str, Any]) -> SettledProgram:
     if opset_of(copy.model, "") < _OLDEST:
         ConvertOpset(_OLDEST)(copy.model)
         copy.touch()
-    taken = inline_branches(copy, feeds)
+        surveys = None
+    taken = inline_branches(copy, feeds, child)
     targets = {str(output.name): tuple(_felt(output)) for output in copy.model.graph.outputs}
-    shapes, arrays = survey(copy, feeds, {name for names in targets.values() for name in names})
+    if surveys is None or taken:
+        shapes, arrays = survey(copy, feeds, {name for names in targets.values() for name in names}, child)
+    else:
+        shapes, arrays = surveys.of(feeds, child)
     write_shapes(copy.model.graph, shapes)
     _lift_constants(copy.model.graph)
     found = _values(copy.model.graph)
@@ -114,13 +150,15 @@ def _felt(output: ir.Value) -> Iterator[str]:
             pending += reads_of(node)
 
 
-def run_plain(program: Program, feeds: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
-    """Run a program without optimizations, and return values of its main graph.
+def run_plain(
+    program: Program, feeds: Mapping[str, Any], names: Sequence[str], child: Child | None = None
+) -> list[Any]:
+    """Run a program without optimizations, in a child or any child, and return values of its main graph.
 
     Raises:
         RUN_ERRORS: it does not run.
     """
-    with _outputs(program, names) as exposed, open_plain(exposed) as session:
+    with _outputs(program, names) as exposed, open_plain(exposed, child) as session:
         return session.run({info.name: feeds[info.name] for info in session.inputs if info.name in feeds}, list(names))
 
 
@@ -147,7 +185,7 @@ def _values(graph: ir.Graph) -> dict[str, ir.Value]:
 # ---- branches ----
 
 
-def inline_branches(program: Program, feeds: Mapping[str, Any]) -> list[bool]:
+def inline_branches(program: Program, feeds: Mapping[str, Any], child: Child | None = None) -> list[bool]:
     """Put the branch that is taken in the place of every If of the main graph; return which they were.
 
     Raises:
@@ -161,7 +199,7 @@ def inline_branches(program: Program, feeds: Mapping[str, Any]) -> list[bool]:
             break
         conditions = {str(node.inputs[0].name) for node in ifs if node.inputs[0] is not None}
         asked = sorted(name for name in conditions if constant_of(_values(graph)[name]) is None)
-        found = dict(zip(asked, run_plain(program, feeds, asked), strict=True)) if asked else {}
+        found = dict(zip(asked, run_plain(program, feeds, asked, child), strict=True)) if asked else {}
         for node in ifs:
             condition = node.inputs[0]
             assert condition is not None
@@ -200,14 +238,15 @@ def _take_branch(node: ir.Node, branch: ir.Graph, program: Program) -> None:
 
 
 def survey(
-    program: Program, feeds: Mapping[str, Any], wanted: Collection[str] = ()
-) -> tuple[dict[str, tuple[int, ...]], dict[str, np.ndarray]]:
+    program: Program, feeds: Mapping[str, Any], wanted: Collection[str] = (), child: Child | None = None
+) -> _Survey:
     """Run a program once.
 
     Args:
         program: the program; not changed.
         feeds: the sample.
         wanted: names of further values to return.
+        child: where; None for any child.
 
     Returns:
         The shapes of all tensors of the main graph; and the integers and truth values in it, with what is wanted.
@@ -230,7 +269,7 @@ def survey(
             fetched[str(value.name)] = None
     trial.touch()
     every = [*asked, *fetched]
-    arrays = dict(zip(every, run_plain(trial, feeds, every), strict=True)) if every else {}
+    arrays = dict(zip(every, run_plain(trial, feeds, every, child), strict=True)) if every else {}
     shapes = {asked[name]: tuple(int(size) for size in arrays[name]) for name in asked}
     for value in graph.inputs:
         array = feeds.get(str(value.name))

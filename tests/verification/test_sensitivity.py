@@ -236,9 +236,9 @@ def test_an_integer_that_is_an_output_and_is_read_too():
 def test_of_a_program_with_large_results_the_first_and_the_last_sample_are_swept_once(monkeypatch):
     settled, settle = [], sensitivity.settle
 
-    def counted(loaded, feeds):
+    def counted(loaded, feeds, *further):
         settled.append(float(feeds["x"][0, 0]))
-        return settle(loaded, feeds)
+        return settle(loaded, feeds, *further)
 
     monkeypatch.setattr(sensitivity, "_LARGE", 0)
     monkeypatch.setattr(sensitivity, "settle", counted)
@@ -252,9 +252,9 @@ def test_of_a_program_with_large_results_the_first_and_the_last_sample_are_swept
 def test_of_few_elements_behind_large_results_as_many_samples_are_swept_as_make_four_sweeps(monkeypatch):
     settled, settle = [], sensitivity.settle
 
-    def counted(loaded, feeds):
+    def counted(loaded, feeds, *further):
         settled.append(float(feeds["x"][0, 0]))
-        return settle(loaded, feeds)
+        return settle(loaded, feeds, *further)
 
     monkeypatch.setattr(sensitivity, "PIECE", 0)
     monkeypatch.setattr(sensitivity, "settle", counted)
