@@ -75,6 +75,18 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 """Raised by ONNX Runtime when it refuses a model or a run; `NotImplemented` means that a kernel is missing."""
 
 
+def _allowed_threads() -> int | None:
+    """Return the number of cores that the process may use if the system keeps it off some; otherwise None.
+
+    ONNX Runtime counts, and binds its threads to, all cores of the machine: under `taskset` or in a container with a
+    set of cores its threads would run on cores that were not given to it.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    allowed = len(os.sched_getaffinity(0))
+    return allowed if allowed < (os.cpu_count() or 1) else None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
     """How a session is opened.
@@ -92,7 +104,7 @@ class SessionSettings:
         in_order: whether nothing common may be rewritten into nodes that come last in the order of the file. What is
             ready before them runs first, the backward pass's masks for example, and stays alive.
         quick: whether the optimizers are left out that cost much and find nothing in a step.
-        threads: threads inside an operator; None leaves the choice to ONNX Runtime.
+        threads: threads inside an operator; None: as many as the process has cores, which is ONNX Runtime's choice.
         external_folder: where a serialised model's external data lies.
         record_assignment: remember the provider of each node, for `nodes_on_cpu`.
         provider_options: options of the place's own provider, as pairs (see `provider_options.CUDA_OPTIONS`).
@@ -131,8 +143,8 @@ class SessionSettings:
         if self.lean:
             options.enable_mem_reuse = False
             options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-        if self.threads is not None:
-            options.intra_op_num_threads = self.threads
+        if (threads := self.threads or _allowed_threads()) is not None:
+            options.intra_op_num_threads = threads
         if self.external_folder is not None:
             folder = os.fspath(self.external_folder)
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
