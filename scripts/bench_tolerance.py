@@ -36,6 +36,7 @@ PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "to
 SHARES = (0.5, 0.1, 0.02)
 OBJECTIVES = ("low", "time")
 MANY = 50  # nodes: in a smaller model there is often one answer, or none but float32
+TRIED = 2000  # choices, of which all are tried
 BASE = 0.02  # the error that shares are of where that of O2 is infinite
 Record = dict[str, Any]
 
@@ -118,6 +119,34 @@ class Bisection:
             count += 1
             made = self.measured(ranked[:count], tolerance, objective="low")
         return 0 if made.excess > 1.0 else int(self.record(made)["low"])
+
+    def most(self, tolerance: float, above: int) -> int | None:
+        """Return the most low nodes of all choices that are worth their casts and keep a tolerance; None if unknown.
+
+        Args:
+            tolerance: which is kept.
+            above: a number of low nodes, which is returned if no choice has more. The choices that have more are tried,
+                unless they are too many.
+        """
+        from amp_transpiler.precision.assign import open_choices
+        from amp_transpiler.precision.evidence import Evidence
+        from amp_transpiler.precision.frontier import Frontier
+
+        policy = dataclasses.replace(self.policy, objective="low")
+        opened = open_choices(self.prepared.model, policy, self._conversions.ranges)
+        frontier = Frontier(opened.choices, opened.weights, Evidence(), {})
+        free = opened.assignment(opened.choices.solve()).decisions
+        fixed = sum(made.precision == "low" and node.name not in frontier.open_names for node, made in free.items())
+        every = frontier.worthwhile(TRIED, above + 1 - fixed)
+        if every is None:
+            return None
+        limits = dataclasses.replace(policy.limits, tolerance=tolerance)
+        for point in sorted(every, key=lambda point: -len(point.low)):
+            held = dict.fromkeys(sorted(frontier.open_names - point.low), "bisection")
+            made = self._conversions.measured(dataclasses.replace(policy, limits=limits, forced_high=held))
+            if made.excess <= 1.0 and (low := int(self.record(made)["low"])) > above:
+                return low
+        return above
 
     def _policy_with(self, kinds: Iterable[str], **changes: Any) -> Any:
         high = set(kinds)
@@ -225,6 +254,11 @@ def examine(
         found = {"o2": o2, "base": base, "bisection": bisection.answers(tolerances)}
     for prefer in objectives:
         found[prefer] = [asked(path, bisection.samples, tolerance, prefer) for tolerance in tolerances]
+    if "low" in found:
+        found["most"] = [
+            bisection.most(tolerance, other["worth"]) if ours["low"] <= other["worth"] else None
+            for tolerance, ours, other in zip(tolerances, found["low"], found["bisection"], strict=True)
+        ]
     return found
 
 
@@ -268,6 +302,11 @@ def low_table(everything: Mapping[str, Record]) -> list[list[str]]:
     """Return the table of low nodes by default: in how many cases more, as many and fewer than in the bisection."""
     most = {name: record.get("o2", {"low": 0})["low"] for name, record in everything.items()}
     every = [(name, low, other) for name, _, other, low, _ in cases(everything)]
+    tried = {
+        id(other): number
+        for record in everything.values()
+        for other, number in zip(record.get("bisection", ()), record.get("most", ()), strict=False)
+    }
     some = [case for case in every if case[1]["low"] or case[2]["low"]]
     large = {name for name, low in most.items() if low >= MANY}
     kinds = {
@@ -280,6 +319,11 @@ def low_table(everything: Mapping[str, Record]) -> list[list[str]]:
             case for case in some if (case[1]["low"] or case[2]["worth"]) and case[2]["worth"] < most[case[0]]
         ],
     }
+    kinds["of these, without those where both have the most that there can be"] = [
+        case
+        for case in kinds["more is possible than is worth its casts"]
+        if not case[1]["low"] == case[2]["worth"] == tried.get(id(case[2]))
+    ]
     table = [["low nodes, by default", "cases", "more", "as many", "fewer", "more, share"]]
     table[0] += ["more than worth their casts", "as many", "fewer", "more, share", "more that compute", "fewer"]
     for words, found in kinds.items():
@@ -327,16 +371,17 @@ until the bound holds, converted, emulated and compared in the same way. Times a
 
 LOW_NODES = """The goal is strictly more low nodes than the bisection in 80 % of the cases. In small models the only
 answer is often float32 on both sides, so there are several shares. More is possible where some node can be low within
-the bound on either side, and the bisection does not have as many low nodes as O2. In the last row that is asked of
-those of its nodes that are worth their casts.
+the bound on either side, and the bisection does not have as many low nodes as O2. In the next row that is asked of
+those of its nodes that are worth their casts. In the last row those cases are left out where both have the most that
+there can be: where level auto has as many, all choices that are worth their casts and have more are converted, run
+and compared, unless there are more than 2000 of them.
 
-Level auto has fewer nodes mostly for one of four reasons. Some of the bisection's are islands that cost
+Level auto has fewer nodes mostly for one of three reasons. Some of the bisection's are islands that cost
 more casts than they save, which level auto never has. For the columns "worth their casts" the same chain goes on
 without islands until its bound holds again: without them errors can be larger, by chance. An operator stays float32 by
-its nature where the data do not vouch for it (the logarithm of 1e-10 in the `whisper80` models) or cannot, inside loops
-(`scripted_loop`). Where an output is a single number (`speechmos`), large errors cancel by chance in one choice and not
-in others; no prediction tells which. Or the bound is spent on what computes (matrix products, convolutions), of which
-level auto wants the most, and not on more cheap nodes: the last columns compare these.
+its nature inside loops, where the data cannot vouch for it (`scripted_loop`). Or the bound is spent on what computes
+(matrix products, convolutions), of which level auto wants the most, and not on more cheap nodes: the last columns
+compare these.
 """
 
 

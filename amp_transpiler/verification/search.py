@@ -61,7 +61,7 @@ _LEAST_WRONG = 0.1  # of what is predicted: what is added may be predicted bette
 _FEW_GUESSES = 4  # likewise, where many choices are looked at anyway
 _FEW_ELEMENTS = 16  # of an output, whose errors cancel by chance
 _NEAR = 1.5  # times the error that is allowed: what is beside such a choice may hold
-_SMALL = ((32, 40), (64, 24))  # open nodes at most, and how many further conversions may be run: each takes little time
+_SMALL = ((32, 20), (64, 12))  # open nodes at most, and how many further conversions may be run: each takes little time
 
 _EVERY = 200  # choices, of which all are looked at
 
