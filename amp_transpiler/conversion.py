@@ -51,6 +51,7 @@ from amp_transpiler.passes.sign_rotations import SignRotations
 from amp_transpiler.passes.skip_expand_checks import SkipExpandChecks
 from amp_transpiler.passes.skip_identities import SkipIdentities
 from amp_transpiler.passes.spell_norms import SpellNorms
+from amp_transpiler.passes.training.split_biases import SplitBiases
 from amp_transpiler.passes.training.split_gemm_updates import SplitGemmUpdates
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.passes.widen_low_floats import WidenLowFloats
@@ -114,7 +115,10 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
     ranges = RangeFaults(policy.low, strict=policy.strict_ranges)
     prepare(program, policy, ranges)
     if program.has_variables:
-        run_pass(RaiseLowNodes(_raised(program, policy), set(program.updates.values())), program.model)
+        run_pass(
+            RaiseLowNodes(_forward(program, policy, policy.rules.raises), set(program.updates.values())), program.model
+        )
+        run_pass(SplitBiases(_forward(program, policy, policy.rules.separates_bias)), program.model)
     conversion = convert(program, policy, ranges)
     split(program)
     if program.has_variables:
@@ -124,16 +128,16 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
     return conversion
 
 
-def _raised(program: Program, policy: Policy) -> Callable[[ir.Node], bool]:
-    """Return whether the system lets a node compute in float32 though its data have 16 bits."""
+def _forward(program: Program, policy: Policy, rule: Callable[[ir.Node], bool]) -> Callable[[ir.Node], bool]:
+    """Return whether a rule of the system holds for a node: one of the forward pass, where regions leave it a say."""
     guarded = policy.use_guard and has_guard(program.model)
 
-    def is_raised(node: ir.Node) -> bool:
+    def holds(node: ir.Node) -> bool:
         if role_of(node) != "forward" or DISABLE_AMP in region_of(node) or is_kept(node, guarded=guarded):
             return False
-        return policy.rules.raises(node)
+        return rule(node)
 
-    return is_raised
+    return holds
 
 
 def fitted(policy: Policy, program: Program) -> Policy:

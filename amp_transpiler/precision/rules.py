@@ -89,6 +89,10 @@ class Rules(abc.ABC):
         """Whether a node that computes in 16 bits, because its data do, must compute in float32."""
         return False
 
+    def separates_bias(self, node: ir.Node) -> bool:  # noqa: ARG002 - most systems take both for one operator
+        """Whether the bias of a convolution in a program that was built is an operator of its own, decided apart."""
+        return False
+
     def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
         """Whether a normalisation may become part of its producer: not if the user lists either."""
         names = {str(value.name) for node in (norm, producer) for value in (*node.inputs, *node.outputs) if value}

@@ -146,7 +146,7 @@ COUNTS = (
         "O1",
         "float16",
         {"use_promote": True},
-        "conv2d 1, relu 0, matmul_v2 1, softmax 0, reduce_mean 0, adamw 0",
+        "conv2d 1, elementwise_add 0, relu 0, matmul_v2 1, softmax 0, reduce_mean 0, adamw 0",
     ),
     (
         "conv",

@@ -44,6 +44,11 @@ class PaddleRules(Rules):
             return False
         return colour(node, self.lists, self.level).colour in (Colour.BLACK, Colour.UNSUPPORTED)
 
+    def separates_bias(self, node: ir.Node) -> bool:
+        """Whether promotion keeps the addition of a bias in float32, after a convolution that is low."""
+        promotes = self.use_promote and not self.level.is_pure
+        return promotes and colour(node, self.lists, self.level).colour is Colour.WHITE
+
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
         """Decide by the lists at the level, then by promotion or the gray rule."""
         found, reason = colour(node, self.lists, self.level)

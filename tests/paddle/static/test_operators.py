@@ -26,8 +26,9 @@ def step(level, *, promote=False, clip=False, dtype="float16"):
     return main
 
 
-# level, promotion -> low calls of each operator; those of O2 are the numbers of Paddle's own test of promotion.
+# level, promotion -> low calls of each operator; those of promotion are the numbers of Paddle's own test of it.
 COUNTS = (
+    ("O1", True, {"conv2d": 1, "elementwise_add": 0, "matmul_v2": 1, "relu": 0, "softmax": 0, "adamw": 0}),
     ("O1", False, {"conv2d": 1, "matmul_v2": 1, "relu": 0, "softmax": 0, "reduce_mean": 0, "adamw": 0}),
     ("O2", True, {"conv2d": 1, "elementwise_add": 2, "relu": 0, "matmul_v2": 1, "softmax": 1, "reduce_mean": 1}),
     ("O2", False, {"conv2d": 1, "elementwise_add": 2, "relu": 1, "matmul_v2": 1, "softmax": 1, "adamw": 4}),
@@ -40,6 +41,26 @@ def test_statistics_have_paddles_names(level, promote, expected, dtype):
     (stats,) = amp.debugging._get_op_stats_list(step(level, promote=promote, dtype=dtype))
     low = {name: getattr(stats[name], "fp16_calls" if dtype == "float16" else "bf16_calls") for name in expected}
     assert low == expected
+
+
+@pytest.mark.parametrize(("promote", "expected"), [(True, 1 + 2**-12), (False, 1.0)])
+def test_promotion_at_o1_adds_the_bias_of_a_convolution_in_float32(promote, expected):
+    main, startup = paddle.static.Program(), paddle.static.Program()
+    with paddle.utils.unique_name.guard(), paddle.static.program_guard(main, startup):
+        x = paddle.static.data("x", [1, 1, 4, 4], "float32")
+        start = paddle.nn.initializer.Constant(1 + 2**-12)  # float16 rounds it to 1
+        out = paddle.static.nn.conv2d(x, 2, 3, bias_attr=paddle.ParamAttr(name="bias", initializer=start))
+        optimizer = amp.decorate(
+            paddle.optimizer.SGD(0.5), level="O1", use_promote=promote, use_dynamic_loss_scaling=False
+        )
+        optimizer.minimize(paddle.mean(out))
+    exe = paddle.static.Executor(paddle.CPUPlace())
+    with paddle.static.scope_guard(paddle.static.Scope()):
+        exe.run(startup)
+        (found,) = exe.run(main, feed={"x": np.zeros([1, 1, 4, 4], np.float32)}, fetch_list=[out])
+        np.testing.assert_array_equal(np.asarray(found, np.float32), np.full([1, 2, 2, 2], expected, np.float32))
+        trained = np.asarray(paddle.static.global_scope().find_var("bias").get_tensor())
+    np.testing.assert_allclose(trained, np.full(2, 1 + 2**-12 - 0.25), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("level", "masters"), [("O1", 0), ("O2", 4)])
