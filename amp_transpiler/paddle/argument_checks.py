@@ -15,6 +15,7 @@ import numpy as np
 
 from amp_transpiler.errors import WrongTypeError
 from amp_transpiler.graph.lines import users_line
+from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.program import Variable
 
 __all__ = ["check_arguments", "checked"]
@@ -67,7 +68,14 @@ def checked(function: _F, label: str = "", but: Sequence[str] = ()) -> _F:
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        for name, value in signature.bind(*args, **kwargs).arguments.items():
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            names = [name for name in signature.parameters if name not in ("self", "args", "kwargs")]
+            unknown = next((name for name in kwargs if name not in signature.parameters), "")
+            near = did_you_mean(unknown, names) or f"; it takes {', '.join(names) or 'nothing'}"
+            raise WrongTypeError(f"{label}{_where()}: {error}{near}") from None
+        for name, value in given.items():
             hint = hints().get(name)
             if hint is not None and not _fits(hint, value):
                 raise WrongTypeError(_complaint(label, name, hint, value))
@@ -142,11 +150,14 @@ def _is_sequence(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
-def _complaint(label: str, name: str, hint: Any, value: Any) -> str:
+def _where() -> str:
     line = users_line()
-    where = "" if line is None else f" (at {line})"
+    return "" if line is None else f" (at {line})"
+
+
+def _complaint(label: str, name: str, hint: Any, value: Any) -> str:
     remedy = _VARIABLE if _takes_variable(hint) and isinstance(value, (np.ndarray, list, tuple)) else ""
-    return f"{label}{where}: {name} must be {_described(hint)}, got {value!r:.80}{remedy}"
+    return f"{label}{_where()}: {name} must be {_described(hint)}, got {value!r:.80}{remedy}"
 
 
 def _takes_variable(hint: Any) -> bool:

@@ -39,6 +39,18 @@ ARGUMENTS = {
     "an array for a variable": (lambda: F.relu(ARRAY), "relu .*: x must be a variable .*: paddle.assign makes a"),
     "None for a variable": (lambda: F.relu(None), "x must be a variable of a program, got None"),
     "no labels": (lambda: F.ctc_loss(X(), X, None, None), "ctc_loss .*: labels must be a variable"),
+    "another name of an argument": (
+        lambda: paddle.mean(X(), axes=1), f"mean {HERE}: got an unexpected .* 'axes' .did you mean 'axis'",
+    ),
+    "an argument that there is not": (lambda: paddle.concat([X()], dim=1), "'dim'; it takes x, axis"),
+    "an argument left out": (F.relu, f"relu {HERE}: missing a required argument: 'x'; it takes x"),
+    "the plain optimizer's name": (
+        lambda: static.amp.decorate(optimizer.SGD(0.1)).minimize(paddle.mean(X()), parameters=[]),
+        "minimize .*'parameters' .did you mean 'parameter_list'",
+    ),
+    "a loss of None, decorated": (
+        lambda: static.amp.decorate(optimizer.SGD(0.1)).minimize(None), "minimize .*: loss must be a variable of a",
+    ),
     "a string for an axis": (lambda: F.softmax(X(), axis="1"), "softmax .*: axis must be a whole number, got '1'"),
     "a float for an axis": (lambda: paddle.mean(X(), axis=1.0), "axis must be a whole number, a list of .*, got 1.0"),
     "axes one by one": (lambda: X().transpose(0, 1), "transpose .*: perm must be a list of whole numbers, got 0"),

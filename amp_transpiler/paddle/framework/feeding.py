@@ -97,7 +97,7 @@ def _dictionary(feed: Any) -> Mapping[Any, Any]:
     if isinstance(feed, (list, tuple)) and len(feed) == 1:
         feed = feed[0]
     if not isinstance(feed, Mapping):
-        remedy = "feed={'x': array}, or a list of one such dictionary"
+        remedy = "feed={'x': array}, or a list of one such dictionary; a DataLoader makes them with return_list=False"
         raise InputError(f"feed must be a dictionary of input names and arrays, got {type(feed).__name__}: {remedy}")
     return feed
 

@@ -13,6 +13,7 @@ from amp_transpiler.autodiff.context import low_weight_sums
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import part_of
 from amp_transpiler.graph.program import Persistable, Program, Variable
+from amp_transpiler.paddle.argument_checks import checked
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
@@ -197,6 +198,7 @@ class OptimizerWithMixedPrecision:
             raise InputError("update_scale: this program does not scale its loss; decorate with a scale")
         state.set_scale(global_scope() if scope is None else scope, new_scale)
 
+    @checked
     def backward(
         self,
         loss: Variable,
@@ -289,6 +291,7 @@ class OptimizerWithMixedPrecision:
         """Call `apply_gradients`."""
         return self.apply_gradients(params_grads)
 
+    @checked
     def minimize(
         self,
         loss: Variable,
