@@ -14,6 +14,7 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.bodies import captured, copy_body, discard_after, remove_unused
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, SizesUnknown, low_weight_sums_wanted
 from amp_transpiler.autodiff.deferred import append_deferred, expand_deferred
+from amp_transpiler.autodiff.open_ranks import leave_open
 from amp_transpiler.autodiff.rules import find_rule
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
@@ -59,7 +60,8 @@ def differentiate(
         ModelError: an operator in between has no gradient rule, or no gradient as it is used.
     """
     weights = set(wanted) if low_weight_sums_wanted() else set()
-    return Driver(builder, set(wanted), set(stop), weights, defers=defers).run(builder.graph, seeds)
+    waits = leave_open(builder.model) if defers else ()
+    return Driver(builder, set(wanted), set(stop), weights, defers=defers, waits=waits).run(builder.graph, seeds)
 
 
 def expand_gradients(model: ir.Model) -> None:
@@ -90,6 +92,7 @@ class Driver:
         low_sums: weights and biases whose gradients are summed in their own element type, not in float32.
         otherwise: gives the gradients of a node that has no rule, or none as it is used; None: that is an error.
         defers: whether gradients may wait for sizes that are free.
+        waits: nodes whose gradients wait in any case.
     """
 
     def __init__(
@@ -101,8 +104,10 @@ class Driver:
         otherwise: Otherwise | None = None,
         *,
         defers: bool = False,
+        waits: Collection[ir.Node] = (),
     ) -> None:
         self.builder = builder
+        self._waits = waits
         self._defers = defers
         self._otherwise = otherwise
         self._low_sums = low_sums
@@ -168,6 +173,9 @@ class Driver:
         """
         if self._otherwise is None and not (self._defers and not has_bodies(node)):
             return self._by_rule(node, grads, active)
+        counts = [value for value in dict.fromkeys(node.inputs) if value is not None and value in active]
+        if node in self._waits:
+            return append_deferred(self.builder, node, grads, counts)
         graph = self.builder.graph
         last = graph[-1] if len(graph) else None
         try:
@@ -179,7 +187,6 @@ class Driver:
             discard_after(graph, last)  # what the rule had appended before it gave up
             if self._otherwise is not None:
                 return list(self._otherwise(node, grads, lambda value: value in active, error))
-            counts = [value for value in dict.fromkeys(node.inputs) if value is not None and value in active]
             return append_deferred(self.builder, node, grads, counts)
 
     def _by_rule(

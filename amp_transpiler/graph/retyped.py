@@ -10,9 +10,21 @@ from amp_transpiler.graph.infer_outputs import infer_outputs
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import has_bodies
 
-__all__ = ["is_unchecked", "retyped", "set_unchecked"]
+__all__ = ["holds_labels", "is_unchecked", "mark_labels", "retyped", "set_unchecked"]
 
 _UNCHECKED_KEY = "amp_transpiler.unchecked"  # in `meta` of an input: what is fed decides its type and rank
+
+_LABELS_KEY = "amp_transpiler.labels"  # in `meta` of an input of floats: it is fed with whole numbers
+
+
+def mark_labels(value: ir.Value) -> None:
+    """Note that an input of floats is read as whole numbers."""
+    value.meta[_LABELS_KEY] = True
+
+
+def holds_labels(value: ir.Value) -> bool:
+    """Whether an input of floats is read as whole numbers."""
+    return bool(value.meta.get(_LABELS_KEY))
 
 
 def set_unchecked(value: ir.Value, unchecked: bool) -> None:

@@ -135,6 +135,77 @@ def test_a_training_step_is_fed_as_declared():
     assert np.isfinite(net.run({"a": A})[0])
 
 
+TOKENS = np.arange(12, dtype=np.int64).reshape(4, 3)
+STATES = np.linspace(-1, 1, 20, dtype=np.float32).reshape(1, 4, 5)
+
+
+def reader(declared, level):
+    """A recurrent step and its loss; as declared, or with ranks and a type that what is fed will change."""
+    tokens, state, label = (
+        (
+            static.data("tokens", [-1, 3], "int64"),
+            static.data("state", [1, -1, 5]),
+            static.data("label", [-1, 1], "int64"),
+        )
+        if declared
+        else (unchecked("tokens", [-1, 3], "int64"), unchecked("state", [-1, 1]), unchecked("label", [-1, 1]))
+    )
+    ids = paddle.cast(tokens, "int32")
+    words = paddle.reshape(paddle.nn.Embedding(20, 5)(ids), [-1, 15])
+    start = paddle.reshape(paddle.reshape(state, [1, -1, 5]) * 2, [-1, 5])
+    scores = static.nn.fc(paddle.concat([words, start], 1), 6)
+    loss = paddle.mean(paddle.nn.functional.softmax_with_cross_entropy(scores, label))
+    optimizer = paddle.optimizer.Adam(0.05)
+    optimizer = optimizer if level == "O0" else static.amp.decorate(optimizer, level=level)
+    optimizer.minimize(loss)
+    return loss
+
+
+def trained(declared, feeds, level="O0"):
+    main, startup = static.Program(), static.Program()
+    main.random_seed = startup.random_seed = 3
+    with paddle.utils.unique_name.guard(), static.program_guard(main, startup):
+        loss = reader(declared, level)
+    exe = static.Executor("cpu")
+    with static.scope_guard(static.Scope()):
+        exe.run(startup)
+        return [exe.run(main, feed=feed, fetch_list=[loss])[0].item() for feed in feeds]
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2"])
+def test_an_array_decides_in_a_training_step_where_the_check_is_off(level):
+    """Ids and states of further ranks, and labels declared as floats, train as they do where they are declared so."""
+    labels = TOKENS[:, :1] % 6
+    expected = trained(True, [{"tokens": TOKENS, "state": STATES, "label": labels}] * 3, level)
+    fed = {"tokens": TOKENS[..., None], "state": STATES, "label": labels}
+    ways = [fed, {**fed, "tokens": TOKENS, "state": STATES[0]}, {**fed, "label": labels.astype(np.float32)}]
+    assert trained(False, ways, level) == expected
+    assert expected[-1] < expected[0]
+    bits = STATES.astype(ml_dtypes.bfloat16)
+    rounded = trained(True, [{"tokens": TOKENS, "state": bits.astype(np.float32), "label": labels}], level)
+    assert trained(False, [{**fed, "state": bits.view(np.uint16)}], level) == rounded
+
+
+def test_labels_declared_as_floats_are_whole_numbers():
+    fed = {"tokens": TOKENS, "state": STATES, "label": np.array([[0], [1.5], [2], [3]], np.float32)}
+    with pytest.raises(InputError, match=r"'label' \(.*: its numbers are labels, and some have fractions"):
+        trained(False, [fed])
+    with pytest.raises(InputError, match=r"label.*6"):
+        trained(False, [{**fed, "label": np.array([[0], [6], [2], [3]])}])
+
+
+def test_a_training_step_with_a_branch_is_fed_with_the_ranks_that_are_declared():
+    def build():
+        a = unchecked("a", [-1, 3])
+        hidden = static.nn.cond(paddle.sum(a) > 0, lambda: a * 2, lambda: a)
+        return paddle.mean(static.nn.fc(hidden, 2))
+
+    net = Net(build, rate=0.1)
+    with pytest.raises(InputError, match="got shape"):
+        net.run({"a": A[None]})
+    assert np.isfinite(net.run({"a": A})[0])
+
+
 def test_lists_for_integers_must_hold_integers():
     net = Net(lambda: paddle.sum(static.data("i", [None], "int64")))
     assert net.run({"i": [1, 2, 3]}) == [6]

@@ -3,8 +3,10 @@
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.framework.mode import in_dynamic_mode, in_dynamic_or_pir_mode, in_pir_mode
 from amp_transpiler.paddle.framework.programs import default_main_program, default_startup_program, program_guard
+from amp_transpiler.paddle.framework.variable_kinds import Parameter
 
 __all__ = [
+    "Parameter",
     "Program",
     "Variable",
     "default_main_program",

@@ -22,4 +22,4 @@ from amp_transpiler.paddle.distributed.environment import (
 )
 from amp_transpiler.paddle.distributed.executor import DataParallelExecutor as DataParallelExecutor
 
-from amp_transpiler.paddle.distributed import fleet as fleet  # isort: skip  # it needs those above
+from amp_transpiler.paddle.distributed import fleet as fleet, io as io  # isort: skip  # they need those above

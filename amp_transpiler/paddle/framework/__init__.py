@@ -19,6 +19,11 @@ if TYPE_CHECKING:
         in_pir_mode as in_pir_mode,
     )
     from amp_transpiler.paddle.framework.parameters import create_parameter as create_parameter
+    from amp_transpiler.paddle.framework.variable_kinds import (
+        Parameter as Parameter,
+        is_parameter as is_parameter,
+        is_persistable as is_persistable,
+    )
     from amp_transpiler.paddle.param_attr import ParamAttr as ParamAttr
     from amp_transpiler.runtime.places import CPUPlace as CPUPlace, CUDAPlace as CUDAPlace
 else:

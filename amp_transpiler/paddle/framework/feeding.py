@@ -9,15 +9,16 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
+from amp_transpiler.autodiff.open_ranks import has_open_rank
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.dtypes import BFLOAT16, LOW_NUMPY_DTYPES
 from amp_transpiler.graph.lines import line_of
 from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.graph.retyped import is_unchecked
+from amp_transpiler.graph.retyped import holds_labels, is_unchecked
 from amp_transpiler.graph.roles import role_of
 
-__all__ = ["FetchList", "fed_arrays", "fed_otherwise", "fetched_names"]
+__all__ = ["FetchList", "fed_arrays", "fed_otherwise", "fetched_names", "fits", "has_backward"]
 
 FetchList: TypeAlias = "Sequence[Variable | str | Sequence[Any]] | Variable | str | None"
 
@@ -68,17 +69,21 @@ def fed_arrays(program: Program, feed: Any) -> dict[str, np.ndarray]:
             near = did_you_mean(name, inputs) or f": its inputs are {', '.join(inputs) or 'none'}"
             raise InputError(f"the program has no input '{name}'{near}")
         arrays[name] = _fitted(inputs[name], given)
+        if holds_labels(inputs[name]) and np.any(arrays[name] != np.trunc(arrays[name])):
+            raise InputError(f"{_input(inputs[name])}: its numbers are labels, and some have fractions")
     return arrays
 
 
 def fed_otherwise(program: Program, feed: Any) -> dict[str, np.ndarray]:
-    """Return the arrays that are fed to unchecked inputs and are of another type or rank than those are declared with.
+    """Return the arrays that are fed to unchecked inputs and are of another type or shape than those are declared with.
 
-    There are none in a program with a backward pass, which was made for the ranks that were declared.
+    In a program with a backward pass, the type stays as declared: integers and floats of 16 bits are fed as float32 if
+    that keeps their values.
     """
     inputs = {str(value.name): value for value in program.model.graph.inputs if is_unchecked(value)}
-    if not inputs or any(role_of(node) == "backward" for node in program.model.graph):
+    if not inputs:
         return {}
+    trains = has_backward(program)
     found = {}
     for key, given in _dictionary(feed).items():
         value = inputs.get(program.name_of(key)) if isinstance(key, (str, Variable)) else None
@@ -86,9 +91,34 @@ def fed_otherwise(program: Program, feed: Any) -> dict[str, np.ndarray]:
             continue
         array = given.view(BFLOAT16.numpy) if given.dtype == np.uint16 else given  # Paddle has no uint16
         declared = None if value.dtype is None else value.dtype.numpy()
-        if array.dtype != declared or (value.shape is not None and len(value.shape) != array.ndim):
+        array = _unrounded(array, declared) if trains else array
+        if trains and not has_open_rank(value) and not fits(value, array):
+            continue
+        if array is not given or array.dtype != declared or not fits(value, array):
             found[str(value.name)] = array
     return found
+
+
+def fits(value: ir.Value, array: np.ndarray) -> bool:
+    """Whether an array has the rank that an input is declared with, and the sizes that are numbers."""
+    if value.shape is None:
+        return True
+    if len(value.shape) != array.ndim:
+        return False
+    return all(d == size for d, size in zip(value.shape, array.shape, strict=True) if isinstance(d, int))
+
+
+def has_backward(program: Program) -> bool:
+    """Whether a program has a backward pass."""
+    return any(role_of(node) == "backward" for node in program.model.graph)
+
+
+def _unrounded(array: np.ndarray, declared: np.dtype[Any] | None) -> np.ndarray:
+    """Return integers and floats of 16 bits as float32 if that is declared and keeps them; others as they are."""
+    if declared != np.float32 or not (np.issubdtype(array.dtype, np.integer) or array.dtype in LOW_NUMPY_DTYPES):
+        return array
+    wide = array.astype(np.float32)
+    return wide if np.array_equal(wide.astype(array.dtype), array) else array
 
 
 def _dictionary(feed: Any) -> Mapping[Any, Any]:
@@ -108,13 +138,9 @@ def _fitted(value: ir.Value, given: Any) -> np.ndarray:
     wanted = None if value.dtype is None else value.dtype.numpy()
     if wanted is not None and array.dtype != wanted:
         array = _in_type(value, given, array, wanted)
-    declared = value.shape
-    if _is_row(declared, array):
+    if _is_row(value.shape, array):
         return array[None]
-    if declared is not None and (
-        len(declared) != array.ndim
-        or any(isinstance(d, int) and d != size for d, size in zip(declared, array.shape, strict=True))
-    ):
+    if not fits(value, array):
         raise InputError(
             f"{_input(value)}: got shape {list(array.shape)}, expected {_shape(value)}{_hint(value, array)}"
         )

@@ -10,11 +10,19 @@ from typing import Any, Self, get_args
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.autodiff.open_ranks import reranked
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.retyped import retyped
 from amp_transpiler.graph.state_dictionary import provide_state
-from amp_transpiler.paddle.framework.feeding import FetchList, fed_arrays, fed_otherwise, fetched_names
+from amp_transpiler.paddle.framework.feeding import (
+    FetchList,
+    fed_arrays,
+    fed_otherwise,
+    fetched_names,
+    fits,
+    has_backward,
+)
 from amp_transpiler.paddle.framework.persistables import renew_draws
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.static.io import program_state, set_program_state
@@ -191,13 +199,20 @@ class Executor:
         others = fed_otherwise(program, feed)
         if not others:
             return program, feed
-        types = {name: (ir.DataType.from_numpy(array.dtype), array.shape) for name, array in others.items()}
+        [given] = feed if isinstance(feed, (list, tuple)) else [feed]
+        feed = {**{program.name_of(name): array for name, array in given.items()}, **others}
         known = self._retyped.setdefault(program, {})
+        if has_backward(program):
+            ranks = {name: array.ndim for name, array in others.items() if not fits(program.value(name), array)}
+            key: Any = (program.version, tuple(sorted(ranks.items())))
+            if ranks and key not in known:
+                known[key] = reranked(program, ranks)
+            return known[key] if ranks else program, feed
+        types = {name: (ir.DataType.from_numpy(array.dtype), array.shape) for name, array in others.items()}
         key = (program.version, tuple(sorted(types.items())))
         if key not in known:
             known[key] = retyped(program, types)
-        [given] = feed if isinstance(feed, (list, tuple)) else [feed]
-        return known[key], {**{program.name_of(name): array for name, array in given.items()}, **others}
+        return known[key], feed
 
     def _warn_of_lost_values(self, program: Program, results: Mapping[str, Any], scope: Scope) -> None:
         """Warn once of a loss that is not finite, if the step has written such values to parameters, too."""

@@ -61,7 +61,7 @@ def save(
     Args:
         program: its persistable values are written.
         path: the file; `.safetensors` is added unless it ends so, or in `.pdparams`. A missing folder is created.
-        protocol: pickle's protocol of Paddle's format, 2 to 4; no effect otherwise. A scope is taken as `scope`.
+        protocol: pickle's protocol of Paddle's format, 2 to 4; no effect in the other. A scope is taken as `scope`.
         scope: where the values live; the global scope unless given.
 
     Raises:
@@ -70,15 +70,15 @@ def save(
         OutputError: the file cannot be written, or the disk is full.
     """
     scope = _scope(protocol, scope)
+    chosen = protocol if isinstance(protocol, int) else _PROTOCOLS[-1]
+    if chosen not in _PROTOCOLS:
+        raise OptionError(f"save: protocol must be 2, 3 or 4, got {chosen!r}")
     names = list(program.persistables)
     if missing := [name for name in names if name not in scope]:
         raise InputError(f"the scope has no value for {_listed(missing)}: run the startup program before saving")
     kinds = {name: persistable.kind for name, persistable in program.persistables.items()}
     place = pathlib.Path(path)
     if place.suffix == PARAMETERS_SUFFIX:
-        chosen = protocol if isinstance(protocol, int) else _PROTOCOLS[-1]
-        if chosen not in _PROTOCOLS:
-            raise OptionError(f"save: protocol must be 2, 3 or 4, got {chosen!r}")
         state = {name: _as_paddles(name, scope[name]) for name, kind in kinds.items() if kind == "state"}
         if state:
             write_pickled(place.with_suffix(STATE_SUFFIX), state, chosen)
@@ -107,7 +107,7 @@ def load(
 
     Args:
         program: its persistable values are set.
-        path: the file, or its name without `.safetensors` or `.pdparams`.
+        path: the file, or its name without `.safetensors` or `.pdparams`, or with either of Paddle's endings.
         executor: Paddle's, no effect; a scope given here is taken as `scope`.
         var_list: the variables to set, or their names; all persistable ones unless given.
         scope: where the values go; the global scope unless given.

@@ -40,6 +40,7 @@ def open_stored(path: str | os.PathLike[str], *, structured: bool = False) -> St
 
     Args:
         path: the file, or its name without `.safetensors` or `.pdparams`. Beside `.pdparams`, `.pdopt` is read too.
+            Where there is neither, a safetensors file of the name before either ending will do.
         structured: of a Layer's `state_dict` in Paddle's format, take the names of attributes, and no `.pdopt`.
 
     Raises:
@@ -60,4 +61,7 @@ def open_stored(path: str | os.PathLike[str], *, structured: bool = False) -> St
 
 
 def _candidates(given: pathlib.Path) -> list[pathlib.Path]:
-    return [with_suffix(given), given.with_name(given.name + PARAMETERS_SUFFIX), given]
+    found = [with_suffix(given), given.with_name(given.name + PARAMETERS_SUFFIX), given]
+    if given.suffix in (PARAMETERS_SUFFIX, STATE_SUFFIX):  # Paddle's `save` adds them, and `load` takes them off
+        found.append(with_suffix(given.with_suffix("")))
+    return found

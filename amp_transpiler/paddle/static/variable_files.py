@@ -13,6 +13,7 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.programs import default_main_program
+from amp_transpiler.paddle.framework.variable_kinds import is_parameter
 from amp_transpiler.paddle.static.io import set_program_state
 from amp_transpiler.paddle.static.stored import open_stored
 from amp_transpiler.paddle.static.tensor_file import with_suffix, write_tensors
@@ -86,15 +87,15 @@ def load_vars(
 def save_params(
     executor: object, dirname: Folder, main_program: Program | None = None, filename: str | None = None
 ) -> None:
-    """Write the parameters of a program; see `save_vars`."""
-    save_vars(executor, dirname, main_program, None, _is_parameter, filename)
+    """Write the parameters of a program, its running statistics with them; see `save_vars`."""
+    save_vars(executor, dirname, main_program, None, is_parameter, filename)
 
 
 def load_params(
     executor: object, dirname: Folder, main_program: Program | None = None, filename: str | None = None
 ) -> None:
-    """Set the parameters of a program; see `load_vars`."""
-    load_vars(executor, dirname, main_program, None, _is_parameter, filename)
+    """Set the parameters of a program, its running statistics with them; see `load_vars`."""
+    load_vars(executor, dirname, main_program, None, is_parameter, filename)
 
 
 def save_persistables(
@@ -109,10 +110,6 @@ def load_persistables(
 ) -> None:
     """Set all persistable values of a program; see `load_vars`."""
     load_vars(executor, dirname, main_program, None, None, filename)
-
-
-def _is_parameter(variable: Variable) -> bool:
-    return variable.is_parameter
 
 
 def _place(folder: Folder, file: str) -> pathlib.Path:

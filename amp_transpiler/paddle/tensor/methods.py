@@ -183,7 +183,7 @@ class Description:
         return self._variable.value.dtype
 
     def set_need_check_feed(self, check: bool) -> None:
-        """Let what is fed to an input decide its type and rank, or not; in programs without a backward pass."""
+        """Let what is fed to an input decide its type and rank, or not; after `minimize`, no longer its rank."""
         set_unchecked(self._variable.value, not check)
 
 

@@ -71,6 +71,17 @@ def test_a_checkpoint_comes_back_whole_in_every_order_of_arguments(tmp_path, nam
         assert same(other.values(), saved)
 
 
+@pytest.mark.parametrize("ending", [".pdparams", ".pdopt"])
+def test_a_checkpoint_is_found_by_the_names_that_paddle_gives_its_files(tmp_path, ending):
+    net, other = Net(), Net()
+    net.step()
+    static.save(net.main, str(tmp_path / "m"), scope=net.scope)
+    static.load(other.main, str(tmp_path / f"m{ending}"), other.executor, scope=other.scope)
+    assert same(other.values(), net.values())
+    with pytest.raises(InputError, match=rf"n{ending}.*no such file"):
+        static.load(other.main, str(tmp_path / f"n{ending}"), other.executor, scope=other.scope)
+
+
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_files_as_paddle_writes_them(tmp_path, protocol, caplog):
     """`static.save` pickles arrays by name; optimizer state that is missing keeps its value."""
@@ -221,8 +232,9 @@ def test_what_is_to_be_loaded_must_exist(tmp_path):
         static.load(net.main, tmp_path / "missing", net.executor, scope=net.scope)
     with pytest.raises(InputError, match=r"did you mean 'fc_0\.w_0'"):
         static.load_program_state(tmp_path / "m", ["fc_0.w_1"])
-    with pytest.raises(OptionError, match="protocol must be 2, 3 or 4"):
-        static.save(net.main, tmp_path / "m.pdparams", 7, scope=net.scope)
+    for name in ("m.pdparams", "m"):
+        with pytest.raises(OptionError, match="protocol must be 2, 3 or 4"):
+            static.save(net.main, tmp_path / name, 7, scope=net.scope)
     with pytest.raises(InputError, match="expected names and arrays"):
         paddle.save([1], tmp_path / "x.pdparams")
 

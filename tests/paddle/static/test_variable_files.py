@@ -31,7 +31,8 @@ def zero(scope, names):
 def test_parameters_come_back(net, tmp_path, filename):
     main, exe, scope = net
     static.save_params(exe, tmp_path, main, filename)
-    names = [p.name for p in main.all_parameters()]
+    names = [v.name for v in main.list_vars() if isinstance(v, paddle.base.framework.Parameter)]
+    assert set(names) - {p.name for p in main.all_parameters()} == {"batch_norm_0.w_1", "batch_norm_0.w_2"}
     files = {path.name for path in tmp_path.iterdir()}
     assert files == ({f"{name}.safetensors" for name in names} if filename is None else {"all.safetensors"})
     before = zero(scope, names)
@@ -51,11 +52,12 @@ def test_chosen_variables_come_back_and_no_others(net, tmp_path):
     assert not scope["batch_norm_0.w_0"].any()
 
 
-def test_all_that_persists_comes_back(net, tmp_path):
+@pytest.mark.parametrize("module", [static, paddle.distributed.io])
+def test_all_that_persists_comes_back(net, tmp_path, module):
     main, exe, scope = net
-    static.save_persistables(exe, tmp_path, main, "everything")
+    module.save_persistables(exe, tmp_path, main, "everything")
     before = zero(scope, list(main.persistables))
-    static.load_persistables(exe, tmp_path, main, "everything")
+    module.load_persistables(exe, tmp_path, main, "everything")
     for name, array in before.items():
         np.testing.assert_array_equal(scope[name], array)
 
@@ -81,3 +83,14 @@ def test_a_program_says_which_variables_it_has(net):
     assert {name for name, variable in block.vars.items() if variable.is_parameter} == {
         p.name for p in main.all_parameters()
     }
+
+
+def test_kinds_of_variables_as_paddles_scripts_ask_for_them(net):
+    main, *_ = net
+    framework = paddle.framework
+    parameters = {v.name for v in filter(framework.is_parameter, main.list_vars())}
+    assert {"fc_0.w_0", "fc_0.b_0", "batch_norm_0.w_0", "batch_norm_0.w_1"} < parameters
+    assert not any("moment" in name for name in parameters)
+    assert {v.name for v in filter(framework.is_persistable, main.list_vars())} == set(main.persistables)
+    assert not isinstance(main.var("x"), framework.Parameter)
+    assert not isinstance("fc_0.w_0", framework.Parameter)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.graph.retyped import is_unchecked, mark_labels
 from amp_transpiler.paddle.building import accept_name, axis_of, builder_of, choice, emit, size_at, wrap
 from amp_transpiler.paddle.nn.functional.loss import REDUCTIONS, reduced
 
@@ -68,6 +69,7 @@ def cross_entropy(
 
 def _probabilities(input: Variable, label: Variable, axis: int) -> Variable:
     """1 for the class of each label, 0 for the others."""
+    label = _as_fed(label)
     _check_labels(input, label, axis)
     b = builder_of(input, label)
     numbers = b.squeeze(label.value, [axis]) if label.ndim == input.ndim else label.value
@@ -142,6 +144,7 @@ def _hard(
     attributes: dict[str, object],
 ) -> Variable:
     """A loss by class numbers. ONNX's operators want the classes at axis 1 of two or more axes."""
+    label = _as_fed(label)
     _check_labels(scores, label, axis)
     b = builder_of(scores)
     x, y = scores.value, label.value
@@ -161,6 +164,15 @@ def _hard(
         if has_axis:
             loss = b.unsqueeze(loss, [axis])
     return wrap(scores, loss)
+
+
+def _as_fed(label: Variable) -> Variable:
+    """Return labels as whole numbers where they are declared as floats and what is fed decides."""
+    declared = label.value.dtype
+    if not is_unchecked(label.value) or declared is None or not declared.is_floating_point():
+        return label
+    mark_labels(label.value)
+    return wrap(label, builder_of(label).cast(label.value, ir.DataType.INT64))
 
 
 def _check_labels(scores: Variable, label: Variable, axis: int) -> None:

@@ -1,0 +1,6 @@
+"""`paddle.distributed.io`: values of programs in files, under the names that scripts of several processes use."""
+
+from amp_transpiler.paddle.framework.variable_kinds import is_persistable
+from amp_transpiler.paddle.static.variable_files import load_persistables, save_persistables
+
+__all__ = ["is_persistable", "load_persistables", "save_persistables"]
