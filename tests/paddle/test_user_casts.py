@@ -109,17 +109,17 @@ def cast_to_its_type(x):
 
 
 @pytest.mark.parametrize(
-    ("options", "relu"),
+    ("options", "conv", "relu"),
     [
-        ({"level": "O1"}, "float32"),
-        ({"level": "O1", "use_promote": True}, "float32"),
-        ({"level": "O2", "use_promote": True}, "float32"),
-        ({"level": "O2"}, "float16"),  # pure: promotion off makes it low, as in Paddle
+        ({"level": "O1"}, "float16", "float32"),
+        ({"level": "O1", "use_promote": True}, "float32", "float32"),  # its bias is added in float32
+        ({"level": "O2", "use_promote": True}, "float16", "float32"),
+        ({"level": "O2"}, "float16", "float16"),  # pure: promotion off makes it low, as in Paddle
     ],
 )
-def test_a_cast_to_float32_of_a_float32_value_keeps_what_reads_it_in_float32(options, relu):
+def test_a_cast_to_float32_of_a_float32_value_keeps_what_reads_it_in_float32(options, conv, relu):
     built = Built(cast_to_its_type, shape=(1, 3, 2, 2)).minimize(**options)
-    assert (built.made["conv"].dtype, built.made["relu"].dtype) == ("float16", relu)
+    assert (built.made["conv"].dtype, built.made["relu"].dtype) == (conv, relu)
     [cast] = [node for node in nodes(built.main, "Cast") if node.inputs[0].name == built.made["conv"].name]
     assert makes(cast) == ["FLOAT"]
 
