@@ -99,7 +99,7 @@ def settle(
         program: a typed program without functions; not changed.
         feeds: the sample.
         child: where it runs; None for any child.
-        surveys: those of `program`, which tell what there is to know if it stays as it stands.
+        surveys: those of `program`; not used where its opset is raised or a branch of an If takes the place of the If.
 
     Raises:
         ModelError: the program is of an opset before 13, and cannot be raised.
