@@ -12,7 +12,7 @@ from amp_transpiler.graph.walk import bodies
 from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.targets import TARGETS
-from amp_transpiler.verification import sensitivity
+from amp_transpiler.verification import sensitivity, settled_sample
 from amp_transpiler.verification.sensitivity import collect_evidence, low_forms, measure_sensitivity
 from tests.support import array, parse
 
@@ -196,6 +196,33 @@ def test_evidence_has_ranges_of_all_samples_and_errors():
     assert found.ranges["h"].sample == "sample 4"
     assert found.node_errors == found.node_errors_by_output["y"]
     assert 0.0 < found.predicted(found.node_errors) < 1e-2
+
+
+STRAIGHT = "(float[N,16] x) => (float[N,16] y) { h = MatMul(x, w) y = Relu(h) }"
+BRANCHED = """(float[N,16] x, bool c) => (float[N,16] y) {
+    h = MatMul(x, w)
+    y = If(c) <then_branch = a () => (float[N,16] p) { p = Relu(h) },
+               else_branch = b () => (float[N,16] q) { q = Tanh(h) }> }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(STRAIGHT, 1), (BRANCHED, 2)],
+    ids=["once for ranges and errors", "again where a branch took the place of an If"],
+)
+def test_a_sample_is_surveyed(monkeypatch, text, expected):
+    surveyed, survey = [], settled_sample.survey
+
+    def counted(loaded, *further):
+        surveyed.append(loaded)
+        return survey(loaded, *further)
+
+    monkeypatch.setattr(settled_sample, "survey", counted)
+    monkeypatch.setattr("amp_transpiler.verification.calibrate.survey", counted)
+    sample = ("sample 1", {"x": X, "c": np.array(True)} if "bool" in text else {"x": X})
+    found = collect_evidence(program(text, w=W), TARGETS["cuda"], FLOAT16, [sample], given=True)
+    assert len(surveyed) == expected
+    assert found.node_errors
 
 
 def test_an_output_of_few_elements_is_exact():
