@@ -54,15 +54,13 @@ _LIKELY = 0.95  # of the error that is allowed: where most choices that are wort
 _UNLIKELY = 0.1  # to keep the limits
 _WORLDS = 32  # ways in which errors may differ from what is predicted
 _GUESSES = 12  # of these, whose best choices are looked at
+_FEW_GUESSES = 4  # likewise, where many choices are looked at anyway
 _NEARLY, _LITTLE = 0.8, 0.1  # of the room that a limit leaves
 _BARELY = 0.5  # of the error that is allowed
 _LEAST_WRONG = 0.1  # of what is predicted: what is added may be predicted better than what is there
-
-_FEW_GUESSES = 4  # likewise, where many choices are looked at anyway
 _FEW_ELEMENTS = 16  # of an output, whose errors cancel by chance
 _NEAR = 1.5  # times the error that is allowed: what is beside such a choice may hold
 _SMALL = ((32, 20), (64, 12))  # open nodes at most, and how many further conversions may be run: each takes little time
-
 _EVERY = 200  # choices, of which all are looked at
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
