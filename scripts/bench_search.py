@@ -264,7 +264,8 @@ _HEAD = """# Time of level auto, and of a question about a tolerance
 
 Written by `scripts/bench_search.py`: processor time in seconds on one core, with that of the child process that runs
 ONNX Runtime, in processes that are warm. *Before* is the commit before level auto decided by a minimum cut; both
-versions took turns in one run. Every model of the corpus up to 8 MB, and some of each kind up to 110 MB.
+versions took turns in one run. Its threads of ONNX Runtime took other cores of the machine beside the one that it was
+given, which counts; today's stay on theirs. Every model of the corpus up to 8 MB, and some of each kind up to 110 MB.
 """
 
 
