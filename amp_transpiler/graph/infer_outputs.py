@@ -12,6 +12,7 @@ from amp_transpiler.errors import MisfitError, ModelError
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.misfits import misfit
 from amp_transpiler.graph.walk import has_bodies
+from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of, type_string
 
 __all__ = ["infer_outputs"]
@@ -22,6 +23,8 @@ _UNTYPED = "the types of its inputs must be known: declare them in the model's v
 _Found: TypeAlias = "tuple[ir.DataType, tuple[int | str | None, ...] | None] | onnx.TypeProto"  # tensors are the former
 # Operators whose results have a shape that no number among their inputs changes.
 _OF_SHAPES = frozenset("Add And Cast Div Equal Gather Greater Less Max Min Mul Or Pow Sub Sum Where".split())
+# ONNX defines them by functions and says nothing of their types and shapes, which are those of their first input.
+_LIKE_THE_FIRST_INPUT = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 _PLAIN = frozenset({"INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS"})
 
 # The inference of ONNX takes most of the time that building a program takes, and the layers and parameters of a network
@@ -36,6 +39,10 @@ def infer_outputs(model: ir.Model, node: ir.Node) -> None:
         ModelError: ONNX refuses the operator on these inputs.
     """
     if has_bodies(node):
+        return
+    if node.op_type in _LIKE_THE_FIRST_INPUT and is_standard(node) and (first := node.inputs[0]) is not None:
+        node.outputs[0].type = first.type
+        node.outputs[0].shape = None if first.shape is None else ir.Shape(first.shape)
         return
     key = _key(model, node)
     found = None if key is None else _known.get(key)

@@ -8,6 +8,7 @@ import pytest
 from amp_transpiler import CPUPlace, optimizer, static, tensor, utils
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.waiting import waiting_nodes
+from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.static.onnx_import import from_onnx
 from tests import support
 from tests.autodiff.gradient_check import needs_torch
@@ -118,6 +119,36 @@ def test_images_of_any_size_in_low_precision(level):
         [got] = exe.run(main, feed=feed, fetch_list=[loss], scope=scope)
         [want] = plain[3].run(plain[0], feed=feed, fetch_list=[plain[1]], scope=plain[2])
         np.testing.assert_allclose(np.float32(got), want, rtol=2e-2)
+
+
+def segmenter(sizes, level):
+    """Return what a step of a small U-Net with group normalisation takes: free image sizes, or those that are given."""
+    main, startup, scope = static.Program(), static.Program(), static.Scope()
+    main.random_seed = startup.random_seed = 5
+    with utils.unique_name.guard(), static.program_guard(main, startup):
+        x = static.data("x", sizes)
+        fine = static.nn.group_norm(static.nn.conv2d(x, 4, 3, padding=1), groups=2, act="relu")
+        deep = static.nn.conv2d(functional.max_pool2d(fine, 2), 4, 3, padding=1)
+        up = functional.interpolate(deep, size=tensor.shape(fine)[2:], mode="bilinear")
+        out = static.nn.conv2d(tensor.concat([up, fine], 1), 1, 3, padding=1)
+        loss = tensor.mean(functional.binary_cross_entropy_with_logits(out, tensor.cast(x[:, :1] > 0, "float32")))
+        adam = optimizer.Adam(0.01)
+        (adam if level == "O0" else static.amp.decorate(adam, level=level, init_loss_scaling=1.0)).minimize(loss)
+    exe = static.Executor(CPUPlace())
+    exe.run(startup, scope=scope)
+    return lambda x: exe.run(main, feed={"x": x}, fetch_list=[loss], scope=scope)[0]
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2"])
+def test_a_network_that_is_built_trains_on_images_of_any_size(level):
+    free = segmenter([None, 2, None, None], level)
+    for size in (8, 10):
+        x = W(2, 2, size, size, seed=size)
+        found = [free(x) for _ in range(3)]
+        assert found[-1] < found[0]
+        if size == 8:
+            fixed = segmenter([2, 2, 8, 8], level)
+            np.testing.assert_allclose(found, [fixed(x) for _ in range(3)], rtol=1e-5 if level == "O0" else 1e-3)
 
 
 def test_axes_that_are_computed_from_listed_numbers_are_known():

@@ -134,3 +134,11 @@ def test_a_model_of_known_shapes_is_not_inferred_again(monkeypatch):
         value.shape = ir.Shape([2, 3])
     infer_shapes(model)
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("op_type", ["GroupNormalization", "MeanVarianceNormalization"])
+def test_what_onnx_defines_by_a_function_alone_is_like_its_first_input(op_type):
+    scales = [value("s", 4, dtype=F16), value("b", 4, dtype=F16)] if op_type[0] == "G" else []
+    attributes = {"num_groups": 2} if op_type[0] == "G" else {}
+    x = value("x", "n", 4, 8, dtype=F16)
+    assert inferred((op_type, [x, *scales], attributes), opset=21) == (str(x.type), str(x.shape))

@@ -8,6 +8,7 @@ import pytest
 import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program
+from amp_transpiler.paddle import tensor
 from amp_transpiler.paddle.framework.programs import data, default_main_program, program_guard
 
 torch = pytest.importorskip("torch")
@@ -313,6 +314,29 @@ def test_interpolate(run, feed_in, ours, theirs):
     )
 
 
+# What is computed gives the sizes of [7, 9] or the factors (2, 2) from an image of that size, or of [2].
+COMPUTED = {
+    "a vector of sizes": (lambda y, _: {"size": tensor.shape(y)[2:]}, {"size": (7, 9)}),
+    "sizes among numbers": (lambda y, _: {"size": [tensor.shape(y)[2], 9]}, {"size": (7, 9)}),
+    "one size": (lambda y, _: {"size": tensor.shape(y)[2]}, {"size": (7, 7)}),
+    "one factor": (lambda _, f: {"scale_factor": f[:1]}, {"scale_factor": 2}),
+    "factors": (lambda _, f: {"scale_factor": f}, {"scale_factor": (2, 1.5)}),
+}
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize(("ours", "theirs"), COMPUTED.values(), ids=COMPUTED)
+def test_interpolate_to_what_is_computed(run, mode, ours, theirs):
+    x, y, factors = normal(1, 2, 4, 6), normal(1, 2, 7, 9), np.float32([2, 1.5])
+    images, other, by = data("x", [None, 2, None, None]), data("y", [None, 2, None, None]), data("f", [2])
+    made = F.interpolate(images, mode=mode, **ours(other, by))
+    assert made.shape == (-1, 2, -1, -1)
+    (got,) = run([made], x=x, y=y, f=factors)
+    np.testing.assert_allclose(
+        got, TF.interpolate(torch.from_numpy(x), mode=mode, **theirs).numpy(), rtol=1e-4, atol=1e-4
+    )
+
+
 @pytest.mark.parametrize("case", ["plain", "causal", "added mask", "bool mask"])
 def test_attention(run, feed_in, case):
     q, k, v = normal(2, 5, 3, 4), normal(2, 5, 3, 4), normal(2, 5, 3, 4)
@@ -352,6 +376,8 @@ REFUSED = {
     "axis": (lambda x: F.softmax(x, 4), InputError, "axis 4 is outside"),
     "groups": (lambda x: F.group_norm(x, 2), InputError, "3 channels"),
     "size": (F.interpolate, OptionError, "one of size and scale_factor"),
+    "a size that is free": (lambda x: F.interpolate(x, [-1, 4]), OptionError, r"not positive.*paddle\.shape\(y\), not"),
+    "sizes of all axes": (lambda x: F.interpolate(x, tensor.shape(x)), OptionError, "expected a number or 2 of them"),
     "mode": (lambda x: F.pad(x, [1, 1, 1, 1], "mirror"), OptionError, "'mirror'"),
     "probability": (lambda x: F.dropout(x, 1.5), OptionError, "probability"),
     "no variable": (lambda x: F.linear(x, np.eye(3)), InputError, "must be a variable"),

@@ -11,7 +11,17 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
-from amp_transpiler.paddle.building import accept_name, builder_of, choice, emit, for_parameters, numbers, wrap
+from amp_transpiler.paddle.building import (
+    Size,
+    accept_name,
+    builder_of,
+    choice,
+    emit,
+    for_parameters,
+    numbers,
+    shape_operand,
+    wrap,
+)
 from amp_transpiler.paddle.nn.functional.layout import as_given, channels_first
 
 __all__ = ["embedding", "interpolate", "linear", "one_hot", "pad"]
@@ -154,8 +164,8 @@ def pad(
 
 def interpolate(
     x: Variable,
-    size: int | Sequence[int] | None = None,
-    scale_factor: float | Sequence[float] | None = None,
+    size: int | Variable | Sequence[Size] | None = None,
+    scale_factor: float | Variable | Sequence[float] | None = None,
     mode: str = "nearest",
     align_corners: bool = False,
     align_mode: int = 0,
@@ -165,8 +175,8 @@ def interpolate(
 
     Args:
         x: [batch, channels, ...], or with the channels last.
-        size: the sizes of the spatial axes.
-        scale_factor: factors on them instead.
+        size: the sizes of the spatial axes: numbers and integer variables of one element, or one vector of them.
+        scale_factor: factors on them instead: numbers, or a variable of one or as many.
         mode: `nearest`, `linear`, `bilinear`, `trilinear` or `bicubic`.
         align_corners: whether the centres of the corner pixels stay where they are.
         align_mode: 0 if a pixel's position is its centre, 1 if it is its corner; for the linear modes.
@@ -183,15 +193,52 @@ def interpolate(
     attributes: dict[str, Any] = {"mode": _RESIZE_MODES[mode], **_coordinates(mode, align_corners, align_mode)}
     attributes["axes"] = list(range(2, x.ndim))
     if size is not None:
-        sizes = b.constant(np.array(numbers(size, spatial, "interpolate: size"), np.int64))
-        resized = b.op("Resize", [x.value, None, None, sizes], attributes)
+        resized = b.op("Resize", [x.value, None, None, _sizes(x, size, spatial)], attributes)
     else:
         assert scale_factor is not None
-        given = [scale_factor] * spatial if isinstance(scale_factor, (int, float)) else list(scale_factor)
-        if len(given) != spatial or min(given) <= 0:
-            raise OptionError(f"interpolate: expected a positive factor or {spatial} of them, got {scale_factor!r}")
-        resized = b.op("Resize", [x.value, None, b.constant(np.array(given, np.float32))], attributes)
+        resized = b.op("Resize", [x.value, None, _factors(x, scale_factor, spatial)], attributes)
+    if x.value.shape is not None:  # ONNX says nothing of a batch and channels beside computed sizes
+        sizes = [None] * spatial if resized.shape is None else list(resized.shape)[2:]
+        resized.shape = ir.Shape([*list(x.value.shape)[:2], *sizes])
     return as_given(wrap(x, resized), data_format)
+
+
+def _sizes(x: Variable, size: int | Variable | Sequence[Size], spatial: int) -> ir.Value:
+    """Return the sizes of the spatial axes as one vector."""
+    if isinstance(size, int):
+        size = [size]
+    operand = shape_operand(x, size)
+    if isinstance(operand, ir.Value):
+        return _for_each(x, operand, spatial, size)
+    found = numbers(operand, spatial, "interpolate: size")
+    if min(found) < 1:
+        raise OptionError(
+            f"interpolate: size {found} is not positive: a free size is one of paddle.shape(y), not y.shape"
+        )
+    return builder_of(x).constant(np.array(found, np.int64))
+
+
+def _factors(x: Variable, factor: float | Variable | Sequence[float], spatial: int) -> ir.Value:
+    """Return the factors on the spatial axes as one float32 vector."""
+    b = builder_of(x)
+    if isinstance(factor, Variable):
+        return _for_each(x, b.cast(factor.value, ir.DataType.FLOAT), spatial, factor)
+    given = [factor] * spatial if isinstance(factor, (int, float)) else list(factor)
+    if len(given) != spatial or min(given) <= 0:
+        raise OptionError(f"interpolate: expected a positive factor or {spatial} of them, got {factor!r}")
+    return b.constant(np.array(given, np.float32))
+
+
+def _for_each(x: Variable, vector: ir.Value, spatial: int, given: object) -> ir.Value:
+    """Return a computed number for each spatial axis; one stands for all."""
+    b = builder_of(x)
+    flat = b.reshape(vector, [-1])
+    length = None if vector.shape is None else 1 if len(vector.shape) == 0 else vector.shape[0]
+    if length == spatial:
+        return flat
+    if isinstance(length, int) and length != 1:
+        raise OptionError(f"interpolate: expected a number or {spatial} of them, got {given!r}")
+    return b.op("Expand", [flat, b.constant(np.array([spatial], np.int64))])
 
 
 def _coordinates(mode: str, align_corners: bool, align_mode: int) -> dict[str, Any]:

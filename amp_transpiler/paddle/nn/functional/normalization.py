@@ -192,10 +192,6 @@ def group_norm(
     scale, shift = (_vector(x, v, channels, fill, x.value.dtype) for v, fill in ((weight, 1.0), (bias, 0.0)))
     attributes = {"num_groups": num_groups, "epsilon": float(epsilon)}
     y = b.op("GroupNormalization", [x.value, scale, shift], attributes)
-    y.type, y.shape = (
-        x.value.type,
-        x.value.shape,
-    )  # ONNX infers neither: the operator is defined by a function body only
     return as_given(wrap(x, y), data_format)
 
 
