@@ -38,6 +38,7 @@ __all__ = [
     "shape_operand",
     "size_at",
     "static_sizes",
+    "with_sizes",
     "wrap",
 ]
 
@@ -222,6 +223,21 @@ def size_at(x: Variable, axis: int, what: str) -> int:
     if size < 0:
         raise InputError(f"{what}: axis {axis} of '{x.name}' must be of a known size, got shape {x.value.shape}")
     return size
+
+
+def with_sizes(value: ir.Value, sizes: Sequence[object]) -> ir.Value:
+    """Return a value with those of the sizes that are numbers where inference has left them open.
+
+    Args:
+        value: what was just made; its rank is that of `sizes`.
+        sizes: the size of each axis as far as the function knows it: a positive number, or anything else.
+    """
+    found = [None] * len(sizes) if value.shape is None else list(value.shape)
+    known = [size if isinstance(size, int) and size > 0 else None for size in sizes]
+    value.shape = ir.Shape(
+        [k if not isinstance(f, int) and k is not None else f for f, k in zip(found, known, strict=True)]
+    )
+    return value
 
 
 def static_sizes(x: Variable, what: str) -> tuple[int, ...]:

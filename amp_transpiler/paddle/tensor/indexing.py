@@ -21,6 +21,7 @@ from amp_transpiler.paddle.building import (
     choice,
     shape_operand,
     size_at,
+    with_sizes,
     wrap,
 )
 
@@ -82,7 +83,8 @@ def _sliced(x: Variable, axes: Sequence[int], *parts: Variable | Sequence[Size] 
     b = builder_of(x)
     places = [axis_of(x, axis) for axis in axes]
     starts, ends, strides = (None if part is None else _vector(x, part) for part in parts)
-    return wrap(x, b.op("Slice", [x.value, starts, ends, _vector(x, places), *([] if strides is None else [strides])]))
+    found = b.op("Slice", [x.value, starts, ends, _vector(x, places), *([] if strides is None else [strides])])
+    return wrap(x, with_sizes(found, [None if axis in places else size for axis, size in enumerate(x.shape)]))
 
 
 def _vector(x: Variable, part: Variable | Sequence[Size]) -> ir.Value:

@@ -22,6 +22,7 @@ from amp_transpiler.paddle.building import (
     builder_of,
     choice,
     size_at,
+    with_sizes,
     wrap,
 )
 
@@ -82,7 +83,11 @@ def topk(
         if isinstance(k, Variable)
         else b.constant(np.array([k], np.int64))
     )
-    return _top(x, count, place, largest)
+    found = _top(x, count, place, largest)
+    sizes = [k if axis == place else size for axis, size in enumerate(x.shape)]
+    for one in found:
+        with_sizes(one.value, sizes)
+    return found
 
 
 def _top(x: Variable, count: ir.Value, axis: int, largest: bool) -> tuple[Variable, Variable]:

@@ -24,6 +24,7 @@ from amp_transpiler.paddle.building import (
     in_one_type,
     shape_operand,
     size_at,
+    with_sizes,
     wrap,
 )
 
@@ -132,8 +133,11 @@ def reshape(x: Variable, shape: Variable | Sequence[Size]) -> Variable:
     """
     b, sizes = builder_of(x), shape_operand(x, shape)
     result = b.reshape(x.value, sizes)
-    if isinstance(sizes, ir.Value) and not isinstance(shape, Variable) and result.shape is None:
-        result.shape = ir.Shape([size if isinstance(size, int) and size > 0 else None for size in shape])
+    if isinstance(sizes, ir.Value) and not isinstance(shape, Variable):
+        own = dict(enumerate(x.shape))
+        with_sizes(
+            result, [own.get(axis) if isinstance(size, int) and size == 0 else size for axis, size in enumerate(shape)]
+        )
     return wrap(x, result)
 
 
@@ -463,10 +467,18 @@ def expand(x: Variable, shape: Variable | Sequence[Size]) -> Variable:
     b, sizes = builder_of(x), shape_operand(x, shape)
     if isinstance(sizes, ir.Value):  # ONNX broadcasts both ways, so that 1 keeps a size: and -1 becomes 1
         result = b.op("Expand", [x.value, b.maximum(sizes, 1)])
-        if not isinstance(shape, Variable) and result.shape is None:
-            result.shape = ir.Shape([size if isinstance(size, int) and size > 0 else None for size in shape])
+        if not isinstance(shape, Variable):
+            own = [1] * (len(shape) - x.ndim) + list(x.shape)
+            with_sizes(result, [_expanded(size, given) for size, given in zip(own, shape, strict=True)])
         return wrap(x, result)
     return wrap(x, b.op("Expand", [x.value, b.constant(np.array([1 if s == -1 else s for s in sizes], np.int64))]))
+
+
+def _expanded(size: int, given: Size) -> int | None:
+    """Return the size of an axis after `expand`; None if it is not known."""
+    if isinstance(given, Variable):  # 1, or any number of 1
+        return size if size > 1 else None
+    return given if given > 1 else size
 
 
 broadcast_to = expand

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.program import Variable
-from amp_transpiler.paddle.building import Number, builder_of, shape_operand, wrap
+from amp_transpiler.paddle.building import Number, builder_of, shape_operand, with_sizes, wrap
 
 __all__ = ["getitem", "setitem"]
 
@@ -154,7 +154,11 @@ def _sliced(x: Variable, value: ir.Value, entries: Sequence[_Number | slice | _C
     if axes:
         bounds = [shape_operand(x, part) for part in (starts, ends, axes, steps)]
         values = [part if isinstance(part, ir.Value) else b.constant(np.array(part, np.int64)) for part in bounds]
+        own = dict(enumerate(value.shape or ()))
+        ones = [axis for axis, entry in enumerate(entries) if isinstance(entry, _Number)]
         value = b.op("Slice", [value, *values])
+        sizes = [1 if axis in ones else None if axis in axes else size for axis, size in own.items()]
+        value = with_sizes(value, sizes) if own else value
     return b.squeeze(value, [axis for axis, entry in enumerate(entries) if isinstance(entry, _Number)])
 
 

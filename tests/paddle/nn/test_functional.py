@@ -377,6 +377,7 @@ REFUSED = {
     "groups": (lambda x: F.group_norm(x, 2), InputError, "3 channels"),
     "size": (F.interpolate, OptionError, "one of size and scale_factor"),
     "a size that is free": (lambda x: F.interpolate(x, [-1, 4]), OptionError, r"not positive.*paddle\.shape\(y\), not"),
+    "factors of all axes": (lambda x: F.interpolate(x, scale_factor=[1, 1, 2, 2]), OptionError, "positive factor or 2"),
     "sizes of all axes": (lambda x: F.interpolate(x, tensor.shape(x)), OptionError, "expected a number or 2 of them"),
     "mode": (lambda x: F.pad(x, [1, 1, 1, 1], "mirror"), OptionError, "'mirror'"),
     "probability": (lambda x: F.dropout(x, 1.5), OptionError, "probability"),
