@@ -20,13 +20,23 @@ from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.state_dictionary import Mode
 from amp_transpiler.paddle.argument_checks import check_arguments
+from amp_transpiler.paddle.framework.variable_kinds import is_parameter
 from amp_transpiler.paddle.static.pickled import PARAMETERS_SUFFIX, STATE_SUFFIX, write_pickled
 from amp_transpiler.paddle.static.stored import Stored, open_stored
 from amp_transpiler.paddle.static.tensor_file import with_suffix, write_tensors
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name, newer_value
 
-__all__ = ["load", "load_program_state", "program_state", "save", "set_program_state", "set_values"]
+__all__ = [
+    "get_program_parameter",
+    "get_program_persistable_vars",
+    "load",
+    "load_program_state",
+    "program_state",
+    "save",
+    "set_program_state",
+    "set_values",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +55,16 @@ def __getattr__(name: str) -> Any:
     if name not in _ELSEWHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("amp_transpiler.paddle.static"), name)
+
+
+def get_program_parameter(program: Program) -> list[Variable]:
+    """Return the parameters of a program, its running statistics with them, as in Paddle."""
+    return [variable for variable in program.list_vars() if is_parameter(variable)]
+
+
+def get_program_persistable_vars(program: Program) -> list[Variable]:
+    """Return the variables of a program that persist in the scope between runs."""
+    return [variable for variable in program.list_vars() if variable.persistable]
 
 
 def save(
@@ -107,7 +127,8 @@ def load(
 
     Args:
         program: its persistable values are set.
-        path: the file, or its name without `.safetensors` or `.pdparams`, or with either of Paddle's endings.
+        path: the file, or its name without `.safetensors` or `.pdparams`, or with one of Paddle's endings; or a folder
+            that `save_persistables` wrote.
         executor: Paddle's, no effect; a scope given here is taken as `scope`.
         var_list: the variables to set, or their names; all persistable ones unless given.
         scope: where the values go; the global scope unless given.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -40,7 +40,8 @@ def open_stored(path: str | os.PathLike[str], *, structured: bool = False) -> St
 
     Args:
         path: the file, or its name without `.safetensors` or `.pdparams`. Beside `.pdparams`, `.pdopt` is read too.
-            Where there is neither, a safetensors file of the name before either ending will do.
+            Where there is neither, a safetensors file of the name before Paddle's ending will do. Or a folder of
+            safetensors files, as `save_persistables` writes them.
         structured: of a Layer's `state_dict` in Paddle's format, take the names of attributes, and no `.pdopt`.
 
     Raises:
@@ -48,6 +49,8 @@ def open_stored(path: str | os.PathLike[str], *, structured: bool = False) -> St
     """
     given = pathlib.Path(path)
     file = next((one for one in _candidates(given) if one.is_file()), with_suffix(given))
+    if given.is_dir() and not file.is_file() and (files := sorted(given.glob("*.safetensors"))):
+        return _folder(given, files)
     sweep(file.parent)
     if not looks_pickled(file):
         found, metadata = read_header(file)
@@ -60,8 +63,23 @@ def open_stored(path: str | os.PathLike[str], *, structured: bool = False) -> St
     return Stored(file, found, {}, lambda names: ((name, arrays[name]) for name in names), is_paddles=True)
 
 
+def _folder(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> Stored:
+    sweep(folder)
+    held = {name: (file, fact) for file in files for name, fact in read_header(file)[0].items()}
+
+    def read(names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
+        for name in names:
+            yield from read_tensors(held[name][0], [name])
+
+    return Stored(folder, {name: fact for name, (_, fact) in held.items()}, {}, read)
+
+
 def _candidates(given: pathlib.Path) -> list[pathlib.Path]:
     found = [with_suffix(given), given.with_name(given.name + PARAMETERS_SUFFIX), given]
-    if given.suffix in (PARAMETERS_SUFFIX, STATE_SUFFIX):  # Paddle's `save` adds them, and `load` takes them off
+    if given.suffix in (
+        PARAMETERS_SUFFIX,
+        STATE_SUFFIX,
+        ".pdmodel",
+    ):  # Paddle's `save` adds them, and `load` takes them off
         found.append(with_suffix(given.with_suffix("")))
     return found

@@ -71,7 +71,7 @@ def test_a_checkpoint_comes_back_whole_in_every_order_of_arguments(tmp_path, nam
         assert same(other.values(), saved)
 
 
-@pytest.mark.parametrize("ending", [".pdparams", ".pdopt"])
+@pytest.mark.parametrize("ending", [".pdparams", ".pdopt", ".pdmodel"])
 def test_a_checkpoint_is_found_by_the_names_that_paddle_gives_its_files(tmp_path, ending):
     net, other = Net(), Net()
     net.step()

@@ -85,6 +85,22 @@ def test_a_program_says_which_variables_it_has(net):
     }
 
 
+def test_a_folder_of_variables_is_a_checkpoint(net, tmp_path):
+    main, exe, scope = net
+    static.save_persistables(exe, tmp_path, main)
+    assert len(list(tmp_path.iterdir())) == len(main.persistables)
+    before = zero(scope, list(main.persistables))
+    assert set(static.load_program_state(tmp_path)) == set(before)
+    static.load(main, tmp_path, exe, ["fc_0.w_0"])
+    assert not scope["fc_0.b_0"].any()
+    np.testing.assert_array_equal(scope["fc_0.w_0"], before["fc_0.w_0"])
+    static.load(main, tmp_path, exe)
+    for name, array in before.items():
+        np.testing.assert_array_equal(scope[name], array)
+    with pytest.raises(InputError, match="no such file"):
+        static.load(main, tmp_path / "nothing", exe)
+
+
 def test_kinds_of_variables_as_paddles_scripts_ask_for_them(net):
     main, *_ = net
     framework = paddle.framework
@@ -93,4 +109,6 @@ def test_kinds_of_variables_as_paddles_scripts_ask_for_them(net):
     assert not any("moment" in name for name in parameters)
     assert {v.name for v in filter(framework.is_persistable, main.list_vars())} == set(main.persistables)
     assert not isinstance(main.var("x"), framework.Parameter)
+    assert {v.name for v in static.io.get_program_parameter(main)} == parameters
+    assert {v.name for v in static.io.get_program_persistable_vars(main)} == set(main.persistables)
     assert not isinstance("fc_0.w_0", framework.Parameter)
