@@ -51,7 +51,7 @@ def scan(turn: Turn, states: Exprs, items: Exprs, *, backwards: bool = False) ->
             "body": body,
             "num_scan_inputs": len(items),
             "scan_input_directions": [direction] * len(items),
-            "scan_output_directions": [direction] * len(handed),
+            **({"scan_output_directions": [direction] * len(handed)} if handed else {}),
         },
         outputs=len(made),
     )

@@ -141,8 +141,9 @@ def _back(turns: _Turns, gs: Sequence[Expr | None]) -> Gradients:
         "body": copy,
         "num_scan_inputs": len(items),
         "scan_input_directions": directions,
-        "scan_output_directions": [1 - turns.item_directions[i] for i in wanted.items],
     }
+    if wanted.items:
+        attributes["scan_output_directions"] = [1 - turns.item_directions[i] for i in wanted.items]
 
     def scanned() -> Sequence[ir.Value]:
         values = [value.value for value in (*starts, *zeros, *items)]

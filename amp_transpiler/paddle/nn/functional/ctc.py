@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.autodiff.expression import Expr
+from amp_transpiler.autodiff.scanning import scan
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.origins import mark_functions
 from amp_transpiler.graph.program import Variable
 from amp_transpiler.graph.regions import disable_amp
-from amp_transpiler.paddle.building import accept_name, builder_of, choice, size_at, wrap
+from amp_transpiler.paddle.building import accept_name, builder_of, choice, wrap
 from amp_transpiler.paddle.nn.functional.loss import REDUCTIONS, reduced
 
 __all__ = ["ctc_loss"]
@@ -34,7 +36,7 @@ def ctc_loss(
 
     Args:
         log_probs: scores of the classes, [steps, batch, classes]; softmax turns them into probabilities, so that
-            logarithms of probabilities stay what they are. The number of steps must be known.
+            logarithms of probabilities stay what they are. Where the number of steps is free, they run in a Scan.
         labels: classes without blanks, [batch, longest].
         input_lengths: how many steps of each sample count, [batch].
         label_lengths: how many labels of each sample count, [batch].
@@ -44,21 +46,20 @@ def ctc_loss(
         zero_infinity: whether samples that are too short for their labels have a loss of 0.
 
     Raises:
-        InputError: the number of steps or of labels is not known.
+        InputError: there are no labels.
     """
     choice("ctc_loss: reduction", reduction, REDUCTIONS)
     b = builder_of(log_probs, labels, input_lengths, label_lengths)
-    steps, longest = size_at(log_probs, 0, "ctc_loss"), size_at(labels, 1, "ctc_loss: labels")
-    if longest < 1:
+    if labels.shape[1] == 0:
         raise InputError(f"ctc_loss: expected at least one label a sample, got {labels!r}")
     with disable_amp():
         wide = b.explicit_cast(log_probs.value, ir.DataType.FLOAT)
         if norm_by_times:
             wide = _with_gradient_over(log_probs, wide, input_lengths)
         states = _with_blanks(b, labels, blank)
-        emitted = _emitted(b, b.op("LogSoftmax", [wide], {"axis": 2}), states, steps)
+        emitted = _emitted(b, b.op("LogSoftmax", [wide], {"axis": 2}), states)
         ends = [b.cast(lengths.value, ir.DataType.INT64) for lengths in (input_lengths, label_lengths)]
-        alpha = _run(b, emitted, _may_skip(b, states, blank), b.unsqueeze(ends[0], [1]))
+        alpha = _run(b, emitted, _may_skip(b, states, blank), b.unsqueeze(ends[0], [1]), log_probs.shape[0])
         last = b.mul(ends[1], 2)
         tails = b.concat([b.unsqueeze(last, [1]), b.unsqueeze(b.maximum(b.sub(last, 1), 0), [1])], 1)
         found = b.op("GatherElements", [alpha, tails], {"axis": 1})
@@ -91,17 +92,15 @@ def _with_blanks(b: GraphBuilder, labels: Variable, blank: int) -> ir.Value:
     """Blank, label, blank, label, ..., blank: [batch, 2 * longest + 1]."""
     numbers = b.unsqueeze(b.cast(labels.value, ir.DataType.INT64), [2])
     blanks = b.add(b.mul(numbers, 0), blank)
-    pairs = b.reshape(b.concat([blanks, numbers], 2), [0, 2 * labels.shape[1]])
+    pairs = b.reshape(b.concat([blanks, numbers], 2), [0, -1])
     return b.concat([pairs, b.slice(b.squeeze(blanks, [2]), [0], [1], [1])], 1)
 
 
-def _emitted(b: GraphBuilder, scores: ir.Value, states: ir.Value, steps: int) -> list[ir.Value]:
-    """The logarithm of the probability of each state, [batch, states], at each step."""
-    ones = b.constant(np.ones([steps, 1, 1], np.int64))
-    places = b.mul(b.unsqueeze(b.maximum(states, 0), [0]), ones)
-    taken = b.op("GatherElements", [scores, places], {"axis": 2})
-    parts = b.nodes("Split", [taken, b.constant(np.ones(steps, np.int64))], {"axis": 0}, outputs=steps)
-    return [b.squeeze(part, [0]) for part in parts]
+def _emitted(b: GraphBuilder, scores: ir.Value, states: ir.Value) -> ir.Value:
+    """The logarithm of the probability of each state at each step, [steps, batch, states]."""
+    steps = b.concat([b.slice(b.shape(scores), [0], [1], [0]), b.constant(np.array([1, 1], np.int64))], 0)
+    places = b.op("Expand", [b.unsqueeze(b.maximum(states, 0), [0]), steps])
+    return b.op("GatherElements", [scores, places], {"axis": 2})
 
 
 def _may_skip(b: GraphBuilder, states: ir.Value, blank: int) -> ir.Value:
@@ -110,18 +109,38 @@ def _may_skip(b: GraphBuilder, states: ir.Value, blank: int) -> ir.Value:
     return b.op("Not", [b.op("Or", [b.compare("Equal", states, blank), b.compare("Equal", states, before)])])
 
 
-def _run(b: GraphBuilder, emitted: list[ir.Value], skip: ir.Value, lengths: ir.Value) -> ir.Value:
-    """The logarithm of the probability of all ways to each state, after the last step that counts."""
-    count = len(emitted)
-    size = int((emitted[0].shape or ir.Shape([0, 0]))[1])  # type: ignore[arg-type]  # labels are of a known size
-    first = b.constant(np.arange(size)[None] < 2)
-    alpha = b.where(first, emitted[0], _NEVER)
-    for step in range(1, count):
+def _run(b: GraphBuilder, emitted: ir.Value, skip: ir.Value, lengths: ir.Value, steps: int) -> ir.Value:
+    """The logarithm of the probability of all ways to each state, after the last step that counts.
+
+    Before the first step all ways are at the first blank, from which they stay or go on to the first label. A known
+    number of steps is written out, a free one, -1, is a Scan.
+    """
+
+    def turn(alpha: ir.Value, now: ir.Value, step: ir.Value | int) -> ir.Value:
         jumped = b.where(skip, _moved(b, alpha, 2, _NEVER), _NEVER)
         ways = [b.unsqueeze(way, [2]) for way in (alpha, _moved(b, alpha, 1, _NEVER), jumped)]
         together = b.reduce("ReduceLogSumExp", b.concat(ways, 2), [2], keepdims=False)
-        alpha = b.where(b.compare("Greater", lengths, step), b.add(emitted[step], together), alpha)
-    return alpha
+        return b.where(b.compare("Greater", lengths, step), b.add(now, together), alpha)
+
+    width = b.slice(b.shape(emitted), [2], [3], [0])
+    places = b.op(
+        "Range", [b.constant(np.array(0, np.int64)), b.squeeze(width, [0]), b.constant(np.array(1, np.int64))]
+    )
+    zeros = b.mul(b.cast(skip, ir.DataType.FLOAT), 0.0)
+    alpha = b.where(b.compare("Greater", places, 0), _NEVER, zeros)
+    if steps > 0:
+        ones = b.constant(np.ones(steps, np.int64))
+        for step, part in enumerate(b.nodes("Split", [emitted, ones], {"axis": 0}, outputs=steps)):
+            alpha = turn(alpha, b.squeeze(part, [0]), step)
+        return alpha
+    count = b.squeeze(b.slice(b.shape(emitted), [0], [1], [0]), [0])
+    numbers = b.op("Range", [b.constant(np.array(0, np.int64)), count, b.constant(np.array(1, np.int64))])
+    (last,), _ = scan(
+        lambda states, items: ([Expr(turn(states[0].value, items[0].value, items[1].value), b)], []),
+        [Expr(alpha, b)],
+        [Expr(emitted, b), Expr(numbers, b)],
+    )
+    return last.value
 
 
 def _moved(b: GraphBuilder, x: ir.Value, places: int, fill: float) -> ir.Value:
