@@ -1,4 +1,4 @@
-"""What kind of variable one is, in the words of Paddle's scripts."""
+"""Kinds of variables, by the names of Paddle's scripts."""
 
 from __future__ import annotations
 
