@@ -31,10 +31,10 @@ from amp_transpiler.precision.fastest import fastest
 from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.islands import islands
 from amp_transpiler.precision.masks import NO_MASKS, find_masks
-from amp_transpiler.precision.numerics import from_integers, in_order, shown_safe, unsafe_nodes
+from amp_transpiler.precision.numerics import from_integers, in_order, normalisations, shown_safe, unsafe_nodes
 from amp_transpiler.precision.objectives import LowWeights
 from amp_transpiler.precision.optimum import OpenDecisions, open_decisions
-from amp_transpiler.precision.patterns import Match, matches
+from amp_transpiler.precision.patterns import NORMALISATION, Match, matches
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.quantized import quantizes_low
 from amp_transpiler.precision.ranges import RangeFaults
@@ -230,6 +230,9 @@ class _Assigner:
         self.masks = find_masks(nodes, ranges, integers, self._is_fixed)
         self._wholes = list(matches(nodes))
         safe = {node for whole in self._wholes if whole.pattern.is_safe for node in whole.nodes}
+        if self._policy.numerics == "shown":  # otherwise they are float32, node by node
+            taken = {node for whole in self._wholes for node in whole.nodes}
+            self._wholes += [Match(NORMALISATION, each) for each in normalisations(nodes) if not each & taken]
         found = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe, counting)
         self._unsafe = {node: reason for node, reason in found.items() if not self._is_shown_safe(node, counting)}
 

@@ -27,7 +27,7 @@ from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.masks import NO_MASKS, Masks
 from amp_transpiler.precision.ranges import RangeFaults
 
-__all__ = ["SINGULAR", "UNSAFE", "from_integers", "in_order", "shown_safe", "unsafe_nodes"]
+__all__ = ["SINGULAR", "UNSAFE", "from_integers", "in_order", "normalisations", "shown_safe", "unsafe_nodes"]
 
 _FORMATS = {"both": ("float16", "bfloat16"), "float16": ("float16",)}
 UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -104,22 +104,46 @@ def _reads(node: ir.Node, values: set[ir.Value]) -> bool:
 
 
 def _squares(nodes: list[ir.Node]) -> Found:
-    """Squares that are summed, their sum, and the operators on the sum up to the one that uses it."""
+    for node, reason, _ in _on_squares(nodes):
+        yield node, reason
+
+
+def normalisations(nodes: list[ir.Node]) -> list[frozenset[ir.Node]]:
+    """Return the nodes of each normalisation that is written out: the squares that are summed, and what works on sums.
+
+    ONNX Runtime fuses one only if it is in one precision.
+
+    Args:
+        nodes: those of a program, in the order of execution.
+    """
+    found: dict[ir.Node, set[ir.Node]] = {}
+    for node, _, together in _on_squares(nodes):
+        members = {node}.union(*(found.get(other, {other}) for other in together))
+        found.update(dict.fromkeys(members, members))
+    return list({id(members): frozenset(members) for members in found.values() if len(members) > 1}.values())
+
+
+def _on_squares(nodes: list[ir.Node]) -> Iterator[tuple[ir.Node, str, list[ir.Node]]]:
+    """Squares that are summed, their sum, and the operators on the sum up to the one that uses it.
+
+    Yields:
+        A node, why it is unsafe, and nodes of the same normalisation.
+    """
     sums: set[ir.Value] = set()
     for node in nodes:
         if is_standard(node) and node.op_type in SUM and (square := _square(node.inputs[0])) is not None:
-            yield square, "a square that is summed may leave the range"
-            yield node, "a sum of squares"
+            yield square, "a square that is summed may leave the range", []
+            yield node, "a sum of squares", [square]
             sums.update(node.outputs)
         elif is_standard(node) and node.op_type in SQUARES:
             sums.update(node.outputs)
-        elif _reads(node, sums) and is_standard(node):
+        elif (read := [value for value in node.inputs if value is not None and value in sums]) and is_standard(node):
+            makers = [maker for value in read if (maker := value.producer()) is not None]
             if _continues(node):
-                yield node, "it works on a sum of squares"
+                yield node, "it works on a sum of squares", makers
                 sums.update(node.outputs)
             elif node.op_type in ("Div", "Mul"):
-                # The whole normalisation must be in one precision, or ONNX Runtime does not fuse it.
-                yield node, "it normalises by a sum of squares"
+                yield node, "it normalises by a sum of squares", makers
 
 
 def _square(value: ir.Value | None) -> ir.Node | None:

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["PATTERNS", "Match", "Pattern", "matches"]
+__all__ = ["NORMALISATION", "PATTERNS", "Match", "Pattern", "matches"]
 
 _CUBE = "Pow(x, c)"
 _CUBE_BY_PRODUCT = "Mul(Mul(x, x), x)"
@@ -58,6 +58,9 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern("a GELU", _halved(_ERF.format(scaled="Div(x, c)"), _ERF.format(scaled="Mul(x, c)")), is_safe=True),
     Pattern("a SiLU", ("Mul(x, Sigmoid(x))", "Mul(x, Sigmoid(Mul(x, c)))"), is_safe=True),
 )
+
+NORMALISATION = Pattern("a normalisation", (), is_safe=False)
+"""Squares that are summed and what works on the sum, which `numerics.normalisations` finds in any form."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

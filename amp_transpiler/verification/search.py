@@ -207,8 +207,10 @@ def best_conversion(
     if evidence is not None and (limited or not holds):
         policy = dataclasses.replace(policy, numerics="shown")
         if holds and _allows_more(conversions, policy, tried[0]):
-            tried.insert(0, conversions.measured(policy))
-            holds = tried[0].excess <= 1.0
+            more = conversions.measured(policy)
+            if more.excess > 1.0 or not _is_slower(more, tried[0], policy):
+                tried.insert(0, more)
+                holds = more.excess <= 1.0
     if not decides or (holds and not frontier):
         return Found(tried[0], evidence)
     with conversions.phase("find errors"):
@@ -243,6 +245,15 @@ def _allows_more(conversions: Conversions, policy: Policy, than: Measured) -> bo
     """Whether a policy would choose other low nodes than those of a conversion."""
     opened = open_choices(conversions.prepared.model, policy, conversions.ranges)
     return _low_names(opened.assignment(opened.choices.solve())) != _low_names(than.conversion.assignment)
+
+
+def _is_slower(one: Measured, other: Measured, policy: Policy) -> bool:
+    """Whether a conversion is predicted to take longer than another, where that is what counts."""
+    return policy.objective == "time" and _milliseconds(one.program, policy) > _milliseconds(other.program, policy)
+
+
+def _milliseconds(program: Program, policy: Policy) -> float:
+    return predict(program.model, find_device(policy.device), policy.dims, fuse=True).milliseconds
 
 
 def _low_names(assignment: Assignment) -> frozenset[str]:
@@ -344,7 +355,7 @@ class _Search:
                 self._refine(self._bisect_kinds(left))
         assert self._best is not None
         if self._policy.objective == "time" and frontier.exact not in self._found:
-            exact = (0.0, self._milliseconds(conversions.prepared))
+            exact = (0.0, _milliseconds(conversions.prepared, self._policy))
             if exact < self._rank(*self._best):
                 self._run(frontier.exact)
         logger.info("%d conversions were run", len(self._found))
@@ -552,12 +563,8 @@ class _Search:
             return 1.0, found.excess
         if point not in self._costs:
             timed = self._policy.objective == "time"
-            self._costs[point] = self._milliseconds(found.program) if timed else point.cost
+            self._costs[point] = _milliseconds(found.program, self._policy) if timed else point.cost
         return 0.0, self._costs[point]
-
-    def _milliseconds(self, program: Program) -> float:
-        policy = self._policy
-        return predict(program.model, find_device(policy.device), policy.dims, fuse=True).milliseconds
 
 
 def _small_runs(nodes: int) -> int:

@@ -11,7 +11,7 @@ from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.ops.kinds import BOUNDED, CAPPED, COMPUTE, EXACT, MOVEMENT, SQUARES
 from amp_transpiler.precision.evidence import TensorRange
-from amp_transpiler.precision.numerics import UNSAFE, in_order, shown_safe, unsafe_nodes
+from amp_transpiler.precision.numerics import UNSAFE, in_order, normalisations, shown_safe, unsafe_nodes
 from amp_transpiler.precision.ranges import RangeFaults
 from tests import support
 from tests.support import array, parse
@@ -288,3 +288,37 @@ def test_ranges_speak_for_what_is_unsafe_by_nature(text, sizes, counts, expected
     propagate_types(model)
     ranges = {name: TensorRange(*seen) for name, seen in sizes.items()}
     assert shown_safe(model.graph[-1], ranges, FLOAT16, 4.0, counts=counts) is expected
+
+
+RMS = "p = Pow ({x}, two) m = ReduceMean (p) e = Add (m, eps) r = Sqrt (e) {y} = Div ({x}, r)"
+NORMALISED: dict[str, tuple[str, list[set[str]]]] = {
+    "by a root mean square": (RMS.format(x="x", y="y"), [{"p", "m", "e", "r", "y"}]),
+    "after centring, which is apart": (
+        "a = ReduceMean (x) c = Sub (x, a) " + RMS.format(x="c", y="y"),
+        [{"p", "m", "e", "r", "y"}],
+    ),
+    "by a length": ("l = ReduceL2 (x) y = Div (x, l)", [{"l", "y"}]),
+    "two of one sum": (
+        "p = Mul (x, x) m = ReduceSum (p) r = Sqrt (m) q = Div (x, r) h = Abs (x) o = Mul (h, r) y = Add (q, o)",
+        [{"p", "m", "r", "q", "o"}],
+    ),
+    "two that meet": (
+        "p = Mul (x, x) m = ReduceSum (p) o = Abs (x) q = Mul (o, o) n = ReduceSum (q) s = Add (m, n) y = Sqrt (s)",
+        [{"p", "m", "q", "n", "s", "y"}],
+    ),
+    "two one after the other": (
+        "p = Mul (x, x) m = ReduceMean (p) h = Div (x, m) q = Mul (h, h) n = ReduceMean (q) y = Div (h, n)",
+        [{"p", "m", "h"}, {"q", "n", "y"}],
+    ),
+    "nothing": ("y = Mul (x, x)", []),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), NORMALISED.values(), ids=NORMALISED)
+def test_a_normalisation_is_found_whole(text, expected):
+    """Nodes are named by what they make."""
+    constants = {"two": np.float32(2.0), "eps": np.float32(1e-5)}
+    model = ir.from_proto(parse(f"(float[4] x) => (float y) {{ {text} }}", **constants))
+    propagate_types(model)
+    found = normalisations(list(in_order(model.graph)))
+    assert [{str(node.outputs[0].name) for node in each} for each in found] == expected

@@ -332,3 +332,37 @@ def test_a_recipe_keeps_what_a_search_found(tmp_path, monkeypatch):
     again = amp.transpile(DEEP, inputs=X, recipe=tmp_path / "r.toml")
     assert support.decisions(again) == support.decisions(made)
     assert again.casts == made.casts
+
+
+NORMALISED = """(float[8,64] x) => (float[8,16] y) {
+    [square] p = Pow (x, two) [mean] m = ReduceMean (p, last) [eps] e = Add (m, least) [root] r = Sqrt (e)
+    [divide] n = Div (x, r) [product] y = MatMul (n, w) }"""
+
+
+@pytest.mark.parametrize(("least", "expected"), [(1e-6, "high"), (2.0**-10, "low")], ids=["rounded", "exact"])
+def test_a_normalisation_becomes_low_as_a_whole_or_not_at_all(least, expected):
+    """Its least number, which rounding would spoil, keeps it float32. In two precisions it would not be fused."""
+    numbers = {"two": np.float32(2.0), "least": np.float32(least), "last": np.array([-1])}
+    model = parse(NORMALISED, **numbers, w=array(64, 16, seed=2))
+    decisions = support.decisions(amp.transpile(model, inputs={"x": array(8, 64)}, tolerance=0.05))
+    assert decisions.pop("product") == "low"
+    assert {*decisions.values()} == {expected}
+
+
+@pytest.mark.parametrize(("longer", "expected"), [(True, "high"), (False, "low")])
+def test_what_data_allow_is_not_taken_where_it_is_slower(monkeypatch, longer, expected):
+    model = parse(
+        "(float[N,512] x) => (float[N,512] y) { [a] h = MatMul (x, w) [b] e = Exp (h) [c] y = MatMul (e, w) }",
+        w=array(512, 512, scale=0.01),
+    )
+    told = []
+
+    def milliseconds(program, policy):
+        told.append(policy.numerics)
+        return float(len(told) == 1) if longer else 0.0
+
+    monkeypatch.setattr(search, "_milliseconds", milliseconds)
+    options = {"tolerance": 0.05, "prefer": "time", "dims": {"N": 65536}}
+    report = amp.transpile(model, inputs={"x": array(4, 512, scale=0.1)}, **options)
+    assert support.decisions(report)["b"] == expected
+    assert told == ["shown", "shown"]
