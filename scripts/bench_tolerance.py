@@ -376,13 +376,14 @@ those of its nodes that are worth their casts. In the last row those cases are l
 there can be: where level auto has as many, all choices that are worth their casts and have more are converted, run
 and compared, unless there are more than 2000 of them.
 
-Level auto has fewer nodes mostly for one of four reasons. Some of the bisection's are islands that cost
+Level auto has fewer nodes mostly for one of five reasons. Some of the bisection's are islands that cost
 more casts than they save, which level auto never has. For the columns "worth their casts" the same chain goes on
 without islands until its bound holds again: without them errors can be larger, by chance. An operator stays float32 by
 its nature inside loops, where the data cannot vouch for it (`scripted_loop`). Where an output is a single number
-(`plcmos_v2`), large errors cancel by chance in one choice and not in others. Or the bound is spent on what computes
-(matrix products, convolutions), of which level auto wants the most, and not on more cheap nodes: the last columns
-compare these.
+(`plcmos_v2`), large errors cancel by chance in one choice and not in others. A normalisation that is written out is low
+as a whole or not at all (PP-OCR rec): ONNX Runtime does not fuse it in two precisions, which the bisection ignores. Or
+the bound is spent on what computes (matrix products, convolutions), of which level auto wants the most, and not on more
+cheap nodes: the last columns compare these.
 """
 
 
