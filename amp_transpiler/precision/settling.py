@@ -1,4 +1,4 @@
-"""What a search chose, as decisions with reasons."""
+"""Decisions, each with its reason, that follow from the choice of a search."""
 
 from __future__ import annotations
 

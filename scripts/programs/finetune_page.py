@@ -1,4 +1,4 @@
-"""What is said of fine-tuned models: whether they pass, how far they are from PyTorch, and the page of all."""
+"""Judges fine-tuned models: whether they pass, how far they are from PyTorch; and writes the page of all."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def page(records: Sequence[Record], names: Sequence[str] = ()) -> str:
         **learned_by(tried), **skipped_in(tried), **times_of(tried),
     )  # fmt: skip
     waiting = sorted(set(names) - set(by_model))
-    more = ["", f"Not run yet, for want of time: {', '.join(waiting)}"] if waiting else []
+    more = ["", f"Not run yet: {', '.join(waiting)}"] if waiting else []
     reasons = [f"- {name}: {REASONS[name]}." for name in sorted(tried) if name not in good and name in REASONS]
     why = ["Why models fail at O2:", "", *reasons, ""] if reasons else []
     return "\n".join([head, *rows, "", *why, "Left out:", "", *skipped, *more, ""])
