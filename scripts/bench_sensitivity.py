@@ -218,10 +218,9 @@ Written by `scripts/bench_sensitivity.py`. For each node: the relative error of 
 {dtype}, its inputs cast, as one reverse sweep predicts it (`verification/sensitivity.py`) and as emulation shows it, on
 the same made-up sample. Nodes are those whose true error is not zero, of at most 100 at equal distances in a model.
 
-Two kinds of model are hard. Where activations are quantized dynamically, a rounding error is felt only where it moves a
-number by a step, and a few quantizations further on by steps everywhere: gains are estimates, and what overflows counts
-as infinite although a quantization may clip it. In silero's VAD nearly everything is felt through an LSTM, which has no
-gradient rule: its gain is measured, and the direction of what it feels is lost.
+Models whose activations are quantized dynamically are hard: a rounding error is felt only where it moves a number by a
+step, and a few quantizations further on by steps everywhere. Gains are estimates there, and what overflows counts as
+infinite although a quantization may clip it.
 
 """
 
