@@ -73,6 +73,14 @@ def run(model, feeds, *, optimized=False):
     return dict(zip(names, session.run(None, dict(feeds)), strict=True))
 
 
+def run_on_noise(model):
+    """Run an `ir.Model` of float32 inputs with known sizes on normally distributed numbers; return its first output."""
+    rng = np.random.default_rng(0)
+    shapes = {value.name: [int(size) for size in value.shape] for value in model.graph.inputs}
+    feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return amp.Session(model, amp.CPUPlace()).run(feeds)[0]
+
+
 def run_emulated(program, feeds, *, optimized=False):
     """Run a low program with its roundings, and return its outputs by name."""
     return run(amp.emulate(program), feeds, optimized=optimized)

@@ -13,7 +13,6 @@ from amp_transpiler.graph.walk import has_bodies
 __all__ = ["holds_labels", "is_unchecked", "mark_labels", "retyped", "set_unchecked"]
 
 _UNCHECKED_KEY = "amp_transpiler.unchecked"  # in `meta` of an input: what is fed decides its type and rank
-
 _LABELS_KEY = "amp_transpiler.labels"  # in `meta` of an input of floats: it is fed with whole numbers
 
 

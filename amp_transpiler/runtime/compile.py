@@ -14,6 +14,7 @@ from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
+from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.stack import Stack
 from amp_transpiler.graph.vector_products import vector_products
@@ -35,7 +36,7 @@ from amp_transpiler.runtime.finite import add_finite_check
 from amp_transpiler.runtime.gemm_options import gemm_option
 from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
 from amp_transpiler.runtime.known_updates import Known, known_updates
-from amp_transpiler.runtime.lowering import has_backward_pass, ready_to_open, worth_on
+from amp_transpiler.runtime.lowering import ready_to_open, worth_on
 from amp_transpiler.runtime.opening import open_with_options
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place

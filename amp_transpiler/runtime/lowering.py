@@ -13,7 +13,7 @@ from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.fed_shapes import specialise
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
@@ -58,7 +58,6 @@ __all__ = [
     "RANDOM_STEP",
     "compute_again",
     "group_updates",
-    "has_backward_pass",
     "lower",
     "ready_to_open",
     "split_large",
@@ -146,11 +145,6 @@ def compute_again(model: ir.Model) -> None:
     """Infer the shapes of a training step, and compute cheap activations again in its backward pass."""
     infer_shapes(model)
     PassManager([Recompute()])(model)
-
-
-def has_backward_pass(model: ir.Model) -> bool:
-    """Whether a model is a training step, or the part of one that has a backward pass."""
-    return any(role_of(node) == "backward" for node in model.graph)
 
 
 def _scalar_input(model: ir.Model, name: str) -> ir.Value:

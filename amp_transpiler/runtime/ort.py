@@ -22,6 +22,7 @@ __all__ = [
     "ORT_ERRORS",
     "Provider",
     "SessionSettings",
+    "allowed_cores",
     "create_session",
     "error_text",
     "is_about_feeds",
@@ -75,16 +76,9 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 """Raised by ONNX Runtime when it refuses a model or a run; `NotImplemented` means that a kernel is missing."""
 
 
-def _allowed_threads() -> int | None:
-    """Return the number of cores that the process may use if the system keeps it off some; otherwise None.
-
-    ONNX Runtime counts, and binds its threads to, all cores of the machine: under `taskset` or in a container with a
-    set of cores its threads would run on cores that were not given to it.
-    """
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    allowed = len(os.sched_getaffinity(0))
-    return allowed if allowed < (os.cpu_count() or 1) else None
+def allowed_cores() -> int:
+    """Return the number of cores that the process may use: all, or those that `taskset` or a container leaves it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +137,10 @@ class SessionSettings:
         if self.lean:
             options.enable_mem_reuse = False
             options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-        if (threads := self.threads or _allowed_threads()) is not None:
-            options.intra_op_num_threads = threads
+        if self.threads is not None:
+            options.intra_op_num_threads = self.threads
+        elif allowed_cores() < (os.cpu_count() or 1):  # ONNX Runtime would bind its threads to the other cores, too
+            options.intra_op_num_threads = allowed_cores()
         if self.external_folder is not None:
             folder = os.fspath(self.external_folder)
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)

@@ -5,10 +5,10 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-import amp_transpiler as amp
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.passes.training.split_biases import SplitBiases
+from tests.support import run_on_noise
 
 CONVOLUTIONS = {
     "an image": (
@@ -32,22 +32,13 @@ def model_of(inputs, node, kind="float"):
     return model
 
 
-def run(model):
-    rng = np.random.default_rng(0)
-    feeds = {
-        value.name: rng.standard_normal([int(size) for size in value.shape]).astype(np.float32)
-        for value in model.graph.inputs
-    }
-    return amp.Session(model, amp.CPUPlace()).run(feeds)[0]
-
-
 @pytest.mark.parametrize(("inputs", "node"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
 def test_a_bias_becomes_an_addition(inputs, node):
     model, before = (model_of(inputs, f"{node}(x, w, b)") for _ in range(2))
     assert run_pass(SplitBiases(lambda _: True), model).count == 1
     assert [made.op_type for made in model.graph] == [before.graph[0].op_type, "Constant", "Reshape", "Add"]
     assert [value.name for value in model.graph.outputs] == ["y"]
-    np.testing.assert_allclose(run(model), run(before), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(run_on_noise(model), run_on_noise(before), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("inputs", "node"), OTHERS.values(), ids=OTHERS)

@@ -8,6 +8,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.passes.training.split_gemm_updates import SplitGemmUpdates
+from tests.support import run_on_noise
 
 UPDATE = """<ir_version: 10, opset_import: ["" : 21]>
     step (float[8, 3] x, float[8, 2] d, float[3, 2] w) => (float[3, 2] w_new) {{ w_new = Gemm<{}>(x, d, w) }}"""
@@ -30,15 +31,6 @@ def model_of(text):
     return model
 
 
-def run(model):
-    rng = np.random.default_rng(0)
-    feeds = {
-        value.name: rng.standard_normal([int(size) for size in value.shape]).astype(np.float32)
-        for value in model.graph.inputs
-    }
-    return amp.Session(model, amp.CPUPlace()).run(feeds)[0]
-
-
 @pytest.mark.parametrize(
     ("attributes", "operators"),
     [
@@ -53,7 +45,7 @@ def test_an_update_is_split_and_computes_the_same(attributes, operators):
     assert result.count == 1
     assert [node.op_type for node in model.graph] == operators
     assert [value.name for value in model.graph.outputs] == ["w_new"]
-    np.testing.assert_allclose(run(model), run(before), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(run_on_noise(model), run_on_noise(before), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)

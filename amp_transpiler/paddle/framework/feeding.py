@@ -16,9 +16,9 @@ from amp_transpiler.graph.lines import line_of
 from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.retyped import holds_labels, is_unchecked
-from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.roles import has_backward_pass
 
-__all__ = ["FetchList", "fed_arrays", "fed_otherwise", "fetched_names", "fits", "has_backward"]
+__all__ = ["FetchList", "fed_arrays", "fed_otherwise", "fetched_names", "fits"]
 
 FetchList: TypeAlias = "Sequence[Variable | str | Sequence[Any]] | Variable | str | None"
 
@@ -83,7 +83,7 @@ def fed_otherwise(program: Program, feed: Any) -> dict[str, np.ndarray]:
     inputs = {str(value.name): value for value in program.model.graph.inputs if is_unchecked(value)}
     if not inputs:
         return {}
-    trains = has_backward(program)
+    trains = has_backward_pass(program.model)
     found = {}
     for key, given in _dictionary(feed).items():
         value = inputs.get(program.name_of(key)) if isinstance(key, (str, Variable)) else None
@@ -106,11 +106,6 @@ def fits(value: ir.Value, array: np.ndarray) -> bool:
     if len(value.shape) != array.ndim:
         return False
     return all(d == size for d, size in zip(value.shape, array.shape, strict=True) if isinstance(d, int))
-
-
-def has_backward(program: Program) -> bool:
-    """Whether a program has a backward pass."""
-    return any(role_of(node) == "backward" for node in program.model.graph)
 
 
 def _unrounded(array: np.ndarray, declared: np.dtype[Any] | None) -> np.ndarray:

@@ -14,6 +14,7 @@ from amp_transpiler.autodiff.open_ranks import reranked
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.retyped import retyped
+from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.state_dictionary import provide_state
 from amp_transpiler.paddle.framework.feeding import (
     FetchList,
@@ -21,7 +22,6 @@ from amp_transpiler.paddle.framework.feeding import (
     fed_otherwise,
     fetched_names,
     fits,
-    has_backward,
 )
 from amp_transpiler.paddle.framework.persistables import renew_draws
 from amp_transpiler.paddle.framework.programs import default_main_program
@@ -202,7 +202,7 @@ class Executor:
         [given] = feed if isinstance(feed, (list, tuple)) else [feed]
         feed = {**{program.name_of(name): array for name, array in given.items()}, **others}
         known = self._retyped.setdefault(program, {})
-        if has_backward(program):
+        if has_backward_pass(program.model):
             ranks = {name: array.ndim for name, array in others.items() if not fits(program.value(name), array)}
             key: Any = (program.version, tuple(sorted(ranks.items())))
             if ranks and key not in known:

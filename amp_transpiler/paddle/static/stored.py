@@ -76,10 +76,6 @@ def _folder(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> Stored:
 
 def _candidates(given: pathlib.Path) -> list[pathlib.Path]:
     found = [with_suffix(given), given.with_name(given.name + PARAMETERS_SUFFIX), given]
-    if given.suffix in (
-        PARAMETERS_SUFFIX,
-        STATE_SUFFIX,
-        ".pdmodel",
-    ):  # Paddle's `save` adds them, and `load` takes them off
+    if given.suffix in (PARAMETERS_SUFFIX, STATE_SUFFIX, ".pdmodel"):  # which Paddle's `save` adds
         found.append(with_suffix(given.with_suffix("")))
     return found

@@ -21,7 +21,7 @@ from amp_transpiler.graph.batch_statistics import has_batch_statistics
 from amp_transpiler.graph.cut_step import Cut, StepPart, cut_step, loss_scales
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
-from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.shard_updates import Share, restricted, share_updates
 from amp_transpiler.graph.stack import Stack
 from amp_transpiler.runtime.compile import CompiledStep, open_ready
@@ -33,6 +33,7 @@ from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
 from amp_transpiler.runtime.lowering import RANDOM_SEED, RANDOM_STEP, ready_to_open, worth_on
+from amp_transpiler.runtime.ort import allowed_cores
 from amp_transpiler.runtime.places import to_host
 from amp_transpiler.runtime.run_errors import RUN_ERRORS, plain
 from amp_transpiler.runtime.scope import Scope
@@ -523,8 +524,7 @@ def _check_statistics(program: Program, ready: Assembled) -> None:
 
 def _threads() -> int:
     """Return this process's share of the processor, so that the ranks of a host do not wait for each other."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    return max(1, allowed_cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def _refuse_checks(not_finite: NotFinite) -> None:
@@ -559,4 +559,4 @@ def _typed(text: str) -> tuple[ir.DataType, tuple[int, ...]]:
 
 
 def _is_training_step(program: Program) -> bool:
-    return bool(program.updates) and any(role_of(node) == "backward" for node in program.model.graph)
+    return bool(program.updates) and has_backward_pass(program.model)
