@@ -35,6 +35,7 @@ from amp_transpiler.precision.numerics import from_integers, in_order, normalisa
 from amp_transpiler.precision.objectives import LowWeights
 from amp_transpiler.precision.optimum import OpenDecisions, open_decisions
 from amp_transpiler.precision.patterns import NORMALISATION, Match, matches
+from amp_transpiler.precision.poles import up_to_bound
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.quantized import quantizes_low
 from amp_transpiler.precision.ranges import RangeFaults
@@ -115,7 +116,7 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
     for node, reason in islands(decisions):
         decisions[node] = Decision("high", reason, neutral=True)
     wholes = assigner.wholes()
-    together: list[Collection[ir.Node]] = [*wholes, *assigner.bound(decisions)]
+    together: list[Collection[ir.Node]] = [*wholes, *assigner.tied(decisions)]
     weights: Weights = LowWeights(wholes)
     if policy.objective == "time":
         priced = prices(model, policy.low, find_device(policy.device), policy.dims, wholes)
@@ -164,6 +165,7 @@ class _Assigner:
         self._folded = folded_nodes(in_order(model.graph))
         self._thresholds = ThresholdFaults(model, policy.thresholds, ranges, policy.dims)
         self.masks, self._unsafe, self._wholes = NO_MASKS, dict[ir.Node, str](), list[Match]()
+        self._tied: list[tuple[ir.Node, ...]] = []
         if policy.numerics != "ignore":
             self._judge()
         elif policy.drop_islands != "none":
@@ -202,8 +204,9 @@ class _Assigner:
         """Return the nodes that are one operator, for each."""
         return [whole.nodes for whole in self._wholes]
 
-    def bound(self, decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, ir.Node]]:
-        """Yield the low nodes that may be low only because another is, each with that one (see `quantizes_low`)."""
+    def tied(self, decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, ...]]:
+        """Yield nodes with those that they may be low only together with (see `quantizes_low` and `up_to_bound`)."""
+        yield from self._tied
         for node in self._unsafe:
             value = node.inputs[0] if decisions[node].form is not None and not decisions[node].forced else None
             if value is not None and (maker := value.producer()) is not None:
@@ -237,10 +240,18 @@ class _Assigner:
         self._unsafe = {node: reason for node, reason in found.items() if not self._is_shown_safe(node, counting)}
 
     def _is_shown_safe(self, node: ir.Node, counting: Collection[ir.Node]) -> bool:
+        """Whether data speak for a node that is unsafe by its nature; one that needs a bound is tied to that."""
         policy = self._policy
         if policy.numerics != "shown" or policy.evidence is None:
             return False
-        return shown_safe(node, policy.evidence.ranges, policy.low, policy.headroom, counts=node in counting)
+        ranges, counts = policy.evidence.ranges, node in counting
+        if shown_safe(node, ranges, policy.low, policy.headroom, counts=counts):
+            return True
+        chain = up_to_bound(node)
+        if not chain or not shown_safe(node, ranges, policy.low, policy.headroom, counts=counts, is_bounded=True):
+            return False
+        self._tied.append(chain)
+        return True
 
     def _positions(self) -> dict[ir.Node, str]:
         """Find what is computed from integers alone with a node that has no low form, such as a Range.

@@ -102,12 +102,12 @@ class _Item:
     Attributes:
         nodes: its nodes.
         port: or the port that it is.
-        may_be_low: whether there is a choice.
+        held: a float32 node that it shares its precision with; None: there is a choice.
     """
 
     nodes: tuple[ir.Node, ...] = ()
     port: ControlPort | None = None
-    may_be_low: bool = True
+    held: ir.Node | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,6 +161,10 @@ class Choices:
         """The nodes with a choice."""
         return frozenset(node for item in self._items for node in item.nodes)
 
+    def held(self) -> Iterator[tuple[ir.Node, ir.Node]]:
+        """Yield the nodes that must be float32 because they share their precision with another, each with that one."""
+        return ((node, item.held) for item in self._items if item.held is not None for node in item.nodes)
+
     def weighed(self, weights: Weights, reads: Reads | None = None) -> Choices:
         """Return the same choices under other weights.
 
@@ -194,7 +198,7 @@ class Choices:
         """
         members: dict[int, list[int]] = {}
         group_of = _connected(
-            [item for item, is_low in enumerate(low) if self._items[item].may_be_low and not is_low], self._links
+            [item for item, is_low in enumerate(low) if self._items[item].held is None and not is_low], self._links
         )
         if not group_of:
             return []
@@ -269,18 +273,19 @@ class _Reading:
     def add_nodes(self, together: Iterable[Collection[ir.Node]]) -> None:
         """Make an item of every node that may be either, or of those that share one precision."""
         group: dict[ir.Node, tuple[ir.Node, ...]] = {}
-        high: set[ir.Node] = set()
+        held: dict[ir.Node, ir.Node] = {}
         for whole in _merged(together):
             free = tuple(node for node in whole if node in self._forms)
             group.update(dict.fromkeys(free, free))
-            others = [self._fixed[node] for node in whole if node not in self._forms]
-            if any(other.precision == "high" for other in others) and all(other.form is None for other in others):
-                high.update(free)
+            others = [node for node in whole if node not in self._forms]
+            high = next((node for node in others if self._fixed[node].precision == "high"), None)
+            if high is not None and all(self._fixed[node].form is None for node in others):
+                held.update(dict.fromkeys(free, high))
         for node in self._forms:
             if node not in self._item_of:
                 nodes = group.get(node, (node,))
                 self._item_of.update(dict.fromkeys(nodes, len(self.items)))
-                self.items.append(_Item(nodes, may_be_low=node not in high))
+                self.items.append(_Item(nodes, held=held.get(node)))
 
     def add_ports(self) -> None:
         """Make an item of every float32 port whose operator may pass the low format on."""
@@ -430,7 +435,7 @@ def _weighed(
     A cost beyond that of a choice which is there anyway is never paid. So no number needs to be larger, and a cost that
     forbids does not blur the others.
     """
-    low = [sum(map(weights.low, item.nodes)) if item.may_be_low else math.inf for item in items]
+    low = [sum(map(weights.low, item.nodes)) if item.held is None else math.inf for item in items]
     high = [sum(map(weights.high, item.nodes)) for item in items]
     casts = [(weights.cast_to_low(link.value), weights.cast_to_high(link.value)) for link in links]
     best = min(_plain_cost(own, is_low, links, casts) for own, is_low in ((low, True), (high, False)))

@@ -25,9 +25,10 @@ from amp_transpiler.ops.table import column, operator_table
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.masks import NO_MASKS, Masks
+from amp_transpiler.precision.poles import input_at_pole
 from amp_transpiler.precision.ranges import RangeFaults
 
-__all__ = ["SINGULAR", "UNSAFE", "from_integers", "in_order", "normalisations", "shown_safe", "unsafe_nodes"]
+__all__ = ["UNSAFE", "from_integers", "in_order", "normalisations", "shown_safe", "unsafe_nodes"]
 
 _FORMATS = {"both": ("float16", "bfloat16"), "float16": ("float16",)}
 UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -35,9 +36,6 @@ UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
     for operator, formats in column("unsafe").items()
 }
 """Operator -> the reason why it is unsafe, and the formats in which it is."""
-
-SINGULAR = {"Div", "Log", "LpNormalization", "Pow", "Reciprocal", "ReduceLogSum"}
-"""Near zero their results, or what they amplify, know no bound."""
 
 _WEIGHT_ELEMENTS = 1024  # a matrix of at least this size counts as weights; rotary frequencies have 32 to 128
 
@@ -233,12 +231,18 @@ def _applies_weights(node: ir.Node) -> bool:
 
 
 def shown_safe(
-    node: ir.Node, ranges: Mapping[str, TensorRange], low: LowFormat, headroom: float, *, counts: bool
+    node: ir.Node,
+    ranges: Mapping[str, TensorRange],
+    low: LowFormat,
+    headroom: float,
+    *,
+    counts: bool,
+    is_bounded: bool = False,
 ) -> bool:
     """Whether the ranges that data showed speak for a node that is unsafe by its nature.
 
-    They must be known for all that it reads and computes, and must fit with headroom: below the largest number, for
-    what has a pole at zero above the smallest one, and for index arithmetic within the integers that the format holds.
+    They must be known for all that it reads and computes, and must fit with headroom: below the largest number, at a
+    pole above the smallest one, and for index arithmetic within the integers that the format holds.
     Where some of what it reads became zero on the data, the pole was met there: then nothing worse is to come.
     By how much its rounding is felt is another question, which only a comparison answers.
 
@@ -248,17 +252,18 @@ def shown_safe(
         low: the low format.
         headroom: how many times a range must fit.
         counts: the node is part of index arithmetic.
+        is_bounded: what it reads is kept from zero (`poles.up_to_bound`), so that a pole does not matter.
     """
     if not is_standard(node) or node.op_type == "QuantizeLinear" or has_bodies(node):
         return False  # a number that is rounded once more may fall on the other side of a step
     most = 2.0**low.digits if counts else low.max
+    at_pole = None if is_bounded else input_at_pole(node)
     for value in (*node.inputs, *node.outputs):
         if not is_float32(value) or constant_of(value) is not None:
             continue
         seen = ranges.get(str(value.name))
         if seen is None or seen.largest * headroom > most:
             return False
-        is_read = value.producer() is not node
-        if is_read and node.op_type in SINGULAR and seen.smallest < headroom * low.smallest and not seen.flushed:
+        if at_pole is value and seen.smallest < headroom * low.smallest and not seen.flushed:
             return False
     return True

@@ -41,6 +41,9 @@ class OpenDecisions:
             low: item -> whether it is low.
         """
         decisions = dict(self._decisions)
+        for node, other in self.choices.held():
+            reason = f"it is decided with '{other.name}', which is float32: {decisions[other].reason}"
+            decisions[node] = Decision("high", reason)
         for island in self.choices.islands(low):
             decision = Decision("high", _reason(island, self._objective), neutral=True)
             decisions.update(dict.fromkeys(island.nodes, decision))

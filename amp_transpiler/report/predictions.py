@@ -14,15 +14,14 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.cost import find_device, pays_from, predict, prices
 from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.cost.shapes import open_dims
-from amp_transpiler.precision.evidence import Evidence, TensorRange, near_overflow
+from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report.report import DecisionRow, PredictedTimes, Report
+from amp_transpiler.report.risks import risks
 from amp_transpiler.report.wording import percent
 from amp_transpiler.report.worst import squared_error_shares, worst_sources
 
 __all__ = ["add_errors", "add_prices", "predict_times"]
-
-_MOST_NAMED = 5
 
 
 def predict_times(report: Report, prepared: Program, policy: Policy) -> None:
@@ -80,17 +79,18 @@ def _priced(row: DecisionRow, node: ir.Node | None, priced: Prices) -> DecisionR
 
 
 def add_errors(report: Report, prepared: Program, evidence: Evidence, policy: Policy) -> None:
-    """Add errors, ranges and remedies to the rows of a report, as data showed them, and note what nearly overflows.
+    """Add errors, ranges and remedies to the rows of a report, as data showed them, and note what is at risk.
 
     Args:
-        report: has the rows; gets a note on values whose range is not far from the largest low number.
+        report: has the rows; gets notes on values near the ends of the low format.
         prepared: the program before it was converted.
         evidence: what runs on data say about it.
         policy: has the low format and the headroom.
     """
+    nodes = {str(node.name): node for node in all_nodes(prepared.model)}
     values = {
-        str(node.name): [str(value.name) for value in (*node.inputs, *node.outputs) if value is not None]
-        for node in all_nodes(prepared.model)
+        name: [str(value.name) for value in (*node.inputs, *node.outputs) if value is not None]
+        for name, node in nodes.items()
     }
     report.decisions = tuple(_with_error(row, values.get(row.name, ()), evidence) for row in report.decisions)
     shares = squared_error_shares(report)
@@ -98,14 +98,7 @@ def add_errors(report: Report, prepared: Program, evidence: Evidence, policy: Po
     report.decisions = tuple(
         dataclasses.replace(row, remedy=_remedy(row, worst.get(row.name), policy)) for row in report.decisions
     )
-    high = {name for row in report.decisions if row.precision == "high" for name in values.get(row.name, ())}
-    ranges = {name: seen for name, seen in evidence.ranges.items() if name in high}  # masks are limited, and stay low
-    if evidence.given and (near := near_overflow(ranges, policy.low, policy.headroom)):
-        named = ", ".join(f"'{name}' {seen.largest:.4g} in {seen.sample}" for name, seen in near[:_MOST_NAMED])
-        more = f" and {len(near) - _MOST_NAMED} more" if len(near) > _MOST_NAMED else ""
-        count = "1 value goes" if len(near) == 1 else f"{len(near)} values go"
-        beyond = f"beyond {policy.low.name}'s {policy.low.max:.4g} with a headroom of {policy.headroom:g}"
-        report.notes = (*report.notes, f"{count} {beyond}, so that its nodes stay float32: {named}{more}")
+    report.notes = (*report.notes, *risks(report, nodes, evidence, policy))
 
 
 def _remedy(row: DecisionRow, share: float | None, policy: Policy) -> str:
@@ -137,6 +130,7 @@ def _with_error(row: DecisionRow, values: Sequence[str], evidence: Evidence) -> 
         error=None if error is None else math.sqrt(error),
         largest=None if seen is None else seen.largest,
         sample="" if seen is None else seen.sample,
+        flushed=max((evidence.ranges[name].flushed for name in values if name in evidence.ranges), default=None),
     )
 
 

@@ -37,6 +37,8 @@ class DecisionRow:
         error: what it adds, where it is low, to the relative error of the worst output, a fraction; None: not known.
         largest: the largest magnitude among its inputs and results; None: not known.
         sample: the sample that `largest` is from.
+        flushed: the largest share, among its inputs and results, of the numbers other than zero that the low format
+            makes zero, a fraction; None: not known.
         bytes: bytes that it moves as it was decided; None: not known.
         milliseconds: predicted time as it was decided; None: not known.
         milliseconds_fp32: predicted time in float32; None: not known.
@@ -51,6 +53,7 @@ class DecisionRow:
     error: float | None = None
     largest: float | None = None
     sample: str = ""
+    flushed: float | None = None
     bytes: int | None = None
     milliseconds: float | None = None
     milliseconds_fp32: float | None = None

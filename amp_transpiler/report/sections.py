@@ -136,6 +136,12 @@ def _node_columns(report: Report) -> dict[str, Column[DecisionRow]]:
             lambda row: row.largest or 0.0,
         ),
         Column(
+            "becomes zero",
+            lambda row: percent(row.flushed or 0.0),
+            lambda row: bool(row.flushed),
+            lambda row: row.flushed or 0.0,
+        ),
+        Column(
             "moves", lambda row: human_bytes(row.bytes), lambda row: row.bytes is not None, lambda row: row.bytes or 0
         ),
         _time_column("predicted", "milliseconds"),

@@ -24,10 +24,9 @@ import onnx_ir as ir
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes, bodies, has_bodies, reads_of
-from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.constraints import Constraints, LowForm, touches_float32
 from amp_transpiler.precision.evidence import Evidence
-from amp_transpiler.precision.numerics import SINGULAR
+from amp_transpiler.precision.poles import input_at_pole
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.calibrate import PIECE, Calibration, NamedSample, calibrate
 from amp_transpiler.verification.child import lease
@@ -87,10 +86,10 @@ def _become_infinite(program: Program, low: LowFormat, calibration: Calibration)
         if seen.largest > low.max:
             yield name
     for node in all_nodes(program.model):
-        if node.op_type in SINGULAR and is_standard(node):
-            read = (calibration.ranges.get(str(value.name)) for value in node.inputs if value is not None)
-            if any(seen is not None and seen.flushed > 0.0 for seen in read):
-                yield str(node.outputs[0].name)
+        at_pole = input_at_pole(node)
+        read = None if at_pole is None else calibration.ranges.get(str(at_pole.name))
+        if read is not None and read.flushed > 0.0:
+            yield str(node.outputs[0].name)
 
 
 def _keeping(samples: Iterable[NamedSample], kept: list[Mapping[str, Any]]) -> Iterator[NamedSample]:

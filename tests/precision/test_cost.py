@@ -165,6 +165,23 @@ def test_a_node_s_cost(text, launches, read, written, flops):
     assert cost.bytes == read + written
 
 
+STFT = "g (float[2, 64, 1] x, float[8] w) => (float[2, 15, 5, 2] z) <int64 s = {{4}}> {{ {} }}"
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "written"),
+    [
+        ("z = STFT (x, s, w)", 0, 0),
+        ("h = Cast <to = 10> (x) v = Cast <to = 10> (w) y = STFT (h, s, v) z = Cast <to = 1> (y)", 136 * 2 + 300 * 4,
+         136 * 4 + 300 * 2),
+    ],
+    ids=["float32", "float16"],
+)  # fmt: skip
+def test_the_cpu_casts_around_kernels_that_it_has_in_float32_alone(text, read, written):
+    [cost] = [cost for cost in traffic(model_of(STFT.format(text))) if cost.node.op_type == "STFT"]
+    assert (cost.launches, cost.read, cost.written) == (0, read, written)
+
+
 def test_a_bias_that_is_not_fused_is_a_launch_of_its_own():
     model = model_of(
         "g (float[2, 3, 8, 8] x, float[5, 3, 3, 3] w, float[5] b) => (float[2, 5, 6, 6] z) { z = Conv (x, w, b) }"

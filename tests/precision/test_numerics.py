@@ -272,6 +272,9 @@ SHOWN = {
     "a logarithm far from zero": ("y = Log (x)", {"x": (9.0, 0.01), "y": (4.6, 0.1)}, False, True),
     "a logarithm near zero": ("y = Log (x)", {"x": (1.0, 2e-7), "y": (15.4, 0.1)}, False, False),
     "a logarithm of what became zero": ("y = Log (x)", {"x": (1.0, 2e-9, "", 0.5), "y": (20.0, 0.1)}, False, True),
+    "one near zero, bounded": ("b = Clip (x, least) y = Log (b)", {"b": (1.0, 2e-7), "y": (15.4, 0.1)}, False, False),
+    "a quotient near zero": ("y = Div (x, p)", {"x": (1.0, 2e-7), "p": (9.0, 0.1), "y": (9.0, 2e-8)}, False, True),
+    "one by numbers near zero": ("y = Div (x, p)", {"x": (1.0, 0.1), "p": (9.0, 2e-7), "y": (9.0, 0.1)}, False, False),
     "a product near zero has no pole": ("y = Mul (x, x)", {"x": (1.0, 2e-7), "y": (1.0, 4e-14)}, False, True),
     "small positions": ("y = Mul (x, x)", {"x": (20.0, 1.0), "y": (400.0, 1.0)}, True, True),
     "large positions": ("y = Mul (x, x)", {"x": (30.0, 1.0), "y": (900.0, 1.0)}, True, False),
@@ -283,11 +286,23 @@ SHOWN = {
 @pytest.mark.parametrize(("text", "sizes", "counts", "expected"), SHOWN.values(), ids=SHOWN)
 def test_ranges_speak_for_what_is_unsafe_by_nature(text, sizes, counts, expected):
     model = ir.from_proto(
-        parse(f"(float[4] x) => (float[4] y) {{ {text} }}", imports=', "my.domain" : 1', scale=np.float32(0.1))
+        parse(
+            f"(float[4] x, float[4] p) => (float[4] y) {{ {text} }}",
+            imports=', "my.domain" : 1',
+            scale=np.float32(0.1),
+            least=np.float32(1e-12),
+        )
     )
     propagate_types(model)
     ranges = {name: TensorRange(*seen) for name, seen in sizes.items()}
     assert shown_safe(model.graph[-1], ranges, FLOAT16, 4.0, counts=counts) is expected
+
+
+def test_a_pole_does_not_matter_to_what_is_bounded():
+    model = ir.from_proto(parse("(float[4] x) => (float[4] y) { y = Log (x) }"))
+    propagate_types(model)
+    ranges = {"x": TensorRange(1.0, 2e-7), "y": TensorRange(15.4, 0.1)}
+    assert shown_safe(model.graph[-1], ranges, FLOAT16, 4.0, counts=False, is_bounded=True)
 
 
 RMS = "p = Pow ({x}, two) m = ReduceMean (p) e = Add (m, eps) r = Sqrt (e) {y} = Div ({x}, r)"

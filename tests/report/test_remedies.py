@@ -34,3 +34,28 @@ def test_what_nearly_overflows_is_listed_and_has_a_remedy():
         "1 value goes beyond float16's 6.55e+04 with a headroom of 4, so that its nodes stay float32: "
     )
     assert "4e+04 in sample 1" in note
+
+
+def logarithm(smallest):
+    """Return the report on a low logarithm of numbers from `smallest` on."""
+    model = chain("Max ({}, e)", "Log ({})", "MatMul ({}, w)", w=W, e=np.float32(1e-12))
+    return amp.transpile(model, inputs={"x": np.full((2, 4), smallest, np.float32)}, tolerance=0.5)
+
+
+def test_what_is_low_near_zero_is_noted():
+    report = logarithm(1.5e-7)
+    assert [row.precision for row in report.decisions[:2]] == ["low", "low"]
+    [note] = [note for note in report.notes if "near or below" in note]
+    assert note.startswith("1 operator reads numbers near or below float16's least, 5.96e-08, where results change")
+    assert f"Log '{report.decisions[1].name}' of" in note
+    assert "down to 1.5e-07; smaller numbers may cost more accuracy" in note
+
+
+def test_nothing_is_noted_far_from_zero():
+    assert not [note for note in logarithm(0.5).notes if "near or below" in note]
+
+
+def test_rows_say_what_share_of_their_numbers_becomes_zero():
+    few = np.float32([[1.0, 1e-9, 2.0, 0.0]] * 2)
+    report = amp.transpile(DEEP, inputs={"x": few})
+    assert report.decisions[0].flushed == 1 / 3

@@ -269,7 +269,7 @@ def test_json_holds_every_field_but_the_program():
         "verdict_word",
     }
     row = {"name": "exp_0", "op": "Exp", "precision": "high", "reason": "black list", "scope": "loop_1/body"}
-    unknown = dict.fromkeys(("error", "largest", "bytes", "milliseconds", "milliseconds_fp32"))
+    unknown = dict.fromkeys(("error", "largest", "flushed", "bytes", "milliseconds", "milliseconds_fp32"))
     assert record["decisions"][2] == row | unknown | {"remedy": "", "sample": ""}
     assert record["opset"] == [13, 17]
     assert record["outputs"]["logits"]["relative"] == 4.1e-4

@@ -110,7 +110,9 @@ def costs_of(
         if _is_on_host(node, on_host, sizes, plan):
             on_host.update(node.outputs)
             costs.append(_nothing(node))
-        elif _runs_elsewhere(node) or node in plan.gone or (whole is not None and whole.anchor is not node):
+        elif _runs_elsewhere(node):
+            costs.append(_casts_around(node, sizes))
+        elif node in plan.gone or (whole is not None and whole.anchor is not node):
             costs.append(_nothing(node))
         else:
             cost = _cost(node, sizes, wide) if whole is None else _cost_of_whole(whole, sizes, wide)
@@ -129,6 +131,20 @@ def _runs_elsewhere(node: ir.Node) -> bool:
 
 def _nothing(node: ir.Node) -> NodeCost:
     return NodeCost(node, 0, 0, 0, 0, 0, "float32")
+
+
+def _casts_around(node: ir.Node, sizes: Sizes) -> NodeCost:
+    """Casts to float32 and back, which ONNX Runtime adds around a kernel of the CPU that is for float32 alone.
+
+    They run on the CPU as well, hence no launches. Their bytes count at the rate of the device, which is less than
+    what they take.
+    """
+    read = [value for value in node.inputs if value is not None and constant_of(value) is None]
+    narrow = [
+        sum(sizes.bytes(value) for value in values if sizes.dtype(value) in LOW) for values in (read, node.outputs)
+    ]
+    wide = [2 * size for size in narrow]
+    return dataclasses.replace(_nothing(node), read=narrow[0] + wide[1], written=wide[0] + narrow[1])
 
 
 def _repeated(cost: NodeCost, runs: int) -> NodeCost:
