@@ -55,7 +55,8 @@ class FoldBatchNorm(Pass[PassResult]):
             _fold(model, node, producer, fold, names)
             folded += 1
         logger.debug("%d BatchNormalization nodes folded", folded)
-        notes = (f"{folded} BatchNormalization nodes folded into their producers",) if folded else ()
+        what = "1 BatchNormalization node" if folded == 1 else f"{folded} BatchNormalization nodes"
+        notes = (f"{what} folded into their producers",) if folded else ()
         return PassResult(model, modified=bool(folded), count=folded, notes=notes)
 
 

@@ -35,6 +35,7 @@ from amp_transpiler.precision.policy import Settled
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report.as_json import package_versions
 from amp_transpiler.report.report import DecisionRow, Report
+from amp_transpiler.report.wording import counted
 
 __all__ = ["REPLAYED", "Recipe", "RecordedNode", "as_settings", "digest", "save_recipe"]
 
@@ -176,10 +177,10 @@ class Recipe:
             if row.name in self.nodes and row.name not in others and self.nodes[row.name].precision != row.precision
         ]
         found = [
-            _counted(gone, "of the recipe are not in the model"),
-            _counted(new, "are not in the recipe, and were decided anew"),
-            _counted(others, "have another operator than in the recipe"),
-            _counted(changed, "could not be given the recipe's precision"),
+            _counted(gone, "only in the recipe"),
+            _counted(new, "only in the model, decided anew"),
+            _counted(others, "with another operator than in the recipe"),
+            _counted(changed, "without the recipe's precision, which they cannot have"),
         ]
         said = [text for text in found if text]
         if said and self.sha256 and sha256 and self.sha256 != sha256:
@@ -253,4 +254,4 @@ def _counted(names: Sequence[str], what: str) -> str:
         return ""
     shown = ", ".join(f"'{name}'" for name in names[:_MOST_NAMED])
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{len(names)} nodes {what}: {shown}{more}"
+    return f"{counted(len(names), 'node')} {what}: {shown}{more}"

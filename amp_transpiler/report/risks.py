@@ -10,7 +10,7 @@ from amp_transpiler.precision.evidence import Evidence, TensorRange, near_overfl
 from amp_transpiler.precision.poles import input_at_pole
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report.report import Report
-from amp_transpiler.report.wording import percent
+from amp_transpiler.report.wording import counted, percent
 
 __all__ = ["risks"]
 
@@ -40,7 +40,7 @@ def risks(report: Report, nodes: Mapping[str, ir.Node], evidence: Evidence, poli
 
 
 def _overflow(near: Sequence[tuple[str, TensorRange]], policy: Policy) -> str:
-    count = "1 value goes" if len(near) == 1 else f"{len(near)} values go"
+    count = f"{counted(len(near), 'value')} {'goes' if len(near) == 1 else 'go'}"
     beyond = f"beyond {policy.low.name}'s {policy.low.max:.4g} with a headroom of {policy.headroom:g}"
     named = _listed([f"'{name}' {seen.largest:.4g} in {seen.sample}" for name, seen in near])
     return f"{count} {beyond}, so that its nodes stay float32: {named}"
@@ -58,7 +58,7 @@ def _at_poles(low: Sequence[ir.Node], ranges: Mapping[str, TensorRange], policy:
 
 
 def _zero(at_poles: Sequence[str], policy: Policy) -> str:
-    count = "1 operator reads" if len(at_poles) == 1 else f"{len(at_poles)} operators read"
+    count = f"{counted(len(at_poles), 'operator')} {'reads' if len(at_poles) == 1 else 'read'}"
     least = f"{policy.low.name}'s least, {policy.low.smallest:.4g}"
     advice = "smaller numbers may cost more accuracy: give samples with the smallest that you expect"
     return f"{count} numbers near or below {least}, where results change most: {_listed(at_poles)}; {advice}"

@@ -19,6 +19,7 @@ from amp_transpiler.report.report import OutputComparison, Precision, Report
 from amp_transpiler.report.verdict import Tone, tone_of
 from amp_transpiler.report.wording import (
     PRECISIONS,
+    counted,
     percent,
     precision_name,
     reasons,
@@ -132,7 +133,9 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
         if why is not None:
             grid.add_row(Text(f"  {precision_name(precision, report)}", style=_COLOURS[precision]), why)
     if report.repaired:
-        grid.add_row("  repaired", Text(f"{_nodes(len(report.repaired))} made float32: {_names(report.repaired)}"))
+        grid.add_row(
+            "  repaired", Text(f"{counted(len(report.repaired), 'node')} made float32: {_names(report.repaired)}")
+        )
     grid.add_row("casts", f"{report.casts} inserted, {report.casts_removed} removed")
     if predicted := predicted_words(report):
         grid.add_row("predicted", Text(printable(predicted)))
@@ -207,10 +210,6 @@ def _sizes(before: int | None, after: int | None) -> str:
 def _names(names: Sequence[str], limit: int = 4) -> str:
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(printable(name) for name in names[:limit]) + more
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node" if count == 1 else f"{count} nodes"
 
 
 def _verdict_style(report: Report, *, failed: bool) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PRECISIONS",
+    "counted",
     "human_number",
     "human_time",
     "percent",
@@ -40,6 +41,11 @@ _HARDLY_SMALLER = 0.95
 
 # Made by ONNX Runtime's optimizer, some of them for the CPU alone.
 _FUSED = re.compile(r"com\.microsoft::Fused\w+|com\.microsoft\.nchwc::\w+")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 node`, `2 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def human_number(value: float) -> str:

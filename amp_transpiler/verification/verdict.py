@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import OutputComparison, Report, Verdict
-from amp_transpiler.report.wording import percent
+from amp_transpiler.report.wording import counted, percent
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.advice import advice
 
@@ -70,13 +70,13 @@ def judge(report: Report, reference: Reference, failing: list[OutputComparison],
         row = worst(failing)
         fault = fault_of(row, limits)
         report.verdict = f"{Verdict.FAILED}: {fault}, on {samples}"
-        repaired = f" after making {len(report.repaired)} nodes float32" if report.repaired else ""
+        repaired = f" after making {counted(len(report.repaired), 'node')} float32" if report.repaired else ""
         return f"{report.source}: {fault}{repaired}; nothing was written. {advice(report, row, limits)}"
     metric = report.metric
     if metric is not None and not metric.holds:
         fault = f"{metric.name} is {metric.value:.4g}, allowed are {metric.bound:.4g}"
         report.verdict = f"{Verdict.FAILED}: {fault}, on {samples}"
-        least = f" in the best conversion that was found, of {len(report.repaired)} nodes made float32"
+        least = f" in the best conversion that was found, with {counted(len(report.repaired), 'node')} made float32"
         return f"{report.source}: {fault}{least if report.repaired else ''}; nothing was written"
     left_out = _left_out(report, reference)
     judged = [row for row in report.outputs.values() if row.name not in left_out]
@@ -187,7 +187,8 @@ def _warnings(unlimited: list[OutputComparison], dtype: str) -> Iterator[str]:
 def _remarks(report: Report, reference: Reference, left_out: Mapping[str, str], limits: Limits) -> Iterator[str]:
     """Yield what the verdict leaves out: repairs, the data, and how to have all outputs judged."""
     if report.repaired:
-        yield f"{len(report.repaired)} nodes were made float32 to be accurate enough"
+        made = "was" if len(report.repaired) == 1 else "were"
+        yield f"{counted(len(report.repaired), 'node')} {made} made float32 to be accurate enough"
     for row in report.outputs.values():
         if row.excused:
             yield (

@@ -75,9 +75,9 @@ def test_the_next_export_is_converted_and_told_apart(file, tmp_path):
     again = amp.transpile(tmp_path / "next.onnx", recipe=tmp_path / "r.toml")
     assert again.warnings == (
         f"recipe: the recipe was made from another file ({file})",
-        "recipe: 1 nodes of the recipe are not in the model: 'last'",
-        "recipe: 1 nodes are not in the recipe, and were decided anew: 'scores'",
-        "recipe: 1 nodes have another operator than in the recipe: 'second'",
+        "recipe: 1 node only in the recipe: 'last'",
+        "recipe: 1 node only in the model, decided anew: 'scores'",
+        "recipe: 1 node with another operator than in the recipe: 'second'",
     )
     assert precisions(again)["scores"] == precisions(amp.transpile(tmp_path / "next.onnx", verify=False))["scores"]
 
@@ -85,7 +85,7 @@ def test_the_next_export_is_converted_and_told_apart(file, tmp_path):
 def test_a_precision_that_the_target_does_not_have_is_told(file, tmp_path):
     amp.transpile(file, dtype="bfloat16", verify=False).save_recipe(tmp_path / "r.toml")
     again = amp.transpile(file, recipe=tmp_path / "r.toml", target="cpu", verify=False)
-    assert any("could not be given the recipe's precision" in warning for warning in again.warnings)
+    assert any("without the recipe's precision" in warning for warning in again.warnings)
     assert set(precisions(again).values()) == {"high"}
 
 
