@@ -64,6 +64,7 @@ def _dressed(row, index):
         error=1e-5 * (1 + index % 17),
         largest=1.5 * (1 + index % 23),
         sample=f"sample {index % 8}",
+        flushed=0.01 * (index % 5),
         bytes=64 * (1 + index),
         milliseconds=0.002 + index % 7 / 1000,
         milliseconds_fp32=0.003 + index % 7 / 1000,

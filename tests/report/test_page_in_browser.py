@@ -116,7 +116,7 @@ def test_tables_sort_by_number_both_ways_and_back(opened):
     assert head.get_attribute("aria-sort") == "descending"
     sizes = [
         float(cell)
-        for cell in part.locator("tbody td:nth-child(7)").evaluate_all("cells => cells.map(c => c.dataset.k)")
+        for cell in part.locator("tbody td:nth-child(8)").evaluate_all("cells => cells.map(c => c.dataset.k)")
     ]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] > sizes[-1]
