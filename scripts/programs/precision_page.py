@@ -183,7 +183,7 @@ def misses_table(models: Models) -> str:
                 f"{_running(ours)} / {_running(other)}",
             ]
         )
-    return _lines(rows)
+    return _lines(rows if rows[1:] else [*rows, ["none", *[""] * (len(rows[0]) - 1)]])
 
 
 def models_table(models: Models) -> str:
