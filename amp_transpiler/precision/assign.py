@@ -68,7 +68,7 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
     if policy.drop_islands == "quantized":
-        for node, reason in islands(decisions):
+        for node, reason in islands(decisions, policy.objective):
             decisions[node] = Decision("high", reason, neutral=True)
     return assigner.assignment(decisions)
 
@@ -113,8 +113,9 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
     """
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
-    for node, reason in islands(decisions):
-        decisions[node] = Decision("high", reason, neutral=True)
+    if policy.objective == "low":  # predicted time counts every cast itself
+        for node, reason in islands(decisions, policy.objective):
+            decisions[node] = Decision("high", reason, neutral=True)
     wholes = assigner.wholes()
     together: list[Collection[ir.Node]] = [*wholes, *assigner.tied(decisions)]
     weights: Weights = LowWeights(wholes)

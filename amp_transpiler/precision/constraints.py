@@ -174,8 +174,20 @@ class _Judge:
             found = _lowered_form(kind, sig)
             fits = inputs is None or found.form is None or found.form.inputs == inputs
             return found if fits else Constraint(None, _no_such_form(name))
-        runs = self._runs_anywhere if anywhere else self._target.runs
+        runs = self._runs_anywhere if anywhere else functools.partial(self._runs_as_well, operator)
         return self._form_that_runs(operator, sig, slots, inputs, runs)
+
+    def _runs_as_well(self, operator: Operator, lowered: Operator) -> bool:
+        """Whether the target runs an operator's low form; or the fallback does, where it runs that in float32, too.
+
+        Not where only integers come out, as of QuantizeLinear: a lower precision would spare no memory, and change them.
+        """
+        target, fallback = self._target, self._target.fallback
+        if target.runs(lowered):
+            return True
+        if fallback is None or _FLOAT not in operator.outputs:
+            return False
+        return fallback.has_kernel(lowered) and not target.runs(operator)
 
     def _runs_anywhere(self, operator: Operator) -> bool:
         """Whether the target or its last resort runs the operator, so that the program loads at all."""

@@ -20,11 +20,12 @@ from amp_transpiler.precision.quantized import quantized_part
 __all__ = ["islands"]
 
 
-def islands(decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, str]]:
+def islands(decisions: Mapping[ir.Node, Decision], objective: str) -> Iterator[tuple[ir.Node, str]]:
     """Yield the nodes of every island, with the reason.
 
     Args:
         decisions: of every node.
+        objective: the policy's, `rules` or `low`: how many casts a group may cost (see `quantized_part`).
     """
     groups: dict[ir.Node, list[ir.Node]] = collections.defaultdict(list)
     parent = _connected(decisions)
@@ -33,7 +34,7 @@ def islands(decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, st
     for group in groups.values():
         if any(decisions[node].forced for node in group):
             continue
-        if reason := quantized_part(group, decisions, _inward(group, decisions)):
+        if reason := quantized_part(group, decisions, _inward(group, decisions), objective):
             yield from ((node, f"an island: {reason}") for node in group)
 
 

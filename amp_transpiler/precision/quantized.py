@@ -44,7 +44,7 @@ def quantizes_low(node: ir.Node, state: State) -> bool:
 
 
 def quantized_part(
-    group: Collection[ir.Node], decisions: Mapping[ir.Node, Decision], inward: Collection[ir.Value]
+    group: Collection[ir.Node], decisions: Mapping[ir.Node, Decision], inward: Collection[ir.Value], objective: str
 ) -> str:
     """Say why a group of connected low nodes is better left as a quantizer has written it; empty if it is not.
 
@@ -52,15 +52,20 @@ def quantized_part(
         group: the nodes.
         decisions: of all nodes.
         inward: the float32 values that are cast for the group.
+        objective: the policy's. With `rules` a group must have more operators that compute than casts of quantized
+            values, and at least one. With `low` a cast on either side of each is accepted, as it is elsewhere, and a
+            minimum cut looks at the groups in which nothing computes.
     """
     computing = sum(operator_name(node) in COMPUTE for node in group)
-    if not computing and any(map(is_quantizing, group)):
+    if objective == "rules" and not computing and any(map(is_quantizing, group)):
         return "it lies between quantized operators, and nothing there computes"
     casts = sum(is_quantizing(value.producer()) for value in inward) + sum(
         any(is_quantizing(use.node) and decisions[use.node].form is None for use in value.uses())
         for node in group
         for value in node.outputs
     )
-    if not casts or casts < computing:
+    accepted = max(0, computing - 1) if objective == "rules" else 2 * computing
+    if casts <= accepted or (objective == "low" and not computing):
         return ""
-    return f"{casts} casts of quantized values for {computing} operators that compute"
+    many = "1 cast of a quantized value" if casts == 1 else f"{casts} casts of quantized values"
+    return f"{many} for {computing} operator{'s that compute' if computing != 1 else ' that computes'}"

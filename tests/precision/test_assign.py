@@ -464,17 +464,20 @@ def test_force_asks_for_a_kernel_anywhere_and_for_a_schema():
 
 
 class Knows(Target):
-    """A target with kernels for some operators, in every type."""
+    """A target with kernels for some operators in every type, and for some in float32 alone."""
 
-    name, newest_opset, operators = "knows", 26, ()
+    name, newest_opset, operators, float32_alone = "knows", 26, (), ()
 
     def has_kernel(self, operator):
+        if operator.op_type in self.float32_alone:
+            return "tensor(float16)" not in operator.inputs
         return operator.op_type in self.operators
 
 
 def test_force_takes_a_kernel_of_the_fallback():
     target, fallback = Knows(), Knows()
     target.fallback, target.operators, fallback.operators = fallback, ("Relu",), ("Erf",)
+    target.float32_alone = ("Erf",)
     model = ir.from_proto(parse("(float[2] x) => (float[2] y) { [a] h = Relu (x) [b] k = Erf (h) [c] y = Neg (k) }"))
     propagate_types(model)
     policy = Policy(rules=Spreads(), low=FLOAT16, target=target, included=True)

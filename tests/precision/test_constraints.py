@@ -241,18 +241,24 @@ def test_an_attribute_may_fix_the_type_of_an_output():
     assert set(found.form.outputs) == {0}, "stash_type says that the mean is float32"
 
 
+class Knows(Target):
+    """A target with kernels for some operators in every type, and for some in float32 alone."""
+
+    name, newest_opset, operators, float32_alone = "knows", 26, (), ()
+
+    def has_kernel(self, operator):
+        if operator.op_type in self.float32_alone:
+            return "tensor(float16)" not in operator.inputs
+        return operator.op_type in self.operators
+
+
 def test_any_provider_will_do_if_one_is_asked_for():
     """The target itself, or the last one that it falls back to."""
-
-    class Knows(Target):
-        name, newest_opset, operators = "knows", 26, ()
-
-        def has_kernel(self, operator):
-            return operator.op_type in self.operators
 
     first, second, last = Knows(), Knows(), Knows()
     first.fallback, second.fallback = second, last
     first.operators, second.operators, last.operators = ("Relu",), ("Tanh",), ("Erf",)
+    first.float32_alone = ("Tanh", "Erf")
     body = "[relu] a = Relu (x) [tanh] b = Tanh (a) [erf] c = Erf (b) [neg] y = Neg (c)"
     model = ir.from_proto(parse(f"(float[2] x) => (float[2] y) {{ {body} }}"))
     propagate_types(model)
@@ -260,6 +266,24 @@ def test_any_provider_will_do_if_one_is_asked_for():
     assert [constraints.of(node).form is not None for node in model.graph] == [True, False, False, False]
     found = [constraints.of(node, anywhere=True).form is not None for node in model.graph]
     assert found == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "float32_alone", "expected"),
+    [
+        ("(float[2] x) => (float[2] y) { y = Erf (x) }", (), True),
+        ("(float[2] x) => (float[2] y) { y = Erf (x) }", ("Erf",), False),
+        ("(float[2] x, float s) => (uint8[2] y) { y = QuantizeLinear (x, s) }", (), False),
+    ],
+    ids=["nowhere else", "it would leave the target", "only integers come out"],
+)
+def test_what_the_fallback_runs_in_float32_it_may_run_low(text, float32_alone, expected):
+    target, fallback = Knows(), Knows()
+    target.fallback, target.float32_alone = fallback, float32_alone
+    fallback.operators = ("Erf", "QuantizeLinear")
+    model = ir.from_proto(parse(text, opset=21))
+    propagate_types(model)
+    assert (Constraints(model, target, FLOAT16).of(model.graph[0]).form is not None) is expected
 
 
 def test_a_node_of_another_domain_is_judged_at_its_own_version():

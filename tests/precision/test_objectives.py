@@ -152,10 +152,13 @@ def quantized(body):
     return parse(f"(float[4,4] x) => (float[4,4] y) {{ {body} }}", opset=21, **names)
 
 
-def test_what_a_quantizer_has_written_stays():
+def test_what_lies_between_quantized_operators_is_low_without_casts():
+    """Integers need none. That of the input stays: float32 decides its integers."""
     body = """[q] a = QuantizeLinear (x, s, z) [d] b = DequantizeLinear (a, s, z) [r] r = Relu (b)
         [p] e = QuantizeLinear (r, s, z) [t] y = DequantizeLinear (e, s, z)"""
-    assert low_nodes(converted(quantized(body))[0]) == set()
+    conversion, _ = converted(quantized(body))
+    assert low_nodes(conversion) == set("drpt")
+    assert conversion.casts == 1  # of the output
 
 
 def test_a_low_value_is_quantized_low():
