@@ -240,11 +240,21 @@ def same_choice(path: pathlib.Path, other: pathlib.Path) -> bool:
 def _same_node(one: Any, other: Any) -> bool:
     from amp_transpiler.graph.constness import constant_of
 
-    kinds = [
-        (node.op_type, node.domain, [value and value.dtype for value in (*node.inputs, *node.outputs)])
-        for node in (one, other)
-    ]
     constants = [[constant_of(value) for value in node.inputs] for node in (one, other)]
+    kinds = [
+        (
+            node.op_type,
+            node.domain,
+            [value and value.dtype for value in node.outputs],
+            # A constant without a number, such as the region of a Resize that has none, has no precision.
+            [
+                value and value.dtype
+                for value, number in zip(node.inputs, own, strict=True)
+                if number is None or number.size
+            ],
+        )
+        for node, own in zip((one, other), constants, strict=True)
+    ]
     return kinds[0] == kinds[1] and all(map(_neighbours, *constants))
 
 
@@ -255,6 +265,8 @@ def _neighbours(one: Any, other: Any) -> bool:
     if one is None or other is None:
         return one is other
     numbers, others = one.numpy(), other.numpy()
+    if not numbers.size and not others.size:
+        return True
     if numbers.shape != others.shape or numbers.dtype != others.dtype:
         return False
     if numbers.dtype.kind != "f":
