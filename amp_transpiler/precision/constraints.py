@@ -180,7 +180,7 @@ class _Judge:
     def _runs_as_well(self, operator: Operator, lowered: Operator) -> bool:
         """Whether the target runs an operator's low form; or the fallback does, where it runs that in float32, too.
 
-        Not where only integers come out, as of QuantizeLinear: a lower precision would spare no memory, and change them.
+        Not where only integers come out, as of QuantizeLinear: that would spare no memory, and change them.
         """
         target, fallback = self._target, self._target.fallback
         if target.runs(lowered):

@@ -52,9 +52,9 @@ def quantized_part(
         group: the nodes.
         decisions: of all nodes.
         inward: the float32 values that are cast for the group.
-        objective: the policy's. With `rules` a group must have more operators that compute than casts of quantized
-            values, and at least one. With `low` a cast on either side of each is accepted, as it is elsewhere, and a
-            minimum cut looks at the groups in which nothing computes.
+        objective: the policy's. Of a group that takes casts of quantized values, more operators must compute than there
+            are casts. One that takes none, and in which nothing computes, stays with `rules`; not with `low`, where
+            lower precision is wanted wherever it costs nothing.
     """
     computing = sum(operator_name(node) in COMPUTE for node in group)
     if objective == "rules" and not computing and any(map(is_quantizing, group)):
@@ -64,8 +64,7 @@ def quantized_part(
         for node in group
         for value in node.outputs
     )
-    accepted = max(0, computing - 1) if objective == "rules" else 2 * computing
-    if casts <= accepted or (objective == "low" and not computing):
+    if not casts or casts < computing:
         return ""
     many = "1 cast of a quantized value" if casts == 1 else f"{casts} casts of quantized values"
     return f"{many} for {computing} operator{'s that compute' if computing != 1 else ' that computes'}"

@@ -24,7 +24,6 @@ BODIES: dict[str, tuple[str, set[str]] | tuple[str, set[str], set[str]]] = {
     "16 bits tell what float16 does not": (
         f"{_IN} [m] h = MatMul (d, w) [q] r = QuantizeLinear (h, s, z16) y = DequantizeLinear (r, s, z16)",
         set(),
-        {"d", "w", "m"},
     ),
     "a bias of 32 bits, for which the CPU has kernels in both precisions": (
         f"{_IN} [b] b = DequantizeLinear (b32, s) [m] h = Gemm (d, w, b) {_OUT}",
