@@ -20,7 +20,7 @@ __all__ = ["POLES", "input_at_pole", "up_to_bound"]
 POLES: Mapping[str, int] = MappingProxyType(
     {"Div": 1, "Log": 0, "LpNormalization": 0, "Pow": 0, "Reciprocal": 0, "ReduceLogSum": 0}
 )
-"""Operator -> its input near whose zero the results, or what they amplify, know no bound."""
+"""Operator -> the index of the input that makes its results, or what they amplify, grow without bound near zero."""
 
 _BOUNDS = {"Max": slice(None), "Clip": slice(1, 2)}  # operator -> the inputs that bound its result from below
 _SAME_NUMBERS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
