@@ -16,6 +16,7 @@ from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.graph.assemble import written_model
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.dtypes import FLOAT32
+from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
@@ -339,6 +340,7 @@ class _Begun:
     destination: pathlib.Path | None
 
 
+@collection_paused()
 def _begin(job: _Job, request: Request, chosen: Policy) -> _Begun:
     destination = None if job.dst is None else pathlib.Path(job.dst)
     given = _with_its_outputs(load(job.src))

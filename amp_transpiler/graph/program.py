@@ -18,6 +18,7 @@ from amp_transpiler.errors import InputError, MisfitError, ModelError, innermost
 from amp_transpiler.graph.assemble import assemble, with_values, written_model
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import parse_dtype
+from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.inference import switch_to_inference
 from amp_transpiler.graph.lines import line_of, mark_line
 from amp_transpiler.graph.misfits import LEFT_TO_US, misfit, wrong_shape
@@ -362,6 +363,7 @@ class Program(StateDictionary):
 
     # Copies and export.
 
+    @collection_paused()
     def clone(self, for_test: bool = False) -> Program:
         """Return an independent copy. It shares the weights, which are never changed in place.
 

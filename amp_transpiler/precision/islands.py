@@ -15,7 +15,7 @@ from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import is_float32
-from amp_transpiler.precision.quantized import quantized_part
+from amp_transpiler.precision.quantized import is_quantizing, quantized_part
 
 __all__ = ["islands"]
 
@@ -27,6 +27,8 @@ def islands(decisions: Mapping[ir.Node, Decision], objective: str) -> Iterator[t
         decisions: of every node.
         objective: the policy's, `rules` or `low`: how many casts a group may cost (see `quantized_part`).
     """
+    if not any(map(is_quantizing, decisions)):
+        return
     groups: dict[ir.Node, list[ir.Node]] = collections.defaultdict(list)
     parent = _connected(decisions)
     for node in parent:

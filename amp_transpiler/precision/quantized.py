@@ -28,7 +28,7 @@ _SMALL = {
 
 def is_quantizing(node: ir.Node | None) -> bool:
     """Whether a node makes quantized numbers, or floats of them."""
-    return node is not None and is_standard(node) and node.op_type in _QUANTIZING
+    return node is not None and node.op_type in _QUANTIZING and is_standard(node)
 
 
 def quantizes_low(node: ir.Node, state: State) -> bool:
