@@ -10,6 +10,7 @@ import pytest
 from packaging.version import Version
 
 import amp_transpiler as amp
+from amp_transpiler.targets import Target
 
 LOW_NAMES = {"float16": "FLOAT16", "bfloat16": "BFLOAT16"}
 NUMPY = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -211,3 +212,14 @@ def doubling_matmul(dtype: type) -> onnx.ModelProto:
         [weight],
     )
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+
+
+class Knows(Target):
+    """A target with kernels for some operators in every type, and for some in float32 alone."""
+
+    name, newest_opset, operators, float32_alone = "knows", 26, (), ()
+
+    def has_kernel(self, operator):
+        if operator.op_type in self.float32_alone:
+            return "tensor(float16)" not in operator.inputs
+        return operator.op_type in self.operators

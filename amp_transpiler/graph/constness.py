@@ -19,7 +19,7 @@ import onnx_ir as ir
 from amp_transpiler.ops.dtype_attributes import tensor_of
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["constant_array", "constant_of", "constant_tensor", "initial_tensor", "is_pow_of_two"]
+__all__ = ["constant_array", "constant_of", "constant_tensor", "initial_tensor", "is_pow_of_two", "single_number"]
 
 _NUMBER_FORMS = (
     ("value_float", np.float32),
@@ -71,8 +71,13 @@ def is_pow_of_two(node: ir.Node) -> bool:
     """Whether `node` is a Pow whose exponent is the constant 2."""
     if node.op_type != "Pow" or not is_standard(node):
         return False
-    exponent = constant_of(node.inputs[1])
-    return exponent is not None and exponent.size == 1 and float(exponent.numpy().reshape(())) == 2.0
+    return single_number(node.inputs[1]) == 2.0
+
+
+def single_number(value: ir.Value | None) -> float | None:
+    """Return the number of a constant of one element (`constant_of`); None for what is none."""
+    tensor = constant_of(value)
+    return None if tensor is None or tensor.size != 1 else float(tensor.numpy().reshape(()))
 
 
 def _number_tensor(node: ir.Node) -> ir.TensorProtocol | None:

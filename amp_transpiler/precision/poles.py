@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.constness import single_number
 from amp_transpiler.ops.names import is_standard
 
 __all__ = ["POLES", "input_at_pole", "up_to_bound"]
@@ -33,7 +33,7 @@ def input_at_pole(node: ir.Node) -> ir.Value | None:
     """
     if not is_standard(node) or node.op_type not in POLES:
         return None
-    if node.op_type == "Pow" and (power := _single(node.inputs[1])) is not None and power >= 1.0:
+    if node.op_type == "Pow" and (power := single_number(node.inputs[1])) is not None and power >= 1.0:
         return None
     return node.inputs[POLES[node.op_type]]
 
@@ -59,11 +59,5 @@ def up_to_bound(node: ir.Node) -> tuple[ir.Node, ...]:
 
 
 def _is_positive(value: ir.Value | None) -> bool:
-    number = _single(value)
+    number = single_number(value)
     return number is not None and number > 0.0
-
-
-def _single(value: ir.Value | None) -> float | None:
-    """Return the number of a constant of one element."""
-    tensor = constant_of(value)
-    return None if tensor is None or tensor.size != 1 else float(tensor.numpy().reshape(()))

@@ -35,7 +35,7 @@ from amp_transpiler.precision.policy import Settled
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report.as_json import package_versions
 from amp_transpiler.report.report import DecisionRow, Report
-from amp_transpiler.report.wording import counted
+from amp_transpiler.report.wording import counted, first_few
 
 __all__ = ["REPLAYED", "Recipe", "RecordedNode", "as_settings", "digest", "save_recipe"]
 
@@ -252,6 +252,5 @@ def _node(key: str, entry: Any, name: str) -> RecordedNode:
 def _counted(names: Sequence[str], what: str) -> str:
     if not names:
         return ""
-    shown = ", ".join(f"'{name}'" for name in names[:_MOST_NAMED])
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{counted(len(names), 'node')} {what}: {shown}{more}"
+    named = first_few([f"'{name}'" for name in names], _MOST_NAMED)
+    return f"{counted(len(names), 'node')} {what}: {named}"

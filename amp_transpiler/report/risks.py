@@ -10,7 +10,7 @@ from amp_transpiler.precision.evidence import Evidence, TensorRange, near_overfl
 from amp_transpiler.precision.poles import input_at_pole
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report.report import Report
-from amp_transpiler.report.wording import counted, percent
+from amp_transpiler.report.wording import counted, first_few, percent
 
 __all__ = ["risks"]
 
@@ -42,7 +42,7 @@ def risks(report: Report, nodes: Mapping[str, ir.Node], evidence: Evidence, poli
 def _overflow(near: Sequence[tuple[str, TensorRange]], policy: Policy) -> str:
     count = f"{counted(len(near), 'value')} {'goes' if len(near) == 1 else 'go'}"
     beyond = f"beyond {policy.low.name}'s {policy.low.max:.4g} with a headroom of {policy.headroom:g}"
-    named = _listed([f"'{name}' {seen.largest:.4g} in {seen.sample}" for name, seen in near])
+    named = first_few([f"'{name}' {seen.largest:.4g} in {seen.sample}" for name, seen in near], _MOST_NAMED)
     return f"{count} {beyond}, so that its nodes stay float32: {named}"
 
 
@@ -61,9 +61,5 @@ def _zero(at_poles: Sequence[str], policy: Policy) -> str:
     count = f"{counted(len(at_poles), 'operator')} {'reads' if len(at_poles) == 1 else 'read'}"
     least = f"{policy.low.name}'s least, {policy.low.smallest:.4g}"
     advice = "smaller numbers may cost more accuracy: give samples with the smallest that you expect"
-    return f"{count} numbers near or below {least}, where results change most: {_listed(at_poles)}; {advice}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
-    return ", ".join(words[:_MOST_NAMED]) + more
+    named = first_few(at_poles, _MOST_NAMED)
+    return f"{count} numbers near or below {least}, where results change most: {named}; {advice}"

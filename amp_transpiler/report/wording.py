@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PRECISIONS",
     "counted",
+    "first_few",
     "human_number",
     "human_time",
     "percent",
@@ -102,13 +103,14 @@ def state_lines(states: Sequence[State]) -> list[str]:
         found.setdefault(state.role, []).append(state)
     lines = []
     for role, own in found.items():
-        line = f"{len(own)} {role if len(own) == 1 else f'{role}s'}: {_first_few([state.input for state in own])}"
+        line = f"{len(own)} {role if len(own) == 1 else f'{role}s'}: {first_few([state.input for state in own])}"
         masters = [state.master for state in own if state.master]
-        lines.append(f"{line}; masters: {_first_few(masters)}" if masters else line)
+        lines.append(f"{line}; masters: {first_few(masters)}" if masters else line)
     return lines
 
 
-def _first_few(names: Sequence[str], limit: int = 3) -> str:
+def first_few(names: Sequence[str], limit: int = 3) -> str:
+    """Return names with commas: the first ones, and how many more there are."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
 

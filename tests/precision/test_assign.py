@@ -24,9 +24,9 @@ from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.rules import Rules
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.choice import Request, choose_policy
-from amp_transpiler.targets import CUDA, Target
+from amp_transpiler.targets import CUDA
 from tests import support
-from tests.support import array, parse
+from tests.support import Knows, array, parse
 
 W = array(4, 4, seed=1, scale=0.5)
 IMAGE = array(3, 3, 3, 3, seed=2, scale=0.3)
@@ -461,17 +461,6 @@ def test_force_asks_for_a_kernel_anywhere_and_for_a_schema():
     both = parse("(float[4,4] x) => (float[4,4] y) { [n] y = MatMul (x, w) }", w=W)
     with pytest.raises(OptionError, match="inside a disable_amp region as well"):
         amp.transpile(both, include="n", disable_amp="n", verify=False)
-
-
-class Knows(Target):
-    """A target with kernels for some operators in every type, and for some in float32 alone."""
-
-    name, newest_opset, operators, float32_alone = "knows", 26, (), ()
-
-    def has_kernel(self, operator):
-        if operator.op_type in self.float32_alone:
-            return "tensor(float16)" not in operator.inputs
-        return operator.op_type in self.operators
 
 
 def test_force_takes_a_kernel_of_the_fallback():

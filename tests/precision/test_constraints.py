@@ -9,7 +9,7 @@ from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.precision.constraints import Constraints, is_float32, touches_float32
 from amp_transpiler.precision.ranges import RangeFaults, range_fault
 from amp_transpiler.targets import CUDA, TARGETS, Target
-from tests.support import array, parse
+from tests.support import Knows, array, parse
 
 FORMATS = {"float16": FLOAT16, "bfloat16": BFLOAT16}
 IMPORTS = ', "com.microsoft": 1, "ai.onnx.ml": 3, "my.domain": 1'
@@ -239,17 +239,6 @@ def test_an_attribute_may_fix_the_type_of_an_output():
     text = "(float[2,4] x, float[4] s) => (float[2,4] y, float[2,1] m) { y, m = LayerNormalization (x, s) }"
     found = judged(text, 18, "float16", "any")
     assert set(found.form.outputs) == {0}, "stash_type says that the mean is float32"
-
-
-class Knows(Target):
-    """A target with kernels for some operators in every type, and for some in float32 alone."""
-
-    name, newest_opset, operators, float32_alone = "knows", 26, (), ()
-
-    def has_kernel(self, operator):
-        if operator.op_type in self.float32_alone:
-            return "tensor(float16)" not in operator.inputs
-        return operator.op_type in self.operators
 
 
 def test_any_provider_will_do_if_one_is_asked_for():

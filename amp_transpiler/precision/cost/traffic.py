@@ -140,11 +140,10 @@ def _casts_around(node: ir.Node, sizes: Sizes) -> NodeCost:
     what they take.
     """
     read = [value for value in node.inputs if value is not None and constant_of(value) is None]
-    narrow = [
+    taken, made = (
         sum(sizes.bytes(value) for value in values if sizes.dtype(value) in LOW) for values in (read, node.outputs)
-    ]
-    wide = [2 * size for size in narrow]
-    return dataclasses.replace(_nothing(node), read=narrow[0] + wide[1], written=wide[0] + narrow[1])
+    )
+    return dataclasses.replace(_nothing(node), read=taken + 2 * made, written=2 * taken + made)
 
 
 def _repeated(cost: NodeCost, runs: int) -> NodeCost:
