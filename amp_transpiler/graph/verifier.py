@@ -16,6 +16,7 @@ from amp_transpiler.graph.types import node_signature
 from amp_transpiler.graph.walk import Scope, control_ports, scopes
 from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute
 from amp_transpiler.ops.schema import Signature, Slot, opset_of, type_string
+from amp_transpiler.phrases import first_few
 
 __all__ = ["faults", "verify"]
 
@@ -116,8 +117,7 @@ def _slot_fault(where: str, text: str, slot: Slot, sig: Signature, bound: dict[s
 
 
 def _some(types: frozenset[str]) -> str:
-    shown = sorted(types)
-    return ", ".join(shown[:6]) + (", ..." if len(shown) > 6 else "")
+    return first_few(sorted(types), 6)
 
 
 def _window(graph: ir.Graph, culprit: ir.Node) -> str:

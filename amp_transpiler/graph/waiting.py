@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.phrases import first_few, quoted
 
 __all__ = ["WAITING_DOMAIN", "refuse_waiting", "waiting_nodes"]
 
@@ -25,7 +26,7 @@ def refuse_waiting(model: ir.Model, what: str) -> None:
     """
     waiting = waiting_nodes(model)
     if waiting:
-        names = ", ".join(f"'{node.name}'" for node in waiting[:3]) + (", ..." if len(waiting) > 3 else "")
+        names = first_few(quoted(node.name for node in waiting))
         raise ModelError(
             f"{what}: {len(waiting)} gradients wait for sizes that the program leaves free ({names}), so that it "
             "cannot be written as it is. static.save_training_program(program, path, feed={input: shape}) writes the "

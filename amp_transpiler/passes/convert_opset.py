@@ -19,6 +19,7 @@ from amp_transpiler.passes.node_builder import NodeBuilder
 from amp_transpiler.passes.opset_adapters import ADAPTERS, Site, Unadaptable
 from amp_transpiler.passes.schema_changes import only_widens, schema_history, schema_in_force
 from amp_transpiler.passes.standard_opset import set_standard_opset, standard_nodes, standard_opset
+from amp_transpiler.phrases import first_few
 
 __all__ = ["ConvertOpset", "OpsetConversionError"]
 
@@ -55,7 +56,7 @@ class ConvertOpset(Pass[PassResult]):
         if not source <= self._target <= NEWEST_OPSET:
             raise ValueError(f"target opset {self._target}: expected {source} (the model's) to {NEWEST_OPSET}")
         if model.functions:
-            names = ", ".join(f"{domain}::{name}" for domain, name, _ in list(model.functions)[:3])
+            names = first_few([f"{domain}::{name}" for domain, name, _ in model.functions])
             raise ModelError(f"model-local functions must be inlined before the opset is raised: {names}")
 
     def call(self, model: ir.Model) -> PassResult:

@@ -21,6 +21,7 @@ from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.inserted_casts import add_cast, redirect, rename_output
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.widening import wide_tensor, widen_attribute
+from amp_transpiler.phrases import counted
 
 __all__ = ["WidenLowFloats", "Widened"]
 _WITH_KNOWN_BODIES = {"If", "Loop", "Scan", "SequenceMap"}
@@ -81,8 +82,8 @@ class WidenLowFloats(Pass[Widened]):
             return Widened(model, modified=False)
         dropped = CleanCasts()(model).removed
         formats = frozenset(dtype_name(dtype) for dtype in edit.found)
-        told = f"{_counted(len(edit.values), 'value')}, of which {_counted(len(edit.constants), 'constant')}"
-        casts = f"; {_counted(dropped, 'cast')} of the source needed no more" if dropped else ""
+        told = f"{counted(len(edit.values), 'value')}, of which {counted(len(edit.constants), 'constant')}"
+        casts = f"; {counted(dropped, 'cast')} of the source needed no more" if dropped else ""
         note = f"the source's {' and '.join(sorted(formats))} was made float32 first, exactly: {told}{casts}"
         return Widened(
             model,
@@ -267,10 +268,6 @@ class _Edit:
         result = add_cast(value, dtype, low_format(dtype).short, self._names)
         self._model.graph.outputs[index] = result
         rename_output(value, result, self._names, "fp32")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _check_meaning(node: ir.Node) -> None:

@@ -11,6 +11,7 @@ from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.graph.walk import ControlPort
 from amp_transpiler.ops.kinds import MOVEMENT
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.phrases import counted
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.choices import Choices, Island, Weights, choices
 from amp_transpiler.precision.policy import Policy
@@ -87,10 +88,10 @@ def open_decisions(
 
 def _reason(island: Island, objective: str) -> str:
     """Say why nodes that might be low are not."""
-    more = f"{island.casts} more cast{'s' if island.casts != 1 else ''}"
+    more = counted(island.casts, "more cast")
     if objective == "time":
         costs = f", with {more}" if island.casts > 0 else ""
         return f"an island: predicted to be no faster in lower precision{costs}"
     work = sum(not (is_standard(node) and node.op_type in MOVEMENT) for node in island.nodes)
-    gained = f"{work} cheap operator{'s' if work != 1 else ''}" if work else "nodes that only move values"
+    gained = counted(work, "cheap operator") if work else "nodes that only move values"
     return f"an island: lower precision costs {more} for {gained}"

@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constants import read
 from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.phrases import first_few, quoted
 
 __all__ = ["refit", "refitting_note"]
 
 _BLOCK = 1 << 20  # elements looked at in one go
-_NAMED = 3
 
 _FAULTS = {
     "overflows": "beyond its range",
@@ -64,7 +64,5 @@ def refitting_note(constants: Iterable[tuple[str, ir.TensorProtocol]], low: LowF
     parts = [f"{len(names.get('exact', ()))} of {total} constants are exact in {low.name}"]
     for fault, words in _FAULTS.items():
         if found := names.get(fault):
-            shown = ", ".join(f"'{name}'" for name in found[:_NAMED])
-            more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-            parts.append(f"{words}: {shown}{more}")
+            parts.append(f"{words}: {first_few(quoted(found))}")
     return ("; ".join(parts),)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from amp_transpiler.phrases import first_few
 from amp_transpiler.report.page_table import Cell, Column, PageTable, table_of
 from amp_transpiler.report.report import OutputComparison
 from amp_transpiler.report.sections import outputs_table
@@ -203,13 +204,7 @@ def _alone(difference: Difference, most: int | None) -> Iterator[str]:
     """Yield which nodes one of the models alone has."""
     for title, names in zip(difference.titles, (difference.only_first, difference.only_second), strict=True):
         if names:
-            yield f"{len(names)} only in {printable(title)}: {_few(names, most)}"
-
-
-def _few(names: Sequence[str], most: int | None) -> str:
-    shown = names if most is None or len(names) <= most else names[:most]
-    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
-    return ", ".join(map(printable, shown)) + more
+            yield f"{len(names)} only in {printable(title)}: {first_few([*map(printable, names)], most or len(names))}"
 
 
 def difference_page(difference: Difference) -> str:

@@ -31,11 +31,11 @@ import tomli_w
 from amp_transpiler.errors import InputError, visible
 from amp_transpiler.graph.dtypes import float_format
 from amp_transpiler.graph.durable import write_file
+from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.precision.policy import Settled
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report.as_json import package_versions
 from amp_transpiler.report.report import DecisionRow, Report
-from amp_transpiler.report.wording import counted, first_few
 
 __all__ = ["REPLAYED", "Recipe", "RecordedNode", "as_settings", "digest", "save_recipe"]
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.precision.evidence import Evidence, TensorRange, near_overflow
 from amp_transpiler.precision.poles import input_at_pole
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report.report import Report
-from amp_transpiler.report.wording import counted, first_few, percent
+from amp_transpiler.report.wording import percent
 
 __all__ = ["risks"]
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from amp_transpiler.phrases import first_few
 from amp_transpiler.report.figures import Figure, figures_of
 from amp_transpiler.report.page_table import Cell, Column, PageTable, table_of
 from amp_transpiler.report.report import CastRow, DecisionRow, FrontierPoint, OutputComparison, Precision, Report
@@ -218,8 +219,7 @@ def casts_table(report: Report) -> PageTable:
 
 
 def _readers(cast: CastRow) -> str:
-    more = f" and {len(cast.readers) - 3} more" if len(cast.readers) > 3 else ""
-    return ", ".join(cast.readers[:3]) + more if cast.readers else "output"
+    return first_few(cast.readers) if cast.readers else "output"
 
 
 def frontier_table(report: Report) -> PageTable:

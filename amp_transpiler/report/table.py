@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from amp_transpiler.errors import visible
+from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.report.figures import Figure, figures_of
 from amp_transpiler.report.headline import predicted_words, slower_words
 from amp_transpiler.report.report import OutputComparison, Precision, Report
 from amp_transpiler.report.verdict import Tone, tone_of
 from amp_transpiler.report.wording import (
     PRECISIONS,
-    counted,
     percent,
     precision_name,
     reasons,
@@ -133,9 +133,8 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
         if why is not None:
             grid.add_row(Text(f"  {precision_name(precision, report)}", style=_COLOURS[precision]), why)
     if report.repaired:
-        grid.add_row(
-            "  repaired", Text(f"{counted(len(report.repaired), 'node')} made float32: {_names(report.repaired)}")
-        )
+        named = printable(first_few(report.repaired, 4))
+        grid.add_row("  repaired", Text(f"{counted(len(report.repaired), 'node')} made float32: {named}"))
     grid.add_row("casts", f"{report.casts} inserted, {report.casts_removed} removed")
     if predicted := predicted_words(report):
         grid.add_row("predicted", Text(printable(predicted)))
@@ -191,9 +190,8 @@ def _reasons(report: Report, precision: Precision) -> RenderableType | None:
 
 def _missing(report: Report) -> str:
     ops = sorted(report.missing_kernels.items(), key=lambda item: (-item[1], item[0]))
-    named = ", ".join(f"{printable(op)} {count}" for op, count in ops[:8])
-    more = f" and {len(ops) - 8} more operators" if len(ops) > 8 else ""
-    return f"in {report.dtype} on {report.target}: {named}{more}"
+    named = first_few([f"{printable(op)} {count}" for op, count in ops], 8)
+    return f"in {report.dtype} on {report.target}: {named}"
 
 
 def _before_after(before: str, after: str) -> str:
@@ -205,11 +203,6 @@ def _sizes(before: int | None, after: int | None) -> str:
     if before and after is not None:
         text += f" ({after / before - 1:+.0%})"
     return text
-
-
-def _names(names: Sequence[str], limit: int = 4) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(printable(name) for name in names[:limit]) + more
 
 
 def _verdict_style(report: Report, *, failed: bool) -> str:
@@ -307,7 +300,7 @@ def benchmark_table(result: BenchmarkResult, dtype: str) -> RenderableType:
     lines = [Text(printable(note), style="dim") for note in result.notes]
     for title, names in (("run on the CPU", low.cpu_nodes), ("copies", low.copies)):
         if names:
-            lines.insert(0, Text(f"{title}: {printable(_some_names(names))}", style="yellow"))
+            lines.insert(0, Text(f"{title}: {printable(first_few(names, MAX_NAMES))}", style="yellow"))
     if result.slower_than_fp32:
         lines.insert(0, Text(f"slower than fp32 on {result.place}", style="bold red"))
     return Padding(Group(table, *lines), (1, 0, 0, 2), expand=False)
@@ -317,8 +310,3 @@ def _speed(result: BenchmarkResult) -> Text:
     if result.speedup is None:
         return Text("-")
     return Text(f"{result.speedup:.2f}x as fast", style="bold red" if result.slower_than_fp32 else "")
-
-
-def _some_names(names: Sequence[str]) -> str:
-    more = len(names) - MAX_NAMES
-    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

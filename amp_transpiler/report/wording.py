@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.report.report import Precision, Report
 from amp_transpiler.report.steps import StepsComparison
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PRECISIONS",
-    "counted",
-    "first_few",
     "human_number",
     "human_time",
     "percent",
@@ -42,11 +41,6 @@ _HARDLY_SMALLER = 0.95
 
 # Made by ONNX Runtime's optimizer, some of them for the CPU alone.
 _FUSED = re.compile(r"com\.microsoft::Fused\w+|com\.microsoft\.nchwc::\w+")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 node`, `2 nodes`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def human_number(value: float) -> str:
@@ -103,16 +97,10 @@ def state_lines(states: Sequence[State]) -> list[str]:
         found.setdefault(state.role, []).append(state)
     lines = []
     for role, own in found.items():
-        line = f"{len(own)} {role if len(own) == 1 else f'{role}s'}: {first_few([state.input for state in own])}"
+        line = f"{counted(len(own), role)}: {first_few([state.input for state in own])}"
         masters = [state.master for state in own if state.master]
         lines.append(f"{line}; masters: {first_few(masters)}" if masters else line)
     return lines
-
-
-def first_few(names: Sequence[str], limit: int = 3) -> str:
-    """Return names with commas: the first ones, and how many more there are."""
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
 
 
 def reasons(report: Report, precision: Precision) -> list[tuple[str, int]]:

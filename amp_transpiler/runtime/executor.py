@@ -20,6 +20,7 @@ from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.stack import Stack
+from amp_transpiler.phrases import first_few
 from amp_transpiler.runtime.compile import CompiledStep, Watch, compile_step, open_step
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.finite import add_probes, describe
@@ -235,10 +236,9 @@ class StepExecutor:
         names = [member for name in step.state for member in (stacks[name].members if name in stacks else (name,))]
         missing = [name for name in names if name not in scope]
         if missing:
-            some = ", ".join(missing[:5]) + (" and more" if len(missing) > 5 else "")
             raise InputError(
-                f"the scope has no value for {some}: run the "
-                "startup program first (exe.run(startup_program)), or load a checkpoint"
+                f"the scope has no value for {first_few(missing, 5)}: run the startup program first "
+                "(exe.run(startup_program)), or load a checkpoint"
             )
         return {
             name: self._packed(scope, stacks[name]) if name in stacks else self._converted(scope, name, dtype)

@@ -17,6 +17,7 @@ from amp_transpiler.graph.names import values_by_name
 from amp_transpiler.graph.origins import scope_of
 from amp_transpiler.graph.regions import region_of
 from amp_transpiler.graph.roles import ROLE_KEY, role_of
+from amp_transpiler.phrases import first_few, quoted
 
 __all__ = ["Compute", "Probes", "add_finite_check", "add_probes", "describe"]
 
@@ -130,7 +131,7 @@ def describe(
         if output not in known or not _is_finite(known[output]):
             return _made_by(origins[0], output, compute)
         bad.discard(output)  # only its sum overflowed
-    some = ", ".join(f"'{name}'" for name in probes.handed_out[:_SHOWN])
+    some = first_few(quoted(probes.handed_out), _SHOWN)
     return f"one of {some} is not finite, and no node of the main graph was found that made it out of finite numbers"
 
 

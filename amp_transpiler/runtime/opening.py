@@ -14,6 +14,7 @@ import onnxruntime
 from amp_transpiler.errors import EnvironmentProblem, OptionError
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.program import Program
+from amp_transpiler.phrases import first_few
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.cuda_graphs import obstacle
 from amp_transpiler.runtime.openable import Openable
@@ -110,7 +111,7 @@ def open_form(form: Openable, place: Place, wish: Wish) -> Opening:
     session = _opened(form, place, wish.options)
     nodes = ort.nodes_on_cpu(session)
     if error and nodes:
-        why = f"{len(nodes)} of its nodes run on the CPU: {', '.join(nodes[:5])}{', ...' if len(nodes) > 5 else ''}"
+        why = f"{len(nodes)} of its nodes run on the CPU: {first_few(nodes, 5)}"
     if wish.cuda_graph:
         raise OptionError(f"cuda_graph=True, but no graph is possible: {why}") from error
     return Opening(session, no_cuda_graph=why, cpu_nodes=nodes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from amp_transpiler.phrases import first_few
 from amp_transpiler.report import Report, StateWay, StepsComparison, Verdict
 from amp_transpiler.report.wording import human_number, percent
 
@@ -88,5 +89,4 @@ def _excused(steps: StepsComparison) -> list[str]:
 
 
 def _names(ways: list[StateWay]) -> str:
-    listed = ", ".join(f"'{way.name}' ({percent(way.relative)})" for way in ways[:_MOST_NAMED])
-    return listed + (f" and {len(ways) - _MOST_NAMED} more" if len(ways) > _MOST_NAMED else "")
+    return first_few([f"'{way.name}' ({percent(way.relative)})" for way in ways], _MOST_NAMED)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
+from amp_transpiler.phrases import counted, first_few, quoted
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import OutputComparison, Report, Verdict
-from amp_transpiler.report.wording import counted, percent
+from amp_transpiler.report.wording import percent
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.advice import advice
 
@@ -102,7 +103,7 @@ def _samples(reference: Reference) -> str:
     count = len(reference.samples)
     kind = "given" if reference.given else "made-up"
     scales = " of differing scale" if count > 1 and not reference.given else ""
-    return f"{count} {kind} sample{'s' if count > 1 else ''}{scales}"
+    return f"{counted(count, f'{kind} sample')}{scales}"
 
 
 def _has_limit(row: OutputComparison, limits: Limits) -> bool:
@@ -125,9 +126,8 @@ def _left_out(report: Report, reference: Reference) -> dict[str, str]:
 def _named(left_out: Mapping[str, str]) -> str:
     if not left_out:
         return ""
-    shown = [f"'{name}' ({why})" for name, why in list(left_out.items())[:_MOST_NAMED]]
-    more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
-    return f"; not judged: {', '.join(shown)}{more}"
+    shown = [f"'{name}' ({why})" for name, why in left_out.items()]
+    return f"; not judged: {first_few(shown, _MOST_NAMED)}"
 
 
 def _without_limit(unlimited: list[OutputComparison], judged: list[OutputComparison]) -> str:
@@ -135,13 +135,7 @@ def _without_limit(unlimited: list[OutputComparison], judged: list[OutputCompari
         return ""
     if len(unlimited) == len(judged):
         return "; no limit was set"
-    return f"; no limit for {_names(row.name for row in unlimited)}"
-
-
-def _names(names: Iterable[str]) -> str:
-    quoted = [f"'{name}'" for name in names]
-    more = f" and {len(quoted) - _MOST_NAMED} more" if len(quoted) > _MOST_NAMED else ""
-    return ", ".join(quoted[:_MOST_NAMED]) + more
+    return f"; no limit for {first_few(quoted(row.name for row in unlimited), _MOST_NAMED)}"
 
 
 def _measured(judged: list[OutputComparison], reference: str) -> str:

@@ -43,6 +43,9 @@ FAULTS = {
 
 _WORDS = 3  # a text of fewer is no message
 
+# Functions that only write their argument: a placeholder is named after that.
+_SEEN_THROUGH = {"str", "repr", "sorted", "list", "visible", "join", "first_few", "len", "type", "int"}
+
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Raised:
@@ -179,7 +182,7 @@ def _placeholder(node: ast.expr) -> str:
     if isinstance(node, (ast.Subscript, ast.Starred)):
         return _placeholder(node.value)
     if isinstance(node, ast.Call):
-        if _name(node.func) in {"str", "repr", "sorted", "list", "visible", "join", "len", "type", "int"} and node.args:
+        if _name(node.func) in _SEEN_THROUGH and node.args:
             return _placeholder(node.args[0])
         return _name(node.func).strip("_") or "..."
     return "..."

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.program import Program
+from amp_transpiler.phrases import first_few
 
 __all__ = ["other_interface", "overflowing_weight", "source_of", "stale_because", "twins_of"]
 
@@ -64,7 +65,7 @@ def other_interface(source: Program, low: Program) -> str:
         wanted, found = (getattr(graph, f"{what}s") for graph in graphs)
         names, others = [[str(value.name) for value in values] for values in (wanted, found)]
         if names != others:
-            return f"its {what}s are {', '.join(others[:5])}, not {', '.join(names[:5])}"
+            return f"its {what}s are {first_few(others, 5)}, not {first_few(names, 5)}"
         for one, other in zip(wanted, found, strict=True):
             if not _agree(_sizes(one), _sizes(other)):
                 return f"its {what} '{one.name}' has shape {other.shape}, not {one.shape}"

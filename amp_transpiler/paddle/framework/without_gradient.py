@@ -11,6 +11,7 @@ from amp_transpiler.autodiff.rules import is_piecewise_constant
 from amp_transpiler.graph.builder import is_float_tensor
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.roles import role_of
+from amp_transpiler.phrases import first_few, quoted
 
 __all__ = ["few", "warn_without_gradient", "why_without_gradient"]
 
@@ -46,8 +47,7 @@ def warn_without_gradient(
 
 def few(names: Sequence[str]) -> str:
     """Return names for a message, the first six of them."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(f"'{name}'" for name in names[:_SHOWN]) + more
+    return first_few(quoted(names), _SHOWN)
 
 
 def why_without_gradient(program: Program, loss: str, names: Sequence[str], asked: Collection[str]) -> str:
@@ -74,7 +74,7 @@ def why_without_gradient(program: Program, loss: str, names: Sequence[str], aske
                 ends.append(f"{node.op_type} '{node.name}'")
         else:
             reached.update(through)
-    return f"gradients stop at {', '.join(ends[:_SHOWN])}" if ends else "no gradient passes on the way"
+    return f"gradients stop at {first_few(ends, _SHOWN)}" if ends else "no gradient passes on the way"
 
 
 def _ancestors(target: ir.Value) -> set[ir.Value]:

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from amp_transpiler.paddle.framework.variable_kinds import is_parameter
 from amp_transpiler.paddle.static.pickled import PARAMETERS_SUFFIX, STATE_SUFFIX, write_pickled
 from amp_transpiler.paddle.static.stored import Stored, open_stored
 from amp_transpiler.paddle.static.tensor_file import with_suffix, write_tensors
+from amp_transpiler.phrases import first_few
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name, newer_value
 
@@ -331,9 +332,8 @@ def _converted(program: Program, name: str, array: np.ndarray) -> tuple[str, np.
     return name, converted
 
 
-def _listed(names: Iterable[str], limit: int = 20) -> str:
-    names = list(names)
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+def _listed(names: Collection[str]) -> str:
+    return first_few(names, 20)
 
 
 check_arguments(globals(), __all__)

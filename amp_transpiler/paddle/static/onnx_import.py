@@ -41,6 +41,7 @@ from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.set_ir_version import SetIrVersion
 from amp_transpiler.passes.unify_constants import UnifyConstants
+from amp_transpiler.phrases import first_few
 from amp_transpiler.targets import CUDA
 
 __all__ = ["from_onnx"]
@@ -195,10 +196,8 @@ class _Choice:
         for option, patterns in (("trainable", trainable), ("frozen", frozen)):
             for pattern in patterns:
                 if not any(pattern.search(name) for name in names):
-                    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-                    raise OptionError(
-                        f"{option} pattern {pattern.pattern!r} matches no float constant: {shown or 'none'}"
-                    )
+                    shown = first_few(names, 8) or "none"
+                    raise OptionError(f"{option} pattern {pattern.pattern!r} matches no float constant: {shown}")
 
     def asked_for(self, name: str) -> bool:
         """Whether a `trainable` pattern matches the name."""

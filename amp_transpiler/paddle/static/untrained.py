@@ -13,6 +13,7 @@ from amp_transpiler.graph.walk import has_bodies, scopes
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.paddle.static.trainable_slots import float_constants, is_of_a_node
 from amp_transpiler.paddle.static.weight_flow import WeightFlow
+from amp_transpiler.phrases import first_few
 
 __all__ = ["listed", "warn_of_untrained"]
 
@@ -62,9 +63,7 @@ def warn_of_untrained(model: ir.Model, what: str, of_nodes: Mapping[str, str]) -
 
 def listed(names: Iterable[str]) -> str:
     """Return a few names, each once, and the number of the others."""
-    once = list(dict.fromkeys(names))
-    more = f" and {len(once) - _SHOWN} more" if len(once) > _SHOWN else ""
-    return ", ".join(once[:_SHOWN]) + more
+    return first_few(dict.fromkeys(names), _SHOWN)
 
 
 def _reads_without_gradient(model: ir.Model) -> Iterator[tuple[ir.Node, str, str]]:

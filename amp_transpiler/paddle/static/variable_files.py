@@ -17,6 +17,7 @@ from amp_transpiler.paddle.framework.variable_kinds import is_parameter
 from amp_transpiler.paddle.static.io import set_program_state
 from amp_transpiler.paddle.static.stored import open_stored
 from amp_transpiler.paddle.static.tensor_file import with_suffix, write_tensors
+from amp_transpiler.phrases import first_few
 from amp_transpiler.runtime.scope import global_scope
 
 __all__ = ["load_params", "load_persistables", "load_vars", "save_params", "save_persistables", "save_vars"]
@@ -51,7 +52,7 @@ def save_vars(
     del executor
     names = _names(main_program, vars, predicate, "save_vars")
     if missing := [name for name in names if name not in global_scope()]:
-        raise InputError(f"save_vars: the scope has no value for {', '.join(missing[:5])}: run the startup program")
+        raise InputError(f"save_vars: the scope has no value for {first_few(missing, 5)}: run the startup program")
     files = {name: [name] for name in names} if filename is None else {filename: names}
     for file, held in files.items():
         write_tensors(_place(dirname, file), global_scope(), held, {})
@@ -79,7 +80,7 @@ def load_vars(
     for file, held in files.items():
         stored = open_stored(_place(dirname, file))
         if missing := [name for name in held if name not in stored.found]:
-            raise InputError(f"{stored.file}: has no value for {', '.join(missing[:5])}")
+            raise InputError(f"{stored.file}: has no value for {first_few(missing, 5)}")
         found.update((name, np.array(array)) for name, array in stored.read(held))
     set_program_state(program, found)
 
@@ -122,7 +123,7 @@ def _names(program: Program | None, chosen: Chosen, predicate: Predicate, what: 
         return [name for name in program.persistables if predicate is None or predicate(program.var(name))]
     names = [program.name_of(item) for item in chosen]
     if strange := [name for name in names if name not in program.persistables]:
-        raise InputError(f"{what}: {', '.join(strange[:5])} of {program!r} does not persist between runs")
+        raise InputError(f"{what}: {first_few(strange, 5)} of {program!r} does not persist between runs")
     return names
 
 

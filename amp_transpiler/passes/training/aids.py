@@ -13,6 +13,7 @@ from amp_transpiler.graph.training_step import UPDATES_KEY, TrainingStep
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.passes.training.insert_masters import InsertMasters
 from amp_transpiler.passes.training.scale_loss import ScaleLoss
+from amp_transpiler.phrases import first_few, quoted
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.training.cotangents import NotLinear, find_cotangents
 from amp_transpiler.precision.training.low_states import choose_low_states
@@ -99,9 +100,8 @@ def _scale_loss(program: Program, step: TrainingStep) -> tuple[str, ...]:
         return (f"{start}: {reason}; convert to bfloat16, or keep the gradients in float32",)
     made = run_pass(ScaleLoss(step, found), program.model)
     _record(program, made.step)
-    begins = ", ".join(f"'{value.name}'" for value in found.seeds[:3])
-    more = f" and {len(found.seeds) - 3} more" if len(found.seeds) > 3 else ""
-    program.notes.append(f"the gradients are scaled dynamically by '{made.step.loss_scale}', from {begins}{more} on")
+    begins = first_few(quoted(value.name for value in found.seeds))
+    program.notes.append(f"the gradients are scaled dynamically by '{made.step.loss_scale}', from {begins} on")
     return ()
 
 

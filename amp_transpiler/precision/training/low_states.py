@@ -8,6 +8,7 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from amp_transpiler.graph.training_step import TrainingStep
+from amp_transpiler.phrases import first_few
 from amp_transpiler.precision.constraints import is_float32
 
 __all__ = ["LowStates", "choose_low_states"]
@@ -31,7 +32,7 @@ class LowStates:
         """Return what the user should know where these parameters get no masters."""
         if not self.parameters:
             return ()
-        names = ", ".join(sorted(self.parameters)[:4])
+        names = first_few(sorted(self.parameters), 4)
         return (f"parameters in lower precision without float32 master weights, so small updates vanish: {names}",)
 
 
@@ -54,7 +55,6 @@ def choose_low_states(graph: ir.Graph, step: TrainingStep, low_io: Collection[st
     names |= {name for state in low for name in (state.input, state.output)}
     notes = []
     if kept:
-        listed = ", ".join(f"{state.input} ({state.role})" for state in kept[:4])
-        more = f" and {len(kept) - 4} more" if len(kept) > 4 else ""
-        notes.append(f"states that stay float32, since small changes would be lost in lower precision: {listed}{more}")
+        listed = first_few([f"{state.input} ({state.role})" for state in kept], 4)
+        notes.append(f"states that stay float32, since small changes would be lost in lower precision: {listed}")
     return LowStates(frozenset(names), frozenset(state.input for state in low), tuple(notes))

@@ -24,6 +24,7 @@ from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.shard_updates import Share, restricted, share_updates
 from amp_transpiler.graph.stack import Stack
+from amp_transpiler.phrases import first_few
 from amp_transpiler.runtime.compile import CompiledStep, open_ready
 from amp_transpiler.runtime.distributed.exchange import Copied, Exchange
 from amp_transpiler.runtime.distributed.micro_batches import is_open, joined, split_feeds
@@ -331,7 +332,7 @@ class DataParallelSteps(StepExecutor):
         """
         self._compare_programs(program)
         missing = [name for name in program.persistables if name not in scope]
-        told = self.world.from_first(", ".join(missing[:5]) if self.world.rank == 0 else None)
+        told = self.world.from_first(first_few(missing, 5) if self.world.rank == 0 else None)
         if told:
             raise InputError(f"rank 0 has no value for {told}: run the startup program first, or load a checkpoint")
         own = [] if self.world.rank else [_described(scope.held(name)) for name in program.persistables]

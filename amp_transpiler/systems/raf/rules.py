@@ -16,6 +16,7 @@ from amp_transpiler.graph.regions import is_kept
 from amp_transpiler.graph.walk import all_nodes, bodies
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import signature, type_string
+from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm, is_float32, touches_float32
 from amp_transpiler.precision.rules import Rules, State, listed
@@ -26,7 +27,6 @@ from amp_transpiler.systems.raf.families import FAMILIES, Family
 __all__ = ["RafRules"]
 
 _ANY_VERSION = 2**31 - 1
-_NAMED = 3  # operators that a message lists
 _MOST_CONCATENATED = 5  # RAF concatenates more inputs than that in float32
 
 
@@ -60,12 +60,11 @@ class RafRules(Rules):
         decided = (node for node in all_nodes(model) if not is_kept(node, guarded=guarded))
         lacking = collections.Counter(operator_name(n) for n in decided if rules._lacks_rule(n))  # noqa: SLF001 - its own class
         if lacking:
-            named = [f"{visible(name, 40)} ({n} node{'s'[: n > 1]})" for name, n in sorted(lacking.items())[:_NAMED]]
-            more = f" and {len(lacking) - _NAMED} other operators" if len(lacking) > _NAMED else ""
+            named = first_few([f"{visible(name, 40)} ({counted(n, 'node')})" for name, n in sorted(lacking.items())])
             first = visible(min(lacking), 40)
             domain, _, op_type = first.rpartition("::")
             raise OptionError(
-                f"no casting rule for {', '.join(named)}{more}: every operator that works on float32 needs one; give "
+                f"no casting rule for {named}: every operator that works on float32 needs one; give "
                 f'@amp.casting_rule("{op_type}", domain="{domain}") or amp.CustomTypeHint, or keep it float32: --black '
                 f"{first}"
             )

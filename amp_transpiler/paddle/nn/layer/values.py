@@ -9,6 +9,7 @@ import numpy as np
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.program import Variable
+from amp_transpiler.phrases import first_few
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name
 
@@ -57,5 +58,4 @@ def _best_name(scope: Scope, variable: Variable) -> str:
 def _check_started(scope: Scope, variables: Mapping[str, Variable]) -> None:
     missing = [f"'{name}'" for name, variable in variables.items() if variable.name not in scope]
     if missing:
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        raise InputError(f"the scope has no value for {', '.join(missing[:5])}{more}: run the startup program first")
+        raise InputError(f"the scope has no value for {first_few(missing, 5)}: run the startup program first")
