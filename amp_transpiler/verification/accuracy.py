@@ -158,7 +158,7 @@ def make_reference(
     inputs: Inputs | None,
     step: TrainingStep | None = None,
     *,
-    several: bool = False,
+    further: int = 0,
 ) -> Reference:
     """Run the fp32 program on `inputs`, or on inputs made up for it.
 
@@ -168,7 +168,7 @@ def make_reference(
             is too new.
         inputs: the user's, or None.
         step: the states of a training step, which are made up by their roles.
-        several: whether inputs that are made up are several samples of differing numbers and scales.
+        further: how many samples of other numbers and scales are made up beside the first; see `further_samples`.
 
     Raises:
         CannotCompare: the program does not run here, or refuses all made-up inputs.
@@ -180,7 +180,7 @@ def make_reference(
         samples, outputs, given, found = [], [], Spill(), Spill()
         is_in_memory = isinstance(inputs, (Mapping, list, tuple))
         try:
-            for sample in _samples(program.model, kept, inputs, step, several=several):
+            for sample in _samples(program.model, kept, inputs, step, further):
                 outputs.append(found.kept(kept.outputs(sample)))
                 samples.append(sample if is_in_memory else given.kept(sample))
             repeated = differing(outputs[0], named_outputs(session, samples[0]))
@@ -301,7 +301,7 @@ def _made_up(model: ir.Model, kept: _LastRun, step: TrainingStep | None) -> tupl
 
 
 def _samples(
-    model: ir.Model, kept: _LastRun, inputs: Inputs | None, step: TrainingStep | None, *, several: bool
+    model: ir.Model, kept: _LastRun, inputs: Inputs | None, step: TrainingStep | None, further: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the user's samples, read one after the other, or made-up ones."""
     if inputs is not None:
@@ -309,18 +309,19 @@ def _samples(
         return
     sample, drawn = _made_up(model, kept, step)
     yield sample
-    if several and step is None:
-        yield from _further(model, kept, sample, kept.outputs(sample), drawn=drawn)
+    if further and step is None:
+        yield from _further(model, kept, sample, further, drawn=drawn)
 
 
 def _further(
-    model: ir.Model, kept: _LastRun, first: Mapping[str, Any], outputs: Mapping[str, Any], *, drawn: bool
+    model: ir.Model, kept: _LastRun, first: dict[str, Any], count: int, *, drawn: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield samples of other numbers and scales than the first: ranges of real data are not known.
 
     One that leaves the range of float32, or gives outputs of other ranks than the first, says nothing.
     """
-    for sample in further_samples(model, kept.outputs, drawn=drawn):
+    outputs = kept.outputs(first)
+    for sample in further_samples(model, kept.outputs, count, drawn=drawn):
         found = kept.outputs(sample)
         alike = all(np.ndim(found[name]) == np.ndim(output) for name, output in outputs.items())
         if alike and set(sample) == set(first) and all(map(_is_finite, found.values())):

@@ -20,7 +20,7 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.child import TIMED_OUT, RuntimeCrash
 from amp_transpiler.verification.signals import drawing, picture, sound
 
-__all__ = ["CannotSynthesise", "further_samples", "synthesise_inputs"]
+__all__ = ["MOST_FURTHER", "CannotSynthesise", "further_samples", "synthesise_inputs"]
 
 _MOST_ELEMENTS = 1 << 25  # larger guesses are skipped: a model may square the length of a long sequence
 
@@ -29,6 +29,8 @@ _MOST_CRASHES = 4  # of ONNX Runtime, before no other guess is tried
 
 _SIGNALS = ("image", "sound", "numbers", "activation")
 _SCALES = (0.1, 3.0)  # of further made-up samples: ranges of real data are not known
+MOST_FURTHER = len(_SCALES)
+"""How many further samples there are at most."""
 
 _CONSTANTS = {
     "one": 1.0,
@@ -95,16 +97,21 @@ def synthesise_inputs(
 
 
 def further_samples(
-    model: ir.Model, run: Callable[[dict[str, np.ndarray]], object], *, drawn: bool = False
+    model: ir.Model,
+    run: Callable[[dict[str, np.ndarray]], object],
+    count: int = MOST_FURTHER,
+    *,
+    drawn: bool = False,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield plausible samples of other numbers and scales than that of `synthesise_inputs`.
 
     Args:
         model: as for `synthesise_inputs`.
         run: likewise. Samples that the model refuses are left out.
+        count: how many, `MOST_FURTHER` at most; those of large numbers, which may overflow, first of all.
         drawn: likewise.
     """
-    for seed, scale in enumerate(_SCALES, 1):
+    for seed, scale in list(enumerate(_SCALES, 1))[len(_SCALES) - count :]:
         with contextlib.suppress(CannotSynthesise):
             yield synthesise_inputs(model, run, seed, drawn=drawn, scale=scale)
 

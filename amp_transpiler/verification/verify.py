@@ -17,11 +17,13 @@ from amp_transpiler.graph.saving import Staged
 from amp_transpiler.ops.limits import OLDEST_OPSET
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.emulate import emulate
+from amp_transpiler.precision.cost.shapes import sizes_of
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import MetricValue, Report, Verdict
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
+from amp_transpiler.verification.calibrate import PIECE
 from amp_transpiler.verification.child import RUN_ERRORS, default_place_name
 from amp_transpiler.verification.default_session import must_run, open_as_users_do
 from amp_transpiler.verification.exact_update import exact_update
@@ -31,6 +33,7 @@ from amp_transpiler.verification.search import Conversions, Found, best_conversi
 from amp_transpiler.verification.steps import compare_steps
 from amp_transpiler.verification.steps_verdict import judge_steps
 from amp_transpiler.verification.structure import check_load
+from amp_transpiler.verification.synthesis import MOST_FURTHER
 from amp_transpiler.verification.user_metric import Metric
 from amp_transpiler.verification.verdict import failing_outputs, judge
 from amp_transpiler.verification.verified import Answer, Question, digest_of
@@ -193,8 +196,20 @@ def _reference(
     """Return what to compare with: what is known already, or the outputs of a run."""
     if reference is None:
         stand_in = _stand_in(source, prepared, policy)
-        reference = make_reference(source, stand_in, asked.inputs, prepared.step, several=asked.limited)
+        further = _further_samples(prepared) if asked.limited and asked.inputs is None else 0
+        reference = make_reference(source, stand_in, asked.inputs, prepared.step, further=further)
     return dataclasses.replace(reference, name="the source") if prepared.widened else reference
+
+
+def _further_samples(prepared: Program) -> int:
+    """Return how many samples are made up beside the first to hold the user's limits on.
+
+    Where the results of a run take long to compute and compare, an error is an average over so many elements that one
+    sample more is enough.
+    """
+    sizes = sizes_of(prepared.model)
+    taken = sum(sizes.bytes(value) for node in prepared.model.graph for value in node.outputs)
+    return 1 if taken > PIECE else MOST_FURTHER
 
 
 def _question(

@@ -9,7 +9,7 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
 from amp_transpiler.graph.loading import load
 from amp_transpiler.passes.convert_opset import ConvertOpset
-from amp_transpiler.verification import search
+from amp_transpiler.verification import search, verify
 from amp_transpiler.verification.signals import drawing
 from amp_transpiler.verification.synthesis import further_samples, synthesise_inputs
 from tests import support
@@ -129,6 +129,7 @@ def test_a_further_sample_that_the_model_refuses_is_left_out():
 
 
 SQUARE = parse("(float[8,8] x) => (float[8,8] y) { [a] h = MatMul (x, w) [b] y = MatMul (h, w) }", w=array(8, 8))
+SQUARE_RESULT = 8 * 8 * 4  # bytes of each of its two
 
 
 def test_a_limit_without_data_is_held_on_several_samples():
@@ -137,6 +138,22 @@ def test_a_limit_without_data_is_held_on_several_samples():
     assert report.verdict.endswith("on 3 made-up samples of differing scale, rounding emulated")
     assert [row.samples for row in report.outputs.values()] == [3]
     assert amp.transpile(SQUARE).verdict.endswith("on 1 made-up sample, rounding emulated")
+
+
+def test_where_results_are_large_the_limit_is_held_on_fewer_samples(monkeypatch):
+    monkeypatch.setattr(verify, "PIECE", 2 * SQUARE_RESULT - 1)
+    assert "on 2 made-up samples of differing scale" in amp.transpile(SQUARE, tolerance=1e-4, cache=False).verdict
+    monkeypatch.setattr(verify, "PIECE", 2 * SQUARE_RESULT)
+    assert "on 3 made-up samples of differing scale" in amp.transpile(SQUARE, tolerance=1e-4, cache=False).verdict
+
+
+def test_of_fewer_samples_the_largest_stays():
+    model = load(parse("(float[4,64] x) => (float[4,64] y) { y = Identity(x) }")).model
+    small, large = further_samples(model, lambda feeds: None)
+    (alone,) = further_samples(model, lambda feeds: None, 1)
+    np.testing.assert_array_equal(alone["x"], large["x"])
+    assert np.abs(small["x"]).max() < np.abs(large["x"]).max()
+    assert not list(further_samples(model, lambda feeds: None, 0))
 
 
 def test_a_sample_beyond_float32_says_nothing():
