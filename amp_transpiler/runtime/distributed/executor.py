@@ -24,7 +24,7 @@ from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.shard_updates import Share, restricted, share_updates
 from amp_transpiler.graph.stack import Stack
-from amp_transpiler.phrases import first_few
+from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.runtime.compile import CompiledStep, open_ready
 from amp_transpiler.runtime.distributed.exchange import Copied, Exchange
 from amp_transpiler.runtime.distributed.micro_batches import is_open, joined, split_feeds
@@ -400,9 +400,9 @@ class DataParallelSteps(StepExecutor):
         sizes = {array.shape[0] for name, array in arrays.items() if array.ndim}
         share = max(sizes, default=0)
         logger.info(
-            "rank %d of %d (%s, %s): global batch %d = %d ranks x %d samples, in %d accumulation step%s",
-            *(world.rank, world.size, world.backend, world.place, share * world.size, world.size, share, steps),
-            "" if steps == 1 else "s",
+            "rank %d of %d (%s, %s): global batch %d = %d ranks x %d samples, in %s",
+            *(world.rank, world.size, world.backend, world.place, share * world.size, world.size, share),
+            counted(steps, "accumulation step"),
         )
         if has_batch_statistics(program.model) and world.size > 1:
             own = "its own; sync_batch_norm=True gives all ranks those of the global batch"
