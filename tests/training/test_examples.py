@@ -9,7 +9,7 @@ import pytest
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "examples"
 PNG = b"\x89PNG\r\n\x1a\n"
-STEPS = {"lstm_language_model": 20, "ocr_lstm": 40, "ocr_ctc": 40, "llama_lora": 60, "unet": 12, "gan": 60}
+STEPS = {"lstm_language_model": 20, "ocr_lstm": 40, "ocr_ctc": 40, "llama_lora": 60, "unet": 30, "gan": 60}
 
 pytestmark = pytest.mark.slow
 
@@ -36,15 +36,14 @@ def test_an_example_trains_in_every_format_as_in_float32(example, tmp_path):
     assert len(ends) == 4
     exact = float(ends.pop("float32"))
     first = [float(found) for found in re.findall(r"^step    1  loss ([\d.]+)", told, re.MULTILINE)]
-    # The language models read this project's own files, so every commit changes their data: the bounds leave room for
-    # that (with ten seeds, losses end at 0.87 of the first or below, and low ones within 6 % of the fall).
-    if example == "gan":  # its two networks learn from each other, so that no loss need fall
-        apart = 0.2 * exact
-    else:
-        assert exact < 0.95 * first[-1], told
-        apart = 0.1 * (first[-1] - exact)
     for name, end in ends.items():
-        assert abs(float(end) - exact) < apart, (name, told)
+        assert abs(float(end) / exact - 1) < (0.2 if "bfloat16" in name else 0.1), told
+    if example != "gan":  # its two networks learn from each other, so that no loss need fall
+        # The language models read this project's own files, so every commit changes their data: the bounds leave room
+        # for that (with ten seeds, losses end at 0.87 of the first or below, and low ones within 6 % of the fall).
+        assert exact < 0.95 * first[-1], told
+        for name, end in ends.items():
+            assert abs(float(end) - exact) < 0.1 * (first[-1] - exact), (name, told)
     assert (tmp_path / "losses.png").read_bytes().startswith(PNG)
 
 
