@@ -6,6 +6,7 @@ import logging
 import pathlib
 import subprocess
 import sys
+import time
 import warnings
 
 import numpy as np
@@ -286,24 +287,20 @@ def test_no_bar_where_stderr_is_no_terminal(model, transpile, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_bar_appears_on_a_terminal_only_after_a_second(model, monkeypatch, capsys):
-    import time
-
+@pytest.mark.parametrize(("seconds", "shows"), [(60.0, False), (0.0, True)])
+def test_bar_appears_on_a_terminal_only_after_some_time(seconds, shows, model, monkeypatch, capsys):
     def transpile(src, dst, *, progress, **options):
-        for step in range(pauses):
-            progress("convert", step / pauses)
-            time.sleep(0.4)
+        for step in range(4):
+            progress("convert", step / 4)
+            time.sleep(0.2)
         return Report(source=str(src), level="auto", dtype="float16", target="cuda")
 
     monkeypatch.setattr(pipeline, "transpile", transpile)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    pauses = 1
+    monkeypatch.setattr("amp_transpiler.cli.progress._SECONDS_BEFORE_IT_SHOWS", seconds)
     assert cli.main([str(model)]) == 0
-    assert capsys.readouterr().err == ""
-    pauses = 4
-    assert cli.main([str(model)]) == 0
-    assert "convert" in capsys.readouterr().err
+    assert ("convert" in capsys.readouterr().err) == shows
 
 
 # ---- as a process ----

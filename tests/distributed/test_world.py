@@ -20,7 +20,9 @@ distributed = pytest.importorskip("torch.distributed")
 def worlds():
     limit = dt.timedelta(seconds=20)
     store = distributed.TCPStore("127.0.0.1", 0, 2, is_master=True, timeout=limit, wait_for_workers=False)
-    made = together(lambda rank: World(rank, 2, CPUPlace(), store.clone(), 0.6, "gloo"))
+    made = together(lambda rank: World(rank, 2, CPUPlace(), store.clone(), 20.0, "gloo"))
+    for world in made:
+        world._interval = 0.05
     yield made
     for world in reversed(made):
         world.close()
@@ -52,6 +54,7 @@ def test_texts_are_gathered_and_handed_out(worlds):
 
 def test_a_rank_that_falls_silent_is_named(worlds):
     worlds[1]._ended.set()  # no more heartbeats
+    worlds[0].timeout, worlds[0]._interval = 0.6, 0.2
     with pytest.raises(
         DistributedError, match=r"rank 0 cannot go on: rank 1 \(process .*was not heard of for"
     ) as error:
@@ -67,7 +70,7 @@ def test_a_rank_that_has_left_is_named(worlds):
 
 def test_what_a_rank_said_before_it_left_is_heard(worlds):
     assert together(lambda rank: worlds[rank].gather(f"from {rank}"))[0] == ["from 0", "from 1"]
-    worlds[0].timeout = worlds[0]._interval = 30.0  # it is patient
+    worlds[0]._interval = 30.0  # it is patient
     leaving = threading.Thread(target=worlds[0].close)
     worlds[0]._store.set("message/3/0", "the last word")
     leaving.start()
@@ -83,6 +86,27 @@ def test_the_error_of_another_rank_is_told(worlds):
         worlds[0].from_first(None) if worlds[0].rank else worlds[0].gather("")
 
 
+class Slow:
+    """A store whose texts are under way until its next question is answered, as those of torch may be."""
+
+    def __init__(self, store):
+        self._store, self._under_way = store, []
+
+    def set(self, key, text):
+        self._under_way.append((key, text))
+
+    def check(self, keys):
+        while self._under_way:
+            self._store.set(*self._under_way.pop(0))
+        return self._store.check(keys)
+
+
+def test_the_others_can_read_an_error_when_fail_returns(worlds):
+    worlds[1]._store = Slow(worlds[1]._store)
+    worlds[1].fail(ValueError("a bad feed"))
+    assert worlds[0]._missing(20.0) == {1: "has failed: ValueError: a bad feed"}
+
+
 def test_a_rank_that_goes_on_after_its_error_is_not_lost(worlds):
     worlds[1].fail(ValueError("a bad feed"))
     assert "has failed: ValueError: a bad feed" in worlds[0]._missing(20.0)[1]
@@ -96,7 +120,7 @@ def test_a_rank_that_goes_on_after_its_error_is_not_lost(worlds):
 
 
 def test_a_rank_that_takes_fewer_steps_is_named(worlds):
-    worlds[0].step = 7
+    worlds[0].step, worlds[0].timeout, worlds[0]._interval = 7, 0.6, 0.5
     with pytest.raises(DistributedError, match=r"rank 1 .* is at step 0, this one at 7"):
         worlds[0].gather("")
 

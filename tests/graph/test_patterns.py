@@ -1,12 +1,12 @@
 """Patterns of users: the syntax of `re`, and no pattern that takes the machine."""
 
 import re
-import time
 
 import pytest
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.patterns import compile_pattern
+from tests.work import counted_work
 
 SAME_AS_RE = [
     "conv",
@@ -51,10 +51,9 @@ def test_ordinary_patterns_match_as_in_re(text):
 
 @pytest.mark.parametrize(("text", "message"), BAD)
 def test_bad_patterns_are_refused_at_once(text, message):
-    start = time.perf_counter()
-    with pytest.raises(OptionError, match=message) as caught:
+    with pytest.raises(OptionError, match=message) as caught, counted_work() as work:
         compile_pattern(text, "--guard")
-    assert time.perf_counter() - start < 0.5
+    assert work.calls < 200_000
     assert str(caught.value).startswith("--guard pattern")
     assert len(str(caught.value)) <= 300
     assert str(caught.value).isprintable()
@@ -72,7 +71,5 @@ def test_a_repeat_of_a_repeat_gets_an_answer():
 def test_searching_stops_after_the_time_that_all_names_have(monkeypatch):
     monkeypatch.setattr("amp_transpiler.graph.patterns._SECONDS", 0.05)
     pattern = compile_pattern("(a|a)*$", "--guard")
-    start = time.perf_counter()
     with pytest.raises(OptionError, match="takes too long on 'aaaa"):
         sum(pattern.search("a" * length + "!") for length in range(100))
-    assert time.perf_counter() - start < 0.5

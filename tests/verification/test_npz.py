@@ -3,9 +3,9 @@
 import io
 import os
 import struct
-import time
 import tracemalloc
 import zipfile
+import zlib
 
 import numpy as np
 import onnx
@@ -185,11 +185,14 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path):
         member.write(_header((size // 20, 5)))
         for _ in range(size // 10_000_000):
             member.write(bytes(10_000_000))
+    data = bytearray((tmp_path / "b.npz").read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 1000] = bytes(range(250)) * 4  # unpacking fails here
+    (tmp_path / "b.npz").write_bytes(data)
+    with zipfile.ZipFile(tmp_path / "b.npz") as archive, pytest.raises(zlib.error):
+        archive.testzip()
     tracemalloc.start()
-    start = time.perf_counter()
     with pytest.raises(InputError, match=r"wrong shape: got float32\[15000000, 5\]"):
         given_inputs(tmp_path / "b.npz", MODEL)
-    assert time.perf_counter() - start < 0.5
     assert tracemalloc.get_traced_memory()[1] < 10_000_000
     tracemalloc.stop()
 

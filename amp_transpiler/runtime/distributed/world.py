@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import os
 import pathlib
@@ -90,7 +91,7 @@ class World:
     def close(self) -> None:
         """Leave the others. Rank 0, whose process may hold the meeting point, waits until they have left or ended."""
         try:
-            self._store.set(f"left/{self.rank}", "1")
+            self._tell(f"left/{self.rank}", "1")
             ends = time.monotonic() + self.timeout
             while self.rank == 0 and not self.is_broken and time.monotonic() < ends:
                 if all(rank in self._left() for rank in range(1, self.size)) or self._missing(self.timeout):
@@ -156,7 +157,7 @@ class World:
         """Tell the other ranks why this one stops; its next message takes that back."""
         self._has_failed = True
         try:
-            self._store.set(f"failed/{self.rank}", f"{type(error).__name__}: {error}")
+            self._tell(f"failed/{self.rank}", f"{type(error).__name__}: {error}")
         except RuntimeError:
             logger.debug("rank %d could not tell the others", self.rank, exc_info=True)  # its own error is raised
 
@@ -191,16 +192,19 @@ class World:
     def _missing(self, patience: float) -> dict[int, str]:
         """Return the ranks that are lost, and how; those that were silent for `patience` seconds count."""
         others = [member for rank, member in self.members.items() if rank != self.rank]
+        gone = self._gone()  # looked up first: what a rank told, it told before it ended
         try:
             failed = {m.rank: _text(self._store, f"failed/{m.rank}") for m in others}
         except RuntimeError:
-            gone = {m.rank: "has ended" for m in others if m.is_gone()}
-            return gone or {0: "or the torchrun agent that holds the meeting point does not answer"}
-        found = {rank: f"has failed: {why}" for rank, why in failed.items() if why}
-        found |= {m.rank: "has ended" for m in others if m.rank not in found and m.is_gone()}
+            return self._gone() or {0: "or the torchrun agent that holds the meeting point does not answer"}
+        found = gone | {rank: f"has failed: {why}" for rank, why in failed.items() if why}
         now = time.monotonic()
         silent = {rank: now - since for rank, (_, since) in dict(self._beats).items() if now - since > patience}
         return {rank: f"was not heard of for {seconds:.0f} s" for rank, seconds in silent.items()} | found
+
+    def _gone(self) -> dict[int, str]:
+        """Return the ranks whose processes have ended, as far as this host knows."""
+        return {rank: "has ended" for rank, member in self.members.items() if rank != self.rank and member.is_gone()}
 
     def _left(self) -> dict[int, str]:
         """Return the other ranks that have left, whatever they left undone."""
@@ -216,11 +220,14 @@ class World:
             return {}
         return {rank: text.rpartition(" ")[2] for rank, text in texts.items() if text}
 
+    def _tell(self, key: str, text: str) -> None:
+        """Set a key; return when every rank can read it. `set` alone returns before the meeting point has the text."""
+        self._store.set(key, text)
+        self._store.check([key])  # the answer comes after what this rank has sent before
+
     def _beat(self, store: Any) -> None:
         """Tell the others at regular times that this rank is alive, and look when each of them has told so last."""
-        count = 0
-        while not self._ended.wait(self._interval):
-            count += 1
+        for count in itertools.count(1):
             try:
                 store.set(f"alive/{self.rank}", f"{count} {self.step}")
                 beats = {rank: _text(store, f"alive/{rank}") for rank in range(self.size) if rank != self.rank}
@@ -228,6 +235,8 @@ class World:
                 return
             now = time.monotonic()
             self._beats |= {r: (text, now) for r, text in beats.items() if self._beats.get(r, ("?", 0.0))[0] != text}
+            if self._ended.wait(self._interval):
+                return
 
 
 def _text(store: Any, key: str) -> str:
