@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -17,12 +18,12 @@ distributed = pytest.importorskip("torch.distributed")
 
 
 @pytest.fixture
-def worlds():
+def worlds(request):
+    """Two ranks; a test may say how many seconds of silence they allow."""
+    seconds = getattr(request, "param", 10.0)
     limit = dt.timedelta(seconds=20)
     store = distributed.TCPStore("127.0.0.1", 0, 2, is_master=True, timeout=limit, wait_for_workers=False)
-    made = together(lambda rank: World(rank, 2, CPUPlace(), store.clone(), 20.0, "gloo"))
-    for world in made:
-        world._interval = 0.05
+    made = together(lambda rank: World(rank, 2, CPUPlace(), store.clone(), seconds, "gloo"))
     yield made
     for world in reversed(made):
         world.close()
@@ -52,14 +53,25 @@ def test_texts_are_gathered_and_handed_out(worlds):
     assert worlds[0].members[1].process == os.getpid()
 
 
+@pytest.mark.parametrize("worlds", [2.0], indirect=True)
 def test_a_rank_that_falls_silent_is_named(worlds):
     worlds[1]._ended.set()  # no more heartbeats
-    worlds[0].timeout, worlds[0]._interval = 0.6, 0.2
     with pytest.raises(
         DistributedError, match=r"rank 0 cannot go on: rank 1 \(process .*was not heard of for"
     ) as error:
         worlds[0].gather("")
     assert "start all ranks again with torchrun, from the last checkpoint" in str(error.value)
+
+
+def test_a_rank_that_was_stopped_for_a_while_blames_nobody(worlds, monkeypatch):
+    waiting = threading.Thread(target=worlds[0].gather, args=("from 0",))
+    waiting.start()
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 1000)
+    assert worlds[0]._missing(worlds[0].timeout) == {}
+    assert worlds[1].gather("from 1") == ["from 0", "from 1"]
+    waiting.join()
+    assert not worlds[0].is_broken
 
 
 def test_a_rank_that_has_left_is_named(worlds):
@@ -70,7 +82,7 @@ def test_a_rank_that_has_left_is_named(worlds):
 
 def test_what_a_rank_said_before_it_left_is_heard(worlds):
     assert together(lambda rank: worlds[rank].gather(f"from {rank}"))[0] == ["from 0", "from 1"]
-    worlds[0]._interval = 30.0  # it is patient
+    worlds[0]._interval = 30.0  # it does not look whether the other is alive
     leaving = threading.Thread(target=worlds[0].close)
     worlds[0]._store.set("message/3/0", "the last word")
     leaving.start()
@@ -119,8 +131,9 @@ def test_a_rank_that_goes_on_after_its_error_is_not_lost(worlds):
     assert worlds[0]._missing(20.0) == {}
 
 
+@pytest.mark.parametrize("worlds", [2.0], indirect=True)
 def test_a_rank_that_takes_fewer_steps_is_named(worlds):
-    worlds[0].step, worlds[0].timeout, worlds[0]._interval = 7, 0.6, 0.5
+    worlds[0].step = 7
     with pytest.raises(DistributedError, match=r"rank 1 .* is at step 0, this one at 7"):
         worlds[0].gather("")
 

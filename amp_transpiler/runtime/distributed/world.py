@@ -75,6 +75,7 @@ class World:
         self._messages = 0
         self._has_failed = False
         self._beats: dict[int, tuple[str, float]] = {}  # rank -> its last heartbeat, and when it was first seen
+        self._looked = (0.0, time.monotonic())  # the last look at them: by `_awake`, and by the clock
         self._interval = max(0.05, min(1.0, timeout / 10))
         self._ended = threading.Event()
         self.members = {rank: Member(rank, socket.gethostname(), os.getpid())}
@@ -134,17 +135,18 @@ class World:
         return self._messages
 
     def _received(self, number: int, rank: int, *, patient: bool = False) -> str:
-        key, began, looked = f"message/{number}/{rank}", time.monotonic(), time.monotonic()
+        key, waited, looked, now = f"message/{number}/{rank}", 0.0, time.monotonic(), time.monotonic()
         try:
             while not self._store.check([key]):
-                now = time.monotonic()
+                last, now = now, time.monotonic()
+                waited += min(now - last, 2 * self._interval)  # a time for which this process was stopped counts little
                 if now - looked > self._interval:
                     looked = now
                     if missing := self._missing(self.timeout):  # a rank that compiles may be silent for a while
                         raise self._broken(missing)
                     if rank in self._left() and not self._store.check([key]):
                         raise self._broken({rank: "has ended"})
-                if not patient and now - began > self.timeout:
+                if not patient and waited > self.timeout:
                     raise self.lost(None)
                 time.sleep(_POLL)
             return str(self._store.get(key), "utf-8")
@@ -198,8 +200,8 @@ class World:
         except RuntimeError:
             return self._gone() or {0: "or the torchrun agent that holds the meeting point does not answer"}
         found = gone | {rank: f"has failed: {why}" for rank, why in failed.items() if why}
-        now = time.monotonic()
-        silent = {rank: now - since for rank, (_, since) in dict(self._beats).items() if now - since > patience}
+        silent = {rank: self._awake() - since for rank, (_, since) in dict(self._beats).items()}
+        silent = {rank: seconds for rank, seconds in silent.items() if seconds > patience}
         return {rank: f"was not heard of for {seconds:.0f} s" for rank, seconds in silent.items()} | found
 
     def _gone(self) -> dict[int, str]:
@@ -220,6 +222,11 @@ class World:
             return {}
         return {rank: text.rpartition(" ")[2] for rank, text in texts.items() if text}
 
+    def _awake(self) -> float:
+        """Return a time in seconds that stands still while this process is stopped, which is no fault of the others."""
+        awake, looked = self._looked
+        return awake + min(time.monotonic() - looked, 2 * self._interval)
+
     def _tell(self, key: str, text: str) -> None:
         """Set a key; return when every rank can read it. `set` alone returns before the meeting point has the text."""
         self._store.set(key, text)
@@ -233,8 +240,9 @@ class World:
                 beats = {rank: _text(store, f"alive/{rank}") for rank in range(self.size) if rank != self.rank}
             except RuntimeError:  # the meeting point is gone: the next exchange says so
                 return
-            now = time.monotonic()
+            now = self._awake()
             self._beats |= {r: (text, now) for r, text in beats.items() if self._beats.get(r, ("?", 0.0))[0] != text}
+            self._looked = (now, time.monotonic())
             if self._ended.wait(self._interval):
                 return
 
