@@ -1,7 +1,9 @@
 """Processes of a distributed run, as torchrun starts them: started here, and ended here whatever happens."""
 
+import contextlib
 import os
 import pathlib
+import random
 import socket
 import subprocess
 import sys
@@ -18,9 +20,12 @@ def environment(rank, world, port):
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """Return a port that nothing uses, below those that the system hands out to others while the ranks start."""
+    while True:
+        port = random.randrange(10_000, 32_768)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 def run_ranks(world, *command, timeout=300, wait_for=None):
