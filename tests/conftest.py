@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--corpus",
         metavar="FOLDER",
-        type=pathlib.Path,
+        type=lambda text: pathlib.Path(text).resolve(),  # tests change the working folder
         help="folder of real models, made by scripts/fetch_corpus.py and scripts/export_corpus.py",
     )
     parser.addoption(
@@ -39,7 +39,7 @@ def corpus(request: pytest.FixtureRequest) -> pathlib.Path:
         pytest.skip("no corpus: make one with scripts/fetch_corpus.py FOLDER, then give --corpus FOLDER")
     if not folder.is_dir():
         pytest.skip(f"no corpus: {folder} is no folder")
-    return folder.resolve()
+    return folder
 
 
 @pytest.fixture
