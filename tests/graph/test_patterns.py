@@ -1,6 +1,8 @@
 """Patterns of users: the syntax of `re`, and no pattern that takes the machine."""
 
+import itertools
 import re
+import types
 
 import pytest
 
@@ -73,3 +75,13 @@ def test_searching_stops_after_the_time_that_all_names_have(monkeypatch):
     pattern = compile_pattern("(a|a)*$", "--guard")
     with pytest.raises(OptionError, match="takes too long on 'aaaa"):
         sum(pattern.search("a" * length + "!") for length in range(100))
+
+
+def test_what_one_name_took_the_next_does_not_have(monkeypatch):
+    monkeypatch.setattr("amp_transpiler.graph.patterns._SECONDS", 3600.0)
+    pattern = compile_pattern("(a|a)*$", "--guard")
+    clock = types.SimpleNamespace(perf_counter=itertools.count(0, 3600).__next__)
+    monkeypatch.setattr("amp_transpiler.graph.patterns.time", clock)
+    assert pattern.search("a")
+    with pytest.raises(OptionError, match="takes too long on 'aaaa"):
+        pattern.search("a" * 100 + "!")
