@@ -15,7 +15,7 @@ import onnx.parser
 import pytest
 
 from amp_transpiler import pipeline
-from amp_transpiler.cli import command as cli
+from amp_transpiler.cli import command as cli, progress as progress_module
 from amp_transpiler.cli.progress import PHASES
 from amp_transpiler.errors import CheckFailed, EnvironmentProblem, ModelError, OptionError, VerificationError
 from amp_transpiler.report import DecisionRow, OutputComparison, Report
@@ -288,7 +288,7 @@ def test_no_bar_where_stderr_is_no_terminal(model, transpile, capsys):
 
 
 @pytest.mark.parametrize(("seconds", "shows"), [(60.0, False), (0.0, True)])
-def test_bar_appears_on_a_terminal_only_after_some_time(seconds, shows, model, monkeypatch, capsys):
+def test_bar_appears_on_a_terminal_only_after_a_second(seconds, shows, model, monkeypatch, capsys):
     def transpile(src, dst, *, progress, **options):
         for step in range(4):
             progress("convert", step / 4)
@@ -298,7 +298,8 @@ def test_bar_appears_on_a_terminal_only_after_some_time(seconds, shows, model, m
     monkeypatch.setattr(pipeline, "transpile", transpile)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("amp_transpiler.cli.progress._SECONDS_BEFORE_IT_SHOWS", seconds)
+    assert progress_module._SECONDS_BEFORE_IT_SHOWS == 1.0
+    monkeypatch.setattr(progress_module, "_SECONDS_BEFORE_IT_SHOWS", seconds)
     assert cli.main([str(model)]) == 0
     assert ("convert" in capsys.readouterr().err) == shows
 

@@ -56,7 +56,6 @@ def _properties(terminalreporter: pytest.TerminalReporter, wanted: str) -> list[
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     folder: pathlib.Path | None = metafunc.config.getoption("--corpus")
-    folder = None if folder is None else folder.resolve()
     if "model" in metafunc.fixturenames:
         models = real_models(folder)
         present = [pytest.param(path, id=name_of(path)) for path in models.present]

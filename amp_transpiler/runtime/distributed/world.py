@@ -48,6 +48,24 @@ class Member:
         return status.rpartition(")")[2].split()[0] in ("Z", "X")  # ended, and its parent has not looked yet
 
 
+class _Awake:
+    """The time for which this process ran. It is read often: between two looks at most `most` seconds count.
+
+    So a process that was stopped for a while does not take the others for lost.
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most, self._seconds, self._read, self._lock = most, 0.0, time.monotonic(), threading.Lock()
+
+    def seconds(self) -> float:
+        """Return the seconds since this was made; any thread may ask."""
+        with self._lock:
+            now = time.monotonic()
+            self._seconds += min(now - self._read, self._most)
+            self._read = now
+            return self._seconds
+
+
 class World:
     """The ranks of a run.
 
@@ -75,8 +93,8 @@ class World:
         self._messages = 0
         self._has_failed = False
         self._beats: dict[int, tuple[str, float]] = {}  # rank -> its last heartbeat, and when it was first seen
-        self._looked = (0.0, time.monotonic())  # the last look at them: by `_awake`, and by the clock
         self._interval = max(0.05, min(1.0, timeout / 10))
+        self._awake = _Awake(2 * self._interval)
         self._ended = threading.Event()
         self.members = {rank: Member(rank, socket.gethostname(), os.getpid())}
         self._beating = threading.Thread(target=self._beat, args=(store.clone(),), name="heartbeat", daemon=True)
@@ -135,18 +153,17 @@ class World:
         return self._messages
 
     def _received(self, number: int, rank: int, *, patient: bool = False) -> str:
-        key, waited, looked, now = f"message/{number}/{rank}", 0.0, time.monotonic(), time.monotonic()
+        key, began, looked = f"message/{number}/{rank}", self._awake.seconds(), time.monotonic()
         try:
             while not self._store.check([key]):
-                last, now = now, time.monotonic()
-                waited += min(now - last, 2 * self._interval)  # a time for which this process was stopped counts little
+                now = time.monotonic()
                 if now - looked > self._interval:
                     looked = now
                     if missing := self._missing(self.timeout):  # a rank that compiles may be silent for a while
                         raise self._broken(missing)
                     if rank in self._left() and not self._store.check([key]):
                         raise self._broken({rank: "has ended"})
-                if not patient and waited > self.timeout:
+                if not patient and self._awake.seconds() - began > self.timeout:
                     raise self.lost(None)
                 time.sleep(_POLL)
             return str(self._store.get(key), "utf-8")
@@ -193,15 +210,14 @@ class World:
 
     def _missing(self, patience: float) -> dict[int, str]:
         """Return the ranks that are lost, and how; those that were silent for `patience` seconds count."""
-        others = [member for rank, member in self.members.items() if rank != self.rank]
         gone = self._gone()  # looked up first: what a rank told, it told before it ended
         try:
-            failed = {m.rank: _text(self._store, f"failed/{m.rank}") for m in others}
+            failed = {rank: _text(self._store, f"failed/{rank}") for rank in self.members if rank != self.rank}
         except RuntimeError:
             return self._gone() or {0: "or the torchrun agent that holds the meeting point does not answer"}
         found = gone | {rank: f"has failed: {why}" for rank, why in failed.items() if why}
-        silent = {rank: self._awake() - since for rank, (_, since) in dict(self._beats).items()}
-        silent = {rank: seconds for rank, seconds in silent.items() if seconds > patience}
+        now = self._awake.seconds()
+        silent = {rank: now - since for rank, (_, since) in dict(self._beats).items() if now - since > patience}
         return {rank: f"was not heard of for {seconds:.0f} s" for rank, seconds in silent.items()} | found
 
     def _gone(self) -> dict[int, str]:
@@ -222,11 +238,6 @@ class World:
             return {}
         return {rank: text.rpartition(" ")[2] for rank, text in texts.items() if text}
 
-    def _awake(self) -> float:
-        """Return a time in seconds that stands still while this process is stopped, which is no fault of the others."""
-        awake, looked = self._looked
-        return awake + min(time.monotonic() - looked, 2 * self._interval)
-
     def _tell(self, key: str, text: str) -> None:
         """Set a key; return when every rank can read it. `set` alone returns before the meeting point has the text."""
         self._store.set(key, text)
@@ -240,9 +251,8 @@ class World:
                 beats = {rank: _text(store, f"alive/{rank}") for rank in range(self.size) if rank != self.rank}
             except RuntimeError:  # the meeting point is gone: the next exchange says so
                 return
-            now = self._awake()
+            now = self._awake.seconds()
             self._beats |= {r: (text, now) for r, text in beats.items() if self._beats.get(r, ("?", 0.0))[0] != text}
-            self._looked = (now, time.monotonic())
             if self._ended.wait(self._interval):
                 return
 
