@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Count what inference would ask of a GPU, without one: fp32, ours, and ONNX Runtime's float16 converter.
 
-    python scripts/bench_inference.py CORPUS                      # the tables, as text: a quarter of an hour
+    python scripts/bench_inference.py CORPUS                      # the table, as text: a quarter of an hour
     python scripts/bench_inference.py CORPUS --write              # also writes docs/benchmarks/inference_launches.md
     python scripts/bench_inference.py CORPUS --only GPT-2 MiniLM
     python scripts/bench_inference.py --model MODEL.onnx --inputs INPUTS.npz
@@ -51,7 +51,6 @@ MODELS = {
     "PP-OCR rec": "shipped/rapidocr/PP-OCRv6_rec_small.onnx",
 }
 FORMS = ("fp32", "auto", "O2", "converter")
-BIAS = "fuse_conv_bias=1"  # what our sessions set: cuDNN adds the bias of a convolution itself
 # Fused operators that stand for the same: a later fusion may put one in the place of another.
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "layer normalisation": ("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization"),
@@ -113,11 +112,10 @@ def convert_by_onnx_runtime(source: str, target: str) -> None:
 
 
 # ---- counts ----
-def count(model: pathlib.Path, inputs: pathlib.Path | None, *options: str) -> Record:
-    """Count one run of a form in a child, with options of the provider; `error` says why that was not possible."""
+def count(model: pathlib.Path, inputs: pathlib.Path | None) -> Record:
+    """Count one run of a form in a child; `error` says why that was not possible."""
     feeds = [] if inputs is None else ["--feeds", str(inputs)]
-    given = [word for option in options for word in ("--providers-option", option)]
-    done = _run([sys.executable, str(SCRIPTS / "launches.py"), "count", "--json", *feeds, *given, str(model)])
+    done = _run([sys.executable, str(SCRIPTS / "launches.py"), "count", "--json", *feeds, str(model)])
     if done.returncode == CANNOT_TELL:
         raise SystemExit(done.stderr.strip())
     record: Record = json.loads(done.stdout.splitlines()[0])
@@ -131,15 +129,10 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def measure(model: pathlib.Path, inputs: pathlib.Path | None) -> dict[str, Record]:
-    """Count every form of a model; `with_bias` are the launches with biases in the convolutions, where it has some."""
+    """Count every form of a model."""
     with tempfile.TemporaryDirectory() as folder:
         forms = write_forms(model, pathlib.Path(folder), inputs)
-        counts = {form: count(path, inputs) for form, path in forms.items()}
-        if counts["fp32"]["kinds"].get("convolution"):
-            for form, path in forms.items():
-                if "error" not in counts[form]:
-                    counts[form]["with_bias"] = count(path, inputs, BIAS)["launches"]
-    return counts
+        return {form: count(path, inputs) for form, path in forms.items()}
 
 
 def lost(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
@@ -150,15 +143,15 @@ def lost(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     return {family: number for family, number in missing.items() if number > 0}
 
 
-def limits_of(model: pathlib.Path, counts: Mapping[str, Record], key: str = "launches") -> Limits:
-    """Return what a form of the model may launch; `key` says with which options."""
+def limits_of(model: pathlib.Path, counts: Mapping[str, Record]) -> Limits:
+    """Return what a form of the model may launch."""
     import onnx
 
     graph = onnx.load(model, load_external_data=False).graph
     weights = {item.name for item in graph.initializer}
     ends = [*(item for item in graph.input if item.name not in weights), *graph.output]
     floats = sum(item.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for item in ends)
-    return Limits(counts.get("converter", {}).get(key), counts["fp32"][key] + floats)
+    return Limits(counts.get("converter", {}).get("launches"), counts["fp32"]["launches"] + floats)
 
 
 # ---- the table ----
@@ -176,33 +169,21 @@ def row(name: str, model: pathlib.Path, counts: Mapping[str, Record]) -> list[st
     return cells
 
 
-def bias_row(name: str, model: pathlib.Path, counts: Mapping[str, Record]) -> list[str] | None:
-    """Return the cells of a model with biases in its convolutions; None if it has none."""
-    if "with_bias" not in counts["fp32"]:
-        return None
-    limits = limits_of(model, counts, "with_bias")
-    found = [str(counts.get(form, {}).get("with_bias", "invalid")) for form in FORMS]
-    return [name, *found, " / ".join(str(limits.over(counts[form]["with_bias"])) for form in ("auto", "O2"))]
-
-
 HEADER = ["model", "fp32", "auto", "O2", "converter", "lost by auto", "lost by O2", "over, auto / O2"]
-BIAS_HEADER = [f"model, {BIAS}", "fp32", "auto", "O2", "converter", "over, auto / O2"]
 
 
-def markdown(rows: Sequence[Sequence[str]], header: Sequence[str] = HEADER) -> str:
-    """Return a table."""
-    lines = [header, ["---"] * len(header), *rows]
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return the table."""
+    lines = [HEADER, ["---"] * len(HEADER), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def write_page(*tables: str) -> None:
-    """Put each table in the place of the page's own, which begins with the same header."""
+def write_page(table: str) -> None:
+    """Put the table in the place of the page's own, which begins with the same header."""
     text = PAGE.read_text(encoding="utf-8")
-    for table in tables:
-        begin = text.index(table.partition("\n")[0])
-        end = text.find("\n\n", begin)
-        text = text[:begin] + table + (text[end:] if end >= 0 else "\n")
-    PAGE.write_text(text, encoding="utf-8")
+    begin = text.index(table.partition("\n")[0])
+    end = text.find("\n\n", begin)
+    PAGE.write_text(text[:begin] + table + (text[end:] if end >= 0 else "\n"), encoding="utf-8")
 
 
 def chosen(options: argparse.Namespace) -> Iterator[tuple[str, pathlib.Path, pathlib.Path | None]]:
@@ -233,19 +214,16 @@ def main() -> int:
     options = parser.parse_args()
     if (options.corpus is None) is (options.model is None):
         parser.error("give the folder of the corpus, or --model")
-    rows, biased, everything = [], [], {}
+    rows, everything = [], {}
     for name, model, inputs in chosen(options):
         everything[name] = measure(model, inputs)
         rows.append(row(name, model, everything[name]))
         print(" | ".join(rows[-1]), flush=True)
-        if (with_bias := bias_row(name, model, everything[name])) is not None:
-            biased.append(with_bias)
     if options.json:
         options.json.write_text(json.dumps(everything, indent=1), encoding="utf-8")
-    tables = [markdown(rows), *([markdown(biased, BIAS_HEADER)] if biased else [])]
-    print("", *tables, sep="\n\n")
+    print("", markdown(rows), sep="\n\n")
     if options.write:
-        write_page(*tables)
+        write_page(markdown(rows))
     return 0
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import amp_transpiler as amp
 import bench_inference
-from bench_inference import BIAS_HEADER, FORMS, HEADER, Limits, bias_row, limits_of, lost, markdown, row
+from bench_inference import FORMS, HEADER, Limits, limits_of, lost, markdown, row
 from tests.fusions import FUSIONS, model
 from tests.support import parse
 
@@ -63,22 +63,15 @@ def test_a_row_has_every_form(file):
     assert limits_of(file, counts) == Limits(None, 12)
 
 
-def test_a_row_with_biases_in_the_convolutions(file):
-    counts = {form: {**_counts(10), "with_bias": 7} for form in FORMS} | {"converter": {"error": "invalid"}}
-    counts["auto"]["with_bias"] = 10
-    assert bias_row("name", file, counts) == ["name", "7", "10", "7", "invalid", "1 / 0"]
-    assert bias_row("name", file, {form: _counts(10) for form in FORMS}) is None
-
-
-def test_the_page_s_tables_are_replaced_and_its_words_stay(tmp_path, monkeypatch):
-    def tables(word):
-        return markdown([[word] * len(HEADER)]), markdown([[word] * len(BIAS_HEADER)], BIAS_HEADER)
+def test_the_page_s_table_is_replaced_and_its_words_stay(tmp_path, monkeypatch):
+    def table(word):
+        return markdown([[word] * len(HEADER)])
 
     page = tmp_path / "page.md"
-    page.write_text("before\n\n{}\n\nbetween\n\n{}\n".format(*tables("old")))
+    page.write_text(f"before\n\n{table('old')}\n\nafter\n")
     monkeypatch.setattr(bench_inference, "PAGE", page)
-    bench_inference.write_page(*tables("new"))
-    assert page.read_text() == "before\n\n{}\n\nbetween\n\n{}\n".format(*tables("new"))
+    bench_inference.write_page(table("new"))
+    assert page.read_text() == f"before\n\n{table('new')}\n\nafter\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["corpus", "--model", "m.onnx"]])

@@ -42,11 +42,18 @@ def counted(run):
     return {"launches": counts["launches"], "graphs": counts["api"].get("cudaGraphLaunch", 0), "kinds": counts["kinds"]}
 
 
+def memsets(run):
+    with launches.counting() as counts:
+        run()
+    return counts["memset"]["count"]
+
+
 def of(proto, fed, **options):
     """Open a session, run it and a bound run of it, close it, and tell what happened."""
     before = launches.reserved()
     session = Session(proto, PLACE, **options)
-    told = {"run": counted(lambda: session.run(fed)), "bound": counted(session.bind(fed))}
+    told = {"memsets": [memsets(lambda: session.run(fed)) for _ in range(3)]}
+    told |= {"run": counted(lambda: session.run(fed)), "bound": counted(session.bind(fed))}
     told |= {"graph": session.cuda_graph, "why": session.no_cuda_graph, "tf32": session.tf32}
     told |= {"options": session.provider_options, "types": [array.dtype.name for array in session.run(fed)]}
     session.close()
@@ -96,7 +103,8 @@ def main():
         "graph": of(model(), feed()),
         "bfloat16": of(model(kind="bfloat16", to="16"), feed()),
         "none": of(model(), feed(), cuda_graph=False),
-        "exact": of(model(), feed(), cuda_graph=False, provider_options={"use_tf32": "0", "fuse_conv_bias": "0"}),
+        "exact": of(model(), feed(), cuda_graph=False, provider_options={"use_tf32": "0"}),
+        "fused": of(model(), feed(), cuda_graph=False, provider_options={"fuse_conv_bias": "1"}),
         "free": of(model("N"), feed()),
         "cpu": of(parsed(ON_CPU), feed((2, 4, 4))),
         "cpu must": error(parsed(ON_CPU), cuda_graph=True),

@@ -40,20 +40,26 @@ def test_a_session_without_a_graph_says_why(told, of, why):
     assert told[of]["run"]["launches"] > 0 == told[of]["run"]["graphs"]
 
 
-def test_a_bias_is_added_within_the_convolution(told):
-    # The same model, without the option: one launch more.
-    assert told["exact"]["run"]["launches"] - told["none"]["run"]["launches"] == 1
+@pytest.mark.parametrize("of", ["none", "free", "exact"])
+def test_each_run_clears_as_much_memory_as_the_first(told, of):
+    # With fuse_conv_bias=1 only the first run clears the memory that a convolution's bias is added to.
+    assert told[of]["memsets"][0] == told[of]["memsets"][2]
+
+
+def test_an_option_that_corrupts_later_runs_shows_in_the_memory_that_they_clear(told):
+    first, second, third = told["fused"]["memsets"]
+    assert first > second == third
 
 
 @pytest.mark.parametrize(
     ("of", "name", "value"),
     [
-        ("none", "fuse_conv_bias", "1"),
+        ("none", "fuse_conv_bias", "0"),
         ("none", "arena_extend_strategy", "kSameAsRequested"),
         ("none", "cudnn_conv_algo_search", "EXHAUSTIVE"),
         ("free", "arena_extend_strategy", "kNextPowerOfTwo"),
-        ("free", "cudnn_conv_algo_search", "HEURISTIC"),
-        ("exact", "fuse_conv_bias", "0"),
+        ("free", "cudnn_conv_algo_search", "EXHAUSTIVE"),
+        ("fused", "fuse_conv_bias", "1"),
     ],
 )
 def test_the_options_arrive(told, of, name, value):
@@ -72,11 +78,11 @@ def test_a_closed_session_leaves_no_memory(told, of):
 def test_a_second_thread_runs_without_the_graph(told):
     first, second = told["threads"]
     assert (first["launches"], first["graphs"]) == (0, 1)
-    assert (second["launches"], second["graphs"]) == (4, 0)
+    assert (second["launches"], second["graphs"]) == (5, 0)
 
 
 def test_a_device_that_refuses_to_capture_runs_without(told):
-    assert told["refused"] == [4, False, "operation not permitted when stream is capturing"]
+    assert told["refused"] == [5, False, "operation not permitted when stream is capturing"]
 
 
 def test_what_cannot_be_is_refused(told):
