@@ -40,6 +40,7 @@ import amp_transpiler as amp
 from amp_transpiler.precision.cost import DEVICES
 from amp_transpiler.runtime.cuda import cuda_problem, driver_device_count
 from gpu import table
+from gpu.options import NAMES as OPTIONS
 from gpu.records import Record, Task
 from gpu.subjects import SUBJECTS
 from gpu.training import TRAINED
@@ -52,6 +53,7 @@ KINDS = {
     "training": 60,
     "torch_training": 60,
     "prepare": 150,
+    "options": 90,
     "inference": 90,
     "torch": 45,
     "compiled_training": 90,
@@ -73,9 +75,15 @@ class Part:
 def tasks(options: argparse.Namespace, folder: pathlib.Path, place: str, device: str | None) -> Iterator[Task]:
     """Yield all tasks, in the order of their worth."""
     programs = [f"{name}.{level}.{dtype}" for name, rows in TRAINED.items() for level, dtype in rows]
-    names = {"truths": ["kernels"], "training": programs, "torch_training": TRAINED, "compiled_training": TRAINED}
+    names = {
+        "options": OPTIONS,
+        "truths": ["kernels"],
+        "training": programs,
+        "torch_training": TRAINED,
+        "compiled_training": TRAINED,
+    }
     for kind in KINDS:
-        if kind in options.only or (kind == "prepare" and "inference" in options.only):
+        if kind in options.only or (kind == "prepare" and {"inference", "options"} & set(options.only)):
             for name in names.get(kind, SUBJECTS):
                 if not options.programs or name.split(".")[0] in options.programs:
                     yield Task(kind, name, place, folder, options.smoke, device)

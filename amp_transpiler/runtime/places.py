@@ -108,6 +108,10 @@ class Place(abc.ABC):
         """Return what an optimized graph depends on of this device."""
         return str(self)
 
+    def hardware_name(self) -> str:
+        """Return the device's name by its maker; the place's own where it has none."""
+        return str(self)
+
     def options_for(self, use: Use) -> dict[str, str]:  # noqa: ARG002  # a place without options has none for any use
         """Return the options of this place's provider for a kind of session."""
         return {}
@@ -225,6 +229,10 @@ class CUDAPlace(Place):
     def providers(self, options: Mapping[str, str] | None = None) -> Sequence[ort.Provider]:
         """Return the CUDA provider and, for nodes without a CUDA kernel, the CPU provider."""
         return cuda.providers(self.device_id, options)
+
+    def hardware_name(self) -> str:
+        """Return the name that the driver gives the device, such as `NVIDIA H100 80GB HBM3`."""
+        return cuda.driver_device_facts(self.device_id).name
 
     def kind(self) -> str:
         """Return the generation of the device."""

@@ -23,7 +23,16 @@ from amp_transpiler import errors
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.verification.wire import receive, send
 
-__all__ = ["RUN_ERRORS", "TIMED_OUT", "Child", "RuntimeCrash", "default_place_name", "lease", "start_early"]
+__all__ = [
+    "RUN_ERRORS",
+    "TIMED_OUT",
+    "Child",
+    "RuntimeCrash",
+    "default_place_name",
+    "hardware_name",
+    "lease",
+    "start_early",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -282,3 +291,10 @@ def default_place_name() -> str:
     if problem is not None:
         logger.warning("running on the CPU: %s", problem)
     return str(name)
+
+
+@functools.cache
+def hardware_name(place: str) -> str:
+    """Return the name of the device at a place, such as `NVIDIA H100 80GB HBM3`."""
+    with lease() as child:
+        return str(child.ask("hardware", place))

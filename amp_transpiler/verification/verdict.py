@@ -12,7 +12,7 @@ from amp_transpiler.report.wording import percent
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.advice import advice
 
-__all__ = ["failing_outputs", "fault_of", "judge", "worst"]
+__all__ = ["failing_outputs", "fault_of", "judge", "tell_measured", "worst"]
 
 # Low format -> the relative error from which on an output without a limit is worth a warning.
 _MUCH = {"float16": 0.02, "bfloat16": 0.05}
@@ -93,10 +93,36 @@ def judge(report: Report, reference: Reference, failing: list[OutputComparison],
     wholly = reference.given and not left_out
     word = Verdict.COMPARED if unlimited else Verdict.VERIFIED if wholly else Verdict.PLAUSIBLE
     own = "" if metric is None else f"{metric.name} is {metric.value:.4g}, at most {metric.bound:.4g} allowed; "
-    measured = f"{own}{_measured(judged, reference.name)} on {samples}, rounding emulated"
     no_limit = _without_limit(unlimited, judged)
-    report.verdict = f"{word}: {measured}{no_limit}{_named(left_out)}"
+    report.verdict = f"{word}: {own}{_emulated(judged, reference)}{no_limit}{_named(left_out)}"
     return ""
+
+
+def tell_measured(report: Report, reference: Reference, limits: Limits) -> None:
+    """Write what a device measured into the verdict, in the place of what was emulated, and warn of contradictions.
+
+    Args:
+        report: with `measured`, and the verdict that `judge` wrote.
+        reference: what the outputs were compared with.
+        limits: of the outputs.
+    """
+    measured = report.measured
+    assert measured is not None
+    left_out = _left_out(report, reference)
+    judged = [row for row in report.outputs.values() if row.name not in left_out]
+    rows = [measured.outputs[row.name] for row in judged if row.name in measured.outputs]
+    if judged and len(rows) == len(judged):
+        told = f"{_measured(rows, reference.name)} on {_samples(reference)}, measured on {measured}"
+        told += f" (emulated: {_measured(judged, reference.name)})"
+        report.verdict = report.verdict.replace(_emulated(judged, reference), told, 1)
+        unlimited = [row for row in rows if not _has_limit(row, limits)]
+        known = set(report.warnings)
+        report.warnings += tuple(text for text in _warnings(unlimited, report.dtype) if text not in known)
+    report.warnings += tuple(f"{measured.device} contradicts the emulation: {text}" for text in measured.contradictions)
+
+
+def _emulated(judged: list[OutputComparison], reference: Reference) -> str:
+    return f"{_measured(judged, reference.name)} on {_samples(reference)}, rounding emulated"
 
 
 def _samples(reference: Reference) -> str:

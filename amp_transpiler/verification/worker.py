@@ -23,9 +23,9 @@ from amp_transpiler.verification.wire import receive, send
 if TYPE_CHECKING:
     import onnxruntime
 
-    from amp_transpiler.runtime.ort import SessionSettings
     from amp_transpiler.runtime.places import Place
     from amp_transpiler.runtime.session import Session
+    from amp_transpiler.verification.remote import Way
 
 __all__ = ["main"]
 
@@ -48,13 +48,13 @@ class _Sessions:
         self._values = ValueStore()
         self._next = 0
 
-    def open(self, model: str | bytes, settings: SessionSettings | None, place: str) -> tuple[int, Any, Any]:
-        """Open a model; without `settings` with ONNX Runtime's default options, as users do."""
+    def open(self, model: str | bytes, way: Way, place: str) -> tuple[int, Any, Any]:
+        """Open a model in a way: see `remote.Way`."""
         from amp_transpiler.runtime.places import place_named
         from amp_transpiler.runtime.session import Session
 
         where = place_named(place)
-        shares = settings is not None and settings.shared_memory
+        shares = not isinstance(way, str) and way is not None and way.shared_memory
         if shares:
             from amp_transpiler.verification import child_memory
 
@@ -63,10 +63,13 @@ class _Sessions:
         else:
             self.rest()  # it has memory of its own
         model = model if isinstance(model, str) else bytes(model)
-        opened = _by_default(model, where) if settings is None else where.open_session(model, settings)
-        session = Session.over(opened, where)
         self._next += 1
-        self._open[self._next], self._plain[self._next] = session, opened
+        if isinstance(way, str):
+            session = _as_session(str(model), where)
+        else:
+            opened = _by_default(model, where) if way is None else where.open_session(model, way)
+            session, self._plain[self._next] = Session.over(opened, where), opened
+        self._open[self._next] = session
         if shares:
             self._sharing.add(self._next)
         return self._next, session.inputs, session.outputs
@@ -153,6 +156,12 @@ class _Sessions:
         problem = cuda.cuda_problem(0)
         return str(places.CPUPlace() if problem else places.CUDAPlace(0)), problem
 
+    def hardware(self, place: str) -> str:
+        """Return the name of the device at a place."""
+        from amp_transpiler.runtime.places import place_named
+
+        return place_named(place).hardware_name()
+
     def optimize(self, source: str, destination: str, model_type: str, heads: int, width: int) -> None:
         """Run ONNX Runtime's transformers optimizer on a file.
 
@@ -199,6 +208,20 @@ def _run(session: Session, feeds: Mapping[str, Any], fetch: Sequence[str] | None
         cause = error.__cause__
         if isinstance(cause, RUN_ERRORS) and not is_about_feeds(cause):
             raise cause from None
+        raise
+
+
+def _as_session(path: str, place: Place) -> Session:
+    """Open a file as users of this package do; an error of ONNX Runtime's is raised as it is."""
+    from amp_transpiler.errors import InputError
+    from amp_transpiler.runtime.ort import ORT_ERRORS
+    from amp_transpiler.runtime.session import Session
+
+    try:
+        return Session(path, place)
+    except InputError as error:
+        if isinstance(error.__cause__, ORT_ERRORS):
+            raise error.__cause__ from None
         raise
 
 

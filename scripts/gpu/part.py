@@ -15,6 +15,7 @@ import gpu_truths
 from amp_transpiler.runtime.places import place_named
 from gpu.conversions import prepare
 from gpu.inference import compiled, inference, torch_eager
+from gpu.options import options
 from gpu.records import Task, Unavailable
 from gpu.training import compiled_training, torch_training, training
 
@@ -34,6 +35,7 @@ def truths(task: Task) -> None:
 KINDS: Mapping[str, Callable[[Task], None]] = {
     "truths": truths,
     "prepare": prepare,
+    "options": options,
     "inference": inference,
     "torch": torch_eager,
     "compiled": compiled,
