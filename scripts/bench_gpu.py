@@ -1,207 +1,164 @@
 #!/usr/bin/env python3
-"""Everything that needs a GPU, in one run of under eight minutes: times, memory, outputs, and the truths of kernels.
+"""Everything that needs a GPU, in one run of at most six minutes: the arithmetic of kernels, times, memory, outputs.
 
-    PYTHONPATH=. python scripts/bench_gpu.py --json gpu.json
-    python scripts/bench_gpu.py --only training truths      # some kinds of parts
+    PYTHONPATH=. python scripts/bench_gpu.py --models MODELS --nodes CASES
+    python scripts/bench_gpu.py --only truths training:raf,rocm inference:bert     # what a change touches
     python scripts/bench_gpu.py --smoke                     # on the CPU, small: shows that the script works, no more
+    python scripts/bench_gpu.py --page                      # docs/benchmarks/gpu.md from the files beside it
 
 It needs no network: models are built from configurations with random weights, with torch, and transformers for BERT,
 GPT-2, ViT and ResNet-50; what is not installed is left out, by name.
 
-Truths: in which precision kernels accumulate (`gpu_truths.py`). Inference: float32, our levels auto and O2 in both
-formats, with and without --optimize, ONNX Runtime's float16 converter, PyTorch eager under autocast and torch.compile;
-outputs against float32 and against the emulation on the CPU. Training: AMD's network and RAF's BERT as in their
-documents, ResNet-50, a transformer of four layers, ours at Paddle's levels and PyTorch's with a fused optimizer and a
-scaler. Every time of ours stands beside what `amp_transpiler.precision.cost` predicted from the graph that ran.
+Stages, in the order of their worth: truths, the arithmetic of the device's kernels (`amp_transpiler.runtime.probe`);
+prepare and inference: float32, our levels in both formats, ONNX Runtime's float16 converter; training: AMD's network
+and RAF's BERT as in their documents, two ResNets, a transformer of four layers, at Paddle's levels; torch_training,
+compiled_training, torch and compiled: PyTorch's, eager and compiled, with a fused optimizer and a scaler; options:
+options of the provider against each other; models: a folder of models with MODEL.inputs.npz beside; nodes: ONNX's node
+cases. Outputs are compared with float32 and with the emulation on the CPU. Kernels are counted by CUPTI. Every time of
+ours stands beside what `amp_transpiler.precision.cost` predicted from the graph that ran.
 
 Each part runs in a process of its own with a limit in time; what fails, hangs or does not fit is named, and the rest
-goes on. Exit status: 0 all is well, 1 a part of ours failed or a result is not what its emulation says, 2 no GPU is
-here.
+goes on. OUT gets DATE-DEVICE.jsonl, which is whole after every part, and DATE-DEVICE.errors.txt: in full what failed.
+Exit status: 0 all is well, 1 a part of ours failed or a result is not what its emulation says, 2 no GPU is here.
 """
 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import dataclasses
-import json
-import os
 import pathlib
-import platform
-import signal
-import subprocess
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import amp_transpiler as amp
+from amp_transpiler.errors import EnvironmentProblem
 from amp_transpiler.precision.cost import DEVICES
 from amp_transpiler.runtime.cuda import cuda_problem, driver_device_count
-from gpu import table
+from amp_transpiler.runtime.ort import refuse_two_wheels
+from gpu import models, table
 from gpu.options import NAMES as OPTIONS
 from gpu.records import Record, Task
+from gpu.results import Results, environment, free_name, row_of
+from gpu.running import STAGES, Part, run_all
 from gpu.subjects import SUBJECTS
-from gpu.training import TRAINED
+from gpu.training import COMPILED_BY_TORCH, TRAINED, TRAINED_BY_TORCH
 
-SCRIPTS = pathlib.Path(__file__).resolve().parent
-SECONDS = 450  # nothing runs longer
-# Kind -> seconds for one part at most. Parts run in this order, those that are prepared on the CPU all at once.
-KINDS = {
-    "truths": 60,
-    "training": 60,
-    "torch_training": 60,
-    "prepare": 150,
-    "options": 90,
-    "inference": 90,
-    "torch": 45,
-    "compiled_training": 90,
-    "compiled": 90,
-}
-UNAVAILABLE = 3
+SECONDS = 350  # nothing runs longer
+COMPILED = ("bert_base_b1", "vit_base", "resnet50", "gpt2_prefill")
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A part that ran, or did not: its kind and name, how it ended, and the seconds it took."""
-
-    kind: str
-    name: str
-    ended: str
-    seconds: float
+def names_of(stage: str, options: argparse.Namespace) -> Sequence[str]:
+    """Return the names of a stage's parts."""
+    if stage == "models":
+        return models.model_names(options.models)
+    if stage == "nodes":
+        return models.node_slices(options.nodes)
+    known: dict[str, Sequence[str]] = {
+        "truths": ("kernels",),
+        "training": TRAINED,
+        "torch_training": TRAINED_BY_TORCH,
+        "compiled_training": COMPILED_BY_TORCH,
+        "compiled": COMPILED,
+        "options": OPTIONS,
+    }
+    return known.get(stage, tuple(SUBJECTS))
 
 
 def tasks(options: argparse.Namespace, folder: pathlib.Path, place: str, device: str | None) -> Iterator[Task]:
-    """Yield all tasks, in the order of their worth."""
-    programs = [f"{name}.{level}.{dtype}" for name, rows in TRAINED.items() for level, dtype in rows]
-    names = {
-        "options": OPTIONS,
-        "truths": ["kernels"],
-        "training": programs,
-        "torch_training": TRAINED,
-        "compiled_training": TRAINED,
-    }
-    for kind in KINDS:
-        if kind in options.only or (kind == "prepare" and {"inference", "options"} & set(options.only)):
-            for name in names.get(kind, SUBJECTS):
-                if not options.programs or name.split(".")[0] in options.programs:
-                    yield Task(kind, name, place, folder, options.smoke, device)
+    """Yield the chosen tasks, in their order.
+
+    Raises:
+        SystemExit: nothing has a name that was chosen.
+    """
+    plain = Task("", "", place, folder, options.smoke, device)
+    for stage, beginnings in _chosen(options.only):
+        names = [name for name in names_of(stage, options) if name.startswith(beginnings)]
+        if beginnings != ("",) and not names:
+            raise SystemExit(f"bench_gpu.py: {stage} has nothing named {', '.join(beginnings)}")
+        source = {"models": options.models, "nodes": options.nodes}.get(stage)
+        for name in names:
+            yield dataclasses.replace(plain, stage=stage, name=name, source=source)
 
 
-def run_all(given: Sequence[Task], seconds: float) -> list[Part]:
-    """Run the tasks within some seconds: preparations beside each other, everything else alone."""
-    start = time.monotonic()
-    parts = []
-    for kind in KINDS:
-        group = [task for task in given if task.kind == kind]
-        workers = max(1, (os.cpu_count() or 2) // 2) if kind == "prepare" else 1
-        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-            for part in pool.map(lambda task: run_part(task, start + seconds), group):
-                print(f"{part.kind} {part.name}: {part.ended}, {part.seconds:.0f} s", file=sys.stderr, flush=True)
-                parts.append(part)
-    return parts
+def _chosen(only: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield stages with the beginnings of names; inference and options need what prepare writes."""
+    wanted = [word.partition(":")[::2] for word in only]
+    stages = [stage for stage, _ in wanted]
+    for stage, names in wanted:
+        if stage not in STAGES:
+            raise SystemExit(f"bench_gpu.py: there is no stage {stage!r}; stages are {', '.join(STAGES)}")
+        beginnings = tuple(names.split(","))
+        if stage in ("inference", "options") and "prepare" not in stages:
+            stages.append("prepare")
+            yield "prepare", tuple(name for name in beginnings if any(known.startswith(name) for known in SUBJECTS))
+        yield stage, beginnings
 
 
-def run_part(task: Task, end: float) -> Part:
-    """Run one task in a process of its own, which ends with its limit or with the whole run's."""
-    start = time.monotonic()
-    limit = min(KINDS[task.kind], end - start)
-    if limit < 1:
-        return Part(task.kind, task.name, "skipped: no time was left", 0)
-    order = task.folder / f"{task.kind}.{task.name}.json"
-    order.write_text(json.dumps({**dataclasses.asdict(task), "folder": str(task.folder)}))
-    path = os.pathsep.join(filter(None, [str(SCRIPTS.parent), str(SCRIPTS), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(SCRIPTS / "gpu" / "part.py"), str(order)]
-    child = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env={**os.environ, "PYTHONPATH": path},
-        start_new_session=True,
-    )
+def problem_of(place: str) -> str | None:
+    """Return why nothing can be measured."""
+    if place != "cuda":
+        return None
     try:
-        _, said = child.communicate(timeout=limit)
-        ended = _ending(child.returncode, said)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)  # with the compilers that torch.compile starts
-        child.communicate()
-        ended = f"stopped after {limit:.0f} s"
-    return Part(task.kind, task.name, ended, round(time.monotonic() - start, 1))
+        refuse_two_wheels()
+    except EnvironmentProblem as problem:
+        return str(problem)
+    return cuda_problem() if driver_device_count() else "no NVIDIA GPU answers (no driver, or no visible device)"
 
 
-def _ending(status: int, said: str) -> str:
-    last = (said.strip().splitlines() or [""])[-1][:300]
-    if status == 0:
-        return "done"
-    if status == UNAVAILABLE:
-        return f"skipped: {last}"
-    return f"failed: {last}" if status > 0 else f"failed: {signal.Signals(-status).name}"
+def measure(options: argparse.Namespace, place: str) -> Results:
+    """Run what was chosen, and return the results, which are in OUT from the first part on."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    run: Record = environment(place, ["scripts/bench_gpu.py", *sys.argv[1:]]) | {"smoke": options.smoke, "seconds": 0.0}
+    path = free_name(options.out, run)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="bench-gpu-", ignore_cleanup_errors=True) as scratch:
+        folder = pathlib.Path(scratch)
+        chosen = list(tasks(options, folder, place, options.device or row_of(run["device"])))
+        records: list[Record] = []
+
+        def write(part: Part) -> None:
+            records.extend([*part.task.found(), part.record()])
+            run["seconds"] = round(time.monotonic() - start, 1)
+            Results(run, records).write(path)
+            if (errors := folder / "errors.txt").exists():
+                shutil.copyfile(errors, path.with_suffix(".errors.txt"))
+
+        run_all(chosen, options.seconds, write)
+    print(f"results are in {path}", file=sys.stderr)
+    return Results(run, records)
 
 
-def row_of(device: str) -> str | None:
-    """Return the cost model's row of the device that nvidia-smi names, or None."""
-    wanted = device.replace(" ", "").upper()
-    return next((name for name in DEVICES if name in wanted), None)
-
-
-def environment(place: str) -> Record:
-    """Return what the figures depend on."""
-    import onnxruntime
-
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    try:
-        device = subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        device = "nvidia-smi does not answer"
-    return {
-        "place": place,
-        "device": device,
-        "onnxruntime": onnxruntime.__version__,
-        "amp_transpiler": amp.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
-    known = sorted({*SUBJECTS, *TRAINED, "kernels"})
-    parser.add_argument("--programs", nargs="+", choices=known, metavar="NAME", help=f"of {', '.join(known)}; all")
-    parser.add_argument("--json", type=pathlib.Path, metavar="OUT", help="also write everything that was found")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=list(STAGES),
+        metavar="STAGE[:NAME,...]",
+        help=f"stages, or parts of them by the beginnings of their names; stages are {', '.join(STAGES)}",
+    )
+    parser.add_argument("--models", type=pathlib.Path, metavar="FOLDER", help="models with MODEL.inputs.npz beside")
+    parser.add_argument("--nodes", type=pathlib.Path, metavar="FOLDER", help="ONNX's node cases")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-results"), help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="limit of the whole run (%(default)s)")
     parser.add_argument("--device", choices=DEVICES, help="the cost model's row; default: by the device's name")
     parser.add_argument("--smoke", action="store_true", help="small sizes, on the CPU unless --place says otherwise")
     parser.add_argument("--place", choices=("cpu", "cuda"), help="default: cuda, or cpu with --smoke")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def main() -> int:
     options = _options()
     place = options.place or ("cpu" if options.smoke else "cuda")
-    if place == "cuda":
-        problem = cuda_problem() if driver_device_count() else "no NVIDIA GPU answers (no driver, or no visible device)"
-        if problem:
-            print(f"bench_gpu.py: {problem}", file=sys.stderr)
-            return 2
-    found: dict[str, Any] = {"environment": environment(place), "smoke": options.smoke}
-    device = options.device or row_of(found["environment"]["device"])
-    found["device"] = device
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="bench-gpu-") as folder:
-        given = list(tasks(options, pathlib.Path(folder), place, device))
-        parts = run_all(given, options.seconds)
-        found["records"] = [record for task in given for record in task.found()]
-    found["parts"] = [dataclasses.asdict(part) for part in parts]
-    found["seconds"] = round(time.monotonic() - start, 1)
-    found["faults"] = list(table.faults(found))
-    found["model"] = table.against_the_model(found["records"])
-    table.show(found)
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
-    return 1 if found["faults"] else 0
+    problem = problem_of(place)
+    if problem:
+        print(f"bench_gpu.py: {problem}", file=sys.stderr)
+        return 2
+    results = measure(options, place)
+    table.show(results)
+    return 1 if list(table.faults(results)) else 0
 
 
 if __name__ == "__main__":

@@ -204,15 +204,17 @@ def create_session(
 
 @functools.cache
 def refuse_two_wheels() -> None:
-    """Raise EnvironmentProblem if `onnxruntime` and `onnxruntime-gpu` are both installed.
+    """Raise EnvironmentProblem if `onnxruntime` and `onnxruntime-gpu` are both installed in one folder.
 
-    Both install the same module, so that files of the two are mixed.
+    Both install the same module, so that files of the two are mixed. Of two folders, Python reads the first alone.
     """
-    found = []
+    found, folders = [], set()
     for wheel in ("onnxruntime", "onnxruntime-gpu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found.append(f"{wheel} {importlib.metadata.version(wheel)}")
-    if len(found) > 1:
+            distribution = importlib.metadata.distribution(wheel)
+            found.append(f"{wheel} {distribution.version}")
+            folders.add(os.path.realpath(str(distribution.locate_file("onnxruntime"))))
+    if len(found) > len(folders):
         raise EnvironmentProblem(
             f"{found[0]} and {found[1]} are both installed and overwrite each other: run "
             "`pip uninstall -y onnxruntime onnxruntime-gpu`, then install one of them "

@@ -1,10 +1,11 @@
-"""Parts "inference" (ONNX Runtime, every variant of a model), "torch" and "compiled" (PyTorch, eager and compiled)."""
+"""Stages "inference" (ONNX Runtime, every variant of a model), "torch" and "compiled" (PyTorch, eager and compiled)."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ from amp_transpiler.runtime.places import Place, place_named
 from amp_transpiler.runtime.provider_options import EXACT_FLOAT32
 from amp_transpiler.verification.compare import compare_outputs
 from gpu.conversions import VARIANTS, Variant, outputs_of
+from gpu.kernels import kernels
 from gpu.records import Record, Task, Unavailable, attempt, timed
 from gpu.subjects import SUBJECTS, built
 from programs.sessions import Sessions, describe
 
-__all__ = ["compiled", "inference", "torch_eager"]
+__all__ = ["compiled", "inference", "megabytes", "predictions", "torch_eager"]
 
-TORCH_DTYPES = ("float32", "float16", "bfloat16")
+COSTLIEST = 14
 
 
 def inference(task: Task) -> None:
@@ -42,26 +44,45 @@ def inference(task: Task) -> None:
             )
 
 
-def _measured(task: Task, variant: Variant, feeds: dict[str, np.ndarray], place: Place, sessions: Sessions) -> Record:
+def _measured(
+    task: Task, variant: Variant, feeds: dict[str, np.ndarray], place: Place, sessions: Sessions
+) -> Iterator[Record]:
     path = variant.path(task.folder, task.name)
     before = place.memory_in_use()
     sessions.used.clear()
     session = amp.Session(path, place)  # in a rehearsal it is emulated: the CPU has few bfloat16 kernels
     results = outputs_of(session, feeds)
-    found: Record = {"cpu_nodes": len(session.cpu_nodes), **timed(session.bind(feeds), tiny=task.tiny)}
-    found["cuda_graph"] = session.cuda_graph
-    after = place.memory_in_use()
-    found["memory"] = None if before is None or after is None else after - before
+    yield {"cpu_nodes": len(session.cpu_nodes), **timed(session.bind(feeds), tiny=task.tiny)}
+    yield {"cuda_graph": session.cuda_graph, "memory_mb": megabytes(before, place.memory_in_use())}
+    yield _errors(task, variant, feeds, session, results)
+    yield predictions(task, sessions, cuda_graph=session.cuda_graph)
+    if task.place == "cuda":
+        with amp.Session(path, place, cuda_graph=False) as plain:
+            run = plain.bind(feeds)
+            yield {"no_graph": timed(run, tiny=task.tiny, seconds=0.4)}
+            yield kernels(task, run, costliest=COSTLIEST)
+
+
+def _errors(
+    task: Task, variant: Variant, feeds: dict[str, np.ndarray], session: amp.Session, results: dict[str, np.ndarray]
+) -> Record:
+    path, errors = variant.path(task.folder, task.name), Record()
     reference = _arrays(task.folder / f"{task.name}.fp32.float32.npz")
     if session.tf32 and multiplies_float32(path):  # which is timed, but is no error of ours
-        found["error_with_tf32"] = worst(reference, results)
-        with amp.Session(path, place, provider_options=EXACT_FLOAT32, cuda_graph=False) as exact:
+        errors["error_with_tf32"] = worst(reference, results)
+        with amp.Session(path, session.place, provider_options=EXACT_FLOAT32, cuda_graph=False) as exact:
             results = outputs_of(exact, feeds)
-    found["error"] = worst(reference, results)
+            errors["exact_ms"] = timed(exact.bind(feeds), tiny=task.tiny, seconds=0.3)["ms"]
+    errors["error"] = worst(reference, results)
     emulated = task.folder / f"{task.name}.{variant.file}.npz"
     if emulated.exists() and variant.level != "fp32":
-        found["error_from_emulation"] = worst(_arrays(emulated), results)
-    return {**found, **predictions(task, sessions, cuda_graph=session.cuda_graph)}
+        errors["error_from_emulation"] = worst(_arrays(emulated), results)
+    return errors
+
+
+def megabytes(before: int | None, after: int | None) -> float | None:
+    """Return what a device's memory grew by; None where it is unknown."""
+    return None if before is None or after is None else round((after - before) / 2**20, 1)
 
 
 def multiplies_float32(path: pathlib.Path) -> bool:
@@ -99,30 +120,34 @@ def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 # ---- PyTorch ----
 def torch_eager(task: Task) -> None:
-    """Time PyTorch's eager mode, in float32 and under autocast."""
-    for dtype in TORCH_DTYPES:
-        attempt(task, "torch eager", dtype, lambda dtype=dtype: _torch(task, dtype, compile_it=False))  # type: ignore[misc]
+    """Time PyTorch's eager mode: in float32, under autocast, and with all of the model in float16."""
+    for variant, dtype in (("torch eager", "float32"), ("torch eager", "float16"), ("torch eager, .half()", "float16")):
+        if not variant.endswith("()") or task.place == "cuda":  # on a CPU that takes long, and tells nothing
+            attempt(task, variant, dtype, lambda variant=variant, dtype=dtype: _torch(task, variant, dtype))  # type: ignore[misc]
 
 
 def compiled(task: Task) -> None:
     """Time `torch.compile` under autocast."""
-    attempt(task, "torch.compile", "float16", lambda: _torch(task, "float16", compile_it=True))
+    attempt(task, "torch.compile", "float16", lambda: _torch(task, "torch.compile", "float16"))
 
 
-def _torch(task: Task, dtype: str, *, compile_it: bool) -> Record:
+def _torch(task: Task, variant: str, dtype: str) -> Iterator[Record]:
     import torch
 
-    device = task.place
     module, feeds = built(SUBJECTS[task.name], tiny=task.tiny)
-    module = module.to(device)
-    inputs = [value.to(device) for value in feeds.values()]
-    call = torch.compile(module) if compile_it else module
+    module, inputs = module.to(task.place), [value.to(task.place) for value in feeds.values()]
+    halved = variant.endswith(".half()")
+    if halved:
+        module = module.half()
+        inputs = [value.half() if value.is_floating_point() else value for value in inputs]
+    call = torch.compile(module) if variant == "torch.compile" else module
     autocast: Any = contextlib.nullcontext()
-    if dtype != "float32":
-        autocast = torch.autocast(device, dtype=getattr(torch, dtype))
-    before = place_named(task.place).memory_in_use()
+    if dtype != "float32" and not halved:
+        autocast = torch.autocast(task.place, dtype=getattr(torch, dtype))
+    place = place_named(task.place)
+    before = place.memory_in_use()
     with torch.inference_mode(), autocast:
-        wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-        found = timed(lambda: call(*inputs), tiny=task.tiny, wait=wait)
-    after = place_named(task.place).memory_in_use()
-    return {**found, "memory": None if before is None or after is None else after - before}
+        wait = torch.cuda.synchronize if task.place == "cuda" else lambda: None
+        yield timed(lambda: call(*inputs), tiny=task.tiny, wait=wait, seconds=0.6)
+        yield {"memory_mb": megabytes(before, place.memory_in_use())}
+        yield kernels(task, lambda: call(*inputs), wait, costliest=COSTLIEST)

@@ -1,4 +1,4 @@
-"""Part "options": is each option of ONNX Runtime that the package sets or offers right on the device? Does it pay?
+"""Stage "options": is each option of ONNX Runtime that the package sets or offers right on the device? Does it pay?
 
 A variant is ONNX Runtime's default with one setting changed. It runs four times: three samples, and the first again.
 Right is what equals the CPU's float32 as well as the default does in each of these runs; the fault of `fuse_conv_bias`
@@ -13,8 +13,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -126,7 +125,7 @@ def _measured(
     place: Place,
     *,
     tiny: bool,
-) -> Record:
+) -> Iterator[Record]:
     import onnxruntime
 
     before = place.memory_in_use()
@@ -137,15 +136,15 @@ def _measured(
     if session.get_providers()[0] != (providers[0][0] if isinstance(providers[0], tuple) else providers[0]):
         raise RuntimeError(f"asked for {providers[0]}, the session has {session.get_providers()}")
     wrapped = amp.Session.over(session, place)
-    return _judged(wrapped, samples, right, before, place, tiny=tiny)
+    yield _judged(wrapped, samples, right, before, place, tiny=tiny)
 
 
 def _ours(
     path: str, samples: list[dict[str, np.ndarray]], right: list[dict[str, np.ndarray]], place: Place, *, tiny: bool
-) -> Record:
+) -> Iterator[Record]:
     before = place.memory_in_use()
     with amp.Session(path, place, cache=False) as session:
-        return {**_judged(session, samples, right, before, place, tiny=tiny), "cuda_graph": session.cuda_graph}
+        yield {**_judged(session, samples, right, before, place, tiny=tiny), "cuda_graph": session.cuda_graph}
 
 
 def _judged(
@@ -163,7 +162,7 @@ def _judged(
         named = {info.name: np.asarray(value, np.float32) for info, value in zip(session.outputs, results, strict=True)}
         rows = compare_outputs([expected], [named]).values()
         errors.append(max(float("inf") if row.nonfinite else row.relative for row in rows))
-    record: Record = {"errors": errors, **timed(session.bind(samples[0]), tiny=tiny)}
+    record: Record = {"errors": errors, **timed(session.bind(samples[0]), tiny=tiny, seconds=0.4)}
     after = place.memory_in_use()
     record["memory"] = None if before is None or after is None else after - before
     return record
@@ -177,15 +176,14 @@ def _of_step(task: Task) -> None:
         attempt(task, name, dtype, lambda changes=changes: _in_a_process(task, changes))  # type: ignore[misc]
 
 
-def _in_a_process(task: Task, changes: Mapping[str, Any]) -> Record:
+def _in_a_process(task: Task, changes: Mapping[str, Any]) -> Iterator[Record]:
     order = json.dumps({"name": task.name, "place": task.place, "tiny": task.tiny, "changes": changes})
     done = subprocess.run(
         [sys.executable, __file__, order], check=False, capture_output=True, text=True, timeout=40, env=os.environ
     )
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    record: Record = json.loads(done.stdout.splitlines()[-1])
-    return record
+    yield json.loads(done.stdout.splitlines()[-1])
 
 
 def _change(changes: Mapping[str, Any]) -> None:
@@ -230,11 +228,6 @@ def _step(name: str, place_name: str, changes: Mapping[str, Any], *, tiny: bool)
         last[:] = executor.run(step.main, feeds, [step.loss.name], return_numpy=False)
 
     record: Record = {"losses": losses, **timed(run, tiny=tiny, wait=lambda: to_host(last[0]))}
-    start = time.perf_counter()
-    for _ in range(20):
-        run()
-    to_host(last[0])
-    record["loop_ms"] = 1e3 * (time.perf_counter() - start) / 20
     after = place.memory_in_use()
     return {**record, "memory": None if before is None or after is None else after - before}
 

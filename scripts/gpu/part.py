@@ -2,55 +2,38 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import importlib
+import os
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import numpy as np
-
-import amp_transpiler as amp
-import gpu_truths
-from amp_transpiler.runtime.places import place_named
-from gpu.conversions import prepare
-from gpu.inference import compiled, inference, torch_eager
-from gpu.options import options
 from gpu.records import Task, Unavailable
-from gpu.training import compiled_training, torch_training, training
 
-
-def truths(task: Task) -> None:
-    """Keep what kernels accumulate in: what no CPU can tell."""
-    place = place_named(task.place)
-
-    def run(model: object, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        return np.asarray(amp.Session(model, place, emulate=False).run(arrays)[0])  # type: ignore[arg-type]  # a ModelProto
-
-    for truth in gpu_truths.all_truths(run):
-        task.add(variant="truth", **dataclasses.asdict(truth))
-    task.add(variant="float32 GEMM", dtype="float32", gemm_error=gpu_truths.float32_gemm_error(run))
-
-
-KINDS: Mapping[str, Callable[[Task], None]] = {
-    "truths": truths,
-    "prepare": prepare,
-    "options": options,
-    "inference": inference,
-    "torch": torch_eager,
-    "compiled": compiled,
-    "training": training,
-    "torch_training": torch_training,
-    "compiled_training": compiled_training,
+STAGES: Mapping[str, tuple[str, str]] = {
+    "truths": ("gpu.truths", "truths"),
+    "prepare": ("gpu.conversions", "prepare"),
+    "training": ("gpu.training", "training"),
+    "torch_training": ("gpu.training", "torch_training"),
+    "compiled_training": ("gpu.training", "compiled_training"),
+    "inference": ("gpu.inference", "inference"),
+    "torch": ("gpu.inference", "torch_eager"),
+    "compiled": ("gpu.inference", "compiled"),
+    "options": ("gpu.options", "options"),
+    "models": ("gpu.models", "models"),
+    "nodes": ("gpu.models", "nodes"),
 }
+"""Stage -> module and function; a stage needs only what its own module imports."""
 
 
 def main() -> int:
     """Do the task; return 3 where this machine lacks what it needs, with the reason on the standard error."""
-    given = json.loads(pathlib.Path(sys.argv[1]).read_text())
-    task = Task(**{**given, "folder": pathlib.Path(given["folder"])})
+    task = Task.read(pathlib.Path(sys.argv[1]))
+    if task.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, task.cores)  # before anything counts its threads
+    module, function = STAGES[task.stage]
     try:
-        KINDS[task.kind](task)
+        getattr(importlib.import_module(module), function)(task)
     except (Unavailable, ModuleNotFoundError) as reason:
         print(reason, file=sys.stderr)
         return 3

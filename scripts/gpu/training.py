@@ -1,9 +1,9 @@
-"""Parts "training" (ours), "torch_training" and "compiled_training" (PyTorch's, fused optimizer, gradient scaler)."""
+"""Stages "training" (ours), "torch_training" and "compiled_training" (PyTorch's, fused optimizer, gradient scaler)."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,23 +11,29 @@ import numpy as np
 import amp_transpiler as amp
 from amp_transpiler import static
 from amp_transpiler.runtime.places import place_named, to_host
-from gpu.inference import predictions
+from gpu.inference import megabytes, predictions
+from gpu.kernels import kernels
 from gpu.records import Record, Task, attempt, timed
 from programs.ours import training_step
 from programs.sessions import Sessions
 from programs.sizes import NETWORKS, Network, feeds_of, small
 
-__all__ = ["TRAINED", "compiled_training", "torch_training", "training"]
+__all__ = ["COMPILED_BY_TORCH", "TRAINED", "TRAINED_BY_TORCH", "compiled_training", "torch_training", "training"]
 
-# Network -> level and format of each program; "torch" and "raf" are the experiments as in their documents. A plus sign
-# stands for a CUDA graph of the whole step.
-_LEVELS = (("fp32", "float32"), ("O1", "float16"), ("O2", "float16"), ("O2+", "float16"), ("O2", "bfloat16"))
-TRAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "rocm": (("fp32", "float32"), ("torch", "float16"), ("O2", "float16"), ("O2+", "float16")),
-    "raf": (("fp32", "float32"), ("raf", "float16"), ("O2", "float16"), ("O2+", "float16")),
-    "transformer": _LEVELS,
-    "resnet50": _LEVELS,
-}
+# Network, level and format, by worth. "torch" and "raf" are the experiments as in their documents; a plus sign stands
+# for a CUDA graph of the whole step.
+TRAINED = (
+    *("transformer.fp32.float32", "transformer.O2.float16", "transformer.O2+.float16", "transformer.O2.bfloat16"),
+    *("rocm.fp32.float32", "rocm.torch.float16", "rocm.O2.float16", "rocm.O2+.float16"),
+    *("raf.fp32.float32", "raf.raf.float16", "raf.O2.float16", "raf.O2+.float16"),
+    *("resnet50.fp32.float32", "resnet50.O2.float16", "resnet50.O2+.float16"),
+    *("resnet18.fp32.float32", "resnet18.O2+.float16"),
+    *("transformer.O1.float16", "resnet50.O1.float16", "resnet50.O2.bfloat16"),
+)
+TRAINED_BY_TORCH = tuple(
+    f"{name}.{dtype}" for dtype in ("float16", "float32") for name in ("transformer", "rocm", "raf", "resnet50")
+)
+COMPILED_BY_TORCH = ("transformer.float16", "resnet50.float16", "raf.float16", "rocm.float16")
 
 
 def _network(task: Task, name: str) -> Network:
@@ -41,7 +47,7 @@ def training(task: Task) -> None:
     attempt(task, variant, dtype, lambda: _ours(task, _network(task, name), level, dtype))
 
 
-def _ours(task: Task, network: Network, level: str, dtype: str) -> Record:
+def _ours(task: Task, network: Network, level: str, dtype: str) -> Iterator[Record]:
     place = place_named(task.place)
     level, captured = level.rstrip("+"), level.endswith("+") and task.place == "cuda"
     step = training_step(network, "fp32" if level == "raf" else level, dtype)
@@ -56,38 +62,43 @@ def _ours(task: Task, network: Network, level: str, dtype: str) -> Record:
     def run() -> None:
         losses[:] = executor.run(program, feeds, [step.loss.name], return_numpy=False)
 
+    def loss() -> float:
+        return float(np.asarray(to_host(losses[0])).reshape(()))
+
     run()
+    yield {"first_loss": loss()}
     sessions.used.clear()
-    found = timed(run, tiny=task.tiny, wait=lambda: to_host(losses[0]))
-    after = place.peak_memory()
-    found["memory"] = None if before is None or after is None else max(0, after - before)
-    found["loss"] = float(np.asarray(to_host(losses[0])).reshape(()))
-    return {**found, **predictions(task, sessions, cuda_graph=captured)}
+    yield timed(run, tiny=task.tiny, wait=lambda: to_host(losses[0]))
+    yield {"memory_mb": megabytes(before, place.peak_memory()), "loss": loss()}
+    yield predictions(task, sessions, cuda_graph=captured)
+    yield kernels(task, run, lambda: to_host(losses[0]))
 
 
 # ---- PyTorch ----
 def torch_training(task: Task) -> None:
-    """Time PyTorch's eager step, in float32 and under autocast with a scaler."""
-    for dtype in ("float32", "float16"):
-        attempt(task, "torch eager", dtype, lambda dtype=dtype: _torch(task, dtype, compile_it=False))  # type: ignore[misc]
+    """Time PyTorch's eager step, in float32 or under autocast with a scaler; the task's name is network and format."""
+    name, dtype = task.name.split(".")
+    attempt(task, "torch eager", dtype, lambda: _torch(task, _network(task, name), dtype, compile_it=False))
 
 
 def compiled_training(task: Task) -> None:
     """Time the step with `torch.compile` under autocast."""
-    attempt(task, "torch.compile", "float16", lambda: _torch(task, "float16", compile_it=True))
+    name, dtype = task.name.split(".")
+    attempt(task, "torch.compile", dtype, lambda: _torch(task, _network(task, name), dtype, compile_it=True))
 
 
-def _torch(task: Task, dtype: str, *, compile_it: bool) -> Record:
+def _torch(task: Task, network: Network, dtype: str, *, compile_it: bool) -> Iterator[Record]:
     import torch
 
-    network, place = _network(task, task.name), place_named(task.place)
+    place = place_named(task.place)
     before = place.memory_in_use()
     step, loss_now = _torch_step(network, task.place, dtype, compile_it=compile_it)
     wait = torch.cuda.synchronize if task.place == "cuda" else lambda: None
-    found = timed(step, tiny=task.tiny, wait=wait)
-    after = place.memory_in_use()
-    memory = None if before is None or after is None else after - before
-    return {**found, "memory": memory, "loss": loss_now()}
+    yield timed(step, tiny=task.tiny, wait=wait)
+    yield {"memory_mb": megabytes(before, place.memory_in_use()), "loss": loss_now()}
+    if task.place == "cuda":
+        yield {"allocated_mb": round(torch.cuda.max_memory_allocated() / 2**20, 1)}
+    yield kernels(task, step, wait)
 
 
 def _torch_step(
