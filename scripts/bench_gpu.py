@@ -91,8 +91,10 @@ def _chosen(only: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
             raise SystemExit(f"bench_gpu.py: there is no stage {stage!r}; stages are {', '.join(STAGES)}")
         beginnings = tuple(names.split(","))
         if stage in ("inference", "options") and "prepare" not in stages:
-            stages.append("prepare")
-            yield "prepare", tuple(name for name in beginnings if any(known.startswith(name) for known in SUBJECTS))
+            subjects = tuple(name for name in beginnings if any(known.startswith(name) for known in SUBJECTS))
+            if subjects:
+                stages.append("prepare")
+                yield "prepare", subjects
         yield stage, beginnings
 
 
