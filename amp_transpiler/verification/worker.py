@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from amp_transpiler.runtime.ort import SessionSettings
-    from amp_transpiler.runtime.places import Place
     from amp_transpiler.runtime.session import Session
 
 __all__ = ["main"]
@@ -50,6 +49,7 @@ class _Sessions:
 
     def open(self, model: str | bytes, settings: SessionSettings | None, place: str) -> tuple[int, Any, Any]:
         """Open a model; without `settings` with ONNX Runtime's default options, as users do."""
+        from amp_transpiler.runtime.ort import create_plain_session
         from amp_transpiler.runtime.places import place_named
         from amp_transpiler.runtime.session import Session
 
@@ -63,7 +63,10 @@ class _Sessions:
         else:
             self.rest()  # it has memory of its own
         model = model if isinstance(model, str) else bytes(model)
-        opened = _by_default(model, where) if settings is None else where.open_session(model, settings)
+        if settings is None:
+            opened = create_plain_session(model, where.providers())
+        else:
+            opened = where.open_session(model, settings)
         session = Session.over(opened, where)
         self._next += 1
         self._open[self._next], self._plain[self._next] = session, opened
@@ -200,13 +203,6 @@ def _run(session: Session, feeds: Mapping[str, Any], fetch: Sequence[str] | None
         if isinstance(cause, RUN_ERRORS) and not is_about_feeds(cause):
             raise cause from None
         raise
-
-
-def _by_default(model: str | bytes, place: Place) -> onnxruntime.InferenceSession:
-    import onnxruntime
-
-    # Without the fallback: it would print, and run on other providers than it was asked for.
-    return onnxruntime.InferenceSession(model, providers=list(place.providers()), enable_fallback=0)
 
 
 def main() -> None:
