@@ -80,6 +80,8 @@ from launches_libraries import MARK, environment, library, under_stand_ins
 from launches_log import CPU, CUDA, counts_of, nodes_of
 from standin import CannotTell
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
+
 __all__ = ["LaunchesError", "count_model", "counting", "reserved", "table", "under_stand_ins"]
 
 HERE = pathlib.Path(__file__).resolve().parent

@@ -12,6 +12,7 @@ import pytest
 from tests.counted import Counted
 
 os.environ["AMP_TRANSPILER_CACHE"] = "off"  # tests leave nothing in the user's folder; those of the cache choose one
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # many a test imports onnxruntime before the package
 
 SUMMARY = "summary"  # a user property of a test under this name is printed at the end of the run
 

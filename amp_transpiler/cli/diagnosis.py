@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from amp_transpiler.cli.installation import EXTRAS, Installation
+from amp_transpiler.telemetry import VARIABLE
 
 __all__ = ["Row", "State", "diagnose", "what_runs_where"]
 
@@ -40,7 +41,7 @@ def diagnose(found: Installation) -> list[Row]:
     rows = [Row("amp-transpiler", "ok", f"{found.package}, Python {found.python}, {found.system}")]
     rows.append(_runtime(found))
     if found.runtime is not None:
-        rows += [_driver(found), *_devices(found), _libraries(found)]
+        rows += [_telemetry(found), _driver(found), *_devices(found), _libraries(found)]
     rows += _extras(found)
     rows += _room(found)
     return rows
@@ -77,6 +78,15 @@ def _runtime(found: Installation) -> Row:
         remedy = f"pip uninstall -y {next(iter(found.wheels), 'onnxruntime')} && pip install onnxruntime-gpu"
         return Row(part, "problem", f"{text}; it cannot use the NVIDIA device", remedy)
     return Row(part, "ok", text)
+
+
+def _telemetry(found: Installation) -> Row:
+    part = "telemetry"
+    if found.system.startswith("Windows"):
+        return Row(part, "ok", "ONNX Runtime's events go to Windows, whose settings of privacy decide")
+    if found.telemetry:
+        return Row(part, "note", f"on: {found.telemetry}", f"export {VARIABLE}=1")
+    return Row(part, "ok", f"off: {VARIABLE} was set before ONNX Runtime was imported")
 
 
 def _driver(found: Installation) -> Row:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import warnings
 
+from amp_transpiler import telemetry
 from amp_transpiler.version import __version__
 
 __all__ = ["EXTRAS", "Gpu", "Installation", "look"]
@@ -64,6 +65,7 @@ class Installation:
         runtime: the version of ONNX Runtime that was imported; None if that failed.
         runtime_error: why it could not be imported.
         providers: what this ONNX Runtime can run on.
+        telemetry: why ONNX Runtime sends telemetry; empty if it does not.
         built_for: the CUDA release that it is built for, such as `13.0`; None for a build without CUDA.
         driver: the release of the NVIDIA driver; None: not known, or no driver.
         driver_cuda: the newest CUDA release that the driver knows; None without a driver.
@@ -85,6 +87,7 @@ class Installation:
     runtime: str | None
     runtime_error: str = ""
     providers: tuple[str, ...] = ()
+    telemetry: str = ""
     built_for: str | None = None
     driver: str | None = None
     driver_cuda: tuple[int, int] | None = None
@@ -134,6 +137,7 @@ def _with_runtime(found: Installation) -> Installation:
         found,
         runtime=onnxruntime.__version__,
         providers=tuple(onnxruntime.get_available_providers()),
+        telemetry=telemetry.why_on(),
         built_for=built_for,
         driver_cuda=cuda.driver_cuda_version(),
         gpus=tuple(_gpu(number) for number in range(count)),

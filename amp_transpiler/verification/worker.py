@@ -50,6 +50,7 @@ class _Sessions:
 
     def open(self, model: str | bytes, way: Way, place: str) -> tuple[int, Any, Any]:
         """Open a model in a way: see `remote.Way`."""
+        from amp_transpiler.runtime.ort import create_plain_session
         from amp_transpiler.runtime.places import place_named
         from amp_transpiler.runtime.session import Session
 
@@ -67,7 +68,7 @@ class _Sessions:
         if isinstance(way, str):
             session = _as_session(str(model), where)
         else:
-            opened = _by_default(model, where) if way is None else where.open_session(model, way)
+            opened = create_plain_session(model, where.providers()) if way is None else where.open_session(model, way)
             session, self._plain[self._next] = Session.over(opened, where), opened
         self._open[self._next] = session
         if shares:
@@ -223,13 +224,6 @@ def _as_session(path: str, place: Place) -> Session:
         if isinstance(error.__cause__, ORT_ERRORS):
             raise error.__cause__ from None
         raise
-
-
-def _by_default(model: str | bytes, place: Place) -> onnxruntime.InferenceSession:
-    import onnxruntime
-
-    # Without the fallback: it would print, and run on other providers than it was asked for.
-    return onnxruntime.InferenceSession(model, providers=list(place.providers()), enable_fallback=0)
 
 
 def main() -> None:

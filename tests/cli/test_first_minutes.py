@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from amp_transpiler import telemetry
 from amp_transpiler.cli import doctor as doctor_module, installation
 from amp_transpiler.cli.command import main
 from amp_transpiler.cli.completion import SHELLS, completion_script
@@ -139,6 +140,10 @@ MACHINES = {
             ("memory", "note", "1.0 GB free", "--no-verify"),
         ],
     ),
+    "telemetry that the user wants": (
+        machine(telemetry="ORT_DISABLE_TELEMETRY is '0'"),
+        [("telemetry", "note", "on: ORT_DISABLE_TELEMETRY is '0'", "export ORT_DISABLE_TELEMETRY=1")],
+    ),
     "no extras": (
         machine(extras=dict.fromkeys(EXTRAS), cache=None, memory=None),
         [
@@ -179,12 +184,25 @@ def test_what_will_run_where(name, work, place):
     assert place in dict(what_runs_where(MACHINES[name][0]))[work]
 
 
+@pytest.mark.parametrize(
+    ("system", "words"),
+    [
+        ("Linux x86_64", "off: ORT_DISABLE_TELEMETRY was set before ONNX Runtime was imported"),
+        ("Windows AMD64", "ONNX Runtime's events go to Windows, whose settings of privacy decide"),
+    ],
+)
+def test_where_telemetry_goes(system, words):
+    rows = {row.part: row for row in diagnose(machine(system=system))}
+    assert (rows["telemetry"].state, rows["telemetry"].found) == ("ok", words)
+
+
 def test_this_machine_as_json(capsys):
     status = main([doctor_module.DOCTOR, "--json"])
     record = json.loads(capsys.readouterr().out)
     assert status == int(any(part["state"] == "problem" for part in record["parts"]))
     assert {"amp-transpiler", "ONNX Runtime"} <= {part["part"] for part in record["parts"]}
     assert record["installation"]["runtime"] is not None
+    assert record["installation"]["telemetry"] == telemetry.why_on()
     assert "conversion" in record["runs"]
 
 

@@ -4,6 +4,7 @@ import ctypes
 import importlib.metadata
 import logging
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -239,6 +240,67 @@ def test_two_wheels_at_once_are_refused(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda _name: "1.31.1")
     with pytest.raises(EnvironmentProblem, match="pip uninstall -y onnxruntime onnxruntime-gpu"):
         ort.open_session(b"")
+
+
+class _Session:
+    """A session of ONNX Runtime that has other providers than it was asked for, and no word about it."""
+
+    got = ("CPUExecutionProvider",)
+
+    def __init__(self, *_arguments, **_options):
+        pass
+
+    def get_providers(self):
+        return list(self.got)
+
+
+@pytest.mark.parametrize(
+    "open_it",
+    [
+        lambda providers: ort.open_session(b"", providers=providers),
+        lambda providers: ort.create_session(b"", ort.SessionSettings(), providers),
+        lambda providers: ort.create_plain_session(b"", providers),
+    ],
+    ids=["checked", "by settings", "by default"],
+)
+def test_a_provider_that_is_dropped_in_silence_is_an_error(open_it, monkeypatch):
+    monkeypatch.setattr(ort.onnxruntime, "InferenceSession", _Session)
+    words = (
+        "ONNX Runtime opened a session on CPUExecutionProvider, and was asked for CUDAExecutionProvider, "
+        "CPUExecutionProvider: `amp-transpile doctor` says what is missing; use CPUPlace() to run on the CPU"
+    )
+    with pytest.raises(EnvironmentProblem, match=re.escape(words)):
+        open_it(cuda.providers(0))
+    assert open_it([ort.CPU_PROVIDER]).get_providers() == ["CPUExecutionProvider"]
+
+
+def test_the_preferred_provider_comes_first(monkeypatch):
+    monkeypatch.setattr(_Session, "got", ("CPUExecutionProvider", "CUDAExecutionProvider"))
+    monkeypatch.setattr(ort.onnxruntime, "InferenceSession", _Session)
+    with pytest.raises(EnvironmentProblem, match="opened a session on CPUExecutionProvider, CUDAExecutionProvider"):
+        ort.create_plain_session(b"", cuda.providers(0))
+
+
+def test_onnx_runtime_itself_drops_a_provider_that_its_build_lacks():
+    head = '<ir_version: 8, opset_import: ["": 13]>'
+    model = onnx.parser.parse_model(f"{head} g (float[1] x) => (float[1] y) {{ y = Neg(x) }}").SerializeToString()
+    known = {"CoreMLExecutionProvider", "OpenVINOExecutionProvider"}  # no build has both
+    absent = min(known - set(ort.onnxruntime.get_available_providers()))
+    with (
+        pytest.warns(UserWarning, match=absent),
+        pytest.raises(EnvironmentProblem, match=f"was asked for {absent}, CPUExecutionProvider"),
+    ):
+        ort.open_session(model, providers=[absent, ort.CPU_PROVIDER])
+
+
+def test_a_probe_without_the_cuda_provider_is_no_error(monkeypatch):
+    monkeypatch.setattr(ort.onnxruntime, "InferenceSession", _Session)
+    cuda._probed_options.cache_clear()
+    try:
+        assert not cuda._provider_loads(0)
+        assert not cuda.sessions_bring_an_allocator(0)
+    finally:
+        cuda._probed_options.cache_clear()
 
 
 def test_without_a_device_nothing_is_printed():
