@@ -51,7 +51,8 @@ class Session:
 
     Args:
         program: a program, the path of a model, an `onnx.ModelProto` or an `onnx_ir.Model`; never changed.
-        place: where to run; None for CUDA if a device answers, else the CPU.
+        place: where to run; None for the place that AMP_TRANSPILER_PLACE names, else CUDA if a device answers, else the
+            CPU.
         emulate: on the CPU, run a program with float16 or bfloat16 values as the float32 program that rounds like it.
             ONNX Runtime's CPU provider computes float16 in float32 without rounding in between, and most bfloat16
             operators not at all. No effect on CUDA.

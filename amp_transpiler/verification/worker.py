@@ -148,14 +148,15 @@ class _Sessions:
             self._is_free = True
             _trim()
 
-    def device(self) -> tuple[str, str | None]:
-        """Return the place that sessions open on by default, and why it is not CUDA although a device answers."""
-        from amp_transpiler.runtime import cuda, places
+    def device(self, wanted: str) -> tuple[str, int, str]:
+        """Return the place that sessions open on by default, and the line that the log says about it with its level.
 
-        if cuda.driver_device_count() == 0:
-            return str(places.CPUPlace()), None
-        problem = cuda.cuda_problem(0)
-        return str(places.CPUPlace() if problem else places.CUDAPlace(0)), problem
+        `wanted` is the parent's environment variable: the parent may have changed it since this process began.
+        """
+        from amp_transpiler.runtime.places import decide_place
+
+        decision = decide_place(wanted)
+        return str(decision.place), decision.level, decision.line
 
     def hardware(self, place: str) -> str:
         """Return the name of the device at a place."""

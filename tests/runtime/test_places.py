@@ -15,6 +15,7 @@ import pytest
 
 from amp_transpiler import static
 from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
+from amp_transpiler.paddle import device
 from amp_transpiler.paddle.device import cuda as device_cuda
 from amp_transpiler.runtime import cuda, memory, ort, places
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
@@ -23,8 +24,9 @@ from amp_transpiler.runtime.values import to_ort
 
 
 @pytest.fixture(autouse=True)
-def fresh_answers():
-    cached = (places.default_place, cuda.driver_device_count, cuda.cuda_problem, ort.refuse_two_wheels)
+def fresh_answers(monkeypatch):
+    monkeypatch.delenv(places.PLACE_VARIABLE, raising=False)
+    cached = (places._logged_place, cuda.driver_device_count, cuda.cuda_problem, ort.refuse_two_wheels)
 
     def clear():
         for function in cached:
@@ -62,11 +64,11 @@ class _Driver:
         return 0
 
 
-@pytest.mark.parametrize(("device", "number"), [(None, 0), (1, 1), ("gpu:1", 1), ("gpu", 0), (places.CUDAPlace(1), 1)])
-def test_the_driver_tells_of_a_device(monkeypatch, device, number):
+@pytest.mark.parametrize(("name", "number"), [(None, 0), (1, 1), ("gpu:1", 1), ("gpu", 0), (places.CUDAPlace(1), 1)])
+def test_the_driver_tells_of_a_device(monkeypatch, name, number):
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: _Driver(0, 0, 2))
-    assert device_cuda.get_device_capability(device) == (8, number)
-    assert device_cuda.get_device_name(device) == f"Device {number}"
+    assert device_cuda.get_device_capability(name) == (8, number)
+    assert device_cuda.get_device_name(name) == f"Device {number}"
 
 
 def test_a_device_that_the_driver_does_not_see(monkeypatch):
@@ -181,6 +183,63 @@ def test_the_default_place_is_said_once(monkeypatch, caplog, devices, problem, e
         assert places.default_place() == expected
     assert [record.levelno for record in caplog.records] == [level]
     assert words in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [("cpu", CPUPlace()), ("CPU", CPUPlace()), ("cuda", CUDAPlace(0)), ("CUDA:1", CUDAPlace(1))],
+)
+@pytest.mark.parametrize("devices", [0, 2])
+def test_the_variable_decides_the_default_place(monkeypatch, caplog, wanted, expected, devices):
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: devices)
+    monkeypatch.setattr(cuda, "cuda_problem", lambda _device_id=0: None)
+    monkeypatch.setenv("AMP_TRANSPILER_PLACE", wanted)
+    with caplog.at_level(logging.INFO, logger="amp_transpiler.runtime.places"):
+        assert [places.default_place(), places.default_place()] == [expected, expected]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"running on {expected}, as AMP_TRANSPILER_PLACE says"
+    ]
+
+
+@pytest.mark.parametrize("changed", ["cpu", None], ids=["changed", "unset"])
+def test_the_variable_may_change_within_a_process(monkeypatch, changed):
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "cuda_problem", lambda _device_id=0: None)
+    monkeypatch.setenv("AMP_TRANSPILER_PLACE", "CUDA:1")
+    assert (places.default_place(), device.get_device()) == (CUDAPlace(1), "gpu:1")
+    if changed is None:
+        monkeypatch.delenv("AMP_TRANSPILER_PLACE")
+        assert (places.default_place(), device.get_device()) == (CUDAPlace(0), "gpu:0")
+    else:
+        monkeypatch.setenv("AMP_TRANSPILER_PLACE", changed)
+        assert (places.default_place(), device.get_device()) == (CPUPlace(), "cpu")
+
+
+@pytest.mark.parametrize("wanted", ["gpu", "TPU:0", "CUDA:x", "CUDA:-1", "CPU:1", " "])
+def test_a_variable_that_names_no_place_is_refused(monkeypatch, wanted):
+    monkeypatch.setenv("AMP_TRANSPILER_PLACE", wanted)
+    for _ in range(2):  # an error is not remembered as an answer
+        with pytest.raises(OptionError, match=r"AMP_TRANSPILER_PLACE is .*: expected a place .* unset it"):
+            places.default_place()
+
+
+def test_a_device_of_the_variable_that_is_not_there_is_no_cpu(monkeypatch):
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "cuda_problem", cuda.cuda_problem.__wrapped__)
+    monkeypatch.setenv("AMP_TRANSPILER_PLACE", "CUDA:5")
+    with pytest.raises(EnvironmentProblem, match=r"AMP_TRANSPILER_PLACE says CUDA:5.*no CUDA device 5: 1 visible"):
+        places.default_place()
+
+
+def test_sessions_and_executors_open_where_the_variable_says(monkeypatch):
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "cuda_problem", lambda _device_id=0: None)
+    monkeypatch.setenv("AMP_TRANSPILER_PLACE", "cpu")
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[1] x) => (float[1] y) { y = Exp(x) }'
+    )
+    assert Session(proto).place == CPUPlace()
+    assert static.Executor().place == CPUPlace()
 
 
 @pytest.mark.parametrize(

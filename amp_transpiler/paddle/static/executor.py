@@ -51,8 +51,8 @@ class Executor:
     Persistable values stay where the program runs.
 
     Args:
-        place: where to run, such as `CPUPlace()`, or its name: "cpu", "gpu", "gpu:1"; None for CUDA where a device
-            answers, else the CPU.
+        place: where to run, such as `CPUPlace()`, or its name: "cpu", "gpu", "gpu:1"; None for the place that
+            AMP_TRANSPILER_PLACE names, else CUDA where a device answers, else the CPU.
         emulate: on the CPU, run float16 and bfloat16 values as float32 that is rounded like them, so that overflow
             is as visible as on a GPU.
         tiling_accum: what float16 matrix products (MatMul, Gemm and what ONNX Runtime makes of them) accumulate in:
