@@ -1,7 +1,6 @@
 """Places: what they tell of themselves, the default one, and why CUDA cannot be used."""
 
 import ctypes
-import importlib.metadata
 import logging
 import pathlib
 import subprocess
