@@ -37,7 +37,7 @@ from amp_transpiler.errors import EnvironmentProblem
 from amp_transpiler.precision.cost import DEVICES
 from amp_transpiler.runtime.cuda import cuda_problem, driver_device_count
 from amp_transpiler.runtime.ort import refuse_two_wheels
-from gpu import models, table
+from gpu import models, page, table
 from gpu.options import NAMES as OPTIONS
 from gpu.records import Record, Task
 from gpu.results import Results, environment, free_name, row_of
@@ -147,12 +147,16 @@ def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="limit of the whole run (%(default)s)")
     parser.add_argument("--device", choices=DEVICES, help="the cost model's row; default: by the device's name")
     parser.add_argument("--smoke", action="store_true", help="small sizes, on the CPU unless --place says otherwise")
+    parser.add_argument("--page", action="store_true", help="measure nothing: write docs/benchmarks/gpu.md")
     parser.add_argument("--place", choices=("cpu", "cuda"), help="default: cuda, or cpu with --smoke")
     return parser.parse_args(arguments)
 
 
 def main() -> int:
     options = _options()
+    if options.page:
+        page.PAGE.write_text(page.page(), encoding="utf-8")
+        return 0
     place = options.place or ("cpu" if options.smoke else "cuda")
     problem = problem_of(place)
     if problem:

@@ -39,7 +39,7 @@ class Stage:
 
 
 STAGES: Mapping[str, Stage] = {
-    "truths": Stage(75, beside=True),
+    "truths": Stage(100, beside=True),
     "prepare": Stage(150, beside=True),
     "training": Stage(45),
     "torch_training": Stage(40),

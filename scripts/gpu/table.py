@@ -15,7 +15,7 @@ from gpu.results import Results
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["against_the_model", "cells", "faults", "show"]
+__all__ = ["against_the_model", "cells", "faults", "float32_ms", "node_faults", "show"]
 
 # Largest relative norm error, device against emulation: kernels order sums their own way, and fuse roundings away.
 EMULATION_TOLERANCE = {"float16": 0.01, "bfloat16": 0.04}
@@ -57,7 +57,7 @@ def node_faults(results: Results) -> Iterator[tuple[str, str, str]]:
             if "failed" in row:
                 yield record["case"], dtype, row["failed"]
             elif not row.get("error_from_emulation", 0.0) <= limit and fp32.get("error", 0.0) <= limit:
-                yield record["case"], dtype, f"{row['error_from_emulation']:.2%} from the emulation"
+                yield record["case"], dtype, f"{100 * row['error_from_emulation']:.3g} % from the emulation"
 
 
 def against_the_model(records: Sequence[Record]) -> dict[str, Record]:
@@ -143,7 +143,7 @@ def cells(record: Record, records: Sequence[Record]) -> list[str]:
     head = [record["stage"], record["name"].split(".")[0], record["variant"], record["dtype"]]
     if "ms" not in record:
         return [*head, "failed", *[""] * 11]
-    wide, predicted = _float32(record, records), record.get("predicted_ms")
+    wide, predicted = float32_ms(record, records), record.get("predicted_ms")
     return [
         *head,
         f"{record['ms']:.3f}",
@@ -161,7 +161,7 @@ def cells(record: Record, records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _float32(record: Record, records: Sequence[Record]) -> float | None:
+def float32_ms(record: Record, records: Sequence[Record]) -> float | None:
     """Return the milliseconds of our own float32 program of the same network, on which speed-ups are based."""
     stage = "training" if "training" in record["stage"] else "inference"
     model = record["name"].split(".")[0]

@@ -58,7 +58,6 @@ MODELS: Mapping[str, str] = {
     "computed kernel of 12": gradient(12),
     "computed kernel of 11": gradient(11),
     "cast kernel of 12": gradient(12, "Cast<to = 1>", "float16"),
-    "computed kernel of 12, many outputs": gradient(12, c=512, m=1024),
 }
 OPTIONS = {"fused bias": {"fuse_conv_bias": "1"}}
 

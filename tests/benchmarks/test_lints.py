@@ -48,7 +48,6 @@ PLANTED = {
         "computed kernel of 12": "Conv y, kernel [12, 12], [4, 1, 12, 12] to [4, 4, 1, 1]",
         "computed kernel of 11": None,
         "cast kernel of 12": None,
-        "computed kernel of 12, many outputs": None,
     },
 }
 CASES = [(lint, model, says) for lint, models in PLANTED.items() for model, says in models.items()]

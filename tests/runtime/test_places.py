@@ -1,7 +1,6 @@
 """Places: what they tell of themselves, the default one, and why CUDA cannot be used."""
 
 import ctypes
-import importlib.metadata
 import logging
 import pathlib
 import re
@@ -295,8 +294,17 @@ def test_cuda_is_had_where_everything_answers(monkeypatch):
     assert cuda.cuda_problem(0) is None
 
 
-def test_two_wheels_at_once_are_refused(monkeypatch):
-    monkeypatch.setattr(importlib.metadata, "version", lambda _name: "1.31.1")
+def install(folder, wheel):
+    folder.mkdir(exist_ok=True)
+    info = folder / f"{wheel.replace('-', '_')}-1.31.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {wheel}\nVersion: 1.31.1\n")
+    return str(folder)
+
+
+def test_two_wheels_at_once_are_refused(monkeypatch, tmp_path):
+    folders = [install(tmp_path, wheel) for wheel in ("onnxruntime", "onnxruntime-gpu")]
+    monkeypatch.setattr(sys, "path", folders[:1])
     with pytest.raises(EnvironmentProblem, match="pip uninstall -y onnxruntime onnxruntime-gpu"):
         ort.open_session(b"")
 
@@ -360,6 +368,12 @@ def test_a_probe_without_the_cuda_provider_is_no_error(monkeypatch):
         assert not cuda.sessions_bring_an_allocator(0)
     finally:
         cuda._probed_options.cache_clear()
+
+
+def test_two_wheels_in_two_folders_do_not_mix(monkeypatch, tmp_path):
+    names = {"gpu": "onnxruntime-gpu", "cpu": "onnxruntime"}
+    monkeypatch.setattr(sys, "path", [install(tmp_path / name, wheel) for name, wheel in names.items()])
+    ort.refuse_two_wheels()
 
 
 def test_without_a_device_nothing_is_printed():

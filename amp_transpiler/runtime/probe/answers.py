@@ -85,10 +85,10 @@ def distance(result: Array, expected: Array, low: LowFormat) -> Row:
     same_kind = (np.isnan(result) & np.isnan(expected)) | (result == expected)
     wrong_kind = ~finite & ~same_kind
     smallest = 2.0**-14 if low.name == "float16" else 2.0**-126
-    exponents = np.floor(np.log2(np.maximum(np.abs(np.where(finite, expected, 1.0)), smallest)))
-    apart = np.where(finite, np.abs(result - expected), 0.0)
+    result, expected = np.where(finite, result, 0.0), np.where(finite, expected, 0.0)
+    apart, norm = np.abs(result - expected), float(np.linalg.norm(expected))
+    exponents = np.floor(np.log2(np.maximum(np.abs(expected), smallest)))
     ulps = apart / 2.0 ** (exponents - low.digits + 1)
-    norm = float(np.linalg.norm(np.where(finite, expected, 0.0)))
     return {
         "max_ulp": round(float(ulps.max(initial=0.0)), 3),
         "rms_ulp": round(float(np.sqrt((ulps**2).mean())), 5) if ulps.size else 0.0,

@@ -71,9 +71,11 @@ def _of_planes(low: LowFormat, random: np.random.Generator) -> Questions:
     batch: Mapping[str, Candidate] = {
         SINGLE: lambda r, x, g, b, m, v: r((x - shaped(m)) / np.sqrt(shaped(v) + _EPSILON) * shaped(g) + shaped(b)),
     }
-    parameters |= {"m": random.standard_normal(channels), "v": random.uniform(0.5, 1.5, channels)}
+    statistics = {"m": random.standard_normal(channels), "v": random.uniform(0.5, 1.5, channels)}
     body = "y = BatchNormalization (x, g, b, m, v)"
-    yield Question("norm", "BatchNormalization", "2x16x8x8", low, body, x, batch, parameters, opset=15)
+    yield Question(
+        "norm", "BatchNormalization", "2x16x8x8", low, body, x, batch, {**parameters, **statistics}, opset=15
+    )
 
 
 def softmaxes(low: LowFormat) -> Questions:
