@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         NotFiniteError as NotFiniteError,
         OptionError as OptionError,
         OutputError as OutputError,
+        StepCheckFailed as StepCheckFailed,
         VerificationError as VerificationError,
     )
     from amp_transpiler.graph.loading import load as load
