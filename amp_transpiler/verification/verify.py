@@ -19,6 +19,7 @@ from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import MetricValue, Report, Verdict
+from amp_transpiler.targets.measured import unmeasured
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.calibrate import PIECE
 from amp_transpiler.verification.child import RUN_ERRORS
@@ -175,7 +176,7 @@ def convert_and_compare(
     if asked.metric is not None and best.metric is not None:
         report.metric = MetricValue(asked.metric.name, best.metric, asked.metric.bound)
     failing = failing_outputs(report.outputs.values(), reference, policy.limits)
-    failure = judge(report, reference, failing, policy.limits)
+    failure = judge(report, reference, failing, policy.limits, unmeasured(policy.target))
     program, conversion, step = best.program, best.conversion, best.program.step
     if not failure and step is not None and step.parameters and policy.low is not FLOAT32:
         with phase("run steps"):
