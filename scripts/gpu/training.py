@@ -70,8 +70,8 @@ def _ours(task: Task, network: Network, level: str, dtype: str) -> Iterator[Reco
     sessions.used.clear()
     yield timed(run, tiny=task.tiny, wait=lambda: to_host(losses[0]))
     yield {"memory_mb": megabytes(before, place.peak_memory()), "loss": loss()}
-    yield predictions(task, sessions, cuda_graph=captured)
     yield kernels(task, run, lambda: to_host(losses[0]))
+    yield predictions(task, sessions, cuda_graph=captured)
 
 
 # ---- PyTorch ----

@@ -18,6 +18,7 @@ from amp_transpiler.runtime.probe import answers
 from amp_transpiler.runtime.probe.answers import answer, distance
 from amp_transpiler.runtime.probe.arithmetic import Rounding, every_pattern, tf32
 from amp_transpiler.runtime.probe.catalogue import FORMATS, GROUPS, questions
+from amp_transpiler.runtime.probe.keeping import Summary, keep, kept_rows, summarize
 from amp_transpiler.runtime.probe.measure import device_row, measure
 from amp_transpiler.runtime.probe.question import SINGLE, Question
 
@@ -201,3 +202,52 @@ def test_all_of_it_opens_on_the_cuda_provider(counted):
     assert found["cpu"] == []
     assert set(found["refused"]) == {"bfloat16"}
     assert len(found["refused"]) < 80
+
+
+# ---- what is kept ----
+def answered(op="Exp", low="float16", **more):
+    single = {"max_ulp": 0.0, "nonfinite": 0, "differing": 0}
+    plain = {"op": op, "format": low, "is": SINGLE, "deterministic": None, "candidates": {SINGLE: single}}
+    return plain | more
+
+
+def tried(ulps, nonfinite=0):
+    return {SINGLE: {"max_ulp": ulps, "nonfinite": nonfinite, "differing": 1}}
+
+
+def test_rows_are_summed_by_what_a_user_should_know():
+    rows = [
+        answered(),
+        answered(**{"is": None, "candidates": tried(1.0)}),
+        answered(**{"is": "steps", "candidates": tried(9.0)}),
+        answered("Sum", **{"is": None, "candidates": tried(0.0, nonfinite=1)}, deterministic=False),
+        answered("Mul", "float32", **{"is": None, "candidates": tried(9.0)}),
+        answered("Elu", on_cpu=["Elu"]),
+        {"op": "Log", "format": "bfloat16", "refused": "no kernel"},
+    ]
+    assert summarize(rows) == Summary(
+        7, 1, 1, ("Sum float16 (1 of 1)",), ("Exp float16 (1 of 3)", "Sum float16 (1 of 1)")
+    )
+
+
+def test_the_rows_of_a_device_are_kept_and_read_again(monkeypatch, tmp_path):
+    monkeypatch.setenv("AMP_TRANSPILER_CACHE", str(tmp_path))
+    rows = list(measure(CPUPlace(), [question(x=np.ones(2), z=np.ones(2)), question(x=np.ones(3), z=np.ones(3))]))
+    assert kept_rows(CPUPlace()) == []
+    path = keep(rows)
+    assert path.is_relative_to(tmp_path)
+    assert path.name.startswith("CPU_ort")
+    assert kept_rows(CPUPlace()) == rows
+    assert keep(rows[:1]) == path
+    assert kept_rows(CPUPlace()) == rows[:1]
+
+
+def test_rows_of_another_driver_lie_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.setenv("AMP_TRANSPILER_CACHE", str(tmp_path))
+    rows = list(measure(CPUPlace(), [question(x=np.ones(2), z=np.ones(2))]))
+    assert keep(rows) != keep([row | {"driver": "1.2"} for row in rows])
+
+
+def test_where_nothing_is_kept_there_is_no_file(monkeypatch):
+    monkeypatch.setenv("AMP_TRANSPILER_CACHE", "off")
+    assert keep(list(measure(CPUPlace(), [question(x=np.ones(2), z=np.ones(2))]))) is None
