@@ -40,14 +40,13 @@ from amp_transpiler.precision.cost import DEVICES
 from amp_transpiler.runtime.cuda import cuda_problem, driver_device_count
 from amp_transpiler.runtime.ort import refuse_two_wheels
 from gpu import models, page, table
+from gpu.names import COMPILED, COMPILED_BY_TORCH, TRAINED, TRAINED_BY_TORCH
 from gpu.records import Record, Task
 from gpu.results import Results, environment, free_name, row_of
 from gpu.running import STAGES, Part, run_all
 from gpu.subjects import SUBJECTS
-from gpu.training import COMPILED_BY_TORCH, TRAINED, TRAINED_BY_TORCH
 
 SECONDS = 350  # nothing runs longer
-COMPILED = ("bert_base_b1", "vit_base", "resnet50", "gpt2_prefill")
 
 
 def names_of(stage: str, options: argparse.Namespace) -> Sequence[str]:

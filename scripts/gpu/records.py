@@ -98,7 +98,7 @@ def attempt(task: Task, variant: str, dtype: str, measure: Callable[[], Iterator
         for piece in measure():
             record |= {**piece, "seconds": round(time.perf_counter() - start, 2)}
             task.add(**record)
-    except Unavailable:
+    except (Unavailable, ModuleNotFoundError):  # the part is skipped by that name
         raise
     except Exception as error:  # noqa: BLE001  whatever fails is the finding
         task.fail(f"{variant} {dtype}", traceback.format_exc())

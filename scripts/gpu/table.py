@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import importlib.util
 import math
 import statistics
 import sys
@@ -77,7 +78,10 @@ def against_the_model(records: Sequence[Record]) -> dict[str, Record]:
 
 
 def show(results: Results) -> None:
-    """Print everything."""
+    """Print everything; where rich is missing, the faults alone."""
+    if importlib.util.find_spec("rich") is None:
+        print("rich not installed: the tables are left out", *faults(results), sep="\n")
+        return
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 180)

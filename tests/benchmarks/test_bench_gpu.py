@@ -365,6 +365,21 @@ def test_a_failure_is_a_record_and_what_was_found_before_it_stays(tmp_path):
     assert "in fail" in errors, "the whole traceback"
 
 
+def test_what_is_not_installed_skips_the_part(tmp_path):
+    def import_it():
+        yield {}
+        raise ModuleNotFoundError("No module named 'transformers'")
+
+    with pytest.raises(ModuleNotFoundError):
+        attempt(part(tmp_path, "torch", "bert"), "torch eager", "float16", import_it)
+
+
+def test_the_run_starts_without_what_parts_need():
+    code = "import sys; sys.modules.update(dict.fromkeys(('torch', 'tomli_w', 'rich', 'jinja2', 'scipy'))); import bench_gpu"
+    path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
+
+
 def event(name, start, end, device="DeviceType.CUDA"):
     span = types.SimpleNamespace(start=start, end=end)
     return types.SimpleNamespace(name=name, device_type=device, time_range=span, device_time_total=end - start)
