@@ -32,13 +32,13 @@ class Measured:
     file: pathlib.Path | None
 
 
-def device_problem(found: Installation) -> str | None:
+def device_problem(machine: Installation) -> str | None:
     """Return why no device can be asked on a machine, or None."""
-    if found.runtime is None:
-        return f"ONNX Runtime does not work here: {found.runtime_error}"
-    if len(found.wheels) > 1:
-        return f"{' and '.join(found.wheels)} are both installed"
-    return found.cuda_problem
+    if machine.runtime is None:
+        return f"ONNX Runtime does not work here: {machine.runtime_error}"
+    if len(machine.wheels) > 1:
+        return f"{' and '.join(machine.wheels)} are both installed"
+    return machine.cuda_problem
 
 
 def device() -> Place:

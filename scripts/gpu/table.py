@@ -63,7 +63,7 @@ def node_faults(results: Results) -> Iterator[tuple[str, str, str]]:
 
 def against_the_model(records: Sequence[Record]) -> dict[str, Record]:
     """Return, for inference and training, measured over predicted time: the geometric mean and the extremes."""
-    found = {}
+    ratios_of = {}
     for stage in ("inference", "training"):
         pairs = [
             (record["ms"], record["predicted_ms"])
@@ -73,8 +73,8 @@ def against_the_model(records: Sequence[Record]) -> dict[str, Record]:
         ratios = sorted(measured / predicted for measured, predicted in pairs)
         if ratios:
             mean = math.exp(statistics.fmean(map(math.log, ratios)))
-            found[stage] = {"mean": mean, "least": ratios[0], "most": ratios[-1], "programs": len(ratios)}
-    return found
+            ratios_of[stage] = {"mean": mean, "least": ratios[0], "most": ratios[-1], "programs": len(ratios)}
+    return ratios_of
 
 
 def show(results: Results) -> None:
