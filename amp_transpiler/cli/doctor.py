@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from amp_transpiler.cli import printing
 from amp_transpiler.cli.exit_status import CHECK_FAILED, OK
+from amp_transpiler.cli.measuring import device_problem, measure_device, measured_lines
 from amp_transpiler.cli.parser import Formatter, Parser
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _DESCRIPTION = "Say what is installed, what will run where, and which line mends
 _STATUS = """\
 exit status:
   0  everything works that this machine can do
-  1  something does not; the table names the line that mends it
+  1  something does not; the table names the line that mends it. With --measure: or no GPU answers
 """
 _SIGNS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
@@ -35,9 +36,11 @@ class DoctorOptions:
 
     Attributes:
         json: print JSON in place of tables.
+        measure: also ask the GPU for the arithmetic of its kernels.
     """
 
     json: bool
+    measure: bool = False
     verbose: int = 0
 
 
@@ -62,6 +65,12 @@ def doctor_parser() -> Parser:
         add_help=False,
     )
     parser.add_argument("--json", action="store_true", help="Print the same as JSON.")
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="Ask the GPU how its kernels round, some hundred of them on small graphs, and keep the answers in the "
+        "user's cache folder. It takes about a minute.",
+    )
     parser.add_argument("-v", "--verbose", action="count", default=0, help=argparse.SUPPRESS)
     parser.add_argument("-h", "--help", action="help", help="Print this text.")
     return parser
@@ -74,11 +83,15 @@ def doctor(options: DoctorOptions) -> int:
 
     found = look()
     rows, places = diagnose(found), what_runs_where(found)
+    problem = device_problem(found) if options.measure else None
+    measured = measure_device() if options.measure and problem is None else None
     if options.json:
         from amp_transpiler.report.as_json import dump
 
         parts = [dataclasses.asdict(row) for row in rows]
         record = {"parts": parts, "runs": dict(places), "installation": dataclasses.asdict(found)}
+        if options.measure:
+            record["measured"] = {"problem": problem} if measured is None else dataclasses.asdict(measured)
         printing.output(dump(record).rstrip())
     else:
         printing.output(_table(rows))
@@ -87,7 +100,11 @@ def doctor(options: DoctorOptions) -> int:
         for row in rows:
             if row.remedy:
                 printing.output(f"\n{row.part}: {row.found}\n  {row.remedy}")
-    return CHECK_FAILED if any(row.state == "problem" for row in rows) else OK
+        if measured is not None:
+            printing.output("\n" + "\n".join(measured_lines(measured)))
+    if problem is not None and not options.json:
+        printing.error(f"doctor --measure: there is no device to ask: {problem}")
+    return CHECK_FAILED if problem is not None or any(row.state == "problem" for row in rows) else OK
 
 
 def _table(rows: Sequence[Row]) -> RenderableType:

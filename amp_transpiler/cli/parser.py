@@ -21,7 +21,7 @@ _USAGE = """\
 %(prog)s [OPTION]... MODEL...
        %(prog)s diff [OPTION]... FIRST SECOND
        %(prog)s --check [OPTION]... PATH...
-       %(prog)s doctor [--json]
+       %(prog)s doctor [--measure] [--json]
        %(prog)s --completion bash|zsh|fish"""
 
 _EXAMPLES = """\

@@ -55,12 +55,12 @@ def _measured(
     yield {"cpu_nodes": len(session.cpu_nodes), **timed(session.bind(feeds), tiny=task.tiny)}
     yield {"cuda_graph": session.cuda_graph, "memory_mb": megabytes(before, place.memory_in_use())}
     yield _errors(task, variant, feeds, session, results)
-    yield predictions(task, sessions, cuda_graph=session.cuda_graph)
     if task.place == "cuda":
         with amp.Session(path, place, cuda_graph=False) as plain:
             run = plain.bind(feeds)
             yield {"no_graph": timed(run, tiny=task.tiny, seconds=0.4)}
             yield kernels(task, run, costliest=COSTLIEST)
+    yield predictions(task, sessions, cuda_graph=session.cuda_graph)
 
 
 def _errors(

@@ -61,8 +61,8 @@ def case_names(folder: pathlib.Path | None) -> list[str]:
     """List the node cases of a folder that have inputs."""
     if folder is None:
         return []
-    found = sorted(path.parent for path in folder.rglob("model.onnx"))
-    return [str(path.relative_to(folder)) for path in found if (path / "test_data_set_0").is_dir()]
+    cases = sorted(path.parent for path in folder.rglob("model.onnx"))
+    return [str(path.relative_to(folder)) for path in cases if (path / "test_data_set_0").is_dir()]
 
 
 def node_slices(folder: pathlib.Path | None) -> list[str]:
@@ -129,8 +129,8 @@ def _judge(
     def converted(level: str, dtype: str) -> Iterator[Record]:
         checked = level == "auto"
         plain = all(isinstance(value, np.ndarray) and value.dtype != object for value in feeds.values())
-        given: dict[str, Any] = {"inputs": dict(feeds)} if checked and plain else {}
-        options: dict[str, Any] = {"level": level, "dtype": dtype, "verify": checked, **given}
+        inputs: dict[str, Any] = {"inputs": dict(feeds)} if checked and plain else {}
+        options: dict[str, Any] = {"level": level, "dtype": dtype, "verify": checked, **inputs}
         report = amp.transpile(path, target, **options)
         row: Record = {"low_nodes": report.low_nodes, "nodes": report.nodes}
         if checked:

@@ -53,6 +53,7 @@ def _of_run(name: str, results: Results) -> Iterator[str]:
         yield ""
     yield from _times(results, "Training", ("training", "torch_training", "compiled_training"), _OF_TRAINING)
     yield from _times(results, "Inference", ("inference", "torch", "compiled"), _OF_INFERENCE)
+    yield from _times(results, "Options of the provider", ("options",), _OF_INFERENCE)
     yield from _models(results)
     yield from _nodes(results)
     yield from _truths(results)
@@ -68,8 +69,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 _Column: TypeAlias = tuple[str, Callable[[Record, Sequence[Record]], str]]
 _TIMES: tuple[_Column, ...] = (
     ("program", lambda row, _: _program(row)),
-    ("variant", lambda row, _: row["variant"]),
-    ("format", lambda row, _: row["dtype"]),
+    ("variant", lambda row, _: row.get("variant", "")),
+    ("format", lambda row, _: row.get("dtype", "")),
     ("ms", lambda row, _: _number(row["ms"])),
     ("loop", lambda row, _: _number(row.get("loop_ms"))),
     ("busy", lambda row, _: _number(row.get("busy_ms"))),

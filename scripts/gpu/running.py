@@ -43,7 +43,7 @@ STAGES: Mapping[str, Stage] = {
     "prepare": Stage(150, beside=True),
     "training": Stage(45),
     "torch_training": Stage(40),
-    "inference": Stage(75),
+    "inference": Stage(100),
     "options": Stage(90),
     "torch": Stage(40),
     "models": Stage(75, beside=True),

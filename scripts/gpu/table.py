@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import importlib.util
 import math
 import statistics
 import sys
@@ -62,7 +63,7 @@ def node_faults(results: Results) -> Iterator[tuple[str, str, str]]:
 
 def against_the_model(records: Sequence[Record]) -> dict[str, Record]:
     """Return, for inference and training, measured over predicted time: the geometric mean and the extremes."""
-    found = {}
+    ratios_of = {}
     for stage in ("inference", "training"):
         pairs = [
             (record["ms"], record["predicted_ms"])
@@ -72,12 +73,15 @@ def against_the_model(records: Sequence[Record]) -> dict[str, Record]:
         ratios = sorted(measured / predicted for measured, predicted in pairs)
         if ratios:
             mean = math.exp(statistics.fmean(map(math.log, ratios)))
-            found[stage] = {"mean": mean, "least": ratios[0], "most": ratios[-1], "programs": len(ratios)}
-    return found
+            ratios_of[stage] = {"mean": mean, "least": ratios[0], "most": ratios[-1], "programs": len(ratios)}
+    return ratios_of
 
 
 def show(results: Results) -> None:
-    """Print everything."""
+    """Print everything; where rich is missing, the faults alone."""
+    if importlib.util.find_spec("rich") is None:
+        print("rich not installed: the tables are left out", *faults(results), sep="\n")
+        return
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 180)

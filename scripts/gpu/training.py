@@ -18,22 +18,7 @@ from programs.ours import training_step
 from programs.sessions import Sessions
 from programs.sizes import NETWORKS, Network, feeds_of, small
 
-__all__ = ["COMPILED_BY_TORCH", "TRAINED", "TRAINED_BY_TORCH", "compiled_training", "torch_training", "training"]
-
-# Network, level and format, by worth. "torch" and "raf" are the experiments as in their documents; a plus sign stands
-# for a CUDA graph of the whole step.
-TRAINED = (
-    *("transformer.fp32.float32", "transformer.O2.float16", "transformer.O2+.float16", "transformer.O2.bfloat16"),
-    *("rocm.fp32.float32", "rocm.torch.float16", "rocm.O2.float16", "rocm.O2+.float16"),
-    *("raf.fp32.float32", "raf.raf.float16", "raf.O2.float16", "raf.O2+.float16"),
-    *("resnet50.fp32.float32", "resnet50.O2.float16", "resnet50.O2+.float16"),
-    *("resnet18.fp32.float32", "resnet18.O2+.float16"),
-    *("transformer.O1.float16", "resnet50.O1.float16", "resnet50.O2.bfloat16"),
-)
-TRAINED_BY_TORCH = tuple(
-    f"{name}.{dtype}" for dtype in ("float16", "float32") for name in ("transformer", "rocm", "raf", "resnet50")
-)
-COMPILED_BY_TORCH = ("transformer.float16", "resnet50.float16", "raf.float16", "rocm.float16")
+__all__ = ["compiled_training", "torch_training", "training"]
 
 
 def _network(task: Task, name: str) -> Network:
@@ -70,8 +55,8 @@ def _ours(task: Task, network: Network, level: str, dtype: str) -> Iterator[Reco
     sessions.used.clear()
     yield timed(run, tiny=task.tiny, wait=lambda: to_host(losses[0]))
     yield {"memory_mb": megabytes(before, place.peak_memory()), "loss": loss()}
-    yield predictions(task, sessions, cuda_graph=captured)
     yield kernels(task, run, lambda: to_host(losses[0]))
+    yield predictions(task, sessions, cuda_graph=captured)
 
 
 # ---- PyTorch ----

@@ -43,11 +43,11 @@ def run(*arguments: str, out: pathlib.Path, status: int = 0) -> Results:
 def test_a_smoke_run_measures_inference_training_and_truths(tmp_path):
     pytest.importorskip("torch", reason="torch is not installed")
     chosen = ["truths", "training:raf", "torch_training:raf", "inference:pointwise", "torch:pointwise"]
-    found = run("--only", *chosen, "--seconds", "600", out=tmp_path)
-    assert {part["ended"] for part in found.of("part")} == {"done"}, found.of("part")
-    assert found.run["smoke"]
-    assert found.run["device"] == "CPU"
-    rows = {(row["stage"], row["variant"], row["dtype"]): row for row in found.records if "variant" in row}
+    outcome = run("--only", *chosen, "--seconds", "600", out=tmp_path)
+    assert {part["ended"] for part in outcome.of("part")} == {"done"}, outcome.of("part")
+    assert outcome.run["smoke"]
+    assert outcome.run["device"] == "CPU"
+    rows = {(row["stage"], row["variant"], row["dtype"]): row for row in outcome.records if "variant" in row}
     for variant in VARIANTS:
         row = rows["inference", variant.name, variant.dtype]
         assert row["ms"] > 0, row
@@ -55,10 +55,10 @@ def test_a_smoke_run_measures_inference_training_and_truths(tmp_path):
         assert row["predicted_launches"] > 0
         assert row["error"] < 0.1
     assert rows["inference", "O2", "float16"]["error_from_emulation"] < 1e-6
-    losses = [row["loss"] for row in found.of("training", "torch_training")]
+    losses = [row["loss"] for row in outcome.of("training", "torch_training")]
     assert len(losses) == 6
     assert all(loss < 5 for loss in losses)  # below ln 50 times a little: they are of the same network
-    assert len(found.of("truths")) > 500
+    assert len(outcome.of("truths")) > 500
 
 
 @pytest.mark.slow
@@ -74,12 +74,12 @@ def test_it_starts_on_the_stand_ins(counted, tmp_path):
             print(json.dumps(end.code))
     """)
     assert counted.program(program) == 0
-    found = results.read(tmp_path / next(tmp_path.glob("*-stand-in*.jsonl")).name)
-    rows = {row["variant"]: row for row in found.of("training")}
+    outcome = results.read(tmp_path / next(tmp_path.glob("*-stand-in*.jsonl")).name)
+    rows = {row["variant"]: row for row in outcome.of("training")}
     assert {variant: "failed" in row for variant, row in rows.items()} == dict.fromkeys(rows, False)
     assert all(row["predicted_ms"] > 0 for row in rows.values())
     assert set(rows) == {"fp32", "torch", "O2", "O2, CUDA graph"}
-    assert table.against_the_model(found.records)["training"]["programs"] == 4
+    assert table.against_the_model(outcome.records)["training"]["programs"] == 4
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_case_that_ended_the_process_is_named_and_left_out(tmp_path, folder_of
 
 
 @pytest.mark.parametrize(
-    ("wanted", "value", "found"),
+    ("wanted", "value", "outcome"),
     [
         ([3.0, 4.0], [3.0, 4.5], {"error": 0.1}),
         ([3.0, np.nan], [3.0, 5.0], {"error": 0.0}),
@@ -162,10 +162,10 @@ def test_a_case_that_ended_the_process_is_named_and_left_out(tmp_path, folder_of
         (["a"], ["b"], {"error": 0.0}),
     ],
 )
-def test_outputs_of_any_kind_are_compared(wanted, value, found):
+def test_outputs_of_any_kind_are_compared(wanted, value, outcome):
     from gpu.compare import apart
 
-    assert apart([np.array(wanted)], [np.array(value)]) == found
+    assert apart([np.array(wanted)], [np.array(value)]) == outcome
 
 
 class _Device:
@@ -209,10 +209,10 @@ def test_errors_are_told_without_tf32(tmp_path, monkeypatch, variant, body, opti
     monkeypatch.setattr(_Device, "opened", [])
     task = part(tmp_path, "inference", "net")
     inference.inference(task)
-    [found] = task.found()
+    [outcome] = task.found()
     assert _Device.opened == options
-    assert found["error"] == pytest.approx(error, abs=1e-6)
-    assert ("error_with_tf32" in found) == (len(options) == 2)
+    assert outcome["error"] == pytest.approx(error, abs=1e-6)
+    assert ("error_with_tf32" in outcome) == (len(options) == 2)
 
 
 def test_without_a_gpu_it_says_so_and_ends_with_2(monkeypatch, capsys):
@@ -365,6 +365,22 @@ def test_a_failure_is_a_record_and_what_was_found_before_it_stays(tmp_path):
     assert "in fail" in errors, "the whole traceback"
 
 
+def test_what_is_not_installed_skips_the_part(tmp_path):
+    def import_it():
+        yield {}
+        raise ModuleNotFoundError("No module named 'transformers'")
+
+    with pytest.raises(ModuleNotFoundError):
+        attempt(part(tmp_path, "torch", "bert"), "torch eager", "float16", import_it)
+
+
+def test_the_run_starts_without_what_parts_need():
+    absent = ("torch", "tomli_w", "rich", "jinja2", "scipy")
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import bench_gpu"
+    path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
+
+
 def event(name, start, end, device="DeviceType.CUDA"):
     span = types.SimpleNamespace(start=start, end=end)
     return types.SimpleNamespace(name=name, device_type=device, time_range=span, device_time_total=end - start)
@@ -411,9 +427,9 @@ def test_the_line_of_a_run_names_versions_and_what_is_missing(monkeypatch):
     time.strptime(line["date"], "%Y-%m-%d")
 
 
-def record(**given):
+def record(**more):
     plain = {"stage": "inference", "name": "pointwise", "variant": "O2", "dtype": "float16", "ms": 2.0}
-    return plain | {"p90_ms": 3.0, "loop_ms": 2.5} | given
+    return plain | {"p90_ms": 3.0, "loop_ms": 2.5} | more
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ def test_the_page_is_what_the_files_give():
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_a_file_begins_with_its_run_and_every_record_has_a_stage(path):
-    found = results.read(path)
-    assert {"device", "driver", "date", "versions", "commit", "command", "seconds"} <= set(found.run)
-    assert path.name.startswith(found.run["date"])
-    assert {record["stage"] for record in found.records} <= STAGES | {"models", "nodes", "truths", "options", "part"}
-    assert all("name" in record for record in found.records)
+    outcome = results.read(path)
+    assert {"device", "driver", "date", "versions", "commit", "command", "seconds"} <= set(outcome.run)
+    assert path.name.startswith(outcome.run["date"])
+    assert {record["stage"] for record in outcome.records} <= STAGES | {"models", "nodes", "truths", "options", "part"}
+    assert all("name" in record for record in outcome.records)
 
 
 def test_there_is_a_run():

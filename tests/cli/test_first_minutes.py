@@ -8,14 +8,18 @@ import subprocess
 import pytest
 
 from amp_transpiler import telemetry
-from amp_transpiler.cli import doctor as doctor_module, installation
+from amp_transpiler.cli import doctor as doctor_module, installation, measuring
 from amp_transpiler.cli.command import main
 from amp_transpiler.cli.completion import SHELLS, completion_script
 from amp_transpiler.cli.diagnosis import diagnose, what_runs_where
 from amp_transpiler.cli.installation import EXTRAS, Gpu, Installation, look
 from amp_transpiler.cli.parser import build_parser
+from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.option_table import OPTIONS
 from amp_transpiler.runtime import cuda
+from amp_transpiler.runtime.places import CPUPlace
+from amp_transpiler.runtime.probe import measure
+from amp_transpiler.runtime.probe.elementwise import tails
 
 
 def test_without_arguments_three_examples_are_shown(capsys):
@@ -276,6 +280,58 @@ def test_doctor_refuses_other_options(capsys):
     assert "unrecognized arguments: model.onnx; see amp-transpile doctor --help" in capsys.readouterr().err
 
 
+# ---- doctor --measure ----
+@pytest.fixture
+def few_questions(monkeypatch, tmp_path):
+    """A device that answers, which is the CPU, and a second's worth of questions."""
+    monkeypatch.setenv("AMP_TRANSPILER_CACHE", str(tmp_path))
+    monkeypatch.setattr(installation, "look", lambda: WORKS)
+    monkeypatch.setattr(measuring, "device", CPUPlace)
+    monkeypatch.setattr(measure, "questions", lambda: tails(low_format("float16")))
+    return tmp_path
+
+
+def test_the_device_is_measured_and_its_rows_are_kept(few_questions, capsys):
+    assert main([doctor_module.DOCTOR, "--measure"]) == 0
+    out = capsys.readouterr().out
+    assert "the arithmetic of CPU" in out
+    assert "12 rows: 12 kernels answered, 0 refused, 0 ran on the CPU" in out
+    assert "other results in every run: none" in out
+    [file] = (few_questions / "truths").iterdir()
+    assert f"kept in {file}" in "".join(out.split("\n"))
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [row["condition"] for row in rows][:2] == ["tanh, n=1", "n=1"]
+    assert {row["device"] for row in rows} == {"CPU"}
+
+
+def test_what_was_measured_as_json(few_questions, capsys):
+    assert main([doctor_module.DOCTOR, "--measure", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)["measured"]
+    assert (measured["device"], measured["summary"]["rows"]) == ("CPU", 12)
+    assert measured["file"].startswith(str(few_questions))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no GPU", "no NVIDIA device answers"),
+        ("a driver that is too old", "the NVIDIA driver knows CUDA"),
+        ("both packages", "onnxruntime and onnxruntime-gpu are both installed"),
+        ("no ONNX Runtime", "ONNX Runtime does not work here"),
+    ],
+)
+def test_without_a_device_measuring_says_why_and_ends_with_1(name, reason, monkeypatch, capsys):
+    monkeypatch.setattr(installation, "look", lambda: MACHINES[name][0])
+    monkeypatch.setattr(measuring, "device", lambda: pytest.fail("nothing may be opened"))
+    assert main([doctor_module.DOCTOR, "--measure"]) == 1
+    captured = capsys.readouterr()
+    assert "doctor --measure: there is no device to ask: " in captured.err
+    assert reason in captured.err
+    assert "what runs where" in captured.out
+    assert main([doctor_module.DOCTOR, "--measure", "--json"]) == 1
+    assert reason in json.loads(capsys.readouterr().out)["measured"]["problem"]
+
+
 # ---- completion ----
 
 
@@ -308,6 +364,7 @@ WORDS = [
     ("amp-transpile d", "diff doctor"),
     ("amp-transpile diff --no", "--no-run"),
     ("amp-transpile doctor --j", "--json"),
+    ("amp-transpile doctor --m", "--measure"),
     ("amp-transpile --check --fo", "--format"),
     ("amp-transpile models --check --format s", "sarif"),
     ("amp-transpile --check --fail-on n", "note never"),

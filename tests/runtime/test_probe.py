@@ -18,6 +18,7 @@ from amp_transpiler.runtime.probe import answers
 from amp_transpiler.runtime.probe.answers import answer, distance
 from amp_transpiler.runtime.probe.arithmetic import Rounding, every_pattern, tf32
 from amp_transpiler.runtime.probe.catalogue import FORMATS, GROUPS, questions
+from amp_transpiler.runtime.probe.keeping import Summary, keep, kept_rows, summarize
 from amp_transpiler.runtime.probe.measure import device_row, measure
 from amp_transpiler.runtime.probe.question import SINGLE, Question
 
@@ -62,8 +63,8 @@ def test_each_group_is_answered_on_the_cpu_in_float32_within_float32_errors(grou
     """The CPU's kernels are the oracle of the formulas: in float32 nothing is rounded between."""
     asked = list(group(FLOAT32))
     for row in asked:
-        found = answer(row, CPUPlace())
-        single = found["candidates"][SINGLE]
+        reply = answer(row, CPUPlace())
+        single = reply["candidates"][SINGLE]
         assert single["nonfinite"] == 0, row
         limit = 2e-3 if row.op == "Gelu" else 5e-6  # one element of GELU alone, in the approximation of the CPU
         assert single["relative"] is None or single["relative"] < limit, (row, single)
@@ -110,17 +111,17 @@ def test_a_sum_in_turn_stops_growing_where_a_half_rounds_away():
 
 # ---- distance ----
 def test_a_distance_is_in_units_in_the_last_place():
-    found = distance(np.array([1 + 2.0**-10, 4.0]), np.array([1.0, 4.0]), FLOAT16)
-    assert (found["max_ulp"], found["differing"], found["nonfinite"], found["of"]) == (1.0, 1, 0, 2)
-    assert found["rms_ulp"] == pytest.approx(math.sqrt(0.5), abs=1e-5)
-    assert found["relative"] == pytest.approx(2.0**-10 / math.sqrt(17), rel=1e-2)
+    reply = distance(np.array([1 + 2.0**-10, 4.0]), np.array([1.0, 4.0]), FLOAT16)
+    assert (reply["max_ulp"], reply["differing"], reply["nonfinite"], reply["of"]) == (1.0, 1, 0, 2)
+    assert reply["rms_ulp"] == pytest.approx(math.sqrt(0.5), abs=1e-5)
+    assert reply["relative"] == pytest.approx(2.0**-10 / math.sqrt(17), rel=1e-2)
 
 
 def test_other_kinds_of_numbers_differ_and_equal_ones_do_not():
     result = np.array([np.nan, np.inf, np.inf, 1.0, np.nan])
     expected = np.array([np.nan, np.inf, -np.inf, np.nan, np.nan])
-    found = distance(result, expected, FLOAT16)
-    assert (found["differing"], found["nonfinite"]) == (2, 2)
+    reply = distance(result, expected, FLOAT16)
+    assert (reply["differing"], reply["nonfinite"]) == (2, 2)
 
 
 # ---- answers ----
@@ -132,13 +133,13 @@ def test_the_candidate_that_gives_every_bit_is_named():
         "shorter": lambda r, x, z: x[:1],
     }
     asked = question(candidates=candidates, repeats=2, x=random.normal(size=9), z=random.normal(size=9))
-    found = answer(asked, CPUPlace())
-    assert (found["is"], found["deterministic"]) == ("true", True)
-    assert found["candidates"][SINGLE]["differing"] == 9
-    assert found["candidates"]["shorter"] == {"shape": [1], "device_shape": [9]}
+    reply = answer(asked, CPUPlace())
+    assert (reply["is"], reply["deterministic"]) == ("true", True)
+    assert reply["candidates"][SINGLE]["differing"] == 9
+    assert reply["candidates"]["shorter"] == {"shape": [1], "device_shape": [9]}
     sums = (asked.feeds()["x"] + asked.feeds()["z"]).view(np.uint16)
-    assert found["sample_bits"] == sums.tolist()
-    assert "refused" not in found
+    assert reply["sample_bits"] == sums.tolist()
+    assert "refused" not in reply
 
 
 def test_the_same_inputs_and_outputs_have_the_same_digests():
@@ -149,9 +150,9 @@ def test_the_same_inputs_and_outputs_have_the_same_digests():
 
 
 def test_a_refusal_is_an_answer():
-    found = answer(question("y = Sigmoid (x)", BFLOAT16, x=np.ones(3)), CPUPlace())
-    assert "Sigmoid" in found["refused"]
-    assert "is" not in found
+    reply = answer(question("y = Sigmoid (x)", BFLOAT16, x=np.ones(3)), CPUPlace())
+    assert "Sigmoid" in reply["refused"]
+    assert "is" not in reply
 
 
 def test_a_kernel_that_answers_differently_is_told(monkeypatch):
@@ -196,8 +197,57 @@ def test_all_of_it_opens_on_the_cuda_provider(counted):
         cpu = [row["op"] for row in rows if "on_cpu" in row]
         print(json.dumps({"rows": len(rows), "refused": refused, "cpu": cpu}))
     """
-    found = counted.program(textwrap.dedent(program))
-    assert found["rows"] == len(ALL)
-    assert found["cpu"] == []
-    assert set(found["refused"]) == {"bfloat16"}
-    assert len(found["refused"]) < 80
+    reply = counted.program(textwrap.dedent(program))
+    assert reply["rows"] == len(ALL)
+    assert reply["cpu"] == []
+    assert set(reply["refused"]) == {"bfloat16"}
+    assert len(reply["refused"]) < 80
+
+
+# ---- what is kept ----
+def answered(op="Exp", low="float16", **more):
+    single = {"max_ulp": 0.0, "nonfinite": 0, "differing": 0}
+    plain = {"op": op, "format": low, "is": SINGLE, "deterministic": None, "candidates": {SINGLE: single}}
+    return plain | more
+
+
+def tried(ulps, nonfinite=0):
+    return {SINGLE: {"max_ulp": ulps, "nonfinite": nonfinite, "differing": 1}}
+
+
+def test_rows_are_summed_by_what_a_user_should_know():
+    rows = [
+        answered(),
+        answered(**{"is": None, "candidates": tried(1.0)}),
+        answered(**{"is": "steps", "candidates": tried(9.0)}),
+        answered("Sum", **{"is": None, "candidates": tried(0.0, nonfinite=1)}, deterministic=False),
+        answered("Mul", "float32", **{"is": None, "candidates": tried(9.0)}),
+        answered("Elu", on_cpu=["Elu"]),
+        {"op": "Log", "format": "bfloat16", "refused": "no kernel"},
+    ]
+    assert summarize(rows) == Summary(
+        7, 1, 1, ("Sum float16 (1 of 1)",), ("Exp float16 (1 of 3)", "Sum float16 (1 of 1)")
+    )
+
+
+def test_the_rows_of_a_device_are_kept_and_read_again(monkeypatch, tmp_path):
+    monkeypatch.setenv("AMP_TRANSPILER_CACHE", str(tmp_path))
+    rows = list(measure(CPUPlace(), [question(x=np.ones(2), z=np.ones(2)), question(x=np.ones(3), z=np.ones(3))]))
+    assert kept_rows(CPUPlace()) == []
+    path = keep(rows)
+    assert path.is_relative_to(tmp_path)
+    assert path.name.startswith("CPU_ort")
+    assert kept_rows(CPUPlace()) == rows
+    assert keep(rows[:1]) == path
+    assert kept_rows(CPUPlace()) == rows[:1]
+
+
+def test_rows_of_another_driver_lie_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.setenv("AMP_TRANSPILER_CACHE", str(tmp_path))
+    rows = list(measure(CPUPlace(), [question(x=np.ones(2), z=np.ones(2))]))
+    assert keep(rows) != keep([row | {"driver": "1.2"} for row in rows])
+
+
+def test_where_nothing_is_kept_there_is_no_file(monkeypatch):
+    monkeypatch.setenv("AMP_TRANSPILER_CACHE", "off")
+    assert keep(list(measure(CPUPlace(), [question(x=np.ones(2), z=np.ones(2))]))) is None
