@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 from amp_transpiler.aliases import install_aliases
 from amp_transpiler.lazy import lazy_names
+from amp_transpiler.telemetry import switch_off as _switch_telemetry_off
 from amp_transpiler.version import __version__ as __version__
+
+_switch_telemetry_off()  # before anything here imports ONNX Runtime
 
 # Modules of Paddle's namespace that have a short path too: `import amp_transpiler.nn.functional`.
 _ALIASES = {
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
         NotFiniteError as NotFiniteError,
         OptionError as OptionError,
         OutputError as OutputError,
+        StepCheckFailed as StepCheckFailed,
         VerificationError as VerificationError,
     )
     from amp_transpiler.graph.loading import load as load

@@ -12,6 +12,7 @@
     ├── EnvironmentProblem           the installation is broken (two ONNX Runtime wheels, CUDA libraries missing)
     ├── DistributedError             another process of a distributed run is lost, or runs something else
     ├── NotFiniteError (FloatingPointError)  a run made infinity or NaN, and was told to stop there
+    ├── StepCheckFailed              a training step computes something else than its emulation
     ├── VerificationError            a rewritten program is not well typed: a bug here; nothing is written
     └── CheckFailed                  the result failed its check or its tolerance: exit status 1; carries the report
 """
@@ -36,6 +37,7 @@ __all__ = [
     "NotFiniteError",
     "OptionError",
     "OutputError",
+    "StepCheckFailed",
     "VerificationError",
     "WrongTypeError",
     "help_link",
@@ -169,6 +171,10 @@ class DistributedError(AmpError):
 
 class NotFiniteError(AmpError, FloatingPointError):
     """A run made infinity or NaN and was told to stop there; the message names the node. No value was replaced."""
+
+
+class StepCheckFailed(AmpError):
+    """A training step computes something else than its emulation. Nothing was changed in the scope."""
 
 
 class VerificationError(AmpError):

@@ -467,6 +467,22 @@ OPTIONS = (
         "`Report.frontier`, and the error of each row of `Report.decisions`.",
     ),
     Option(
+        name="device_check",
+        group="check",
+        flags=("--device-check",),
+        metavar="WISH",
+        parameter="device_check",
+        default="auto",
+        text="Whether the written file is run on a device: as `amp.Session` opens it and as ONNX Runtime does by "
+        "default, three times each on different samples. The verdict is then what the device measured, with the "
+        "emulation beside it.",
+        values={
+            "auto": "where the host's default place is a device",
+            "yes": "always; an error where no device answers",
+            "no": "never: the verdict is emulated",
+        },
+    ),
+    Option(
         name="no_cache",
         group="check",
         flags=("--no-cache",),

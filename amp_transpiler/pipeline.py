@@ -50,7 +50,9 @@ from amp_transpiler.targets import Target
 from amp_transpiler.targets.devices import DEFAULT_DEVICE, checked_dims, find_device
 from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.verification.accuracy import Reference
+from amp_transpiler.verification.check_file import check_result
 from amp_transpiler.verification.child import start_early
+from amp_transpiler.verification.default_device import DeviceCheck, checked_wish
 from amp_transpiler.verification.transformers import (
     NotOptimized,
     attentions_to_fuse,
@@ -59,7 +61,7 @@ from amp_transpiler.verification.transformers import (
     optimized,
 )
 from amp_transpiler.verification.user_metric import MetricFunction, load_metric
-from amp_transpiler.verification.verify import Basis, Questions, check_result, check_source, convert_and_compare
+from amp_transpiler.verification.verify import Basis, Questions, check_source, convert_and_compare
 
 __all__ = ["DefaultPlace", "transpile"]
 
@@ -103,6 +105,7 @@ def transpile(
     metric_bound: float | None = None,
     frontier: bool = False,
     cache: bool = True,
+    device_check: DeviceCheck = "auto",
 ) -> Report:
     """Convert an fp32 model to mixed precision, check it, and write it.
 
@@ -193,6 +196,10 @@ def transpile(
         frontier: Level auto: work out the whole curve between accuracy and speed, from runs on the data:
             `Report.frontier`, and the error of each row of `Report.decisions`.
         cache: Keep what runs have shown about a model in the user's cache folder, and use what is there.
+        device_check: Whether the written file is run on a device: as `amp.Session` opens it and as ONNX Runtime does by
+            default, three times each on different samples. The verdict is then what the device measured, with the
+            emulation beside it. `auto` (default): where the host's default place is a device; `yes`: always; an error
+            where no device answers; `no`: never: the verdict is emulated.
 
     Returns:
         The report, with the converted program.
@@ -230,7 +237,14 @@ def transpile(
     if recipe is not None:  # which is the outcome of a search, if one was needed
         chosen = dataclasses.replace(chosen, settled=recipe.settled(), search_runs=0)
     limited = tolerance is not None or metric is not None
-    asked = Questions(inputs, load_metric(metric, metric_bound), frontier=frontier, cache=cache, limited=limited)
+    asked = Questions(
+        inputs,
+        load_metric(metric, metric_bound),
+        frontier=frontier,
+        cache=cache,
+        limited=limited,
+        device_check=checked_wish(device_check, verify=verify),
+    )
     chosen = dataclasses.replace(chosen, device=find_device(device).name, dims=checked_dims(dims))
     chosen = _aimed(chosen, asked, prefer, checked_headroom(headroom), has_tolerance=tolerance is not None)
     decides = not chosen.copies and chosen.low is not FLOAT32

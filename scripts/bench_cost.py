@@ -65,7 +65,7 @@ def predicted(path: pathlib.Path, inputs: pathlib.Path | None) -> Record:
 
     model = load(path).model
     dims = sized(model, shapes_of(inputs))
-    made = predict(model, find_device(DEVICE), dims, fuse=True, fuse_conv_bias=False)
+    made = predict(model, find_device(DEVICE), dims, fuse=True)
     return {"predicted": made.launches, "ms": made.milliseconds}
 
 

@@ -49,6 +49,8 @@ import numpy as np
 
 from programs.finetune_page import LEVELS, SAME, TWIN, WHITE_LIST, Record, fails, page, summary, twin_difference
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
+
 REFEREES = ("float64", "nudged", "channels last")  # of PyTorch, where the losses differ
 STEPS = 10
 MOST_SKIPPED = 30  # of a case, until its loss scale fits

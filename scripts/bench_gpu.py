@@ -26,8 +26,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
-import importlib.util
 import pathlib
 import shutil
 import sys
@@ -41,6 +39,7 @@ from amp_transpiler.runtime.cuda import cuda_problem, driver_device_count
 from amp_transpiler.runtime.ort import refuse_two_wheels
 from gpu import models, page, table
 from gpu.names import COMPILED, COMPILED_BY_TORCH, TRAINED, TRAINED_BY_TORCH
+from gpu.options import NAMES as OPTIONS
 from gpu.records import Record, Task
 from gpu.results import Results, environment, free_name, row_of
 from gpu.running import STAGES, Part, run_all
@@ -55,16 +54,13 @@ def names_of(stage: str, options: argparse.Namespace) -> Sequence[str]:
         return models.model_names(options.models)
     if stage == "nodes":
         return models.node_slices(options.nodes)
-    if stage == "options":
-        if importlib.util.find_spec("gpu.options") is None:
-            return ()
-        return tuple(importlib.import_module("gpu.options").NAMES)
     known: dict[str, Sequence[str]] = {
         "truths": ("kernels",),
         "training": TRAINED,
         "torch_training": TRAINED_BY_TORCH,
         "compiled_training": COMPILED_BY_TORCH,
         "compiled": COMPILED,
+        "options": OPTIONS,
     }
     return known.get(stage, tuple(SUBJECTS))
 
@@ -86,15 +82,18 @@ def tasks(options: argparse.Namespace, folder: pathlib.Path, place: str, device:
 
 
 def _chosen(only: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield stages with the beginnings of names; inference needs what prepare writes."""
+    """Yield stages with the beginnings of names; inference and options need what prepare writes."""
     wanted = [word.partition(":")[::2] for word in only]
     stages = [stage for stage, _ in wanted]
     for stage, names in wanted:
         if stage not in STAGES:
             raise SystemExit(f"bench_gpu.py: there is no stage {stage!r}; stages are {', '.join(STAGES)}")
         beginnings = tuple(names.split(","))
-        if stage == "inference" and "prepare" not in stages:
-            yield "prepare", beginnings
+        if stage in ("inference", "options") and "prepare" not in stages:
+            subjects = tuple(name for name in beginnings if any(known.startswith(name) for known in SUBJECTS))
+            if subjects:
+                stages.append("prepare")
+                yield "prepare", subjects
         yield stage, beginnings
 
 

@@ -25,6 +25,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
+
 SCRIPTS = pathlib.Path(__file__).resolve().parent
 PAGE = SCRIPTS.parent / "docs" / "benchmarks" / "inference_launches.md"
 CANNOT_TELL = 3  # the exit status of launches.py where this machine cannot count

@@ -43,6 +43,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CHILD_SECONDS = 900
 OPSET, IR_VERSION = 21, 10

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+import os
 import pathlib
 import sys
 import tempfile
@@ -31,6 +32,8 @@ import onnx
 from corpus.architectures import Built, rocm_layers
 from corpus.exporting import export_dynamo, export_torchscript
 from corpus.torch_tools import SEED, call_as, image, normal, perturb_norms, to_numpy, token_ids
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
 
 MODELS = pathlib.Path(__file__).resolve().parent.parent / "models"
 ALL_LIMIT = 200_000  # bytes, of all the files together

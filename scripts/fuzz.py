@@ -31,6 +31,8 @@ from fuzzing.seeds import all_seeds
 from fuzzing.summary import Summary
 from fuzzing.worker import DOOR, outcome_record
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
+
 _STEP = 1000  # mutants between two lines of progress
 
 

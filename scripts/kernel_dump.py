@@ -34,7 +34,8 @@ OPSETS = range(13, 41)
 IR_VERSIONS = range(7, 21)
 
 CHILD = """
-import json, pathlib, sys
+import json, os, pathlib, sys
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 

@@ -33,6 +33,11 @@ How to read it:
                 `quantization`, `other`. `gemm_types`: products by the type of their operands.
     memcpy      copies by direction, with bytes. HtoD and DtoH within a run are traffic between CPU and CUDA nodes, or
                 feeds and fetches that are not bound to the device. `syncs`: waits of the host for a stream or device.
+    copies      those copies by themselves: `way`, `bytes`, the launch that they come `before`, `count`.
+    products    matrix products, equal ones once with their `count`: `m`, `n`, `k`, `batch`, `transa`, `transb`, leading
+                dimensions `lda`, `ldb`, `ldc`, and a type for each matrix. Matrices are stored by columns, as cuBLAS
+                has them: a product of ONNX shows with its operands in the other order.
+    reductions  what `cudnnReduceTensor` was asked for: `operator`, `type`, the shapes `from` and `to`, `count`.
     cpu_nodes   (`count` alone) nodes that the optimized graph runs on the CPU, and `fused`: operators there that ONNX
                 Runtime made, from the profile of one run: nodes in a loop count as often as they run. A model whose
                 fp32 form is fused and whose low form is not has lost by casts what it won by precision.
@@ -80,6 +85,8 @@ from launches_libraries import MARK, environment, library, under_stand_ins
 from launches_log import CPU, CUDA, counts_of, nodes_of
 from standin import CannotTell
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
+
 __all__ = ["LaunchesError", "count_model", "counting", "reserved", "table", "under_stand_ins"]
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -95,7 +102,8 @@ def counting() -> Iterator[dict[str, Any]]:
     """Count what the process asks of CUDA within the block; the counts are in the dictionary when it ends.
 
     Keys: `launches`, `kinds`, `gemm_types`, `memcpy` (direction -> count and bytes), `memset`, `syncs`, `api`
-    (other calls of the runtime), `kernels` (name -> launches), `memory`. Blocks do not nest.
+    (other calls of the runtime), `kernels` (name -> launches), `products`, `reductions`, `copies`, `memory`. Blocks do
+    not nest.
 
     Raises:
         LaunchesError: the process does not run on the stand-ins; the message says how to start it.
@@ -110,7 +118,7 @@ def counting() -> Iterator[dict[str, Any]]:
     finally:
         number = stand_in.launches_stop()
         events = [(stand_in.launches_name(i).decode(), stand_in.launches_number(i)) for i in range(number)]
-        counts.update(counts_of(events))
+        counts.update(counts_of(events, stand_in.launches_detail))
         counts["memory"] = {
             "reserved_before": before,
             "reserved_after": stand_in.launches_device_now(),

@@ -60,9 +60,10 @@ def library() -> ctypes.CDLL:
             "`python scripts/launches.py run YOUR_SCRIPT.py ...`"
         )
     found = ctypes.CDLL(None)
-    for name in ("device_now", "device_peak", "tensors_now", "tensors_peak", "stop", "number"):
+    for name in ("device_now", "device_peak", "tensors_now", "tensors_peak", "stop", "number", "detail"):
         getattr(found, f"launches_{name}").restype = ctypes.c_int64
-    found.launches_number.argtypes = found.launches_name.argtypes = [ctypes.c_int64]
+    for name in ("name", "number", "detail"):
+        getattr(found, f"launches_{name}").argtypes = [ctypes.c_int64]
     found.launches_name.restype = ctypes.c_char_p
     return found
 
@@ -83,7 +84,8 @@ def _build(folder: pathlib.Path, provider: pathlib.Path) -> None:
     asked |= {name.decode() for name in re.findall(rb"\bcudnn[A-Z]\w+(?=\0)", provider.read_bytes())}
     special = SOURCE.read_text()
     written = set(re.findall(r"\b(cu\w+|__cuda\w+)\(", special))
-    written |= set(re.findall(r"^(?:PRODUCT|BLAS|DNN)\((\w+)", special, re.MULTILINE))
+    written |= set(re.findall(r"^(?:BLAS|DNN)\((\w+)", special, re.MULTILINE))
+    written |= {f"cublas{a}gemm{b}" for a in "SD" for b in ("_v2", "Batched", "StridedBatched")}  # made by PRODUCTS
     plain = "\n".join(_plain(name) for name in sorted(asked - written))
     (folder / "standin.c").write_text(f"{special}\n/* ---- all others ---- */\n{plain}\n")
     compile_ = ("gcc", "-O1", "-w", "-shared", "-fPIC")

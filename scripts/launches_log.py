@@ -6,13 +6,19 @@ import collections
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 __all__ = ["CPU", "CUDA", "counts_of", "kind_of", "nodes_of"]
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 DIRECTIONS = ("HtoD", "DtoH", "DtoD", "HtoH")
+
+# The numbers of a product in the log, in their order; matrices are stored by columns, as cuBLAS has them.
+PRODUCT = ("transa", "transb", "m", "n", "k", "lda", "ldb", "ldc", "batch", "type_a", "type_b", "type_c")
+CUDA_TYPES = {0: "float32", 1: "float64", 2: "float16", 3: "int8", 10: "int32", 14: "bfloat16"}
+CUDNN_TYPES = {0: "float32", 1: "float64", 2: "float16", 3: "int8", 4: "int32", 9: "bfloat16"}
+REDUCTIONS = ("sum", "product", "minimum", "maximum", "largest size", "mean", "L1", "L2", "product without zeros")
 
 # What a launch does, by the first pattern that its demangled name matches.
 KINDS = {
@@ -45,8 +51,13 @@ FUSED = frozenset(
 )
 
 
-def counts_of(events: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    """Return what the events of the log, names with numbers, amount to."""
+def counts_of(events: Sequence[tuple[str, int]], detail: Callable[[int], int]) -> dict[str, Any]:
+    """Return what the events of the log amount to.
+
+    Args:
+        events: names with numbers.
+        detail: the list of the numbers of events that have several; such an event's number is where its own begin.
+    """
     names = collections.Counter(name for name, _ in events)
     launched = {name: number for name, number in names.items() if not name.startswith("api ")}
     shown = dict(zip(launched, _demangled(list(launched)), strict=True))
@@ -70,7 +81,43 @@ def counts_of(events: Sequence[tuple[str, int]]) -> dict[str, Any]:
         "syncs": sum(names[name] for name in waits),
         "api": {n[4:]: k for n, k in names.items() if n.startswith("api ") and n not in waits and n not in of},
         "kernels": dict(kernels.most_common()),
+        "products": _counted(_product(detail, at) for name, at in events if name.startswith("gemm ")),
+        "reductions": _counted(_reduction(detail, at) for name, at in events if name == "cudnn cudnnReduceTensor"),
+        "copies": _counted(_copies(events, shown)),
     }
+
+
+def _product(detail: Callable[[int], int], at: int) -> dict[str, Any]:
+    """Return the sizes and types of a product of the log."""
+    numbers = {name: detail(at + i) for i, name in enumerate(PRODUCT)}
+    return {k: CUDA_TYPES.get(n, f"type {n}") if k.startswith("type") else n for k, n in numbers.items()}
+
+
+def _reduction(detail: Callable[[int], int], at: int) -> dict[str, Any]:
+    """Return what a reduction of the log computes, and the shapes before and after."""
+    operator, kind, rank = (detail(at + i) for i in range(3))
+    shape = [detail(at + 3 + i) for i in range(2 * rank)]
+    of = CUDNN_TYPES.get(kind, f"type {kind}")
+    return {"operator": REDUCTIONS[operator], "type": of, "from": shape[:rank], "to": shape[rank:]}
+
+
+def _copies(events: Sequence[tuple[str, int]], shown: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield the copies between host and device, each with the launch that follows it."""
+    before = ""
+    backwards = []
+    for name, number in reversed(events):
+        if name in ("api memcpy HtoD", "api memcpy DtoH"):
+            backwards.append({"way": name.split()[-1], "bytes": number, "before": before})
+        before = shown.get(name, before)
+    yield from reversed(backwards)
+
+
+def _counted(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each row once, in the order of their first, with how often it came as `count`."""
+    unique: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        unique.setdefault(repr(row), {**row, "count": 0})["count"] += 1
+    return list(unique.values())
 
 
 def kind_of(name: str) -> str:

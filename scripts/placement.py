@@ -29,6 +29,8 @@ from typing import Any
 
 from standin import STANDIN_VARIABLE, CannotTell, capi_folder, stand_in_environment
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
+
 LEVELS = {"disable": 0, "basic": 1, "extended": 2, "all": 99}
 UNCOUNTED = {"MemcpyToHost", "MemcpyFromHost"}  # inserted between providers, after the nodes are placed
 

@@ -6,15 +6,19 @@
 """
 
 import json
+import os
 import pathlib
 import sys
 
 import numpy as np
-import onnxruntime
 from safetensors.numpy import load_file, save_file
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
 
 
 def train(model: pathlib.Path, batches: pathlib.Path, steps: int, provider: str = "CPUExecutionProvider") -> None:
+    import onnxruntime
+
     session = onnxruntime.InferenceSession(str(model), providers=[provider])
     notes = session.get_modelmeta().custom_metadata_map
     fetches, updates = (json.loads(notes[f"amp_transpiler.{key}"]) for key in ("fetches", "updates"))

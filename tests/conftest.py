@@ -1,4 +1,7 @@
-"""The folder of real models that the corpus tests take, what they tell at the end of a run, and the record of a run."""
+"""The folder of real models that the corpus tests take, what they tell at the end of a run, and the record of a run.
+
+Also the place of a run (`--place`), and the tests that need the host's real device (the marker `device`).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from amp_transpiler.runtime import cuda
+from amp_transpiler.runtime.places import PLACE_VARIABLE
+from launches_libraries import MARK
 from tests.counted import Counted
 
 os.environ["AMP_TRANSPILER_CACHE"] = "off"  # tests leave nothing in the user's folder; those of the cache choose one
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # many a test imports onnxruntime before the package
 
+HOST_DEFAULT = "default"  # of --place: what the host decides
 SUMMARY = "summary"  # a user property of a test under this name is printed at the end of the run
 
 
@@ -28,6 +36,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         type=pathlib.Path,
         help="write the outcome of every test, and the reason of every skip, for scripts/skipped.py",
+    )
+    parser.addoption(
+        "--place",
+        metavar="NAME",
+        default="cpu",
+        help=f"the default place of all tests, by {PLACE_VARIABLE}: cpu (default), whose numbers and verdicts they "
+        f"expect; another, such as CUDA:0; or {HOST_DEFAULT}, the host's own",
     )
 
 
@@ -48,8 +63,23 @@ def counted(tmp_path: pathlib.Path) -> Counted:
     return Counted(tmp_path)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("device") is not None and (reason := _no_real_device()) is not None:
+        pytest.skip(reason)
+
+
+def _no_real_device() -> str | None:
+    """Why nothing can be computed on a device of this host; None if it can."""
+    if MARK in os.environ:
+        return "the device is a pretended one (scripts/launches.py): nothing computes there"
+    return cuda.cuda_problem(0)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin the record: a run that dies leaves one without an end."""
+    """Choose the place, and begin the record: a run that dies leaves one without an end."""
+    place = config.getoption("--place")
+    if place != HOST_DEFAULT:
+        os.environ[PLACE_VARIABLE] = place  # the processes that tests start have it, too
     path = config.getoption("--record")
     if path is not None and not hasattr(config, "workerinput"):  # workers of xdist send their reports here
         chosen = config.getoption("markexpr")

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from amp_transpiler.runtime.places import PLACE_VARIABLE
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "launches.py"
 CANNOT_TELL = 3  # the script's exit status where this machine lacks gcc, binutils or the CUDA provider
@@ -40,6 +42,7 @@ class Counted:
         path = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
         # What lies in the user's cache must not change a count, nor a test what lies there.
         environment = {"AMP_TRANSPILER_CACHE": "0", **os.environ, "PYTHONPATH": path}
+        environment.pop(PLACE_VARIABLE, None)  # the programs are to run on the device of the stand-ins
         command = [sys.executable, str(SCRIPT), *arguments]
         done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
         if done.returncode == CANNOT_TELL:

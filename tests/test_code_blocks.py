@@ -46,6 +46,7 @@ PAGES = {
 EXEMPT = {
     "./scripts/test": "it runs these tests",
     "./scripts/test --fast": "it runs these tests",
+    "./scripts/test --pretend-device": "it runs these tests",
     "python scripts/kernel_dump.py dumps 1.17.1 1.18.1 ... 1.31.1 1.32.0": "it downloads 3 GB",
     "python scripts/kernel_tables.py dumps": "it reads what the command before it downloads",
     **page_files.COMMANDS,

@@ -30,6 +30,7 @@ def test_the_oldest_version_is_the_lower_bound(name):
     [
         (["--python", "3.99"], 1, "there is no Python 3.99 here"),
         (["--slow"], 2, "unknown option --slow"),
+        (["--slow"], 2, "--pretend-device"),
     ],
 )
 def test_a_python_that_cannot_be_had_is_named(arguments, status, said):

@@ -41,6 +41,7 @@ NAMES = {
     "InputError",
     "ModelError",
     "NotFiniteError",
+    "StepCheckFailed",
     "OptionError",
     "OutputComparison",
     "OutputError",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from amp_transpiler.cli.installation import EXTRAS, Installation
+from amp_transpiler.telemetry import VARIABLE
 
 __all__ = ["Row", "State", "diagnose", "what_runs_where"]
 
@@ -40,7 +41,7 @@ def diagnose(found: Installation) -> list[Row]:
     rows = [Row("amp-transpiler", "ok", f"{found.package}, Python {found.python}, {found.system}")]
     rows.append(_runtime(found))
     if found.runtime is not None:
-        rows += [_driver(found), *_devices(found), _libraries(found)]
+        rows += [_telemetry(found), _driver(found), *_devices(found), _libraries(found), *_default_place(found)]
     rows += _extras(found)
     rows += _room(found)
     return rows
@@ -51,14 +52,26 @@ def what_runs_where(found: Installation) -> list[tuple[str, str]]:
     if found.runtime is None or len(found.wheels) > 1:
         return [("conversion", "with --no-verify only: ONNX Runtime does not work here")]
     low = "the CPU; float16 and bfloat16 are emulated there, rounded as a GPU rounds them"
-    device = found.gpus[0].name if found.gpus else "the GPU"
-    place = f"CUDA:0 ({device})" if found.cuda_problem is None else ""
+    if found.place_problem is not None:
+        low = place = "nothing runs until AMP_TRANSPILER_PLACE is corrected or unset"
+    else:
+        place = _device(found)
     return [
         ("conversion", "the CPU; it needs no GPU, whatever the target"),
         ("the check of a result", low),
         ("amp.Session, training", place or low),
         ("--benchmark", place or "the CPU, whose times say nothing about a GPU"),
     ]
+
+
+def _device(found: Installation) -> str:
+    """Return the device that sessions run on by default, with its name; empty for the CPU."""
+    place = found.wanted_place.upper() or ("CUDA:0" if found.cuda_problem is None else "CPU")
+    if place == "CPU":
+        return ""
+    number = int(place.partition(":")[2] or "0")
+    name = found.gpus[number].name if number < len(found.gpus) else "the GPU"
+    return f"CUDA:{number} ({name})"
 
 
 def _runtime(found: Installation) -> Row:
@@ -77,6 +90,15 @@ def _runtime(found: Installation) -> Row:
         remedy = f"pip uninstall -y {next(iter(found.wheels), 'onnxruntime')} && pip install onnxruntime-gpu"
         return Row(part, "problem", f"{text}; it cannot use the NVIDIA device", remedy)
     return Row(part, "ok", text)
+
+
+def _telemetry(found: Installation) -> Row:
+    part = "telemetry"
+    if found.system.startswith("Windows"):
+        return Row(part, "ok", "ONNX Runtime's events go to Windows, whose settings of privacy decide")
+    if found.telemetry:
+        return Row(part, "note", f"on: {found.telemetry}", f"export {VARIABLE}=1")
+    return Row(part, "ok", f"off: {VARIABLE} was set before ONNX Runtime was imported")
 
 
 def _driver(found: Installation) -> Row:
@@ -122,6 +144,13 @@ def _libraries(found: Installation) -> Row:
     if not found.gpus:
         return Row(part, "note", f"{text}; not needed without a device")
     return Row(part, "problem", text, remedy)
+
+
+def _default_place(found: Installation) -> Iterator[Row]:
+    if found.place_problem is not None:
+        yield Row("default place", "problem", found.place_problem, "unset AMP_TRANSPILER_PLACE")
+    elif found.wanted_place:
+        yield Row("default place", "ok", f"{found.wanted_place}, as AMP_TRANSPILER_PLACE says")
 
 
 def _extras(found: Installation) -> Iterator[Row]:

@@ -16,6 +16,8 @@ import sys
 import tempfile
 import warnings
 
+from amp_transpiler import telemetry
+from amp_transpiler.errors import EnvironmentProblem, OptionError
 from amp_transpiler.version import __version__
 
 __all__ = ["EXTRAS", "Gpu", "Installation", "look"]
@@ -64,6 +66,7 @@ class Installation:
         runtime: the version of ONNX Runtime that was imported; None if that failed.
         runtime_error: why it could not be imported.
         providers: what this ONNX Runtime can run on.
+        telemetry: why ONNX Runtime sends telemetry; empty if it does not.
         built_for: the CUDA release that it is built for, such as `13.0`; None for a build without CUDA.
         driver: the release of the NVIDIA driver; None: not known, or no driver.
         driver_cuda: the newest CUDA release that the driver knows; None without a driver.
@@ -71,6 +74,8 @@ class Installation:
         hidden: the value of CUDA_VISIBLE_DEVICES; None: not set.
         missing: CUDA and cuDNN libraries that cannot be loaded.
         cuda_problem: why ONNX Runtime cannot run on the first device; None if it can.
+        wanted_place: the value of AMP_TRANSPILER_PLACE; empty: not set.
+        place_problem: why nothing can run on the place that is wanted; None if it can.
         extras: optional package -> version, or None.
         cache: the folder of the cache; None: switched off.
         cache_is_writable: whether files can be written there.
@@ -85,6 +90,7 @@ class Installation:
     runtime: str | None
     runtime_error: str = ""
     providers: tuple[str, ...] = ()
+    telemetry: str = ""
     built_for: str | None = None
     driver: str | None = None
     driver_cuda: tuple[int, int] | None = None
@@ -92,6 +98,8 @@ class Installation:
     hidden: str | None = None
     missing: tuple[str, ...] = ()
     cuda_problem: str | None = None
+    wanted_place: str = ""
+    place_problem: str | None = None
     extras: dict[str, str | None] = dataclasses.field(default_factory=dict)
     cache: str | None = None
     cache_is_writable: bool = True
@@ -125,21 +133,35 @@ def _with_runtime(found: Installation) -> Installation:
     try:
         import onnxruntime
 
-        from amp_transpiler.runtime import cuda
+        from amp_transpiler.runtime import cuda, places
     except (ImportError, AttributeError, OSError) as error:  # two wheels over each other lack parts of the module
         return dataclasses.replace(found, runtime_error=f"{type(error).__name__}: {error}")
     built_for = str(onnxruntime.cuda_version) if getattr(onnxruntime, "cuda_version", "") else None
     count = cuda.driver_device_count()
+    wanted = os.environ.get(places.PLACE_VARIABLE, "")
     return dataclasses.replace(
         found,
         runtime=onnxruntime.__version__,
         providers=tuple(onnxruntime.get_available_providers()),
+        telemetry=telemetry.why_on(),
         built_for=built_for,
         driver_cuda=cuda.driver_cuda_version(),
         gpus=tuple(_gpu(number) for number in range(count)),
         missing=_missing_libraries(built_for),
         cuda_problem=cuda.cuda_problem(0),
+        wanted_place=wanted,
+        place_problem=_place_problem(wanted),
     )
+
+
+def _place_problem(wanted: str) -> str | None:
+    from amp_transpiler.runtime.places import decide_place
+
+    try:
+        decide_place(wanted)
+    except (OptionError, EnvironmentProblem) as error:
+        return str(error)
+    return None
 
 
 def _missing_libraries(built_for: str | None) -> tuple[str, ...]:

@@ -51,6 +51,7 @@ _NO_EFFECT_ON_COPIES = (
     "inputs",
     "tolerance",
     "mismatch",
+    "device_check",
     "benchmark",
 )
 
@@ -102,6 +103,7 @@ class Options:
     metric: str | None
     metric_bound: float | None
     frontier: bool
+    device_check: str
     no_cache: bool
     no_verify: bool
     benchmark: bool
@@ -151,6 +153,7 @@ class Options:
             "metric": self.metric,
             "metric_bound": self.metric_bound,
             "frontier": self.frontier or self.report_shows_curve,
+            "device_check": self.device_check,
             "cache": not self.no_cache,
             "verify": not self.no_verify,
         }

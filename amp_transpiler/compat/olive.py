@@ -61,6 +61,7 @@ _TYPES: dict[str, Any] = {
     "optimize": bool,
     "verify": bool,
     "cache": bool,
+    "device_check": str,
 }
 _LISTS = {
     "white": ("custom_white_list", "Operators that run in lower precision wherever they can."),

@@ -1,11 +1,12 @@
 """The report of a conversion: the record, and its forms as a table, an explanation, JSON and HTML."""
 
+from amp_transpiler.report.comparison import OutputComparison
+from amp_transpiler.report.measured import DeviceMeasurement
 from amp_transpiler.report.report import (
     CastRow,
     DecisionRow,
     FrontierPoint,
     MetricValue,
-    OutputComparison,
     PredictedTimes,
     Report,
 )
@@ -15,6 +16,7 @@ from amp_transpiler.report.verdict import Verdict
 __all__ = [
     "CastRow",
     "DecisionRow",
+    "DeviceMeasurement",
     "FrontierPoint",
     "MetricValue",
     "OutputComparison",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import math
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from amp_transpiler.errors import InputError, visible
+from amp_transpiler.report.comparison import OutputComparison
+from amp_transpiler.report.measured import DeviceMeasurement
 from amp_transpiler.report.steps import StepsComparison
 from amp_transpiler.report.verdict import Verdict
 
@@ -141,62 +142,6 @@ class CastRow:
     scope: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class OutputComparison:
-    """The difference between an output of the emulated low program and that of the fp32 program, over all samples.
-
-    Attributes:
-        name: the graph output.
-        dtype: its element type in the fp32 program.
-        shape: its shape in the first sample.
-        max_abs: largest absolute difference, over the elements that are finite in both.
-        relative: norm of the difference over norm of the fp32 output, a fraction; 0 if both are zero.
-        cosine: cosine of the angle between the two.
-        nonfinite_reference: elements that are NaN or infinite in fp32.
-        nonfinite: elements that are NaN or infinite in low precision where fp32 is finite.
-        mismatched: for integer, boolean and string outputs: elements that differ.
-        samples: how many input samples were compared.
-        elements: how many elements were compared: all, but of floats only those that are finite in fp32.
-        structure_differs: it has another shape, length or kind of elements than in fp32.
-        excused: how many of the mismatched elements are labels that fp32 decided by a hair's breadth.
-        top1: for scores of classes: share of the rows whose best class is the same; else None.
-        top5: share of the rows whose best class in fp32 is among the best five; None without scores of six classes.
-        iou: for masks and maps of labels: intersection over union; else None.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    max_abs: float
-    relative: float
-    cosine: float
-    nonfinite_reference: int = 0
-    nonfinite: int = 0
-    mismatched: int = 0
-    samples: int = 1
-    elements: int = 0
-    structure_differs: bool = False
-    excused: int = 0
-    top1: float | None = None
-    top5: float | None = None
-    iou: float | None = None
-
-    @property
-    def snr_db(self) -> float:
-        """The signal-to-noise ratio in decibels; infinite if the floats are equal."""
-        return -20.0 * math.log10(self.relative) if self.relative else math.inf
-
-    @property
-    def mismatch(self) -> float:
-        """The share of the elements that differ and are not excused."""
-        return (self.mismatched - self.excused) / self.elements if self.elements else 0.0
-
-    def __repr__(self) -> str:
-        faults = "".join(f", {name}={count}" for name in ("nonfinite", "mismatched") if (count := getattr(self, name)))
-        errors = f"relative={self.relative:.3g}, max_abs={self.max_abs:.3g}"
-        return f"OutputComparison({self.name!r}, {self.dtype!r}, {self.shape}, {errors}{faults})"
-
-
 @dataclasses.dataclass(slots=True, repr=False)
 class Report:
     """The outcome of one conversion. A notebook shows it as a short page, `repr` in a line or two.
@@ -232,6 +177,7 @@ class Report:
         steps: of a training step: how far its states came in several steps, in fp32 and in the result; None if none was
             found, or nothing was compared.
         outputs: graph output -> comparison; empty if nothing was compared.
+        measured: what a device computed with the written file; None where none did.
         metric: the user's own measure; None without one.
         verdict: one line: one of the words of `Verdict`, then after `: ` what it rests on.
         checks: the checks that passed, in order, a short phrase each.
@@ -273,6 +219,7 @@ class Report:
     states: tuple[State, ...] = ()
     steps: StepsComparison | None = None
     outputs: dict[str, OutputComparison] = dataclasses.field(default_factory=dict)
+    measured: DeviceMeasurement | None = None
     metric: MetricValue | None = None
     verdict: str = Verdict.NOT_CHECKED
     checks: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ class Verdict(enum.StrEnum):
     """The first word of `report.verdict`. Only `FAILED` is an error: then nothing is written."""
 
     VERIFIED = "verified"
+    ESTIMATED = "estimated"
     PLAUSIBLE = "plausible"
     COMPARED = "compared"
     STRUCTURE_ONLY = "structure only"
@@ -26,6 +27,8 @@ class Verdict(enum.StrEnum):
 SENTENCES: Mapping[Verdict, str] = types.MappingProxyType(
     {
         Verdict.VERIFIED: "Every output was compared with fp32 on data that you gave, and is within its limit.",
+        Verdict.ESTIMATED: "As verified, but emulated, and part of the arithmetic that was emulated was never measured "
+        "on a device: the verdict names whose.",
         Verdict.PLAUSIBLE: "The outputs are within their limits, but the data was made up, or some outputs, which are "
         "named, could not be judged.",
         Verdict.COMPARED: "The outputs were compared with fp32, but at least one has no limit: a warning tells what "
@@ -39,7 +42,7 @@ SENTENCES: Mapping[Verdict, str] = types.MappingProxyType(
 """The meaning of each word, for the documentation (`docs/verdicts.md`)."""
 
 _TONES: Mapping[Verdict, Tone] = types.MappingProxyType(
-    {Verdict.VERIFIED: "good", Verdict.PLAUSIBLE: "good", Verdict.FAILED: "bad"}
+    {Verdict.VERIFIED: "good", Verdict.ESTIMATED: "good", Verdict.PLAUSIBLE: "good", Verdict.FAILED: "bad"}
 )
 
 

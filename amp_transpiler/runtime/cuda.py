@@ -39,8 +39,8 @@ __all__ = [
 
 _logger = logging.getLogger(__name__)
 
-# A provider that cannot start raises Python's own errors too.
-_PROVIDER_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, RuntimeError, ValueError)
+# A provider that cannot start raises Python's own errors too. One that is dropped in silence raises ours.
+_PROVIDER_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, RuntimeError, ValueError, EnvironmentProblem)
 
 FIRST_DRIVERS = {12: "525.60.13", 13: "580.65.06"}
 """CUDA version -> the first release of the driver that knows it (table 3 of the release notes of CUDA)."""
@@ -199,4 +199,4 @@ def _probed_options(device_id: int) -> Mapping[str, str] | None:
     except _PROVIDER_ERRORS as error:
         _logger.debug("the CUDA provider refuses device %d: %s", device_id, error)
         return None
-    return session.get_provider_options().get(CUDA_PROVIDER) if CUDA_PROVIDER in session.get_providers() else None
+    return dict(session.get_provider_options()[CUDA_PROVIDER])

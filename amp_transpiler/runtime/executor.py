@@ -97,7 +97,7 @@ class StepExecutor:
             step = self._step(program, fetch, arrays, scope, check_finite=not_finite != "allow")
             feeds = _fed(step, arrays)
             step.checks.check_feeds(feeds)
-            outputs = self._run(step, feeds, self._state(step, scope))
+            outputs = self._outputs(program, fetch, step, feeds, arrays, scope)
         except RUN_ERRORS as error:
             if isinstance(error, AmpError):
                 raise
@@ -127,6 +127,18 @@ class StepExecutor:
             self._warn_of_skipped(program, fetch, arrays, scope)
         fetched = [outputs[step.fetches[name]] for name in fetch]
         return fetched if step.graph is None else [step.graph.copy(value) for value in fetched]
+
+    def _outputs(
+        self,
+        program: Program,  # noqa: ARG002  # for an executor that does more than run
+        fetch: Sequence[str],  # noqa: ARG002
+        step: CompiledStep,
+        feeds: Mapping[str, np.ndarray],
+        arrays: Mapping[str, np.ndarray],  # noqa: ARG002
+        scope: Scope,
+    ) -> dict[str, onnxruntime.OrtValue]:
+        """Run a compiled step of a program, and return its outputs."""
+        return self._run(step, feeds, self._state(step, scope))
 
     def close(self) -> None:
         """Close every session, and give back the memory that they took. What lies in scopes stays."""

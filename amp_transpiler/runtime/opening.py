@@ -19,6 +19,7 @@ from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.cuda_graphs import obstacle
 from amp_transpiler.runtime.openable import Openable
 from amp_transpiler.runtime.places import Place
+from amp_transpiler.runtime.provider_options import LAYOUTS, Layout, Use, refuse_options
 
 __all__ = ["Opening", "Wish", "open_form", "open_with_options", "wish_for"]
 
@@ -33,6 +34,9 @@ class Wish:
 
     Attributes:
         options: options of the place's provider.
+        given: those of them that the caller gave.
+        use: the kind of session; None where the place's provider has no options.
+        layout: the order of dimensions that convolutions compute in.
         cuda_graph: True for a CUDA graph or an error, None for one if possible.
         obstacle: why there can be no CUDA graph, as far as the program tells.
     """
@@ -40,6 +44,9 @@ class Wish:
     options: Mapping[str, str]
     cuda_graph: bool | None
     obstacle: str
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    use: Use | None = None
+    layout: Layout = "nchw"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,19 +71,26 @@ def wish_for(
     place: Place,
     provider_options: Mapping[str, str] | None,
     cuda_graph: bool | None,
+    layout: Layout = "nchw",
 ) -> Wish:
     """Return how to open a session of a program: the table's options, and what the caller has instead.
 
     Raises:
-        OptionError: the program cannot be captured and has to be, or the arguments contradict each other.
-        EnvironmentProblem: options or a graph are asked for where there are none.
+        OptionError: the program cannot be captured and has to be, or the arguments contradict each other; an option is
+            one that computes something wrong; there is no such layout.
+        EnvironmentProblem: options, a graph or a layout are asked for where there are none.
     """
+    if layout not in LAYOUTS:
+        raise OptionError(f"layout is {layout!r}: expected {' or '.join(map(repr, LAYOUTS))}")
     given = {name: str(value) for name, value in (provider_options or {}).items()}
     if not place.has_provider_options:
-        for asked, name in ((given, "provider_options"), (cuda_graph, "cuda_graph=True")):
+        other = layout != "nchw"
+        asks = ((given, "provider_options"), (cuda_graph, "cuda_graph=True"), (other, f"layout={layout!r}"))
+        for asked, name in asks:
             if asked:
                 raise EnvironmentProblem(f"{name} is for ONNX Runtime's CUDA provider, but this runs on {place}")
         return Wish({}, False, "")
+    refuse_options(given, ("fixed", "free"))
     if _GRAPH in given:
         captured = given.pop(_GRAPH).lower() not in {"0", "false"}
         if cuda_graph is not None and cuda_graph != captured:
@@ -88,7 +102,9 @@ def wish_for(
     found = "cuda_graph=False" if cuda_graph is False else obstacle(loaded)
     if cuda_graph and found:
         raise OptionError(f"cuda_graph=True, but no graph is possible: {found}")
-    return Wish({**place.options_for("fixed" if _is_fixed(loaded) else "free"), **given}, cuda_graph, found)
+    use: Use = "fixed" if _is_fixed(loaded) else "free"
+    options = {**place.options_for(use), **LAYOUTS[layout], **given}
+    return Wish(options, cuda_graph, found, given, use, layout)
 
 
 def open_form(form: Openable, place: Place, wish: Wish) -> Opening:

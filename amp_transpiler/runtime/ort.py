@@ -23,6 +23,7 @@ __all__ = [
     "Provider",
     "SessionSettings",
     "allowed_cores",
+    "create_plain_session",
     "create_session",
     "error_text",
     "is_about_feeds",
@@ -179,7 +180,7 @@ def open_session(
         providers: ONNX Runtime's providers, the preferred one first.
 
     Raises:
-        EnvironmentProblem: two ONNX Runtime wheels are installed.
+        EnvironmentProblem: two ONNX Runtime wheels are installed, or the session has other providers.
         ORT_ERRORS: ONNX Runtime refuses the model; `error_text` makes one line of such an error.
     """
     refuse_two_wheels()
@@ -189,17 +190,51 @@ def open_session(
 def create_session(
     model: bytes | str, settings: SessionSettings, providers: Sequence[Provider]
 ) -> onnxruntime.InferenceSession:
-    """Return a session of `model`, without checking the installation."""
+    """Return a session of `model`, without checking the installation.
+
+    Raises:
+        EnvironmentProblem: the session has other providers than it was asked for.
+        ORT_ERRORS: ONNX Runtime refuses the model.
+    """
     # A provider that fails to load is reported in red by the process-wide logger as well as by the session's.
     onnxruntime.set_default_logger_severity(_FATAL)
     # No fallback: ONNX Runtime would print() and switch providers without the caller's knowledge.
-    return onnxruntime.InferenceSession(
+    session = onnxruntime.InferenceSession(
         model,
         settings.options(),
         providers=list(providers),
         enable_fallback=0,
         disabled_optimizers=settings.disabled_optimizers(),
     )
+    return _on_its_providers(session, providers)
+
+
+def create_plain_session(model: bytes | str, providers: Sequence[Provider]) -> onnxruntime.InferenceSession:
+    """Return a session of `model` with ONNX Runtime's default options, as users open it. It may print.
+
+    Raises:
+        EnvironmentProblem: the session has other providers than it was asked for.
+        ORT_ERRORS: ONNX Runtime refuses the model.
+    """
+    session = onnxruntime.InferenceSession(model, providers=list(providers), enable_fallback=0)
+    return _on_its_providers(session, providers)
+
+
+def _on_its_providers(
+    session: onnxruntime.InferenceSession, providers: Sequence[Provider]
+) -> onnxruntime.InferenceSession:
+    """Return the session, if its providers begin with those that it was asked for.
+
+    Without the fallback, too, ONNX Runtime goes on without a provider whose libraries do not load.
+    """
+    asked = [provider if isinstance(provider, str) else provider[0] for provider in providers]
+    found = list(session.get_providers())
+    if found[: len(asked)] != asked:
+        raise EnvironmentProblem(
+            f"ONNX Runtime opened a session on {', '.join(found)}, and was asked for {', '.join(asked)}: "
+            "`amp-transpile doctor` says what is missing; use CPUPlace() to run on the CPU"
+        )
+    return session
 
 
 @functools.cache

@@ -22,9 +22,23 @@ from amp_transpiler.runtime.provider_options import Use, cuda_options
 from amp_transpiler.runtime.uploads import Uploads
 from amp_transpiler.runtime.values import device_of, from_ort, to_ort
 
-__all__ = ["PLACES", "CPUPlace", "CUDAPlace", "Place", "default_place", "place_named", "to_host"]
+__all__ = [
+    "PLACES",
+    "PLACE_VARIABLE",
+    "CPUPlace",
+    "CUDAPlace",
+    "Place",
+    "PlaceDecision",
+    "decide_place",
+    "default_place",
+    "place_named",
+    "to_host",
+]
 
 _logger = logging.getLogger(__name__)
+
+PLACE_VARIABLE = "AMP_TRANSPILER_PLACE"
+"""The environment variable that names the place of sessions, executors and checks that are not told one."""
 
 _DEFAULTS = ort.SessionSettings()
 _FIRST_WITH_TF32 = (8, 0)  # the compute capability
@@ -106,6 +120,10 @@ class Place(abc.ABC):
 
     def kind(self) -> str:
         """Return what an optimized graph depends on of this device."""
+        return str(self)
+
+    def hardware_name(self) -> str:
+        """Return the device's name by its maker; the place's own where it has none."""
         return str(self)
 
     def options_for(self, use: Use) -> dict[str, str]:  # noqa: ARG002  # a place without options has none for any use
@@ -226,6 +244,10 @@ class CUDAPlace(Place):
         """Return the CUDA provider and, for nodes without a CUDA kernel, the CPU provider."""
         return cuda.providers(self.device_id, options)
 
+    def hardware_name(self) -> str:
+        """Return the name that the driver gives the device, such as `NVIDIA H100 80GB HBM3`."""
+        return cuda.driver_device_facts(self.device_id).name
+
     def kind(self) -> str:
         """Return the generation of the device."""
         return f"{self.device} {cuda_runtime.capability(self.device_id)}"
@@ -344,20 +366,76 @@ def to_host(value: onnxruntime.OrtValue) -> np.ndarray:
     return place_named(value.device_name()).bring_back(value)
 
 
-@functools.cache
-def default_place() -> Place:
-    """Return `CUDAPlace(0)` if a device answers, else `CPUPlace()`; the log says which, once.
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlaceDecision:
+    """Where sessions run unless they are told.
 
-    If ONNX Runtime cannot use the device (its CUDA libraries are missing, or the wheel has no CUDA provider), a warning
-    names the package to install and the CPU is used. Asking for `CUDAPlace` then raises.
+    Attributes:
+        place: where.
+        level: the level of the line in the log.
+        line: what the log says: the place, and why that one.
     """
+
+    place: Place
+    level: int
+    line: str
+
+
+def default_place() -> Place:
+    """Return the place of `AMP_TRANSPILER_PLACE`; without it `CUDAPlace(0)` if a device answers, else `CPUPlace()`.
+
+    The log says which, and why, once. If ONNX Runtime cannot use the device (its CUDA libraries are missing, or the
+    wheel has no CUDA provider), a warning names the package to install and the CPU is used. Asking for `CUDAPlace`, or
+    for `CUDA:0` by the variable, then raises.
+
+    Raises:
+        OptionError: the variable names no place.
+        EnvironmentProblem: the variable names a place that cannot be used.
+    """
+    return _logged_place(os.environ.get(PLACE_VARIABLE, ""))
+
+
+@functools.cache
+def _logged_place(wanted: str) -> Place:
+    decision = decide_place(wanted)
+    _logger.log(decision.level, decision.line)
+    return decision.place
+
+
+def decide_place(wanted: str) -> PlaceDecision:
+    """Return where sessions run by default, and why: the one decision of this process and of the checks' child.
+
+    Args:
+        wanted: the value of `AMP_TRANSPILER_PLACE`; empty if it is not set.
+
+    Raises:
+        OptionError: there is no such place.
+        EnvironmentProblem: the place that is wanted cannot be used.
+    """
+    if wanted:
+        place = _wanted_place(wanted)
+        return PlaceDecision(place, logging.INFO, f"running on {place}, as {PLACE_VARIABLE} says")
     if cuda.driver_device_count() == 0:  # asked first: checking for a problem loads ONNX Runtime's CUDA libraries
-        _logger.info("running on the CPU: no NVIDIA device answers")
-        return CPUPlace()
-    place = CUDAPlace(0)
+        return PlaceDecision(CPUPlace(), logging.INFO, "running on the CPU: no NVIDIA device answers")
+    first = CUDAPlace(0)
+    problem = first.problem()
+    if problem is not None:
+        return PlaceDecision(CPUPlace(), logging.WARNING, f"running on the CPU: {problem}")
+    return PlaceDecision(first, logging.INFO, f"running on {first}")
+
+
+def _wanted_place(wanted: str) -> Place:
+    try:
+        place = place_named(wanted)
+    except OptionError as error:
+        raise OptionError(
+            f"the environment variable {PLACE_VARIABLE} is {wanted!r}: expected a place such as CPU or CUDA:0; "
+            "correct it, or unset it to run on CUDA:0 where a device answers, else on the CPU"
+        ) from error
     problem = place.problem()
     if problem is not None:
-        _logger.warning("running on the CPU: %s", problem)
-        return CPUPlace()
-    _logger.info("running on %s", place)
+        raise EnvironmentProblem(
+            f"the environment variable {PLACE_VARIABLE} says {place}, which cannot be used: {problem}. "
+            f"Set {PLACE_VARIABLE} to another place, or unset it"
+        )
     return place

@@ -1,19 +1,38 @@
-"""Options of ONNX Runtime's CUDA provider: one table of what is set, for which sessions, and why.
+"""Options of ONNX Runtime's CUDA provider: what is set, for which sessions, why, and where that was seen to be right.
 
-`Session(..., provider_options={...})` overrides a row or adds an option. What is not in the table stays as ONNX Runtime
-has it. `fuse_conv_bias` must: in NCHW every float16 convolution with a bias fails, and float32 ones give wrong numbers
-from the second run on (ONNX Runtime 1.31.1, H100).
+A row without evidence from a device does not belong here: what is not in the table stays as ONNX Runtime has it.
+`Session(..., provider_options={...})` overrides a row or adds an option. `REFUSED_OPTIONS` are those that compute
+something wrong, or that another argument of `Session` asks for.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import Literal, TypeAlias, get_args
 
-__all__ = ["CUDA_OPTIONS", "EXACT_FLOAT32", "ProviderOption", "Use", "cuda_options"]
+from amp_transpiler.errors import OptionError
+from amp_transpiler.runtime.evidence import H100, Evidence
+
+__all__ = [
+    "CUDA_OPTIONS",
+    "EXACT_FLOAT32",
+    "LAYOUTS",
+    "REFUSED_OPTIONS",
+    "Layout",
+    "OptionsInUse",
+    "ProviderOption",
+    "RefusedOption",
+    "Use",
+    "cuda_options",
+    "refuse_options",
+]
 
 Use: TypeAlias = Literal["fixed", "free", "step"]
 """A session that is only read: of fixed shapes, or with a free dimension. Or a step of a program, of fixed shapes."""
+
+Layout: TypeAlias = Literal["nchw", "nhwc"]
+"""The order of the dimensions that convolutions and poolings compute in: ONNX's, or channels last."""
 
 _ALL: tuple[Use, ...] = get_args(Use)
 
@@ -27,12 +46,14 @@ class ProviderOption:
         value: its value.
         uses: the sessions that get it.
         why: the reason.
+        evidence: where it was seen to be right, and to pay.
     """
 
     name: str
     value: str
     uses: tuple[Use, ...]
     why: str
+    evidence: Evidence
 
 
 CUDA_OPTIONS = (
@@ -41,19 +62,15 @@ CUDA_OPTIONS = (
         "kSameAsRequested",
         ("fixed", "step"),
         "sizes are the same in each run, so the arena takes what they need; powers of two take up to twice as much",
-    ),
-    ProviderOption(
-        "arena_extend_strategy",
-        "kNextPowerOfTwo",
-        ("free",),
-        "sizes differ from run to run, and large regions serve more of them",
+        H100("PENDING"),
     ),
     ProviderOption(
         "cudnn_conv_algo_search",
         "EXHAUSTIVE",
         _ALL,
-        "with cuDNN 9 nothing is searched: the name selects a mode of cuDNN's heuristic. HEURISTIC fails on the weight "
-        "gradient of a [512, 128, 7, 7] input on an H100, DEFAULT is the slow fallback",
+        "with cuDNN 9 nothing is searched: the name selects a mode of cuDNN's heuristic. It is ONNX Runtime's default, "
+        "and stated because HEURISTIC fails and DEFAULT is the slow fallback",
+        H100("PENDING"),
     ),
     ProviderOption(
         "use_tf32",
@@ -61,13 +78,116 @@ CUDA_OPTIONS = (
         _ALL,
         "float32 products and convolutions take TF32 (10 bits of significand) on devices that have it, which is "
         "ONNX Runtime's default and the form that a low program has to beat; `Session.tf32` says so",
+        H100("PENDING"),
     ),
 )
 
 EXACT_FLOAT32 = {"use_tf32": "0"}
-"""For a reference of errors alone: float32 without TF32. It also bars some float16 convolutions."""
+"""For a reference of errors only: float32 without TF32. It also bars some float16 convolutions."""
+
+LAYOUTS: Mapping[Layout, Mapping[str, str]] = {"nchw": {}, "nhwc": {"prefer_nhwc": "1"}}
+"""Layout -> the options that ask for it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RefusedOption:
+    """An option that a caller cannot give.
+
+    Attributes:
+        name: ONNX Runtime's name of the option.
+        why: what it does, or who sets it.
+        remedy: what to do instead.
+        uses: the sessions that cannot have it.
+        evidence: where that was seen; None where another argument sets it.
+    """
+
+    name: str
+    why: str
+    remedy: str
+    uses: tuple[Use, ...] = _ALL
+    evidence: Evidence | None = None
+
+    def is_asked(self, options: Mapping[str, str]) -> bool:
+        """Whether options switch it on."""
+        return options.get(self.name, "0").lower() not in {"0", "false"}
+
+
+REFUSED_OPTIONS = (
+    RefusedOption(
+        "fuse_conv_bias",
+        "float16 convolutions with a bias fail with it, and float32 ones are wrong from the second run on",
+        "leave it out",
+        evidence=H100("PENDING"),
+    ),
+    RefusedOption(
+        "prefer_nhwc",
+        "convolutions with computed weights fail with it, and transposed ones move to the CPU",
+        "leave it out in training",
+        uses=("step",),
+    ),
+    RefusedOption(
+        "prefer_nhwc",
+        "its results are to be compared with those of the default layout",
+        "give layout='nhwc', which does that",
+        uses=("fixed", "free"),
+    ),
+)
+
+
+def refuse_options(options: Mapping[str, str], uses: tuple[Use, ...]) -> None:
+    """Refuse options that compute something wrong, or that another argument sets.
+
+    Args:
+        options: what a caller gives.
+        uses: what the session may be used for.
+
+    Raises:
+        OptionError: one of them is refused for one of the uses.
+    """
+    for row in REFUSED_OPTIONS:
+        if row.is_asked(options) and set(uses) & set(row.uses):
+            raise OptionError(f"provider_options: {row.name}={options[row.name]} is refused: {row.why}; {row.remedy}")
 
 
 def cuda_options(use: Use) -> dict[str, str]:
     """Return the CUDA provider's options for a kind of session."""
     return {row.name: row.value for row in CUDA_OPTIONS if use in row.uses}
+
+
+class OptionsInUse(dict[str, str]):
+    """The options that a session's provider runs with, by name. `print` shows those that are set, and why.
+
+    Args:
+        options: all options, as ONNX Runtime tells them.
+        given: those that the caller gave.
+        use: the kind of session; None where no table applies.
+        layout: the layout that was asked for.
+
+    Attributes:
+        why: option that is set -> the reason. All others have ONNX Runtime's defaults.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        *,
+        given: Mapping[str, str] | None = None,
+        use: Use | None = None,
+        layout: Layout = "nchw",
+    ) -> None:
+        super().__init__(options)
+        self.why = dict(_reasons(given or {}, use, layout)) if options else {}
+
+    def __str__(self) -> str:
+        rows = [f"{name}={self.get(name, '')}: {reason}" for name, reason in self.why.items()]
+        return "\n".join([*rows, "all others: ONNX Runtime's defaults"]) if self else "no options"
+
+
+def _reasons(given: Mapping[str, str], use: Use | None, layout: Layout) -> Iterator[tuple[str, str]]:
+    for row in CUDA_OPTIONS:
+        if use in row.uses and row.name not in given:
+            yield row.name, f"{row.why} ({row.evidence})"
+    for name in LAYOUTS[layout]:
+        yield name, f"layout={layout!r} was asked for; not confirmed on a device"
+    for name in given:
+        yield name, "given by the caller"

@@ -21,9 +21,11 @@ from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.cuda_graphs import Graph
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, gemm_option, warn_without_effect
+from amp_transpiler.runtime.layout_check import compare_layouts
 from amp_transpiler.runtime.openable import AnyProgram, Openable, guarded, openable
 from amp_transpiler.runtime.opening import Opening, Wish, open_form, wish_for
 from amp_transpiler.runtime.places import CPUPlace, Place, default_place
+from amp_transpiler.runtime.provider_options import LAYOUTS, Layout, OptionsInUse
 from amp_transpiler.runtime.run_errors import RUN_ERRORS
 from amp_transpiler.runtime.values import element_type, from_ort, is_extension, run_session, to_ort
 
@@ -41,12 +43,16 @@ _REFUSED = (
 )
 
 
+_NO_WISH = Wish({}, cuda_graph=None, obstacle="")  # of a session that somebody else opened
+
+
 class Session:
     """A program that is ready to run.
 
     Args:
         program: a program, the path of a model, an `onnx.ModelProto` or an `onnx_ir.Model`; never changed.
-        place: where to run; None for CUDA if a device answers, else the CPU.
+        place: where to run; None for the place that AMP_TRANSPILER_PLACE names, else CUDA if a device answers, else the
+            CPU.
         emulate: on the CPU, run a program with float16 or bfloat16 values as the float32 program that rounds like it.
             ONNX Runtime's CPU provider computes float16 in float32 without rounding in between, and most bfloat16
             operators not at all. No effect on CUDA.
@@ -56,6 +62,10 @@ class Session:
             accumulates in float32: a program without a float16 value runs with a warning.
         provider_options: options of ONNX Runtime's CUDA provider, over those of `provider_options.CUDA_OPTIONS`; on
             CUDA only.
+        layout: on CUDA, the order of dimensions that convolutions and poolings compute in: "nchw", ONNX's, or "nhwc",
+            channels last, which saves the changes of layout that cuDNN makes in every run and may add others at the
+            borders. Not confirmed on a device: before the first results, its second run is compared with that of a
+            session in the default layout, which takes the memory and time of both once.
         cuda_graph: on CUDA, whether runs are captured once and then repeated as one launch, which saves the host's part
             of each kernel. None for where that is possible: all shapes are fixed, all nodes run on the device and none
             waits for the host. Only the thread that runs first uses the graph; others take a second session.
@@ -66,7 +76,8 @@ class Session:
 
     Attributes:
         place: where it runs.
-        provider_options: the options that its provider runs with; empty on the CPU.
+        provider_options: the options that its provider runs with, a dictionary that is empty on the CPU; its `why` has
+            the reason of each that is set, and printing it shows them.
         tf32: whether float32 products and convolutions may take TF32, with 10 bits of significand.
         cuda_graph: whether runs are captured.
         no_cuda_graph: why they are not, on CUDA; empty if they are.
@@ -77,15 +88,17 @@ class Session:
 
     Raises:
         ModelError: the model cannot be read.
-        OptionError: `tiling_accum` is neither "fp32" nor "low"; `cuda_graph` is True and no graph is possible; or
-            `provider_options` contradict it.
+        OptionError: `tiling_accum` is neither "fp32" nor "low"; there is no such layout; `cuda_graph` is True and no
+            graph is possible; or `provider_options` contradict it, or have one that computes something wrong.
         EnvironmentProblem: the place cannot be used, or two ONNX Runtime wheels are installed; or `tiling_accum` is
             "low" on the CPU, differs from an earlier CUDA session's, or contradicts ORT_CUDA_GEMM_OPTIONS; or
-            `provider_options` or a CUDA graph are asked for on the CPU.
+            `provider_options`, another layout or a CUDA graph are asked for on the CPU.
         InputError: ONNX Runtime refuses the model; its own error is the cause.
     """
 
     _session: onnxruntime.InferenceSession | None
+    _wish: Wish = _NO_WISH
+    _in_default_layout: Callable[[], onnxruntime.InferenceSession] | None = None  # until the layouts were compared
 
     def __init__(
         self,
@@ -95,6 +108,7 @@ class Session:
         emulate: bool = True,
         tiling_accum: TilingAccum = "fp32",
         provider_options: Mapping[str, str] | None = None,
+        layout: Layout = "nchw",
         cuda_graph: bool | None = None,
         cache: bool | None = None,
     ) -> None:
@@ -111,7 +125,7 @@ class Session:
         self.emulated: bool = form.emulated
         if cache or (cache is None and self.place.has_provider_options):
             form = dataclasses.replace(form, settings=dataclasses.replace(form.settings, cached=True))
-        wish = wish_for(program, self.place, provider_options, cuda_graph)
+        wish = wish_for(program, self.place, provider_options, cuda_graph, layout)
         with gemm_option(tiling_accum, self.place):
             opening = _opening(form, program, self.place, wish)
         self._adopt(opening.session)
@@ -120,6 +134,10 @@ class Session:
         # Other threads than the graph's take a second session, as do all if the device refuses to capture.
         reopen = functools.partial(_without_graph, program, self.place, tiling_accum, wish)
         self._graph = Graph(opening.session, self.place, reopen) if opening.cuda_graph else None
+        self._wish = wish
+        if layout != "nchw":
+            usual = dataclasses.replace(wish, options={**wish.options, **dict.fromkeys(LAYOUTS[layout], "0")})
+            self._in_default_layout = functools.partial(_without_graph, program, self.place, tiling_accum, usual)
         self._log()
 
     def __enter__(self) -> Self:
@@ -160,12 +178,17 @@ class Session:
         Raises:
             InputError: an input is missing, unknown, or of another type or rank; a fetched output does not exist; or
                 ONNX Runtime failed while running.
+            EnvironmentProblem: in the first run, another layout computes something else than the default one.
         """
         self._open()
         names = self._fetched(fetch)
         if not names:
             return []  # ONNX Runtime takes an empty list to mean all outputs
         values = check_feeds(feeds, self.inputs)
+        self._compare_layouts(values)
+        return self._run(values, names)
+
+    def _run(self, values: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
         try:
             if self._graph is not None and (found := self._graph.run(values, names)) is not None:
                 return found
@@ -189,6 +212,7 @@ class Session:
         """
         self._open()
         values = check_feeds(feeds, self.inputs)
+        self._compare_layouts(values)
         names = [info.name for info in self.outputs]
         if self._graph is not None and (repeated := self._graph.bind(values)) is not None:
             return repeated
@@ -216,6 +240,15 @@ class Session:
                 raise self._clearer(error) from error
 
         return run
+
+    def _compare_layouts(self, values: Mapping[str, Any]) -> None:
+        """Compare with the default layout before the first results of another one."""
+        if self._in_default_layout is None:
+            return
+        names = [info.name for info in self.outputs]
+        with Session.over(self._in_default_layout(), self.place) as usual:
+            compare_layouts(lambda feeds: self._run(feeds, names), usual.run, values, self.outputs, repr(self))
+        self._in_default_layout = None
 
     def _clearer(self, error: Exception) -> InputError:
         """Return an error of ONNX Runtime's run as one of this package."""
@@ -292,10 +325,11 @@ class Session:
         return self._no_graph if self._graph is None else self._graph.refused
 
     @property
-    def provider_options(self) -> dict[str, str]:
-        """The options that the place's provider runs with; empty on the CPU."""
+    def provider_options(self) -> OptionsInUse:
+        """The options that the place's provider runs with, and why those that are set are; empty on the CPU."""
         session = self._open()
-        return dict(session.get_provider_options()[session.get_providers()[0]])
+        options = session.get_provider_options()[session.get_providers()[0]]
+        return OptionsInUse(options, given=self._wish.given, use=self._wish.use, layout=self._wish.layout)
 
     @property
     def tf32(self) -> bool:

@@ -10,6 +10,7 @@ from amp_transpiler.errors import EnvironmentProblem, OptionError
 from amp_transpiler.passes.training import Formulation
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum
 from amp_transpiler.runtime.places import Place
+from amp_transpiler.runtime.provider_options import refuse_options
 
 __all__ = ["StepOptions"]
 
@@ -32,7 +33,8 @@ class StepOptions:
         recompute: whether the backward pass computes cheap activations again.
         weight_gradients: the formulation of convolutions' weight gradients.
         cuda_graph: whether steps are run as CUDA graphs if possible.
-        provider_options: options of ONNX Runtime's CUDA provider, over those of `provider_options.CUDA_OPTIONS`.
+        provider_options: options of ONNX Runtime's CUDA provider, over those of `provider_options.CUDA_OPTIONS`, but
+            none of `REFUSED_OPTIONS`.
     """
 
     emulate: bool = True
@@ -59,6 +61,7 @@ class StepOptions:
         for name in self.provider_options:
             if name in _OWN:
                 raise OptionError(f"provider_options: {name} is the executor's to set: {_OWN[name]}")
+        refuse_options({name: str(value) for name, value in self.provider_options.items()}, ("step",))
 
     def formulation(self, place: Place) -> Formulation:
         """Return the formulation of weight gradients on a place."""

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from amp_transpiler.verification.check_file import check_result as check_result
     from amp_transpiler.verification.compare import compare_outputs as compare_outputs
     from amp_transpiler.verification.inputs import given_inputs as given_inputs
     from amp_transpiler.verification.synthesis import synthesise_inputs as synthesise_inputs
     from amp_transpiler.verification.verify import (
-        check_result as check_result,
         check_source as check_source,
         convert_and_compare as convert_and_compare,
     )

@@ -21,9 +21,19 @@ from typing import Any
 
 from amp_transpiler import errors
 from amp_transpiler.runtime.ort import ORT_ERRORS
+from amp_transpiler.runtime.places import PLACE_VARIABLE
 from amp_transpiler.verification.wire import receive, send
 
-__all__ = ["RUN_ERRORS", "TIMED_OUT", "Child", "RuntimeCrash", "default_place_name", "lease", "start_early"]
+__all__ = [
+    "RUN_ERRORS",
+    "TIMED_OUT",
+    "Child",
+    "RuntimeCrash",
+    "default_place_name",
+    "hardware_name",
+    "lease",
+    "start_early",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +66,8 @@ RUN_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, RuntimeCrash)
 """Raised by a session in a child: ONNX Runtime refused a model or a run, or died of it."""
 
 _RAISED_AGAIN: dict[str, type[Exception]] = {
-    kind.__name__: kind for kind in (*ORT_ERRORS, errors.InputError, errors.EnvironmentProblem, MemoryError)
+    kind.__name__: kind
+    for kind in (*ORT_ERRORS, errors.InputError, errors.OptionError, errors.EnvironmentProblem, MemoryError)
 }
 _OTHER = next(kind for kind in ORT_ERRORS if kind.__name__ == "RuntimeException")
 
@@ -96,7 +107,8 @@ class Child:
 
         Raises:
             RuntimeCrash: the process died, or did not answer in time and was killed.
-            ORT_ERRORS, InputError, EnvironmentProblem, MemoryError: as raised there; all else is an ORT_ERROR.
+            ORT_ERRORS, InputError, OptionError, EnvironmentProblem, MemoryError: as raised there; others become an
+                ORT_ERROR.
         """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
@@ -274,11 +286,21 @@ def start_early() -> None:
         pass
 
 
-@functools.cache
 def default_place_name() -> str:
-    """Return the place that sessions open on: CUDA if a device answers and ONNX Runtime can use it, else the CPU."""
+    """Return the name of the default place of `runtime.places`, decided in the child; the log says why, once."""
+    return _logged_place_name(os.environ.get(PLACE_VARIABLE, ""))
+
+
+@functools.cache
+def _logged_place_name(wanted: str) -> str:
     with lease() as child:
-        name, problem = child.ask("device")
-    if problem is not None:
-        logger.warning("running on the CPU: %s", problem)
+        name, level, line = child.ask("device", wanted)
+    logger.log(level, line)
     return str(name)
+
+
+@functools.cache
+def hardware_name(place: str) -> str:
+    """Return the name of the device at a place, such as `NVIDIA H100 80GB HBM3`."""
+    with lease() as child:
+        return str(child.ask("hardware", place))

@@ -1,4 +1,4 @@
-"""The written file opened and run as users do it: with the options that ONNX Runtime has by default.
+"""The written file opened and run on the CPU as users do it: with the options that ONNX Runtime has by default.
 
 Emulation judges the numbers, on a graph that ONNX Runtime may not fuse. Users' sessions fuse, and a fusion may have no
 kernel, be wrong, or end the process.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import pathlib
-from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from amp_transpiler.errors import InputError
@@ -19,20 +18,22 @@ from amp_transpiler.report import OutputComparison
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.memory import available_memory
 from amp_transpiler.runtime.ort import CPU_PROVIDER, error_text
+from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.accuracy import Reference, named_outputs
-from amp_transpiler.verification.child import RUN_ERRORS, RuntimeCrash, default_place_name
+from amp_transpiler.verification.child import RUN_ERRORS, RuntimeCrash
 from amp_transpiler.verification.remote import RemoteSession, open_by_default, open_file
 from amp_transpiler.verification.spilled import Spill
 from amp_transpiler.verification.structure import lacks_something
 from amp_transpiler.verification.verdict import failing_outputs, fault_of, worst
 
-__all__ = ["Opened", "must_run", "open_as_users_do"]
+__all__ = ["SESSION", "Opened", "must_run", "open_as_users_do"]
 
 logger = logging.getLogger(__name__)
 
 _SOURCE_ERRORS: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
-_CPU = "CPU"
+_CPU = str(CPUPlace())
+SESSION = f"ONNX Runtime's default session ({_CPU})"
 _ANYTHING_LIKE_IT = Limits(tolerance=1.0, mismatch=1.0)
 _COPIES = 4  # opening a session holds the weights in float16, in float32, and as they were read
 _REMEDY = (
@@ -45,12 +46,10 @@ class Opened(NamedTuple):
     """How a default session received the file.
 
     Attributes:
-        place: where it was opened.
         outcome: `good`; `fault`; `source`: the source has the fault, too; `unknown`: nothing can be said.
         detail: a sentence about the fault and the remedy, or the reason why nothing can be said.
     """
 
-    place: str
     outcome: Literal["good", "fault", "source", "unknown"]
     detail: str = ""
 
@@ -62,8 +61,8 @@ def must_run(target: Target) -> bool:
 
 def open_as_users_do(
     path: pathlib.Path, program: Program, source: Program, reference: Reference | None, limits: Limits
-) -> Iterable[Opened]:
-    """Open the file at `path` by default on the CPU and, where a device answers, on CUDA, and run it.
+) -> Opened:
+    """Open the file at `path` by default on the CPU, and run it on every sample.
 
     Args:
         path: the written file.
@@ -73,35 +72,32 @@ def open_as_users_do(
         limits: of the outputs.
     """
     needed, free = _COPIES * sum(tensor_bytes(program.model)), available_memory()
-    for place in dict.fromkeys((_CPU, default_place_name())):
-        if reference is None and free is not None and needed > free:
-            yield Opened(place, "unknown", f"needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} are free")
-            continue
-        found = _fault(path, place, reference, limits)
-        if found.outcome == "fault" and _source_fails(source, place, reference):
-            found = Opened(place, "source", found.detail)
-        yield found
+    if reference is None and free is not None and needed > free:
+        return Opened("unknown", f"needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} are free")
+    opened = _opened(path, reference, limits)
+    if opened.outcome == "fault" and _source_fails(source, reference):
+        return Opened("source", opened.detail)
+    return opened
 
 
-def _fault(path: pathlib.Path, place: str, reference: Reference | None, limits: Limits) -> Opened:
-    session = f"ONNX Runtime's default session ({place})"
+def _opened(path: pathlib.Path, reference: Reference | None, limits: Limits) -> Opened:
     try:
-        with open_file(path, None, place) as opened:
-            outputs = _run(opened, reference)
+        with open_file(path, None, _CPU) as session:
+            outputs = _run(session, reference)
     except RuntimeCrash as crash:
         if crash.signal == "SIGKILL":
-            return Opened(place, "unknown", str(crash))
-        return Opened(place, "fault", f"{session} crashes on the written file: {crash}. {_REMEDY}")
+            return Opened("unknown", str(crash))
+        return Opened("fault", f"{SESSION} crashes on the written file: {crash}. {_REMEDY}")
     except RUN_ERRORS as error:
         if lacks_something(error):
-            return Opened(place, "unknown", error_text(error))
-        return Opened(place, "fault", f"{session} refuses the written file: {error_text(error)}. {_REMEDY}")
+            return Opened("unknown", error_text(error))
+        return Opened("fault", f"{SESSION} refuses the written file: {error_text(error)}. {_REMEDY}")
     except InputError as error:  # a type that ONNX Runtime's Python bindings cannot pass
-        return Opened(place, "unknown", str(error))
+        return Opened("unknown", str(error))
     if reference is not None and (failing := _failing(reference, outputs, limits)):
         fault = fault_of(worst(failing), limits)
-        return Opened(place, "fault", f"{session} computes something else than fp32: {fault}. {_REMEDY}")
-    return Opened(place, "good")
+        return Opened("fault", f"{SESSION} computes something else than fp32: {fault}. {_REMEDY}")
+    return Opened("good")
 
 
 def _run(session: RemoteSession, reference: Reference | None) -> list[dict[str, object]]:
@@ -116,10 +112,10 @@ def _failing(reference: Reference, outputs: list[dict[str, object]], limits: Lim
     return failing_outputs(reference.compare_results(outputs, limits).values(), reference, limits)
 
 
-def _source_fails(source: Program, place: str, reference: Reference | None) -> bool:
+def _source_fails(source: Program, reference: Reference | None) -> bool:
     """Whether the source itself crashes a default session, is refused by it, or computes something else there."""
     try:
-        with open_by_default(source, place) as session:
+        with open_by_default(source, _CPU) as session:
             outputs = _run(session, reference)
     except _SOURCE_ERRORS as error:
         logger.info("the source does not run in a default session either: %s", error)

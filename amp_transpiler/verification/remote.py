@@ -8,7 +8,7 @@ import os
 import pathlib
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from amp_transpiler.graph.program import Program
 from amp_transpiler.runtime.feeds import ValueInfo
@@ -18,7 +18,19 @@ from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.verification.child import Child, RuntimeCrash, lease
 from amp_transpiler.verification.kept_values import KeptValue
 
-__all__ = ["RemoteSession", "open_by_default", "open_file", "open_plain", "open_program", "open_source"]
+__all__ = [
+    "RemoteSession",
+    "open_as_session",
+    "open_by_default",
+    "open_file",
+    "open_plain",
+    "open_program",
+    "open_source",
+]
+
+
+Way: TypeAlias = SessionSettings | Literal["session"] | None
+"""How a model is opened: with these settings; as `amp.Session` opens it; or, None, as ONNX Runtime does by default."""
 
 
 class RemoteSession:
@@ -36,7 +48,7 @@ class RemoteSession:
 
     def __init__(
         self,
-        form: Callable[[], tuple[Openable, SessionSettings | None]],
+        form: Callable[[], tuple[Openable, Way]],
         place: str,
         child: Child | None = None,
     ) -> None:
@@ -50,11 +62,11 @@ class RemoteSession:
 
     def _open(self) -> None:
         with contextlib.ExitStack() as kept:
-            form, settings = self._form()
+            form, way = self._form()
             if form.folder is not None:
                 kept.callback(shutil.rmtree, form.folder, ignore_errors=True)
             child = kept.enter_context(lease() if self._shared is None else contextlib.nullcontext(self._shared))
-            self._number, self.inputs, self.outputs = child.ask("open", form.model, settings, self._place)
+            self._number, self.inputs, self.outputs = child.ask("open", form.model, way, self._place)
             kept.callback(_close, child, self._number)
             self._child, self._kept = child, kept.pop_all()
 
@@ -154,7 +166,7 @@ def open_program(program: AnyProgram, *, emulate: bool = True) -> Iterator[Remot
         RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.
     """
 
-    def form() -> tuple[Openable, SessionSettings | None]:
+    def form() -> tuple[Openable, Way]:
         found = openable(program, CPUPlace(), emulate=emulate)
         return found, _sharing(found.settings)
 
@@ -177,7 +189,7 @@ def open_plain(program: Program, child: Child | None = None) -> Iterator[RemoteS
         RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.
     """
 
-    def form() -> tuple[Openable, SessionSettings | None]:
+    def form() -> tuple[Openable, Way]:
         found = openable(program, CPUPlace(), emulate=False)
         settings = dataclasses.replace(found.settings, optimize=False, lean=True, shared_memory=True)
         found = dataclasses.replace(found, settings=settings)
@@ -196,7 +208,7 @@ def open_source(source: Program) -> Iterator[RemoteSession]:
         RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.
     """
 
-    def form() -> tuple[Openable, SessionSettings | None]:
+    def form() -> tuple[Openable, Way]:
         found = openable(source.origin, CPUPlace(), emulate=False)
         found = dataclasses.replace(found, settings=guarded(found.settings, source, CPUPlace()))
         return found, _sharing(found.settings)
@@ -227,6 +239,23 @@ def open_file(
 
 
 @contextlib.contextmanager
+def open_as_session(path: str | os.PathLike[str], place: str) -> Iterator[RemoteSession]:
+    """Open the model at `path` in a child process as `amp.Session(path, place)` does, with its options and CUDA graph.
+
+    Args:
+        path: the model.
+        place: where, such as `CUDA:0`.
+
+    Raises:
+        RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.
+    """
+    form = Openable(os.fspath(pathlib.Path(path).absolute()), SessionSettings())
+    session = RemoteSession(lambda: (form, "session"), place)
+    with contextlib.closing(session):
+        yield session
+
+
+@contextlib.contextmanager
 def open_by_default(program: Program, place: str) -> Iterator[RemoteSession]:
     """Open a program in a child process with the options that ONNX Runtime has by default.
 
@@ -234,7 +263,7 @@ def open_by_default(program: Program, place: str) -> Iterator[RemoteSession]:
         RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.
     """
 
-    def form() -> tuple[Openable, SessionSettings | None]:
+    def form() -> tuple[Openable, Way]:
         found = openable(program.origin, CPUPlace(), emulate=False)
         # Only a setting tells where the weights of a message lie.
         return found, None if found.settings.external_folder is None else found.settings

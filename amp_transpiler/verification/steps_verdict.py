@@ -11,7 +11,9 @@ from amp_transpiler.report.wording import human_number, percent
 __all__ = ["judge_steps"]
 
 _MOST_NAMED = 3
-_WORDS = {Verdict.VERIFIED: Verdict.PLAUSIBLE}  # of a verdict -> what is left of it where steps could not be judged
+_WORDS = dict.fromkeys(
+    (Verdict.VERIFIED, Verdict.ESTIMATED), Verdict.PLAUSIBLE
+)  # of a verdict -> what is left of it where steps could not be judged
 
 
 def judge_steps(report: Report, steps: StepsComparison, *, fails: bool) -> str:

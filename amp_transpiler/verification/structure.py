@@ -28,9 +28,9 @@ class LoadResult:
     detail: str
 
 
-def check_load(path: pathlib.Path, program: Program) -> LoadResult:
-    """Load the model at `path`, which holds `program`, on CUDA if a device answers, else on the CPU."""
-    place = default_place_name()
+def check_load(path: pathlib.Path, program: Program, place: str | None = None) -> LoadResult:
+    """Load the model at `path`, which holds `program`, at a place; without one at the host's default place."""
+    place = default_place_name() if place is None else place
     try:
         with open_file(path, SessionSettings(optimize=False), place):
             pass

@@ -12,7 +12,7 @@ from amp_transpiler.report.wording import percent
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.advice import advice
 
-__all__ = ["failing_outputs", "fault_of", "judge", "worst"]
+__all__ = ["failing_outputs", "fault_of", "judge", "tell_measured", "worst"]
 
 # Low format -> the relative error from which on an output without a limit is worth a warning.
 _MUCH = {"float16": 0.02, "bfloat16": 0.05}
@@ -64,8 +64,18 @@ def fault_of(row: OutputComparison, limits: Limits) -> str:
     return f"{name}: {differing} of {row.elements} {_kind([row])} differ, {allowed_share}"
 
 
-def judge(report: Report, reference: Reference, failing: list[OutputComparison], limits: Limits) -> str:
-    """Write verdict, warnings and notes into `report`; return why the result is not good enough, empty if it is."""
+def judge(
+    report: Report, reference: Reference, failing: list[OutputComparison], limits: Limits, unmeasured: str = ""
+) -> str:
+    """Write verdict, warnings and notes into `report`; return why the result is not good enough, empty if it is.
+
+    Args:
+        report: with the comparison of every output.
+        reference: what they were compared with.
+        failing: the outputs that are not as they should be.
+        limits: of the outputs.
+        unmeasured: whose arithmetic was emulated and never measured on a device; empty if all of it was.
+    """
     samples = _samples(reference)
     if failing:
         row = worst(failing)
@@ -90,13 +100,55 @@ def judge(report: Report, reference: Reference, failing: list[OutputComparison],
     if metric is not None:  # it is the limit
         unlimited = []
     report.warnings = (*report.warnings, *_warnings(unlimited, report.dtype))
-    wholly = reference.given and not left_out
-    word = Verdict.COMPARED if unlimited else Verdict.VERIFIED if wholly else Verdict.PLAUSIBLE
+    word = _word(unlimited=bool(unlimited), wholly=reference.given and not left_out, unmeasured=unmeasured)
+    estimate = _never_measured(unmeasured) if word is Verdict.ESTIMATED else ""
     own = "" if metric is None else f"{metric.name} is {metric.value:.4g}, at most {metric.bound:.4g} allowed; "
-    measured = f"{own}{_measured(judged, reference.name)} on {samples}, rounding emulated"
     no_limit = _without_limit(unlimited, judged)
-    report.verdict = f"{word}: {measured}{no_limit}{_named(left_out)}"
+    report.verdict = f"{word}: {own}{_emulated(judged, reference)}{estimate}{no_limit}{_named(left_out)}"
     return ""
+
+
+def _word(*, unlimited: bool, wholly: bool, unmeasured: str) -> Verdict:
+    if unlimited:
+        return Verdict.COMPARED
+    if not wholly:
+        return Verdict.PLAUSIBLE
+    return Verdict.ESTIMATED if unmeasured else Verdict.VERIFIED
+
+
+def _never_measured(what: str) -> str:
+    return f"; never measured on a device: {what}" if what else ""
+
+
+def tell_measured(report: Report, reference: Reference, limits: Limits, unmeasured: str = "") -> None:
+    """Write what a device measured into the verdict, in the place of what was emulated, and warn of contradictions.
+
+    Args:
+        report: with `measured`, and the verdict that `judge` wrote.
+        reference: what the outputs were compared with.
+        limits: of the outputs.
+        unmeasured: as it was given to `judge`; what ran now is measured, if it is the release that the result is for.
+    """
+    measured = report.measured
+    assert measured is not None
+    left_out = _left_out(report, reference)
+    judged = [row for row in report.outputs.values() if row.name not in left_out]
+    rows = [measured.outputs[row.name] for row in judged if row.name in measured.outputs]
+    if judged and len(rows) == len(judged):
+        told = f"{_measured(rows, reference.name)} on {_samples(reference)}, measured on {measured}"
+        told += f" (emulated: {_measured(judged, reference.name)})"
+        report.verdict = report.verdict.replace(_emulated(judged, reference), told, 1)
+        if report.verdict_word is Verdict.ESTIMATED and measured.runtime.startswith(f"{report.ort}."):
+            certain = report.verdict.replace(Verdict.ESTIMATED, Verdict.VERIFIED, 1)
+            report.verdict = certain.replace(_never_measured(unmeasured), "", 1)
+        unlimited = [row for row in rows if not _has_limit(row, limits)]
+        known = set(report.warnings)
+        report.warnings += tuple(text for text in _warnings(unlimited, report.dtype) if text not in known)
+    report.warnings += tuple(f"{measured.device} contradicts the emulation: {text}" for text in measured.contradictions)
+
+
+def _emulated(judged: list[OutputComparison], reference: Reference) -> str:
+    return f"{_measured(judged, reference.name)} on {_samples(reference)}, rounding emulated"
 
 
 def _samples(reference: Reference) -> str:

@@ -22,7 +22,7 @@ from amp_transpiler.graph.proto import to_proto_without_weights
 from amp_transpiler.graph.user_cache import Records
 from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.policy import Policy, Settled
-from amp_transpiler.report import OutputComparison, Report
+from amp_transpiler.report import DeviceMeasurement, OutputComparison, Report
 from amp_transpiler.targets.releases import installed_version
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.remembered import add_value, in_words
@@ -33,7 +33,7 @@ __all__ = ["Answer", "Question", "digest_of"]
 logger = logging.getLogger(__name__)
 
 _RECORDS = Records("verified")
-_FORMAT = 2  # raised when what is verified changes
+_FORMAT = 3  # raised when what is verified changes
 _BLOCK = 1 << 20
 _NOTE = "compared and run before: the same model, data, options and versions gave this result; --no-cache does it again"
 
@@ -51,7 +51,8 @@ class Answer:
         evidence: what runs said about the program, as far as reports show it.
         headroom: how many times a range had to fit; None if none was known.
         verdict, notes, warnings: of the comparison.
-        checks, final_verdict, final_notes: of the written file.
+        checks, final_verdict, final_notes, final_warnings: of the written file.
+        measured: what a device computed with it; None where none did.
     """
 
     settled: Mapping[str, Settled]
@@ -67,6 +68,8 @@ class Answer:
     checks: tuple[str, ...] = ()
     final_verdict: str = ""
     final_notes: tuple[str, ...] = ()
+    final_warnings: tuple[str, ...] = ()
+    measured: DeviceMeasurement | None = None
 
     def tell(self, report: Report) -> None:
         """Write what the comparison said into a report."""
@@ -78,7 +81,8 @@ class Answer:
     def tell_checks(self, report: Report) -> None:
         """Write what the checks of the file said into a report."""
         report.checks, report.verdict = self.checks, self.final_verdict
-        report.notes = (*report.notes, *self.final_notes)
+        report.notes, report.measured = (*report.notes, *self.final_notes), self.measured
+        report.warnings = (*report.warnings, *self.final_warnings)
 
 
 class Question:
@@ -171,9 +175,18 @@ def _add_file(digest: Digest, file: pathlib.Path, name: str) -> bool:
 def _answer(record: dict[str, Any]) -> Answer:
     evidence = record.pop("evidence")
     ranges = {name: TensorRange(**found) for name, found in evidence.pop("ranges").items()}
-    rows = {name: {**row, "shape": tuple(row["shape"])} for name, row in record["outputs"].items()}
+    measured = record.pop("measured")
     record |= {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
     record["settled"] = {name: Settled(**made) for name, made in record["settled"].items()}
     record["evidence"] = Evidence(ranges=ranges, samples=tuple(evidence.pop("samples")), **evidence)
-    record["outputs"] = {name: OutputComparison(**row) for name, row in rows.items()}
-    return Answer(**record)
+    record["outputs"] = _rows(record["outputs"])
+    return Answer(**record, measured=None if measured is None else _measured(measured))
+
+
+def _rows(record: Mapping[str, Any]) -> dict[str, OutputComparison]:
+    return {name: OutputComparison(**{**row, "shape": tuple(row["shape"])}) for name, row in record.items()}
+
+
+def _measured(record: Mapping[str, Any]) -> DeviceMeasurement:
+    lists = {name: tuple(record[name]) for name in ("sessions", "contradictions")}
+    return DeviceMeasurement(**{**record, **lists, "outputs": _rows(record["outputs"])})

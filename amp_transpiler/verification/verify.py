@@ -6,39 +6,36 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from amp_transpiler.conversion import Conversion, convert
-from amp_transpiler.errors import CheckFailed, InputError, ModelError
+from amp_transpiler.errors import InputError, ModelError
 from amp_transpiler.graph.checker import checker_fault, fault_in_words, mend_declared_shapes, runtime_operators
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.saving import Staged
-from amp_transpiler.ops.limits import OLDEST_OPSET
-from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.cost.shapes import sizes_of
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import MetricValue, Report, Verdict
+from amp_transpiler.targets.measured import unmeasured
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.calibrate import PIECE
-from amp_transpiler.verification.child import RUN_ERRORS, default_place_name
-from amp_transpiler.verification.default_session import must_run, open_as_users_do
+from amp_transpiler.verification.child import RUN_ERRORS
+from amp_transpiler.verification.default_device import CheckedDevice, DeviceCheck, device_to_check
 from amp_transpiler.verification.exact_update import exact_update
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.remote import open_program
 from amp_transpiler.verification.search import Conversions, Found, best_conversion
 from amp_transpiler.verification.steps import compare_steps
 from amp_transpiler.verification.steps_verdict import judge_steps
-from amp_transpiler.verification.structure import check_load
 from amp_transpiler.verification.synthesis import MOST_FURTHER
 from amp_transpiler.verification.user_metric import Metric
 from amp_transpiler.verification.verdict import failing_outputs, judge
 from amp_transpiler.verification.verified import Answer, Question, digest_of
 
-__all__ = ["Basis", "Questions", "check_result", "check_source", "convert_and_compare"]
+__all__ = ["Basis", "Questions", "check_source", "convert_and_compare", "loads"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +56,7 @@ class Basis:
         known: the answer to an equal question, which was checked; None if there is none.
         question: what is answered, to be remembered with `answer` once the file is checked.
         answer: what is known of the answer before.
+        device: the device that the file is run on; None for none.
     """
 
     source: Program
@@ -68,6 +66,7 @@ class Basis:
     known: Answer | None = None
     question: Question | None = None
     answer: Answer | None = None
+    device: CheckedDevice | None = None
 
     def without_algorithms(self, source: Program) -> Basis:
         """Return the same for a file, whose graph does not hold the training algorithms that were compared with it.
@@ -94,7 +93,7 @@ def check_source(source: Program, program: Program, phase: Phase) -> None:
         if operators := runtime_operators(program.model):
             program.notes.append(f"operators of ONNX Runtime in ONNX's domain, not portable: {', '.join(operators)}")
         if fault := checker_fault(program.model, full=False):
-            if not _loads(source):
+            if not loads(source):
                 raise ModelError(
                     f"{program.source or 'the model'}: invalid before any conversion: {fault_in_words(fault)}"
                 )
@@ -113,6 +112,7 @@ class Questions:
         frontier: whether the curve between error and cost is wanted, even if the first conversion keeps the limits.
         cache: whether what runs have shown may be kept, and found again.
         limited: the limits are the user's own.
+        device_check: whether the written file is run on a device.
     """
 
     inputs: Inputs | None = None
@@ -120,6 +120,7 @@ class Questions:
     frontier: bool = False
     cache: bool = True
     limited: bool = False
+    device_check: DeviceCheck = "auto"
 
 
 def convert_and_compare(
@@ -149,11 +150,12 @@ def convert_and_compare(
         file is to be checked against.
     """
     before = report.notes, report.warnings
-    question = _question(source, prepared, policy, asked, reference)
+    device = device_to_check(asked.device_check)
+    question = _question(source, prepared, policy, asked, reference, device)
     known = None if question is None else question.find()
     if known is not None and (made := _as_before(known, prepared, policy, ranges, phase)) is not None:
         known.tell(report)
-        return *made, "", Basis(source, policy, None, known.evidence, known)
+        return *made, "", Basis(source, policy, None, known.evidence, known, device=device)
     try:
         with phase("run fp32"):
             reference = _reference(source, prepared, policy, asked, reference)
@@ -167,14 +169,14 @@ def convert_and_compare(
         with phase("convert"):
             conversion = convert(program, policy, ranges)
         # Users' sessions may run what emulation cannot, so the samples are kept for them.
-        return program, conversion, "", Basis(source, policy, reference)
+        return program, conversion, "", Basis(source, policy, reference, device=device)
     best, policy = found.best, dataclasses.replace(policy, limits=found.best.limits)
     report.outputs, report.repaired, report.frontier = best.outputs, found.repaired, found.curve
     report.headroom = None if found.evidence is None else policy.headroom
     if asked.metric is not None and best.metric is not None:
         report.metric = MetricValue(asked.metric.name, best.metric, asked.metric.bound)
     failing = failing_outputs(report.outputs.values(), reference, policy.limits)
-    failure = judge(report, reference, failing, policy.limits)
+    failure = judge(report, reference, failing, policy.limits, unmeasured(policy.target))
     program, conversion, step = best.program, best.conversion, best.program.step
     if not failure and step is not None and step.parameters and policy.low is not FLOAT32:
         with phase("run steps"):
@@ -183,7 +185,7 @@ def convert_and_compare(
             report.steps = compare_steps(program, step, reference, exact)
         wanted = policy.wishes.master_weights is False  # small updates vanish, as was asked for
         failure = judge_steps(report, report.steps, fails=reference.given and not wanted)
-    basis = Basis(source, policy, reference, found.evidence)
+    basis = Basis(source, policy, reference, found.evidence, device=device)
     if question is not None and found.searched and found.evidence is not None and not failure:
         answer = _answer(found, program, report, before)
         basis = dataclasses.replace(basis, question=question, answer=answer)
@@ -213,13 +215,18 @@ def _further_samples(prepared: Program) -> int:
 
 
 def _question(
-    source: Program, prepared: Program, policy: Policy, asked: Questions, reference: Reference | None
+    source: Program,
+    prepared: Program,
+    policy: Policy,
+    asked: Questions,
+    reference: Reference | None,
+    device: CheckedDevice | None,
 ) -> Question | None:
     """Return the question that is asked, if its answer may be remembered."""
     special = asked.frontier or asked.metric is not None or prepared.step is not None or reference is not None
     if special or not asked.cache or not policy.search_runs or policy.objective == "rules":
         return None
-    return Question(source, prepared, asked.inputs, policy, (str(asked.limited), default_place_name()))
+    return Question(source, prepared, asked.inputs, policy, (str(asked.limited), str(device)))
 
 
 def _as_before(
@@ -286,82 +293,8 @@ def _reference_note(reference: Reference, source: Program, prepared: Program, po
     return (f"compared with the source in float32, since the CPU does not run its {formats}",)
 
 
-def check_result(staged: Staged, program: Program, basis: Basis, report: Report, phase: Phase) -> None:
-    """Check the written model with ONNX's checker and ONNX Runtime, its default session included.
-
-    Raises:
-        CheckFailed: the result is invalid and the source was not; or a default session on the CPU crashes, refuses it
-            or computes something else, and the program is for the CPU provider.
-    """
-    source, noted = basis.source, len(report.notes)
-    if basis.known is not None:
-        with phase("check result"):
-            loaded = check_load(staged.path, program)
-        if loaded.outcome == "refused":
-            raise _failed(report, f"ONNX Runtime refuses the result: {loaded.detail}")
-        basis.known.tell_checks(report)
-        return
-    checks = ["types of every node"]
-    with phase("check result"):
-        fault = checker_fault(program.model)
-        if fault and not checker_fault(source.model):
-            raise _failed(report, f"the result fails onnx.checker: {fault}")
-        if fault:
-            if not any(note.endswith(fault) for note in report.notes):  # said before, about the source
-                report.notes = (*report.notes, f"fault of the source: onnx.checker says {fault}")
-        else:
-            checks.append("onnx.checker, full")
-        loaded = check_load(staged.path, program)
-        if loaded.outcome == "refused":
-            if _loads(source):
-                raise _failed(report, f"ONNX Runtime refuses the result: {loaded.detail}")
-            report.verdict = f"{Verdict.STRUCTURE_ONLY}: ONNX Runtime refuses the result, as it does the source"
-            report.notes = (*report.notes, f"fault of the source: ONNX Runtime refuses it, too: {loaded.detail}")
-        elif loaded.outcome == "structural":
-            report.verdict = f"{Verdict.STRUCTURE_ONLY}: {_why_not_run(program, loaded.detail)}"
-        else:
-            where = loaded.detail if loaded.outcome == "loaded" else "CPU, emulated"
-            checks.append(f"ONNX Runtime ({where})")
-            checks += _check_as_users_open(staged, program, basis, report)
-    report.checks = tuple(checks)
-    if basis.question is not None and basis.answer is not None:
-        answer = dataclasses.replace(
-            basis.answer, checks=report.checks, final_verdict=report.verdict, final_notes=report.notes[noted:]
-        )
-        basis.question.keep(answer)
-
-
-def _check_as_users_open(staged: Staged, program: Program, basis: Basis, report: Report) -> Iterator[str]:
-    """Yield the default sessions that opened and ran the file well; note the others."""
-    policy = basis.policy
-    for opened in open_as_users_do(staged.path, program, basis.source, basis.reference, policy.limits):
-        session = f"ONNX Runtime's default session ({opened.place})"
-        if opened.outcome == "fault" and must_run(policy.target):
-            raise _failed(report, opened.detail)
-        if opened.outcome == "good":
-            yield session
-        elif opened.outcome == "unknown":
-            logger.info("nothing was found out with %s: %s", session, opened.detail)
-        else:
-            start = "fault of the source: " if opened.outcome == "source" else ""
-            report.notes = (*report.notes, start + opened.detail)
-
-
-def _why_not_run(program: Program, detail: str) -> str:
-    """Say why ONNX Runtime does not run a sound file, and what helps."""
-    opset = opset_of(program.model, "")
-    if opset < OLDEST_OPSET:
-        return f"the model is of opset {opset}, ONNX Runtime runs {OLDEST_OPSET} and later; export it anew ({detail})"
-    return detail
-
-
-def _failed(report: Report, fault: str) -> CheckFailed:
-    """Write the verdict, and return the error to raise."""
-    report.verdict = f"{Verdict.FAILED}: {fault}"
-    return CheckFailed(f"{report.source}: {fault}; nothing was written", report)
-
-
-def _loads(source: Program) -> bool:
+def loads(source: Program) -> bool:
+    """Whether ONNX Runtime loads a program as the user gave it."""
     try:
         with open_program(source.origin, emulate=False):
             pass

@@ -23,9 +23,9 @@ from amp_transpiler.verification.wire import receive, send
 if TYPE_CHECKING:
     import onnxruntime
 
-    from amp_transpiler.runtime.ort import SessionSettings
     from amp_transpiler.runtime.places import Place
     from amp_transpiler.runtime.session import Session
+    from amp_transpiler.verification.remote import Way
 
 __all__ = ["main"]
 
@@ -48,13 +48,14 @@ class _Sessions:
         self._values = ValueStore()
         self._next = 0
 
-    def open(self, model: str | bytes, settings: SessionSettings | None, place: str) -> tuple[int, Any, Any]:
-        """Open a model; without `settings` with ONNX Runtime's default options, as users do."""
+    def open(self, model: str | bytes, way: Way, place: str) -> tuple[int, Any, Any]:
+        """Open a model in a way: see `remote.Way`."""
+        from amp_transpiler.runtime.ort import create_plain_session
         from amp_transpiler.runtime.places import place_named
         from amp_transpiler.runtime.session import Session
 
         where = place_named(place)
-        shares = settings is not None and settings.shared_memory
+        shares = not isinstance(way, str) and way is not None and way.shared_memory
         if shares:
             from amp_transpiler.verification import child_memory
 
@@ -63,10 +64,13 @@ class _Sessions:
         else:
             self.rest()  # it has memory of its own
         model = model if isinstance(model, str) else bytes(model)
-        opened = _by_default(model, where) if settings is None else where.open_session(model, settings)
-        session = Session.over(opened, where)
         self._next += 1
-        self._open[self._next], self._plain[self._next] = session, opened
+        if isinstance(way, str):
+            session = _as_session(str(model), where)
+        else:
+            opened = create_plain_session(model, where.providers()) if way is None else where.open_session(model, way)
+            session, self._plain[self._next] = Session.over(opened, where), opened
+        self._open[self._next] = session
         if shares:
             self._sharing.add(self._next)
         return self._next, session.inputs, session.outputs
@@ -144,14 +148,21 @@ class _Sessions:
             self._is_free = True
             _trim()
 
-    def device(self) -> tuple[str, str | None]:
-        """Return the place that sessions open on by default, and why it is not CUDA although a device answers."""
-        from amp_transpiler.runtime import cuda, places
+    def device(self, wanted: str) -> tuple[str, int, str]:
+        """Return the place that sessions open on by default, and the line that the log says about it with its level.
 
-        if cuda.driver_device_count() == 0:
-            return str(places.CPUPlace()), None
-        problem = cuda.cuda_problem(0)
-        return str(places.CPUPlace() if problem else places.CUDAPlace(0)), problem
+        `wanted` is the parent's environment variable: the parent may have changed it since this process began.
+        """
+        from amp_transpiler.runtime.places import decide_place
+
+        decision = decide_place(wanted)
+        return str(decision.place), decision.level, decision.line
+
+    def hardware(self, place: str) -> str:
+        """Return the name of the device at a place."""
+        from amp_transpiler.runtime.places import place_named
+
+        return place_named(place).hardware_name()
 
     def optimize(self, source: str, destination: str, model_type: str, heads: int, width: int) -> None:
         """Run ONNX Runtime's transformers optimizer on a file.
@@ -202,11 +213,18 @@ def _run(session: Session, feeds: Mapping[str, Any], fetch: Sequence[str] | None
         raise
 
 
-def _by_default(model: str | bytes, place: Place) -> onnxruntime.InferenceSession:
-    import onnxruntime
+def _as_session(path: str, place: Place) -> Session:
+    """Open a file as users of this package do; an error of ONNX Runtime's is raised as it is."""
+    from amp_transpiler.errors import InputError
+    from amp_transpiler.runtime.ort import ORT_ERRORS
+    from amp_transpiler.runtime.session import Session
 
-    # Without the fallback: it would print, and run on other providers than it was asked for.
-    return onnxruntime.InferenceSession(model, providers=list(place.providers()), enable_fallback=0)
+    try:
+        return Session(path, place)
+    except InputError as error:
+        if isinstance(error.__cause__, ORT_ERRORS):
+            raise error.__cause__ from None
+        raise
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from corpus.facts import type_name
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
+
 Record = dict[str, Any]
 KINDS = ("node", "simple", "light", "pytorch-converted", "pytorch-operator")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pathlib
 import time
 import warnings
@@ -13,6 +14,8 @@ import numpy as np
 from corpus.architectures import ARCHITECTURES, Architecture, Built
 from corpus.facts import facts
 from corpus.torch_tools import SEED, to_numpy
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
 
 Record = dict[str, Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import time
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from corpus import inputs
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
 
 Record = dict[str, Any]
 

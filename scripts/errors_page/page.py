@@ -33,6 +33,7 @@ wrong, where, and what to do; each topic adds the usual cause and remedy.
 | `CheckFailed` | `AmpError` | the result failed its check or tolerance; its `report` says by how much | 1 |
 | `VerificationError` | `AmpError` | a pass produced a program that is not well typed: a bug here | 1 |
 | `DistributedError` | `AmpError` | another process of a distributed run is lost, or runs something else | |
+| `StepCheckFailed` | `AmpError` | a checked training step computes something else than its emulation | |
 | `NotFiniteError` | `FloatingPointError` | a step made infinity or NaN, and was told to stop there | |
 
 An error of any other class, exit status 3, is a bug: [please report it](#a-bug-in-this-package).

@@ -6,12 +6,15 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import amp_transpiler as amp  # before onnxruntime, whose telemetry it switches off
+
+# isort: split
+
 import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-import amp_transpiler as amp
 from foreign.writer import Feed, ForeignStep
 
 __all__ = ["CONVERSIONS", "DTYPES", "Outcome", "Trained", "convert", "masters_alone", "measure", "train"]

@@ -35,6 +35,7 @@ _REFUSALS = (amp.InputError,)
 # The word of a verdict -> the class of an outcome. An independent judge may look at every result that was compared.
 _KINDS = {
     Verdict.VERIFIED: "verified",
+    Verdict.ESTIMATED: "verified",
     Verdict.PLAUSIBLE: "verified",
     Verdict.COMPARED: "verified",
     Verdict.STRUCTURE_ONLY: "structural",

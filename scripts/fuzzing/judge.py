@@ -11,6 +11,10 @@ import pathlib
 import sys
 from typing import Any
 
+import amp_transpiler  # noqa: F401  before onnxruntime, whose telemetry it switches off
+
+# isort: split
+
 import ml_dtypes
 import numpy as np
 import onnx

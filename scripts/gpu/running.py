@@ -44,7 +44,7 @@ STAGES: Mapping[str, Stage] = {
     "training": Stage(45),
     "torch_training": Stage(40),
     "inference": Stage(100),
-    "options": Stage(60),
+    "options": Stage(90),
     "torch": Stage(40),
     "models": Stage(75, beside=True),
     "nodes": Stage(100, beside=True),

@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
+
 _MEMORY = 12 << 30  # bytes of address space: a mutant may grow without end
 _NO_TESTS = 5  # pytest's exit status where the tests have other names under the mutant
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)

@@ -17,10 +17,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import amp_transpiler as amp  # before onnxruntime, whose telemetry it switches off
+
+# isort: split
+
 import onnxruntime
 import torch
 
-import amp_transpiler as amp
 from amp_transpiler import static
 from programs.in_torch import loss_of, model_of, optimizer_of
 from programs.ours import training_step

@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
+
 __all__ = ["TOOLS"]
 
 Feeds = dict[str, Any]

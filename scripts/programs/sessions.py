@@ -9,6 +9,10 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import amp_transpiler  # noqa: F401  before onnxruntime, whose telemetry it switches off
+
+# isort: split
+
 import onnx_ir as ir
 import onnxruntime
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-__all__ = ["NETWORKS", "SMALL", "Network", "feeds_of", "small"]
+__all__ = ["NETWORKS", "SMALL", "Network", "feeds_of", "shallow", "small"]
 
 Optimizer: TypeAlias = Literal["sgd", "momentum", "adam", "adamw"]
 
@@ -74,6 +74,11 @@ SMALL: Mapping[str, Mapping[str, int]] = {
 def small(network: Network) -> Network:
     """Return a network of the same form that takes next to no time."""
     return dataclasses.replace(network, **SMALL[network.kind])  # type: ignore[arg-type]  # all of these are numbers
+
+
+def shallow(network: Network) -> Network:
+    """Return a network with the same sizes and at most two layers, or two blocks in a stage: it compiles sooner."""
+    return dataclasses.replace(network, layers=tuple(min(layers, 2) for layers in network.layers))
 
 
 def feeds_of(network: Network, seed: int = 0) -> dict[str, np.ndarray]:

@@ -74,7 +74,7 @@ def test_it_starts_on_the_stand_ins(counted, tmp_path):
             print(json.dumps(end.code))
     """)
     assert counted.program(program) == 0
-    outcome = results.read(tmp_path / next(tmp_path.glob("*-stand-in.jsonl")).name)
+    outcome = results.read(tmp_path / next(tmp_path.glob("*-stand-in*.jsonl")).name)
     rows = {row["variant"]: row for row in outcome.of("training")}
     assert {variant: "failed" in row for variant, row in rows.items()} == dict.fromkeys(rows, False)
     assert all(row["predicted_ms"] > 0 for row in rows.values())

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from amp_transpiler import telemetry
 from amp_transpiler.cli import doctor as doctor_module, installation, measuring
 from amp_transpiler.cli.command import main
 from amp_transpiler.cli.completion import SHELLS, completion_script
@@ -143,6 +144,16 @@ MACHINES = {
             ("memory", "note", "1.0 GB free", "--no-verify"),
         ],
     ),
+    "telemetry that the user wants": (
+        machine(telemetry="ORT_DISABLE_TELEMETRY is '0'"),
+        [("telemetry", "note", "on: ORT_DISABLE_TELEMETRY is '0'", "export ORT_DISABLE_TELEMETRY=1")],
+    ),
+    "a place that is not one": (
+        machine(wanted_place="gpu", place_problem="AMP_TRANSPILER_PLACE is 'gpu': expected a place"),
+        [("default place", "problem", "AMP_TRANSPILER_PLACE is 'gpu'", "unset AMP_TRANSPILER_PLACE")],
+    ),
+    "the CPU is wanted": (machine(wanted_place="cpu"), []),
+    "the second device is wanted": (machine(gpus=(GPU, Gpu("NVIDIA L4", 24_000_000_000)), wanted_place="cuda:1"), []),
     "no extras": (
         machine(extras=dict.fromkeys(EXTRAS), cache=None, memory=None),
         [
@@ -175,6 +186,11 @@ def test_what_is_missing_is_named_with_the_line_that_mends_it(name, monkeypatch,
         ("everything works", "conversion", "needs no GPU"),
         ("no GPU", "amp.Session, training", "emulated"),
         ("a driver that is too old", "--benchmark", "the CPU"),
+        ("a place that is not one", "the check of a result", "nothing runs until AMP_TRANSPILER_PLACE is corrected"),
+        ("a place that is not one", "amp.Session, training", "nothing runs until AMP_TRANSPILER_PLACE is corrected"),
+        ("the CPU is wanted", "amp.Session, training", "emulated"),
+        ("the CPU is wanted", "--benchmark", "the CPU, whose times"),
+        ("the second device is wanted", "amp.Session, training", "CUDA:1 (NVIDIA L4)"),
         ("both packages", "conversion", "with --no-verify only"),
         ("no ONNX Runtime", "conversion", "with --no-verify only"),
     ],
@@ -183,12 +199,25 @@ def test_what_will_run_where(name, work, place):
     assert place in dict(what_runs_where(MACHINES[name][0]))[work]
 
 
+@pytest.mark.parametrize(
+    ("system", "words"),
+    [
+        ("Linux x86_64", "off: ORT_DISABLE_TELEMETRY was set before ONNX Runtime was imported"),
+        ("Windows AMD64", "ONNX Runtime's events go to Windows, whose settings of privacy decide"),
+    ],
+)
+def test_where_telemetry_goes(system, words):
+    rows = {row.part: row for row in diagnose(machine(system=system))}
+    assert (rows["telemetry"].state, rows["telemetry"].found) == ("ok", words)
+
+
 def test_this_machine_as_json(capsys):
     status = main([doctor_module.DOCTOR, "--json"])
     record = json.loads(capsys.readouterr().out)
     assert status == int(any(part["state"] == "problem" for part in record["parts"]))
     assert {"amp-transpiler", "ONNX Runtime"} <= {part["part"] for part in record["parts"]}
     assert record["installation"]["runtime"] is not None
+    assert record["installation"]["telemetry"] == telemetry.why_on()
     assert "conversion" in record["runs"]
 
 
@@ -220,6 +249,30 @@ def test_devices_are_named_as_the_driver_does(monkeypatch):
         ("NVIDIA L4 1", 24_000_000_000),
     ]
     assert found.cuda_problem == "the provider does not load"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "problem", "row"),
+    [
+        ("", None, None),
+        ("CPU", None, ("ok", "CPU, as AMP_TRANSPILER_PLACE says")),
+        ("gpu", "AMP_TRANSPILER_PLACE is 'gpu'", ("problem", "AMP_TRANSPILER_PLACE is 'gpu'")),
+        ("CUDA:99", "there is no CUDA device 99", ("problem", "there is no CUDA device 99: 1 visible")),
+    ],
+)
+def test_the_place_of_the_variable_is_looked_at(monkeypatch, wanted, problem, row):
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "driver_library", _Driver)
+    monkeypatch.setattr(cuda, "driver_cuda_version", lambda: (13, 0))
+    plain = cuda.cuda_problem.__wrapped__
+    monkeypatch.setattr(cuda, "cuda_problem", lambda device_id=0: plain(device_id) if device_id else None)
+    monkeypatch.setenv("AMP_TRANSPILER_PLACE", wanted)
+    found = look()
+    assert found.wanted_place == wanted
+    assert (found.place_problem is None) if problem is None else (problem in found.place_problem)
+    rows = [(each.state, each.found) for each in diagnose(found) if each.part == "default place"]
+    assert len(rows) == (row is not None)
+    assert all(state == row[0] and row[1] in text for state, text in rows)
 
 
 def test_doctor_refuses_other_options(capsys):
@@ -265,6 +318,8 @@ def test_what_was_measured_as_json(few_questions, capsys):
         ("a driver that is too old", "the NVIDIA driver knows CUDA"),
         ("both packages", "onnxruntime and onnxruntime-gpu are both installed"),
         ("no ONNX Runtime", "ONNX Runtime does not work here"),
+        ("the CPU is wanted", "AMP_TRANSPILER_PLACE is CPU"),
+        ("a place that is not one", "AMP_TRANSPILER_PLACE is 'gpu'"),
     ],
 )
 def test_without_a_device_measuring_says_why_and_ends_with_1(name, reason, monkeypatch, capsys):

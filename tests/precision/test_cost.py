@@ -182,11 +182,10 @@ def test_the_cpu_casts_around_kernels_that_it_has_in_float32_alone(text, read, w
     assert (cost.launches, cost.read, cost.written) == (0, read, written)
 
 
-def test_a_bias_that_is_not_fused_is_a_launch_of_its_own():
-    model = model_of(
-        "g (float[2, 3, 8, 8] x, float[5, 3, 3, 3] w, float[5] b) => (float[2, 5, 6, 6] z) { z = Conv (x, w, b) }"
-    )
-    assert [traffic(model, fuse_conv_bias=fused)[0].launches for fused in (True, False)] == [1, 2]
+@pytest.mark.parametrize(("inputs", "launches"), [("x, w", 1), ("x, w, b", 2)])
+def test_the_bias_of_a_convolution_is_a_launch_of_its_own(inputs, launches):
+    ends = "g (float[2, 3, 8, 8] x, float[5, 3, 3, 3] w, float[5] b) => (float[2, 5, 6, 6] z)"
+    assert traffic(model_of(f"{ends} {{ z = Conv ({inputs}) }}"))[0].launches == launches
 
 
 ATTENTION = """g ({t}[2, 16, 32] x, {t}[32, 96] w, {t}[96] b) => ({t}[2, 16, 32] z)

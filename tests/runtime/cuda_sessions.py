@@ -14,6 +14,7 @@ import onnx.parser
 import launches
 from amp_transpiler import CUDAPlace, Session
 from amp_transpiler.errors import AmpError
+from amp_transpiler.runtime.ort import SessionSettings, create_session
 
 PLACE = CUDAPlace(0)
 BODY = """g (float[{n}, 4, 8, 8] x) => (float[{n}, 4, 8, 8] y, {kind}[{n}, 4, 8, 8] z)
@@ -55,11 +56,22 @@ def of(proto, fed, **options):
     told = {"memsets": [memsets(lambda: session.run(fed)) for _ in range(3)]}
     told |= {"run": counted(lambda: session.run(fed)), "bound": counted(session.bind(fed))}
     told |= {"graph": session.cuda_graph, "why": session.no_cuda_graph, "tf32": session.tf32}
-    told |= {"options": session.provider_options, "types": [array.dtype.name for array in session.run(fed)]}
+    told |= {
+        "options": session.provider_options,
+        "set": session.provider_options.why,
+        "types": [array.dtype.name for array in session.run(fed)],
+    }
     session.close()
     gc.collect()
     told["left"] = launches.reserved() - before
     return told
+
+
+def of_default_session(proto, fed, options):
+    """Return the memory that three runs of a session with nothing but these options clear."""
+    session = create_session(proto.SerializeToString(), SessionSettings(), PLACE.providers(options))
+    wrapped = Session.over(session, PLACE)
+    return [memsets(lambda: wrapped.run(fed)) for _ in range(3)]
 
 
 def error(proto, **options):
@@ -104,11 +116,13 @@ def main():
         "bfloat16": of(model(kind="bfloat16", to="16"), feed()),
         "none": of(model(), feed(), cuda_graph=False),
         "exact": of(model(), feed(), cuda_graph=False, provider_options={"use_tf32": "0"}),
-        "fused": of(model(), feed(), cuda_graph=False, provider_options={"fuse_conv_bias": "1"}),
+        "fused": {"memsets": of_default_session(model(), feed(), {"fuse_conv_bias": "1"})},
+        "nhwc": of(model(), feed(), layout="nhwc", cuda_graph=False),
         "free": of(model("N"), feed()),
         "cpu": of(parsed(ON_CPU), feed((2, 4, 4))),
         "cpu must": error(parsed(ON_CPU), cuda_graph=True),
         "unknown": error(model(), provider_options={"nonsense": "1"}),
+        "faulty": error(model(), provider_options={"fuse_conv_bias": "1"}),
         "threads": in_two_threads(),
         "refused": refused(),
     }

@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from amp_transpiler.runtime.provider_options import cuda_options
 from tests.counted import Counted
 
 pytestmark = pytest.mark.slow  # a child is started
@@ -59,11 +60,19 @@ def test_an_option_that_corrupts_later_runs_shows_in_the_memory_that_they_clear(
         ("none", "cudnn_conv_algo_search", "EXHAUSTIVE"),
         ("free", "arena_extend_strategy", "kNextPowerOfTwo"),
         ("free", "cudnn_conv_algo_search", "EXHAUSTIVE"),
-        ("fused", "fuse_conv_bias", "1"),
+        ("nhwc", "prefer_nhwc", "1"),
+        ("none", "prefer_nhwc", "0"),
     ],
 )
 def test_the_options_arrive(told, of, name, value):
     assert told[of]["options"][name] == value
+
+
+def test_a_session_says_what_is_set_and_why(told):
+    assert set(told["none"]["set"]) == set(cuda_options("fixed"))
+    assert "NVIDIA H100" in told["none"]["set"]["cudnn_conv_algo_search"]
+    assert told["exact"]["set"]["use_tf32"] == "given by the caller"
+    assert "not confirmed on a device" in told["nhwc"]["set"]["prefer_nhwc"]
 
 
 def test_tf32_is_said(told):
@@ -88,3 +97,4 @@ def test_a_device_that_refuses_to_capture_runs_without(told):
 def test_what_cannot_be_is_refused(told):
     assert "no graph is possible: 1 of its nodes run on the CPU: Det" in told["cpu must"]
     assert "EnvironmentProblem: CUDA:0 refuses an option" in told["unknown"]
+    assert "OptionError: provider_options: fuse_conv_bias=1 is refused: float16 convolutions" in told["faulty"]

@@ -72,13 +72,9 @@ def test_an_unknown_setting_lists_the_two(make, setting):
 @pytest.mark.parametrize("make", [lambda *args, **options: Session(LOW, *args, **options), static.Executor])
 @pytest.mark.parametrize("given", [[CPUPlace()], []], ids=["asked for", "by default"])
 def test_the_cpu_has_no_such_option(monkeypatch, process, make, given):
-    monkeypatch.setattr(cuda, "driver_device_count", lambda: 0)
-    places.default_place.cache_clear()
-    try:
-        with pytest.raises(EnvironmentProblem, match="CUDA provider, but this runs on CPU"):
-            make(*given, tiling_accum="low")
-    finally:
-        places.default_place.cache_clear()
+    monkeypatch.setenv(places.PLACE_VARIABLE, "cpu")
+    with pytest.raises(EnvironmentProblem, match="CUDA provider, but this runs on CPU"):
+        make(*given, tiling_accum="low")
     assert VARIABLE not in os.environ
     assert process.chosen is None
 

@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ import pytest
 
 from amp_transpiler import static
 from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
+from amp_transpiler.paddle import device
 from amp_transpiler.paddle.device import cuda as device_cuda
 from amp_transpiler.runtime import cuda, memory, ort, places
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
@@ -21,8 +23,9 @@ from amp_transpiler.runtime.values import to_ort
 
 
 @pytest.fixture(autouse=True)
-def fresh_answers():
-    cached = (places.default_place, cuda.driver_device_count, cuda.cuda_problem, ort.refuse_two_wheels)
+def fresh_answers(monkeypatch):
+    monkeypatch.delenv(places.PLACE_VARIABLE, raising=False)
+    cached = (places._logged_place, cuda.driver_device_count, cuda.cuda_problem, ort.refuse_two_wheels)
 
     def clear():
         for function in cached:
@@ -60,11 +63,11 @@ class _Driver:
         return 0
 
 
-@pytest.mark.parametrize(("device", "number"), [(None, 0), (1, 1), ("gpu:1", 1), ("gpu", 0), (places.CUDAPlace(1), 1)])
-def test_the_driver_tells_of_a_device(monkeypatch, device, number):
+@pytest.mark.parametrize(("name", "number"), [(None, 0), (1, 1), ("gpu:1", 1), ("gpu", 0), (places.CUDAPlace(1), 1)])
+def test_the_driver_tells_of_a_device(monkeypatch, name, number):
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: _Driver(0, 0, 2))
-    assert device_cuda.get_device_capability(device) == (8, number)
-    assert device_cuda.get_device_name(device) == f"Device {number}"
+    assert device_cuda.get_device_capability(name) == (8, number)
+    assert device_cuda.get_device_name(name) == f"Device {number}"
 
 
 def test_a_device_that_the_driver_does_not_see(monkeypatch):
@@ -182,6 +185,63 @@ def test_the_default_place_is_said_once(monkeypatch, caplog, devices, problem, e
 
 
 @pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [("cpu", CPUPlace()), ("CPU", CPUPlace()), ("cuda", CUDAPlace(0)), ("CUDA:1", CUDAPlace(1))],
+)
+@pytest.mark.parametrize("devices", [0, 2])
+def test_the_variable_decides_the_default_place(monkeypatch, caplog, wanted, expected, devices):
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: devices)
+    monkeypatch.setattr(cuda, "cuda_problem", lambda _device_id=0: None)
+    monkeypatch.setenv("AMP_TRANSPILER_PLACE", wanted)
+    with caplog.at_level(logging.INFO, logger="amp_transpiler.runtime.places"):
+        assert [places.default_place(), places.default_place()] == [expected, expected]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"running on {expected}, as AMP_TRANSPILER_PLACE says"
+    ]
+
+
+@pytest.mark.parametrize("changed", ["cpu", None], ids=["changed", "unset"])
+def test_the_variable_may_change_within_a_process(monkeypatch, changed):
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "cuda_problem", lambda _device_id=0: None)
+    monkeypatch.setenv("AMP_TRANSPILER_PLACE", "CUDA:1")
+    assert (places.default_place(), device.get_device()) == (CUDAPlace(1), "gpu:1")
+    if changed is None:
+        monkeypatch.delenv("AMP_TRANSPILER_PLACE")
+        assert (places.default_place(), device.get_device()) == (CUDAPlace(0), "gpu:0")
+    else:
+        monkeypatch.setenv("AMP_TRANSPILER_PLACE", changed)
+        assert (places.default_place(), device.get_device()) == (CPUPlace(), "cpu")
+
+
+@pytest.mark.parametrize("wanted", ["gpu", "TPU:0", "CUDA:x", "CUDA:-1", "CPU:1", " "])
+def test_a_variable_that_names_no_place_is_refused(monkeypatch, wanted):
+    monkeypatch.setenv("AMP_TRANSPILER_PLACE", wanted)
+    for _ in range(2):  # an error is not remembered as an answer
+        with pytest.raises(OptionError, match=r"AMP_TRANSPILER_PLACE is .*: expected a place .* unset it"):
+            places.default_place()
+
+
+def test_a_device_of_the_variable_that_is_not_there_is_no_cpu(monkeypatch):
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "cuda_problem", cuda.cuda_problem.__wrapped__)
+    monkeypatch.setenv("AMP_TRANSPILER_PLACE", "CUDA:5")
+    with pytest.raises(EnvironmentProblem, match=r"AMP_TRANSPILER_PLACE says CUDA:5.*no CUDA device 5: 1 visible"):
+        places.default_place()
+
+
+def test_sessions_and_executors_open_where_the_variable_says(monkeypatch):
+    monkeypatch.setattr(cuda, "driver_device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "cuda_problem", lambda _device_id=0: None)
+    monkeypatch.setenv("AMP_TRANSPILER_PLACE", "cpu")
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[1] x) => (float[1] y) { y = Exp(x) }'
+    )
+    assert Session(proto).place == CPUPlace()
+    assert static.Executor().place == CPUPlace()
+
+
+@pytest.mark.parametrize(
     ("devices", "device_id", "providers", "cudnn", "provider", "words"),
     [
         (0, 0, ["CUDAExecutionProvider"], True, True, "no NVIDIA device answers"),
@@ -247,6 +307,67 @@ def test_two_wheels_at_once_are_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", folders[:1])
     with pytest.raises(EnvironmentProblem, match="pip uninstall -y onnxruntime onnxruntime-gpu"):
         ort.open_session(b"")
+
+
+class _Session:
+    """A session of ONNX Runtime that has other providers than it was asked for, and no word about it."""
+
+    got = ("CPUExecutionProvider",)
+
+    def __init__(self, *_arguments, **_options):
+        pass
+
+    def get_providers(self):
+        return list(self.got)
+
+
+@pytest.mark.parametrize(
+    "open_it",
+    [
+        lambda providers: ort.open_session(b"", providers=providers),
+        lambda providers: ort.create_session(b"", ort.SessionSettings(), providers),
+        lambda providers: ort.create_plain_session(b"", providers),
+    ],
+    ids=["checked", "by settings", "by default"],
+)
+def test_a_provider_that_is_dropped_in_silence_is_an_error(open_it, monkeypatch):
+    monkeypatch.setattr(ort.onnxruntime, "InferenceSession", _Session)
+    words = (
+        "ONNX Runtime opened a session on CPUExecutionProvider, and was asked for CUDAExecutionProvider, "
+        "CPUExecutionProvider: `amp-transpile doctor` says what is missing; use CPUPlace() to run on the CPU"
+    )
+    with pytest.raises(EnvironmentProblem, match=re.escape(words)):
+        open_it(cuda.providers(0))
+    assert open_it([ort.CPU_PROVIDER]).get_providers() == ["CPUExecutionProvider"]
+
+
+def test_the_preferred_provider_comes_first(monkeypatch):
+    monkeypatch.setattr(_Session, "got", ("CPUExecutionProvider", "CUDAExecutionProvider"))
+    monkeypatch.setattr(ort.onnxruntime, "InferenceSession", _Session)
+    with pytest.raises(EnvironmentProblem, match="opened a session on CPUExecutionProvider, CUDAExecutionProvider"):
+        ort.create_plain_session(b"", cuda.providers(0))
+
+
+def test_onnx_runtime_itself_drops_a_provider_that_its_build_lacks():
+    head = '<ir_version: 8, opset_import: ["": 13]>'
+    model = onnx.parser.parse_model(f"{head} g (float[1] x) => (float[1] y) {{ y = Neg(x) }}").SerializeToString()
+    known = {"CoreMLExecutionProvider", "OpenVINOExecutionProvider"}  # no build has both
+    absent = min(known - set(ort.onnxruntime.get_available_providers()))
+    with (
+        pytest.warns(UserWarning, match=absent),
+        pytest.raises(EnvironmentProblem, match=f"was asked for {absent}, CPUExecutionProvider"),
+    ):
+        ort.open_session(model, providers=[absent, ort.CPU_PROVIDER])
+
+
+def test_a_probe_without_the_cuda_provider_is_no_error(monkeypatch):
+    monkeypatch.setattr(ort.onnxruntime, "InferenceSession", _Session)
+    cuda._probed_options.cache_clear()
+    try:
+        assert not cuda._provider_loads(0)
+        assert not cuda.sessions_bring_an_allocator(0)
+    finally:
+        cuda._probed_options.cache_clear()
 
 
 def test_two_wheels_in_two_folders_do_not_mix(monkeypatch, tmp_path):

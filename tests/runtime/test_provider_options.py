@@ -17,7 +17,13 @@ from amp_transpiler.paddle.nn import functional
 from amp_transpiler.runtime import opening
 from amp_transpiler.runtime.cuda_graphs import obstacle
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
-from amp_transpiler.runtime.provider_options import CUDA_OPTIONS, cuda_options
+from amp_transpiler.runtime.provider_options import (
+    CUDA_OPTIONS,
+    REFUSED_OPTIONS,
+    OptionsInUse,
+    cuda_options,
+    refuse_options,
+)
 
 
 def model(body):
@@ -30,20 +36,96 @@ FIXED = "g (float[2, 3] x) => (float[2, 3] y) { y = Relu(x) }"
 def test_each_use_has_one_value_of_an_option():
     rows = collections.Counter((row.name, use) for row in CUDA_OPTIONS for use in row.uses)
     assert set(rows.values()) == {1}
-    assert all(row.why for row in CUDA_OPTIONS)
+    assert all(row.why and row.evidence.seen for row in CUDA_OPTIONS)
+    assert not {row.name for row in CUDA_OPTIONS} & {row.name for row in REFUSED_OPTIONS}
+
+
+FIXED_AND_FREE, STEP = ("fixed", "free"), ("step",)
 
 
 @pytest.mark.parametrize(
-    ("use", "arena", "search"),
+    ("options", "uses", "said"),
     [
-        ("fixed", "kSameAsRequested", "EXHAUSTIVE"),
-        ("free", "kNextPowerOfTwo", "EXHAUSTIVE"),
-        ("step", "kSameAsRequested", "EXHAUSTIVE"),
+        ({"fuse_conv_bias": "1"}, FIXED_AND_FREE, "wrong from the second run on; leave it out"),
+        ({"fuse_conv_bias": "True"}, STEP, "wrong from the second run on; leave it out"),
+        ({"prefer_nhwc": "1"}, STEP, "transposed ones move to the CPU; leave it out in training"),
+        ({"prefer_nhwc": "1"}, FIXED_AND_FREE, "give layout='nhwc'"),
+        ({"fuse_conv_bias": "0", "prefer_nhwc": "false", "use_tf32": "0"}, STEP, ""),
     ],
 )
-def test_options_follow_from_the_use(use, arena, search):
+def test_options_that_compute_something_wrong_are_refused(options, uses, said):
+    if said:
+        with pytest.raises(OptionError, match=said):
+            refuse_options(options, uses)
+    else:
+        refuse_options(options, uses)
+
+
+@pytest.mark.parametrize("options", [{"fuse_conv_bias": "1"}, {"prefer_nhwc": "1"}])
+def test_neither_a_session_nor_an_executor_takes_them(options):
+    with pytest.raises(OptionError, match="is refused"):
+        opening.wish_for(model(FIXED), CUDAPlace(0), options, None)
+    with pytest.raises(OptionError, match="is refused"):
+        Executor(CUDAPlace(0), provider_options=options)
+
+
+def test_a_layout_is_an_option_of_a_session():
+    wish = opening.wish_for(model(FIXED), CUDAPlace(0), {}, None, "nhwc")
+    assert wish.options == {**cuda_options("fixed"), "prefer_nhwc": "1"}
+    with pytest.raises(OptionError, match="layout is 'hwcn': expected 'nchw' or 'nhwc'"):
+        opening.wish_for(model(FIXED), CUDAPlace(0), {}, None, "hwcn")
+    with pytest.raises(EnvironmentProblem, match="layout='nhwc' is for ONNX Runtime's CUDA provider"):
+        Session(model(FIXED), CPUPlace(), layout="nhwc")
+
+
+def test_what_is_set_is_shown_with_its_reason():
+    options = {**cuda_options("free"), "use_tf32": "0", "prefer_nhwc": "1", "tunable_op_enable": "0"}
+    in_use = OptionsInUse(options, given={"use_tf32": "0"}, use="free", layout="nhwc")
+    assert in_use == options
+    assert set(in_use.why) == {*cuda_options("free"), "prefer_nhwc"}
+    assert "use_tf32=0: given by the caller" in str(in_use)
+    assert "NVIDIA H100" in in_use.why["cudnn_conv_algo_search"]
+    assert str(OptionsInUse({})) == "no options"
+
+
+OTHER_LAYOUTS = {
+    "right": (lambda run, value: value * 1.001, False),
+    "wrong from the second run on": (lambda run, value: value + (run > 1), True),
+    "off by 5 %": (lambda run, value: value * 1.05, True),
+    "not a number": (lambda run, value: value * np.nan, True),
+    "of another shape": (lambda run, value: value[:1], True),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_LAYOUTS)
+def test_another_layout_is_compared_before_its_first_results(name):
+    fault, wrong = OTHER_LAYOUTS[name]
+    session, usual, runs = Session(model(FIXED), CPUPlace()), Session(model(FIXED), CPUPlace()), []
+    plain = session._run
+
+    def run(values, names):
+        runs.append(values["x"].tolist())
+        return [fault(len(runs), value) for value in plain(values, names)]
+
+    session._run, session._in_default_layout = run, lambda: usual._session
+    feeds = {"x": np.arange(1, 7, dtype=np.float32).reshape(2, 3)}
+    if wrong:
+        for _ in range(2):
+            with pytest.raises(EnvironmentProblem, match=r"with layout='nhwc' output 'y' differs by .* second run"):
+                session.run(feeds)
+    else:
+        session.run(feeds)
+        assert runs == [[[3, 1, 2], [6, 4, 5]], [[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]]
+        session.run(feeds)
+        assert len(runs) == 4, "it is compared once"
+
+
+@pytest.mark.parametrize(
+    ("use", "arena"), [("fixed", "kSameAsRequested"), ("free", None), ("step", "kSameAsRequested")]
+)
+def test_options_follow_from_the_use(use, arena):
     options = cuda_options(use)
-    assert (options["arena_extend_strategy"], options["cudnn_conv_algo_search"]) == (arena, search)
+    assert (options.get("arena_extend_strategy"), options["cudnn_conv_algo_search"]) == (arena, "EXHAUSTIVE")
     assert options["use_tf32"] == "1"
     assert "fuse_conv_bias" not in options, "it makes float16 convolutions fail and float32 ones wrong"
 

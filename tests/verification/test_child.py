@@ -1,6 +1,7 @@
 """The child process that runs ONNX Runtime: what it hands back, how it dies, and with whom."""
 
 import concurrent.futures
+import logging
 import multiprocessing
 import os
 import pathlib
@@ -18,8 +19,9 @@ import onnxruntime
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.errors import EnvironmentProblem, InputError
+from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
 from amp_transpiler.runtime.ort import ORT_ERRORS, SessionSettings
+from amp_transpiler.runtime.places import PLACE_VARIABLE, default_place
 from amp_transpiler.verification import accuracy, child, wire
 from amp_transpiler.verification.child import RuntimeCrash, lease
 from amp_transpiler.verification.remote import open_file, open_program
@@ -135,6 +137,36 @@ def test_errors_are_raised_again_here(text, feeds, kind):
         session.run(feeds)
 
 
+@pytest.fixture
+def no_place_is_known():
+    child._logged_place_name.cache_clear()
+    yield
+    child._logged_place_name.cache_clear()
+
+
+def test_the_default_place_is_that_of_the_variable_as_it_is_now(no_place_is_known, monkeypatch, caplog):
+    with lease() as one:  # it began with another value
+        one.ask("device", "")
+    monkeypatch.setenv(PLACE_VARIABLE, "cpu")
+    with caplog.at_level(logging.INFO, logger=child.__name__):
+        assert [child.default_place_name(), child.default_place_name()] == ["CPU", "CPU"]
+    assert [record.getMessage() for record in caplog.records] == ["running on CPU, as AMP_TRANSPILER_PLACE says"]
+    monkeypatch.setenv(PLACE_VARIABLE, "gpu")
+    with pytest.raises(OptionError, match="AMP_TRANSPILER_PLACE is 'gpu'"):
+        child.default_place_name()
+
+
+def test_without_the_variable_the_child_decides_as_this_process(no_place_is_known, monkeypatch):
+    monkeypatch.delenv(PLACE_VARIABLE, raising=False)
+    assert child.default_place_name() == str(default_place())
+
+
+def test_a_conversion_whose_place_is_none_is_refused(no_place_is_known, monkeypatch):
+    monkeypatch.setenv(PLACE_VARIABLE, "gpu")
+    with pytest.raises(OptionError, match="AMP_TRANSPILER_PLACE is 'gpu'"):
+        amp.transpile(parse("(float[2] x) => (float[2] y) { y = Relu (x) }"))
+
+
 def test_an_error_of_another_kind_is_one_of_onnx_runtime_s():
     with lease() as one, pytest.raises(ORT_ERRORS, match="KeyError"):
         one.ask("run", 10**9, {}, None)
@@ -184,7 +216,7 @@ def test_an_interrupt_ends_the_child_whose_answer_is_still_to_come(own_pool, mon
         raise KeyboardInterrupt
 
     with lease() as one:
-        one.ask("device")
+        one.ask("device", "")
         monkeypatch.setattr(child, "receive", interrupt)
         with pytest.raises(KeyboardInterrupt):
             one.ask("sleep", 60)
@@ -195,13 +227,13 @@ def test_an_interrupt_ends_the_child_whose_answer_is_still_to_come(own_pool, mon
 def test_an_interpreter_that_does_not_start_is_named(own_pool, monkeypatch, python):
     monkeypatch.setattr(sys, "executable", python)
     with pytest.raises(EnvironmentProblem, match=f"{python}.*without verification"), lease() as one:
-        one.ask("device")
+        one.ask("device", "")
 
 
 @ON_LINUX
 def test_no_core_file_is_left_and_it_is_the_first_to_go(own_pool):
     with lease() as one:
-        one.ask("device")
+        one.ask("device", "")
         process = pathlib.Path(f"/proc/{one.pid}")
         [limit] = [line for line in (process / "limits").read_text().splitlines() if "core file" in line]
         assert limit.split()[4] == "0"
@@ -247,7 +279,7 @@ def _convert_after_fork():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # that this process has threads is the point
 def test_a_forked_process_has_children_of_its_own(own_pool):
     with lease() as one:
-        one.ask("device")
+        one.ask("device", "")
     _convert_after_fork.before = {one.pid}
     forked = multiprocessing.get_context("fork").Process(target=_convert_after_fork)
     forked.start()
@@ -256,7 +288,7 @@ def test_a_forked_process_has_children_of_its_own(own_pool):
     assert one.is_alive()
     with lease() as again:
         assert again is one
-        assert again.ask("device")
+        assert again.ask("device", "")
 
 
 SCRIPT = """
@@ -264,7 +296,7 @@ import sys, time
 from amp_transpiler.verification.child import lease
 if __name__ == "__main__":
     with lease() as one:
-        one.ask("device")
+        one.ask("device", "")
         print(one.pid, flush=True)
         {end}
 """

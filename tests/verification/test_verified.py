@@ -9,7 +9,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.graph.user_cache import FOLDER_VARIABLE
-from amp_transpiler.verification import verify
+from amp_transpiler.verification import check_file, verify
 from tests import support
 from tests.support import array, chain
 
@@ -134,7 +134,7 @@ def test_a_file_that_does_not_open_is_refused(monkeypatch):
     amp.transpile(MODEL, **ASKED)
     from amp_transpiler.verification.structure import LoadResult
 
-    monkeypatch.setattr(verify, "check_load", lambda *_: LoadResult("refused", "for the test"))
+    monkeypatch.setattr(check_file, "check_load", lambda *_: LoadResult("refused", "for the test"))
     with pytest.raises(amp.CheckFailed, match="for the test"):
         amp.transpile(MODEL, **ASKED)
 

@@ -6,8 +6,8 @@ import onnxruntime
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.paddle.device import cuda
-from amp_transpiler.runtime.cuda import cuda_problem
 from amp_transpiler.runtime.ort import CUDA_PROVIDER
+from amp_transpiler.runtime.places import CUDAPlace, default_place
 
 __all__ = [
     "cuda",
@@ -41,8 +41,9 @@ def get_all_device_type() -> list[str]:
 
 
 def get_device() -> str:
-    """Return the device that is best to run on here: `gpu:0` if CUDA works, else `cpu`."""
-    return "gpu:0" if cuda.device_count() and cuda_problem() is None else "cpu"
+    """Return the default device of programs: that of AMP_TRANSPILER_PLACE, else `gpu:0` if CUDA works, else `cpu`."""
+    place = default_place()
+    return f"gpu:{place.device_id}" if isinstance(place, CUDAPlace) else "cpu"
 
 
 def set_device(device: str) -> None:

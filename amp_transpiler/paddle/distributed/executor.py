@@ -46,10 +46,11 @@ class DataParallelExecutor(Executor):
         recompute: see `Executor`.
         max_sessions: how many steps are kept compiled; see `Executor`.
         provider_options: see `Executor`.
+        check: refused: a step of several processes is cut into parts, and none of them is a step by itself.
 
     Raises:
         EnvironmentProblem: `init_parallel_env` was not called.
-        OptionError: an argument is out of its range, or the place is another one.
+        OptionError: an argument is out of its range, the place is another one, or `check` is set.
     """
 
     def __init__(
@@ -65,7 +66,13 @@ class DataParallelExecutor(Executor):
         recompute: bool = False,
         max_sessions: int = 8,
         provider_options: Mapping[str, str] | None = None,
+        check: bool = False,
     ) -> None:
+        if check:
+            raise OptionError(
+                "DataParallelExecutor: a step of several processes cannot be checked: run a few steps of the same "
+                "program in one process first, with Executor(place, check=True)"
+            )
         world = current_world()
         if place is not None and place != world.place:
             raise OptionError(

@@ -31,6 +31,7 @@ from amp_transpiler.paddle.static.settings import CompiledProgram
 from amp_transpiler.paddle.static.training import Ranks, TrainOptions, train
 from amp_transpiler.paddle.training_log import TrainingLog
 from amp_transpiler.passes.training import Formulation
+from amp_transpiler.runtime.checked_steps import CheckedSteps
 from amp_transpiler.runtime.executor import NotFinite, StepExecutor
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.gemm_options import TilingAccum
@@ -51,8 +52,8 @@ class Executor:
     Persistable values stay where the program runs.
 
     Args:
-        place: where to run, such as `CPUPlace()`, or its name: "cpu", "gpu", "gpu:1"; None for CUDA where a device
-            answers, else the CPU.
+        place: where to run, such as `CPUPlace()`, or its name: "cpu", "gpu", "gpu:1"; None for the place that
+            AMP_TRANSPILER_PLACE names, else CUDA where a device answers, else the CPU.
         emulate: on the CPU, run float16 and bfloat16 values as float32 that is rounded like them, so that overflow
             is as visible as on a GPU.
         tiling_accum: what float16 matrix products (MatMul, Gemm and what ONNX Runtime makes of them) accumulate in:
@@ -73,6 +74,10 @@ class Executor:
             or "auto": the first on CUDA, one of the others by its sizes on a CPU, in float32.
         provider_options: options of ONNX Runtime's CUDA provider for steps, over the package's own choice, such as
             `{"use_tf32": "0"}`; on CUDA only. Options of memory have no effect: all executors of a process share it.
+        check: whether the first three steps of every compiled training step are computed a second time, by the
+            emulation on the CPU from the same state and feeds, and compared; six with CUDA graphs, so that graphs are
+            checked as they are captured and as they are repeated. On the CPU, too: there it compares two forms of the
+            program. Steps of a program with random operators of ONNX are not compared, and the log says so.
 
     On CUDA a run returns when its work is queued: feeds are copied while the step before runs, and the host waits only
     for what is read. All executors of a process queue work on a device in one stream, and share its memory.
@@ -97,7 +102,9 @@ class Executor:
         cuda_graph: bool = False,
         weight_gradients: Formulation = "auto",
         provider_options: Mapping[str, str] | None = None,
+        check: bool = False,
     ) -> None:
+        self._checks = check
         self.place: Place = _place_of(place)
         options = StepOptions(
             emulate=emulate,
@@ -112,7 +119,8 @@ class Executor:
         self._retyped: weakref.WeakKeyDictionary[Program, dict[Any, Program]] = weakref.WeakKeyDictionary()
 
     def _executor(self, options: StepOptions, max_sessions: int) -> StepExecutor:
-        return StepExecutor(self.place, options, max_sessions=max_sessions)
+        kind = CheckedSteps if self._checks else StepExecutor
+        return kind(self.place, options, max_sessions=max_sessions)
 
     def __enter__(self) -> Self:
         return self
@@ -163,6 +171,7 @@ class Executor:
 
         Raises:
             NotFiniteError: something is not finite, and the run was to stop then.
+            StepCheckFailed: with `check`, what the step computes contradicts its emulation. The scope stays as it was.
             OptionError: `not_finite` is another word.
             InputError: a feed is missing, unknown or of a wrong shape or type; something fetched does not exist; a
                 value that the program reads is not in the scope yet.

@@ -177,12 +177,15 @@ def cuda_places(device_ids: Sequence[int] | int | None = None) -> list[CUDAPlace
     """Return the CUDA places of these devices; that of the default device unless some are given.
 
     Raises:
-        EnvironmentProblem: none are given, and no device answers.
+        EnvironmentProblem: none are given, and the default device is no CUDA device.
     """
     if device_ids is None:
         found = default_place()
         if not isinstance(found, CUDAPlace):
-            raise EnvironmentProblem("cuda_places: no CUDA device answers: use cpu_places(), or name the devices")
+            raise EnvironmentProblem(
+                f"cuda_places: no CUDA device answers, or AMP_TRANSPILER_PLACE says {found}: use cpu_places(), or name "
+                "the devices"
+            )
         return [found]
     return [CUDAPlace(int(number)) for number in ([device_ids] if isinstance(device_ids, int) else device_ids)]
 

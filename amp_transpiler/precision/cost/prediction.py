@@ -59,7 +59,6 @@ def predict(
     tf32: bool = True,
     fuse: bool = False,
     written: bool = False,
-    fuse_conv_bias: bool = True,
 ) -> Prediction:
     """Predict the time of one run of a model, through the larger branch of an `If` whose condition is not known.
 
@@ -71,9 +70,8 @@ def predict(
         tf32: whether float32 is multiplied in TF32.
         fuse: whether ONNX Runtime is yet to optimize the model; see `traffic`.
         written: whether this package will write the file; see `traffic`.
-        fuse_conv_bias: whether a convolution adds its bias itself; see `traffic`.
     """
-    costs = traffic(model, dims, tf32=tf32, fuse=fuse, fuse_conv_bias=fuse_conv_bias, written=written)
+    costs = traffic(model, dims, tf32=tf32, fuse=fuse, written=written)
     return _predicted(costs, device, cuda_graph=cuda_graph)
 
 

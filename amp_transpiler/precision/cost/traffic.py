@@ -72,7 +72,6 @@ def traffic(
     dims: Mapping[str, int] | None = None,
     *,
     tf32: bool = True,
-    fuse_conv_bias: bool = True,
     fuse: bool = False,
     written: bool = False,
 ) -> list[NodeCost]:
@@ -85,20 +84,16 @@ def traffic(
         model: a model.
         dims: name of an open dimension of the inputs -> its size; see `open_dims` for the others.
         tf32: whether the device multiplies float32 in TF32, as ONNX Runtime does unless told otherwise.
-        fuse_conv_bias: whether a convolution adds its bias itself: the CUDA provider's option of this name, which
-            this package sets.
         fuse: whether ONNX Runtime is yet to optimize the model: what it fuses counts as one node, the one that computes
             most, and what it folds as nothing. Otherwise everything is counted as it stands.
         written: whether this package will write the file, with all shapes: ONNX Runtime fuses more where it knows them.
     """
     sizes = sizes_of(model, dims)
     plan = plan_of((scope.graph for scope in scopes(model)), sizes, written=written) if fuse else NO_PLAN
-    return costs_of(model, sizes, plan, tf32=tf32, fuse_conv_bias=fuse_conv_bias)
+    return costs_of(model, sizes, plan, tf32=tf32)
 
 
-def costs_of(
-    model: ir.Model, sizes: Sizes, plan: Plan, *, tf32: bool = True, fuse_conv_bias: bool = True
-) -> list[NodeCost]:
+def costs_of(model: ir.Model, sizes: Sizes, plan: Plan, *, tf32: bool = True) -> list[NodeCost]:
     """Return the cost of every node: see `traffic`."""
     wide: Rate = "tf32" if tf32 else "float32"
     wholes = {node: whole for whole in plan.fused for node in whole.nodes}
@@ -116,8 +111,8 @@ def costs_of(
             costs.append(_nothing(node))
         else:
             cost = _cost(node, sizes, wide) if whole is None else _cost_of_whole(whole, sizes, wide)
-            alone = not fuse_conv_bias and node.op_type == "Conv" and (adds_bias(node) or whole is not None)
-            cost = dataclasses.replace(cost, launches=2) if alone else cost
+            if node.op_type == "Conv" and (adds_bias(node) or whole is not None):
+                cost = dataclasses.replace(cost, launches=2)  # ONNX Runtime adds the bias in a launch of its own
             if is_quantized and node.op_type in MOVES:
                 cost = dataclasses.replace(cost, launches=cost.launches + requantized(node))
             cost = _repeated(cost, sizes.runs(node.graph))

@@ -1,0 +1,72 @@
+"""Samples for several runs of one session: where there are fewer, the numbers of the first in another order.
+
+A fault that a session shows in its second run only needs a second run on other numbers to be seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from amp_transpiler.errors import InputError
+from amp_transpiler.verification.accuracy import Reference, named_outputs
+from amp_transpiler.verification.child import RUN_ERRORS
+from amp_transpiler.verification.remote import open_source
+
+__all__ = ["RUNS", "for_runs", "reordered"]
+
+logger = logging.getLogger(__name__)
+
+RUNS = 3
+"""Runs of each session on a device, each on another sample."""
+
+_REFUSALS: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
+
+
+def for_runs(reference: Reference, runs: int = RUNS) -> Reference:
+    """Return a reference with one sample for each run, and the fp32 outputs of all of them.
+
+    Further samples are the first one reordered. Where the fp32 program refuses them, the first sample runs again.
+
+    Args:
+        reference: the samples and outputs that are known.
+        runs: how many samples are wanted.
+    """
+    samples, outputs = list(reference.samples[:runs]), list(reference.outputs[:runs])
+    missing = runs - len(samples)
+    if missing:
+        further = [reordered(samples[0], shift) for shift in range(1, missing + 1)]
+        results = _fp32_outputs(reference, further)
+        if results is None:
+            further, results = [samples[0]] * missing, [outputs[0]] * missing
+        samples, outputs = samples + further, outputs + results
+    return dataclasses.replace(reference, samples=samples, outputs=outputs, _fetched={})
+
+
+def reordered(sample: Mapping[str, Any], shift: int) -> dict[str, Any]:
+    """Return a sample with the elements of each array moved along its last axis that has several, by `shift`.
+
+    Every number stays one that the model is fed with: ids stay in their range, masks stay masks.
+    """
+    return {name: _rolled(value, shift) for name, value in sample.items()}
+
+
+def _rolled(value: Any, shift: int) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    axes = [axis for axis, size in enumerate(value.shape) if size > 1]
+    return np.roll(value, shift, axis=axes[-1]) if axes else value
+
+
+def _fp32_outputs(reference: Reference, samples: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """Return what fp32 computes for samples; None if it refuses one."""
+    try:
+        with open_source(reference.program) as session:
+            return [named_outputs(session, sample) for sample in samples]
+    except _REFUSALS as error:
+        logger.info("the fp32 program refuses a reordered sample, so the first one runs again: %s", error)
+        return None

@@ -1,0 +1,104 @@
+"""The lints of `scripts/lints.py` over training steps and inference models: what fails today is listed, and no more.
+
+A row of `FAULTS` that no longer happens fails its test, as does a finding without a row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pathlib
+
+import pytest
+
+import lints
+from tests.counted import Counted
+
+PROGRAM = pathlib.Path(__file__).with_name("linted_models.py")
+
+FP32, O1, O2 = ("fp32 float32",), ("O1 float16", "O1 bfloat16"), ("O2 float16", "O2 bfloat16")
+EVERY = (*FP32, *O1, *O2)
+FLOAT16 = ("O1 float16", "O2 float16")
+BFLOAT16 = ("O1 bfloat16", "O2 bfloat16")
+NETWORKS = ("raf", "transformer", "rocm", "resnet18", "resnet50")
+
+MODELS = ("language head", "waveform encoder", "bert_1layer", "rocm_convnet", "paddle_lenet")
+FORMATS = ("fp32", "float16", "bfloat16")
+
+# Which later work mends it.
+SPEED = "the training step's speed"
+FUSION = "inference fusion"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A lint that fails today.
+
+    Attributes:
+        names: networks or models.
+        forms: their forms.
+        lint: the lint.
+        work: the later work that mends it.
+    """
+
+    names: tuple[str, ...]
+    forms: tuple[str, ...]
+    lint: str
+    work: str
+
+    def programs(self) -> list[str]:
+        return [f"{name} {form}" for name, form in itertools.product(self.names, self.forms)]
+
+
+FAULTS = (
+    Fault(("raf", "transformer"), FLOAT16, "long reduction", SPEED),
+    Fault(("raf", "transformer"), EVERY, "misaligned product", SPEED),
+    Fault(("rocm", "resnet18", "resnet50"), EVERY, "long dot product", SPEED),
+    Fault(("resnet18", "resnet50"), EVERY, "huge kernel", SPEED),
+    Fault(("resnet18", "resnet50"), BFLOAT16, "host copy", SPEED),
+    Fault(("language head",), FORMATS, "misaligned product", FUSION),
+)
+
+STEPS = [f"{network} {form}" for network, form in itertools.product(NETWORKS, EVERY)]
+INFERENCE = [f"{model} {form}" for model, form in itertools.product(MODELS, FORMATS)]
+
+
+def expected(program: str) -> set[str]:
+    """The lints that fail today."""
+    return {fault.lint for fault in FAULTS if program in fault.programs()}
+
+
+def reported(findings: dict[str, list[str]]) -> set[str]:
+    """The lints with findings."""
+    return {lint for lint, places in findings.items() if places}
+
+
+@pytest.fixture(scope="module")
+def inference(tmp_path_factory):
+    """The findings of all models of `linted_models.py`."""
+    return Counted(tmp_path_factory.mktemp("inference")).program(PROGRAM)
+
+
+def test_the_rows_are_of_programs_and_lints_that_exist_and_none_comes_twice():
+    for fault in FAULTS:
+        assert fault.lint in lints.LINTS
+        assert set(fault.programs()) <= {*STEPS, *INFERENCE}
+        assert fault.work == (SPEED if set(fault.programs()) <= set(STEPS) else FUSION)
+    rows = [(program, fault.lint) for fault in FAULTS for program in fault.programs()]
+    assert len(set(rows)) == len(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", STEPS)
+def test_a_training_step_fails_the_lints_that_are_listed_alone(counted, program):
+    network, level, dtype = program.split()
+    formats = [] if level == "fp32" else ["--dtype", dtype]
+    arguments = [network, "--size", "shallow", "--level", level, *formats, "--json"]
+    findings = counted.program(pathlib.Path(lints.__file__), *arguments)
+    assert reported(findings) == expected(program), findings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", INFERENCE)
+def test_an_inference_model_fails_the_lints_that_are_listed_alone(inference, program):
+    assert reported(inference[program]) == expected(program), inference[program]
