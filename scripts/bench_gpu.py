@@ -38,8 +38,14 @@ from amp_transpiler.precision.cost import DEVICES
 from amp_transpiler.runtime.cuda import cuda_problem, driver_device_count
 from amp_transpiler.runtime.ort import refuse_two_wheels
 from gpu import models, page, table
-from gpu.names import COMPILED, COMPILED_BY_TORCH, TRAINED, TRAINED_BY_TORCH
-from gpu.options import NAMES as OPTIONS
+from gpu.names import (
+    COMPILED,
+    COMPILED_BY_TORCH,
+    MODELS_WITH_OPTIONS,
+    STEPS_WITH_OPTIONS,
+    TRAINED,
+    TRAINED_BY_TORCH,
+)
 from gpu.records import Record, Task
 from gpu.results import Results, environment, free_name, row_of
 from gpu.running import STAGES, Part, run_all
@@ -60,7 +66,7 @@ def names_of(stage: str, options: argparse.Namespace) -> Sequence[str]:
         "torch_training": TRAINED_BY_TORCH,
         "compiled_training": COMPILED_BY_TORCH,
         "compiled": COMPILED,
-        "options": OPTIONS,
+        "options": MODELS_WITH_OPTIONS + STEPS_WITH_OPTIONS,
     }
     return known.get(stage, tuple(SUBJECTS))
 
@@ -71,7 +77,7 @@ def tasks(options: argparse.Namespace, folder: pathlib.Path, place: str, device:
     Raises:
         SystemExit: nothing has a name that was chosen.
     """
-    plain = Task("", "", place, folder, options.smoke, device)
+    plain = Task("", "", place, folder, options.smoke, device, variants=tuple(options.variants))
     for stage, beginnings in _chosen(options.only):
         names = [name for name in names_of(stage, options) if name.startswith(beginnings)]
         if beginnings != ("",) and not names:
@@ -139,6 +145,9 @@ def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default=list(STAGES),
         metavar="STAGE[:NAME,...]",
         help=f"stages, or parts of them by the beginnings of their names; stages are {', '.join(STAGES)}",
+    )
+    parser.add_argument(
+        "--variants", nargs="+", default=[], metavar="LEVEL.DTYPE", help="of models, such as auto.float16; default: all"
     )
     parser.add_argument("--models", type=pathlib.Path, metavar="FOLDER", help="models with MODEL.inputs.npz beside")
     parser.add_argument("--nodes", type=pathlib.Path, metavar="FOLDER", help="ONNX's node cases")

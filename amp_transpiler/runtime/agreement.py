@@ -71,8 +71,9 @@ class Limits:
 EVERYTHING = Limits(math.inf, math.inf, math.inf)
 """What a value may be off that noise decides: all numbers, and infinity where the emulation has none."""
 
-# TF32 and float16 have 11 significant bits, bfloat16 has 8; a gradient is made of several rounded values.
-_FLOAT32, _FLOAT16, _BFLOAT16 = Limits(1e-3, 1e-3), Limits(1e-2, 2e-2), Limits(2e-2, 5e-2)
+# TF32 and float16 have 11 significant bits, bfloat16 has 8; a gradient is made of several rounded values, and a second
+# moment of their squares: in TF32 its size was measured to be 0.13 % off, with nothing that magnifies noise.
+_FLOAT32, _FLOAT16, _BFLOAT16 = Limits(5e-3, 1e-2), Limits(1e-2, 2e-2), Limits(2e-2, 5e-2)
 
 
 def limits_of(program: Program) -> Limits:

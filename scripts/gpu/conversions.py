@@ -57,6 +57,8 @@ def prepare(task: Task) -> None:
     source.rename(VARIANTS[0].path(task.folder, task.name))
     source = VARIANTS[0].path(task.folder, task.name)
     for variant in VARIANTS[1:]:
+        if task.variants and variant.file not in task.variants:
+            continue
         attempt(task, variant.name, variant.dtype, lambda variant=variant: _converted(task, variant, source, feeds))  # type: ignore[misc]
 
 

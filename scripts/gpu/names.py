@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["COMPILED", "COMPILED_BY_TORCH", "TRAINED", "TRAINED_BY_TORCH"]
+__all__ = ["COMPILED", "COMPILED_BY_TORCH", "MODELS_WITH_OPTIONS", "STEPS_WITH_OPTIONS", "TRAINED", "TRAINED_BY_TORCH"]
 
 # Network, level and format, by worth. "torch" and "raf" are the experiments as in their documents; a plus sign stands
 # for a CUDA graph of the whole step.
@@ -19,3 +19,6 @@ TRAINED_BY_TORCH = tuple(
 )
 COMPILED_BY_TORCH = ("transformer.float16", "resnet50.float16", "raf.float16", "rocm.float16")
 COMPILED = ("bert_base_b1", "vit_base", "resnet50", "gpt2_prefill")
+# What the options of sessions are tried with.
+MODELS_WITH_OPTIONS = ("resnet50", "bert_base_b8", "pointwise", "vit_base", "gpt2_prefill")
+STEPS_WITH_OPTIONS = ("transformer.O2.float16", "rocm.O2.float16", "resnet18.O2.float16")

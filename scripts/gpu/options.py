@@ -22,13 +22,11 @@ import amp_transpiler as amp
 from amp_transpiler.runtime.places import Place, place_named, to_host
 from amp_transpiler.verification.compare import compare_outputs
 from gpu.conversions import VARIANTS, outputs
+from gpu.names import MODELS_WITH_OPTIONS
 from gpu.records import Record, Task, Unavailable, attempt, timed
 
-__all__ = ["NAMES", "options"]
+__all__ = ["options"]
 
-STEPS = ("transformer.O2.float16", "rocm.O2.float16", "resnet18.O2.float16")
-MODELS = ("resnet50", "pointwise", "vit_base", "bert_base_b8", "gpt2_prefill")
-NAMES = (*MODELS, *STEPS)
 SAMPLES = 3
 WAYS = {"fp32.float32", "auto.float16"}
 
@@ -73,7 +71,7 @@ FEWER = ("ours", "memory patterns, reuse and order of ONNX Runtime", "cuda_graph
 
 def options(task: Task) -> None:
     """Measure the settings of a model's sessions, or of a step's."""
-    if task.name in MODELS:
+    if task.name in MODELS_WITH_OPTIONS:
         _of_model(task)
     else:
         _of_step(task)

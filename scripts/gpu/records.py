@@ -33,6 +33,7 @@ class Task:
         device: the row of the cost model, or None.
         source: the folder of the models or node cases that somebody brought, or None.
         cores: the cores that the part may use; empty for all.
+        variants: the variants of models to prepare, such as `auto.float16`, beside float32; empty for all.
     """
 
     stage: str
@@ -43,6 +44,7 @@ class Task:
     device: str | None = None
     source: pathlib.Path | None = None
     cores: tuple[int, ...] = ()
+    variants: tuple[str, ...] = ()
 
     @property
     def file_name(self) -> str:
@@ -67,7 +69,8 @@ class Task:
     def read(cls, path: pathlib.Path) -> Task:
         fields = json.loads(path.read_text(encoding="utf-8"))
         source = fields["source"] and pathlib.Path(fields["source"])
-        return cls(**{**fields, "folder": pathlib.Path(fields["folder"]), "source": source})
+        lists = {name: tuple(fields[name]) for name in ("cores", "variants")}
+        return cls(**{**fields, **lists, "folder": pathlib.Path(fields["folder"]), "source": source})
 
     def add(self, **record: Any) -> None:
         """Keep a record. A later one of the same variant and format takes its place."""
