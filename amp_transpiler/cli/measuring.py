@@ -38,14 +38,16 @@ def device_problem(machine: Installation) -> str | None:
         return f"ONNX Runtime does not work here: {machine.runtime_error}"
     if len(machine.wheels) > 1:
         return f"{' and '.join(machine.wheels)} are both installed"
-    return machine.cuda_problem
+    if machine.wanted_place.upper() == "CPU":
+        return "AMP_TRANSPILER_PLACE is CPU: unset it, or name a CUDA device"
+    return machine.place_problem or machine.cuda_problem
 
 
 def device() -> Place:
-    """Return the device to ask."""
-    from amp_transpiler.runtime.places import CUDAPlace
+    """Return the device to ask: the one that sessions run on by default, which `device_problem` has looked at."""
+    from amp_transpiler.runtime.places import default_place
 
-    return CUDAPlace(0)
+    return default_place()
 
 
 def measure_device() -> Measured:

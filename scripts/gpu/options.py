@@ -55,7 +55,7 @@ SETTINGS: Mapping[str, Setting] = {
 }
 CONVOLUTIONS = {"cudnn_conv_algo_search=HEURISTIC", "prefer_nhwc=1", "prefer_nhwc=1, fuse_conv_bias=1"}
 
-# Variant of a step -> what `gpu/step_settings.py` changes of its session.
+# Variant of a step -> what `_change` makes of its session.
 STEP_VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "ours": {},
     "session.use_env_allocators=0": {"settings": {"shared_memory": False}, "shares": False},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -333,9 +334,9 @@ def test_what_is_not_there_cannot_be_chosen(only, message):
 
 
 def test_a_task_is_read_as_it_was_written(tmp_path):
-    task = Task("models", "inner/a.onnx", "cpu", tmp_path, tiny=True, source=tmp_path / "models", cores=(2, 3))
-    read = Task.read(task.written())
-    assert read == Task(**{**vars(task), "cores": [2, 3]})
+    plain = Task("models", "inner/a.onnx", "cpu", tmp_path, tiny=True)
+    full = dataclasses.replace(plain, source=tmp_path / "models", cores=(2, 3), variants=("auto.float16",))
+    assert [Task.read(task.written()) for task in (plain, full)] == [plain, full]
 
 
 def test_a_failure_is_a_record_and_what_was_found_before_it_stays(tmp_path):

@@ -318,6 +318,8 @@ def test_what_was_measured_as_json(few_questions, capsys):
         ("a driver that is too old", "the NVIDIA driver knows CUDA"),
         ("both packages", "onnxruntime and onnxruntime-gpu are both installed"),
         ("no ONNX Runtime", "ONNX Runtime does not work here"),
+        ("the CPU is wanted", "AMP_TRANSPILER_PLACE is CPU"),
+        ("a place that is not one", "AMP_TRANSPILER_PLACE is 'gpu'"),
     ],
 )
 def test_without_a_device_measuring_says_why_and_ends_with_1(name, reason, monkeypatch, capsys):
