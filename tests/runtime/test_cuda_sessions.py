@@ -72,7 +72,7 @@ def test_a_session_says_what_is_set_and_why(told):
     assert set(told["none"]["set"]) == set(cuda_options("fixed"))
     assert "NVIDIA H100" in told["none"]["set"]["cudnn_conv_algo_search"]
     assert told["exact"]["set"]["use_tf32"] == "given by the caller"
-    assert "not confirmed on a device" in told["nhwc"]["set"]["prefer_nhwc"]
+    assert "layout='nhwc' was asked for (NVIDIA H100" in told["nhwc"]["set"]["prefer_nhwc"]
 
 
 def test_tf32_is_said(told):
