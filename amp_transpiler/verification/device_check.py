@@ -22,7 +22,7 @@ from amp_transpiler.report.wording import percent
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import Reference
-from amp_transpiler.verification.child import RUN_ERRORS
+from amp_transpiler.verification.child import RUN_ERRORS, RuntimeCrash
 from amp_transpiler.verification.first_states import first_states
 from amp_transpiler.verification.remote import open_as_session, open_by_default, open_file, open_program
 from amp_transpiler.verification.run_samples import RUNS, for_runs
@@ -42,6 +42,7 @@ _TIMES = 2.0  # of 34 models on an H100, 32 were within 1.8 times of their emula
 # float32 that is TF32, in which products and convolutions take their operands.
 _ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-10}
 _ERRORS: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
+_NO_MEMORY = ("Failed to allocate memory", "out of memory", "STATUS_ALLOC_FAILED")  # ONNX Runtime's words, and CUDA's
 _ANYTHING_LIKE_IT = Limits(tolerance=1.0, mismatch=1.0)
 
 
@@ -148,7 +149,7 @@ def check_on_device(
             with opener(form) as session:
                 rows = [(run, _compared(session, run, limits)) for run in runs]
         except _ERRORS as error:
-            if isinstance(error, InputError) or lacks_something(error):
+            if _says_nothing(error):
                 skipped[form] = str(error) if isinstance(error, InputError) else error_text(error)
                 continue
             fault: str | None = f"it fails: {error_text(error)}"
@@ -168,6 +169,15 @@ def check_on_device(
         {name: run.emulated[name].relative for name, (run, _) in worst_rows.items() if name in run.emulated},
         tuple(dict.fromkeys(text for run, rows in judged for text in _contradictions(run, rows, dtype))),
     )
+
+
+def _says_nothing(error: Exception) -> bool:
+    """Whether an error is no fault of the file: feeds that cannot be passed, a missing kernel, or too little memory."""
+    if isinstance(error, InputError) or lacks_something(error):
+        return True
+    if isinstance(error, RuntimeCrash):
+        return error.signal == "SIGKILL"
+    return any(sign in str(error) for sign in _NO_MEMORY)
 
 
 @contextlib.contextmanager
@@ -220,7 +230,11 @@ def _fault(run: _Run, rows: Mapping[str, OutputComparison], limits: Limits, dtyp
     failing = failing_outputs(rows.values(), run.expected, limits)
     if not run.counts:
         beyond = {row.name for row in failing_outputs(run.emulated.values(), run.expected, limits)}
-        failing = [row for row in failing if row.name not in beyond or is_contradicted(row, run.emulated, dtype)]
+        failing = [
+            row
+            for row in failing
+            if row.name in run.emulated and (row.name not in beyond or is_contradicted(row, run.emulated, dtype))
+        ]
     if not failing:
         return None
     row = worst(failing)

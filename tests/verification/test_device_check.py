@@ -10,9 +10,10 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler import cli
-from amp_transpiler.errors import CheckFailed, EnvironmentProblem, OptionError
+from amp_transpiler.errors import CheckFailed, EnvironmentProblem, InputError, OptionError
 from amp_transpiler.graph.user_cache import FOLDER_VARIABLE
 from amp_transpiler.report import OutputComparison
+from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.verification import device_check
 from amp_transpiler.verification.child import RuntimeCrash
 from amp_transpiler.verification.device_check import FORMS, is_contradicted
@@ -102,6 +103,38 @@ def test_a_crash_on_a_device_fails_where_the_file_is_for_it(monkeypatch, target,
             amp.transpile(MODEL, target=target)
     else:
         assert any("SIGABRT" in note for note in amp.transpile(MODEL, target=target).notes)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeCrash("SIGKILL"),
+        ORT_ERRORS[0]("Non-zero status code: Failed to allocate memory for requested buffer of size 7000000000"),
+        ORT_ERRORS[0]("CUDA failure 2: out of memory ; GPU=0"),
+        ORT_ERRORS[0]("NOT_IMPLEMENTED : Could not find an implementation for Det(11)"),
+        InputError("input 'x' cannot be passed"),
+    ],
+)
+def test_what_is_no_fault_of_the_file_is_a_note(monkeypatch, error):
+    def refuse(path, place, form):
+        raise error
+
+    pretend(monkeypatch, refuse)
+    report = amp.transpile(MODEL)
+    assert report.measured is None
+    assert "rounding emulated" in report.verdict
+    assert [note for note in report.notes if note.startswith(f"not run on {NAME} in amp.Session: ")]
+
+
+def test_a_reordered_sample_is_judged_only_where_the_emulation_ran(monkeypatch):
+    def no_emulation(*_):
+        raise RuntimeCrash("SIGABRT")
+
+    pretend(monkeypatch, with_fault(FAULTS["an option that spoils the second run"]))
+    monkeypatch.setattr(device_check, "first_states", no_emulation)
+    assert "measured on" in amp.transpile(MODEL, inputs={"x": array(2, 4)}).verdict
+    with pytest.raises(CheckFailed, match=f"in run 2 of {RUNS}"):
+        amp.transpile(MODEL, inputs=[{"x": array(2, 4, seed=seed)} for seed in range(3)])
 
 
 def test_where_no_limit_forbids_it_a_contradiction_is_a_warning(monkeypatch):
