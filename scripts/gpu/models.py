@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import logging
 import pathlib
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -116,8 +114,6 @@ def _judge(
     one_record: bool = False,
 ) -> None:
     """Keep a record for float32 and each variant; or one for all, which is a case's."""
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
     place = place_named(task.place)
     target = task.folder / f"{task.file_name}.converted.onnx"
     with amp.Session(path, amp.CPUPlace()) as session:

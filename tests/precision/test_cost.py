@@ -79,7 +79,7 @@ ROWS = [
     (
         "convolution with a bias",
         "(float[2, 3, 8, 8] x, float[5, 3, 3, 3] w, float[5] b) => (float[2, 5, 6, 6] z) { z = Conv (x, w, b) }",
-        1,
+        2,
         1536 + 540 + 20,
         1440,
         2 * 360 * 27,

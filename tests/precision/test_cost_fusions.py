@@ -95,7 +95,7 @@ ROWS = [
         "a normalisation after a convolution",
         """g (float[1, 3, 9, 9] x, float[8, 3, 3, 3] k) => (float[1, 8, 7, 7] z)
         { y = Conv (x, k) z = BatchNormalization (y, w, b, w, w) }""",
-        1,
+        2,  # the shift becomes a bias
         ["Conv"],
     ),
     ("equal nodes run once", f"{X} {{ y = Exp (x) t = Exp (x) z = Add (y, t) }}", 2, []),
