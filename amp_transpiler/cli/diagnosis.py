@@ -51,14 +51,14 @@ def what_runs_where(found: Installation) -> list[tuple[str, str]]:
     """Return each kind of work, and the place where it will run."""
     if found.runtime is None or len(found.wheels) > 1:
         return [("conversion", "with --no-verify only: ONNX Runtime does not work here")]
-    low = "the CPU; float16 and bfloat16 are emulated there, rounded as a GPU rounds them"
+    low = check = "the CPU; float16 and bfloat16 are emulated there, rounded as a GPU rounds them"
     if found.place_problem is not None:
-        low = place = "nothing runs until AMP_TRANSPILER_PLACE is corrected or unset"
-    else:
-        place = _device(found)
+        low = check = place = "nothing runs until AMP_TRANSPILER_PLACE is corrected or unset"
+    elif place := _device(found):
+        check = f"{low}; then {place}, whose word counts"
     return [
         ("conversion", "the CPU; it needs no GPU, whatever the target"),
-        ("the check of a result", low),
+        ("the check of a result", check),
         ("amp.Session, training", place or low),
         ("--benchmark", place or "the CPU, whose times say nothing about a GPU"),
     ]

@@ -184,6 +184,8 @@ def test_what_is_missing_is_named_with_the_line_that_mends_it(name, monkeypatch,
     [
         ("everything works", "amp.Session, training", "CUDA:0 (NVIDIA H100 80GB HBM3)"),
         ("everything works", "conversion", "needs no GPU"),
+        ("everything works", "the check of a result", "then CUDA:0 (NVIDIA H100 80GB HBM3), whose word counts"),
+        ("no GPU", "the check of a result", "rounded as a GPU rounds them"),
         ("no GPU", "amp.Session, training", "emulated"),
         ("a driver that is too old", "--benchmark", "the CPU"),
         ("a place that is not one", "the check of a result", "nothing runs until AMP_TRANSPILER_PLACE is corrected"),
