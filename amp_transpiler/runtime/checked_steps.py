@@ -57,7 +57,7 @@ class CheckedSteps(StepExecutor):
         """Return the check of a compiled step; None if it is no training step."""
         if step.session is None or not program.updates:
             return None
-        found = self._checks.get(step.session)
-        if found is None and has_backward_pass(program.model):
-            found = self._checks[step.session] = StepCheck(program, fetch, self.place, self._options)
-        return found
+        check = self._checks.get(step.session)
+        if check is None and has_backward_pass(program.model):
+            check = self._checks[step.session] = StepCheck(program, fetch, self.place, self._options)
+        return check

@@ -218,10 +218,10 @@ def _on_its_providers(
     Without the fallback, too, ONNX Runtime goes on without a provider whose libraries do not load.
     """
     asked = [provider if isinstance(provider, str) else provider[0] for provider in providers]
-    found = list(session.get_providers())
-    if found[: len(asked)] != asked:
+    opened = list(session.get_providers())
+    if opened[: len(asked)] != asked:
         raise EnvironmentProblem(
-            f"ONNX Runtime opened a session on {', '.join(found)}, and was asked for {', '.join(asked)}: "
+            f"ONNX Runtime opened a session on {', '.join(opened)}, and was asked for {', '.join(asked)}: "
             "`amp-transpile doctor` says what is missing; use CPUPlace() to run on the CPU"
         )
     return session

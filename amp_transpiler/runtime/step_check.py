@@ -74,13 +74,13 @@ class _Emulation:
         inputs = {info.name: feeds[info.name] for info in self.step.feeds}
         held = {name: to_ort(state[name].astype(dtype.numpy())) for name, dtype in self.step.state.items()}
         assert self.step.session is not None  # a training step computes something
-        found = Runs(CPUPlace()).run(self.step.session, {**inputs, **extra}, held)
-        return {name: np.array(to_host(value)) for name, value in found.items()}
+        outputs = Runs(CPUPlace()).run(self.step.session, {**inputs, **extra}, held)
+        return {name: np.array(to_host(value)) for name, value in outputs.items()}
 
     def drawing(self) -> str:
         """Return the node that draws random numbers itself, or nothing."""
-        found = (n for n in all_nodes(self.model) if is_standard(n) and n.op_type in RANDOM and _draws(n))
-        return next((f"{node.op_type} '{node.name}'" for node in found), "")
+        drawing = (n for n in all_nodes(self.model) if is_standard(n) and n.op_type in RANDOM and _draws(n))
+        return next((f"{node.op_type} '{node.name}'" for node in drawing), "")
 
 
 def _draws(node: ir.Node) -> bool:
@@ -139,9 +139,9 @@ class StepCheck:
         state = self._copied(scope)
         outputs = compute()
         self._runs += 1
-        made = _made(step, outputs, state)
+        values = _values(step, outputs, state)
         try:
-            self._judge(step, made, feeds, state, arrays)
+            self._judge(step, values, feeds, state, arrays)
         except NO_VALUE as error:
             self._leave(f"its emulation cannot run ({error})")
         return outputs
@@ -173,50 +173,51 @@ class StepCheck:
         self, emulation: _Emulation | None, feeds: Arrays, state: Arrays, extra: Arrays | None = None
     ) -> dict[Key, Value]:
         assert emulation is not None
-        found = emulation.run(feeds, state, extra or {})
+        outputs = emulation.run(feeds, state, extra or {})
         step = emulation.step
-        fetched = {("fetched", name): Value(found[output]) for name, output in step.fetches.items()}
-        states = {("state", name): Value(found[output], state.get(name)) for name, output in step.updates.items()}
+        fetched = {("fetched", name): Value(outputs[output]) for name, output in step.fetches.items()}
+        states = {("state", name): Value(outputs[output], state.get(name)) for name, output in step.updates.items()}
         return {**fetched, **states}
 
     # ---- the judgement ----
 
     def _judge(
-        self, step: CompiledStep, made: Mapping[Key, Value], feeds: Arrays, state: Arrays, arrays: Arrays
+        self, step: CompiledStep, values: Mapping[Key, Value], feeds: Arrays, state: Arrays, arrays: Arrays
     ) -> None:
-        """Compare what a run has made with what its emulation makes.
+        """Compare what a run computed with what its emulation computes.
 
         Raises:
             StepCheckFailed: they contradict each other.
         """
-        wanted = self._emulated(self._emulation, feeds, state)
-        gaps = self._gaps(made, wanted)
+        expected = self._emulated(self._emulation, feeds, state)
+        gaps = self._gaps(values, expected)
         limits = dict.fromkeys(gaps, self._limits)
-        if not all(found.within(self._limits) for found in gaps.values()):
-            limits = self._widened(wanted, feeds, state, arrays)
-        wrong = {key: found for key, found in gaps.items() if not found.within(limits[key])}
+        if not all(distance.within(self._limits) for distance in gaps.values()):
+            limits = self._widened(expected, feeds, state, arrays)
+        wrong = {key: distance for key, distance in gaps.items() if not distance.within(limits[key])}
         if wrong:
-            raise StepCheckFailed(self._told(wrong, limits))
-        self._count(step, gaps, limits, wanted)
+            raise StepCheckFailed(self._described(wrong, limits))
+        self._count(step, gaps, limits, expected)
 
-    def _gaps(self, made: Mapping[Key, Value], wanted: Mapping[Key, Value]) -> dict[Key, Gap]:
+    def _gaps(self, values: Mapping[Key, Value], expected: Mapping[Key, Value]) -> dict[Key, Gap]:
         """Return how far values are off; of those that comparisons decide, whether they are finite."""
-        found = {}
-        for key, value in made.items():
-            if key in wanted:
-                one = gap(value, wanted[key])
-                found[key] = one if key[1] not in self._open else Gap(fault=one.fault if _is_float(value) else "")
-        return found
+        gaps = {key: gap(value, expected[key]) for key, value in values.items() if key in expected}
+        for key, distance in gaps.items():
+            if key[1] in self._open:
+                gaps[key] = Gap(fault=distance.fault) if _is_float(values[key]) else Gap()
+        return gaps
 
-    def _widened(self, wanted: Mapping[Key, Value], feeds: Arrays, state: Arrays, arrays: Arrays) -> dict[Key, Limits]:
+    def _widened(
+        self, expected: Mapping[Key, Value], feeds: Arrays, state: Arrays, arrays: Arrays
+    ) -> dict[Key, Limits]:
         """Return what values may be off in this step, by runs with noise."""
         if self._shaken is None:
             self._shaken = _Emulation.of(self._program, self._fetch, arrays, self._options, ShakenPlace())
-        limits = dict.fromkeys(wanted, self._limits)
+        limits = dict.fromkeys(expected, self._limits)
         for phase in _PHASES:
             noisy = self._emulated(self._shaken, feeds, state, {PHASE: np.array(phase, np.float32)})
-            for key, found in self._gaps(noisy, wanted).items():
-                limits[key] = found.allowed_beside(limits[key])
+            for key, distance in self._gaps(noisy, expected).items():
+                limits[key] = distance.allowed_beside(limits[key])
         replaced = [name for kind, name in limits if kind == "state" and limits[kind, name] is EVERYTHING]
         for kind, name in limits:
             # A moment is named after the parameter, or its master weight, that is updated by it.
@@ -229,15 +230,15 @@ class StepCheck:
         step: CompiledStep,
         gaps: Mapping[Key, Gap],
         limits: Mapping[Key, Limits],
-        wanted: Mapping[Key, Value],
+        expected: Mapping[Key, Value],
     ) -> None:
         """Note a run that agrees; forget the emulation after the last one."""
-        for (kind, name), found in gaps.items():
+        for (kind, name), off in gaps.items():
             if limits[kind, name] is not EVERYTHING:
-                self._worst[kind] = max(self._worst[kind], found.distance)
+                self._worst[kind] = max(self._worst[kind], off.distance)
         parameters = {p.name for p in self._program.persistables.values() if p.kind == "parameter"}
         moved = (
-            not np.array_equal(v.new, v.old) for (_, n), v in wanted.items() if n in parameters and v.old is not None
+            not np.array_equal(v.new, v.old) for (_, n), v in expected.items() if n in parameters and v.old is not None
         )
         self._checked += any(moved)
         needed = STEPS if step.graph is None or step.graph.refused else CAPTURED_STEPS
@@ -261,8 +262,8 @@ class StepCheck:
     def _finish(self) -> None:
         self.is_done, self._emulation, self._shaken = True, None, None
 
-    def _told(self, wrong: Mapping[Key, Gap], limits: Mapping[Key, Limits]) -> str:
-        texts = [_described(kind, name, found, limits[kind, name]) for (kind, name), found in wrong.items()]
+    def _described(self, wrong: Mapping[Key, Gap], limits: Mapping[Key, Limits]) -> str:
+        texts = [_value_described(kind, name, off, limits[kind, name]) for (kind, name), off in wrong.items()]
         return (
             f"run {self._runs} of a step of {self._program!r} on {self._place} contradicts its emulation on the CPU in "
             f"{counted(len(texts), 'value')}: {first_few(texts, _SHOWN)}. Nothing was changed in the scope. "
@@ -281,27 +282,27 @@ class StepCheck:
         return "Please report it with the program: one of two ways to compute it is wrong"
 
 
-def _made(step: CompiledStep, outputs: Mapping[str, onnxruntime.OrtValue], state: Arrays) -> dict[Key, Value]:
-    """Return the values that the step has made."""
+def _values(step: CompiledStep, outputs: Mapping[str, onnxruntime.OrtValue], state: Arrays) -> dict[Key, Value]:
+    """Return the values that the step computed."""
     stacks = {stack.name: stack for stack in step.stacks}
-    found = {("fetched", name): Value(to_host(outputs[output])) for name, output in step.fetches.items()}
+    values = {("fetched", name): Value(to_host(outputs[output])) for name, output in step.fetches.items()}
     for name, output in step.updates.items():
         array = to_host(outputs[output])
         parts = stacks[name].parted(array) if name in stacks else {name: array}
-        found |= {("state", member): Value(part, state.get(member)) for member, part in parts.items()}
-    return found
+        values |= {("state", member): Value(part, state.get(member)) for member, part in parts.items()}
+    return values
 
 
 def _is_float(value: Value) -> bool:
     return value.new.dtype.kind in "fV"
 
 
-def _described(kind: str, name: str, found: Gap, limits: Limits) -> str:
+def _value_described(kind: str, name: str, off: Gap, limits: Limits) -> str:
     what = f"state '{name}'" if kind == "state" else f"fetched '{name}'"
-    if found.fault:
-        return f"{what} {found.fault}"
+    if off.fault:
+        return f"{what} {off.fault}"
     way = "went" if kind == "state" else "is"
     return (
-        f"{what} {way} {found.got:.4g}, expected {found.wanted:.4g} (norms): size off by {found.size:+.2%} of "
-        f"{limits.size:.2%} allowed, distance {found.distance:.2%} of {limits.distance:.2%}"
+        f"{what} {way} {off.got:.4g}, expected {off.wanted:.4g} (norms): size off by {off.size:+.2%} of "
+        f"{limits.size:.2%} allowed, distance {off.distance:.2%} of {limits.distance:.2%}"
     )

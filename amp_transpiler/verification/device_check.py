@@ -155,7 +155,7 @@ def check_on_device(
             fault: str | None = f"it fails: {error_text(error)}"
         else:
             judged += rows
-            fault = next((text for run, found in rows if (text := _fault(run, found, limits, dtype))), None)
+            fault = next((text for run, compared in rows if (text := _fault(run, compared, limits, dtype))), None)
         if fault is None:
             sessions.append(form)
         else:
@@ -188,16 +188,16 @@ def _opened(path: pathlib.Path, place: str, form: Form) -> Iterator[RunsSamples]
 
 def _runs(program: Program, reference: Reference, limits: Limits) -> list[_Run]:
     """Return the runs: each sample with what fp32 and the emulation make of it."""
-    whole = for_runs(reference)
+    sampled = for_runs(reference)
     singles = [
-        dataclasses.replace(whole, samples=[sample], outputs=[outputs], _fetched={})
-        for sample, outputs in zip(whole.samples, whole.outputs, strict=True)
+        dataclasses.replace(sampled, samples=[sample], outputs=[outputs], _fetched={})
+        for sample, outputs in zip(sampled.samples, sampled.outputs, strict=True)
     ]
     emulated: list[Mapping[str, OutputComparison]] = [{}] * len(singles)
     added: dict[str, Any] = {}
     try:
         with open_program(program) as session:
-            added = first_states(program, session, whole.samples)
+            added = first_states(program, session, sampled.samples)
             for number, single in enumerate(singles):
                 sample = {**added, **single.samples[0]}
                 emulated[number] = single.compare_results([_run(session, sample)], limits)
@@ -270,12 +270,16 @@ def _worst_rows(
     judged: Sequence[tuple[_Run, Mapping[str, OutputComparison]]],
 ) -> dict[str, tuple[_Run, OutputComparison]]:
     """Return, for each output, the run on the verdict's samples in which it is furthest from fp32."""
-    found: dict[str, tuple[_Run, OutputComparison]] = {}
+    furthest: dict[str, tuple[_Run, OutputComparison]] = {}
     for run, rows in judged:
         for name, row in rows.items() if run.counts else ():
-            if name not in found or (row.relative, row.mismatch) > (found[name][1].relative, found[name][1].mismatch):
-                found[name] = run, row
-    return found
+            if name not in furthest or _distance(row) > _distance(furthest[name][1]):
+                furthest[name] = run, row
+    return furthest
+
+
+def _distance(row: OutputComparison) -> tuple[float, float]:
+    return row.relative, row.mismatch
 
 
 def _source_fails(source: Program, place: str, reference: Reference | None) -> bool:

@@ -135,9 +135,9 @@ def tell_measured(report: Report, reference: Reference, limits: Limits, unmeasur
     judged = [row for row in report.outputs.values() if row.name not in left_out]
     rows = [measured.outputs[row.name] for row in judged if row.name in measured.outputs]
     if judged and len(rows) == len(judged):
-        told = f"{_measured(rows, reference.name)} on {_samples(reference)}, measured on {measured}"
-        told += f" (emulated: {_measured(judged, reference.name)})"
-        report.verdict = report.verdict.replace(_emulated(judged, reference), told, 1)
+        words = f"{_measured(rows, reference.name)} on {_samples(reference)}, measured on {measured}"
+        words += f" (emulated: {_measured(judged, reference.name)})"
+        report.verdict = report.verdict.replace(_emulated(judged, reference), words, 1)
         if report.verdict_word is Verdict.ESTIMATED and measured.runtime.startswith(f"{report.ort}."):
             certain = report.verdict.replace(Verdict.ESTIMATED, Verdict.VERIFIED, 1)
             report.verdict = certain.replace(_never_measured(unmeasured), "", 1)
