@@ -30,7 +30,7 @@ __all__ = ["check_result"]
 
 logger = logging.getLogger(__name__)
 
-_NOT_ON_DEVICE = "--device-check no writes it without that check"
+_NOT_ON_DEVICE = "A smaller --tolerance leaves more nodes in float32; --device-check no writes it without this check"
 
 
 def check_result(staged: Staged, program: Program, basis: Basis, report: Report, phase: Phase) -> None:
