@@ -16,11 +16,10 @@ from tests.counted import Counted
 
 PROGRAM = pathlib.Path(__file__).with_name("linted_models.py")
 
-FP32, O1, O2 = ("fp32 float32",), ("O1 float16", "O1 bfloat16"), ("O2 float16", "O2 bfloat16")
-EVERY = (*FP32, *O1, *O2)
+EVERY = ("fp32 float32", "O1 float16", "O2 float16", "O2 bfloat16")
 FLOAT16 = ("O1 float16", "O2 float16")
-BFLOAT16 = ("O1 bfloat16", "O2 bfloat16")
-NETWORKS = ("raf", "transformer", "rocm", "resnet18", "resnet50")
+BFLOAT16 = ("O2 bfloat16",)
+NETWORKS = ("raf", "transformer", "rocm", "resnet18")  # ResNet-50's blocks are tried by hand: each form takes a minute
 
 MODELS = ("language head", "waveform encoder", "bert_1layer", "rocm_convnet", "paddle_lenet")
 FORMATS = ("fp32", "float16", "bfloat16")
@@ -53,9 +52,9 @@ class Fault:
 FAULTS = (
     Fault(("raf", "transformer"), FLOAT16, "long reduction", SPEED),
     Fault(("raf", "transformer"), EVERY, "misaligned product", SPEED),
-    Fault(("rocm", "resnet18", "resnet50"), EVERY, "long dot product", SPEED),
-    Fault(("resnet18", "resnet50"), EVERY, "huge kernel", SPEED),
-    Fault(("resnet18", "resnet50"), BFLOAT16, "host copy", SPEED),
+    Fault(("rocm", "resnet18"), EVERY, "long dot product", SPEED),
+    Fault(("resnet18",), EVERY, "huge kernel", SPEED),
+    Fault(("resnet18",), BFLOAT16, "host copy", SPEED),
     Fault(("language head",), FORMATS, "misaligned product", FUSION),
 )
 
