@@ -81,7 +81,7 @@ def test_a_step_becomes_two_graphs_that_take_turns(told):
 
 def test_an_executor_s_provider_options_reach_the_provider(told):
     options = told["options"]["use_tf32"]
-    assert (options["use_tf32"], options["cudnn_conv_algo_search"]) == ("0", "HEURISTIC")
+    assert (options["use_tf32"], options["cudnn_conv_algo_search"]) == ("0", "EXHAUSTIVE")
     assert options["user_compute_stream"] != "0"  # the executors' own
     assert "CUDA:0 refuses an option" in told["options"]["nonsense"]
     assert "nonsense" in told["options"]["nonsense"]
