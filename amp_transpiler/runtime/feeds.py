@@ -13,7 +13,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.dtypes import LOW_NUMPY_DTYPES
 
-__all__ = ["ValueInfo", "check_feeds", "model_inputs"]
+__all__ = ["ValueInfo", "check_feeds", "model_inputs", "reordered"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,3 +148,18 @@ def _is_float(dtype: np.dtype) -> bool:
 def _astype(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     with np.errstate(over="ignore"):  # a number that is too large becomes infinite, as on the device
         return array.astype(dtype)
+
+
+def reordered(sample: Mapping[str, Any], shift: int) -> dict[str, Any]:
+    """Return a sample with the elements of each array moved along its last axis that has several, by `shift`.
+
+    Every number stays one that the model is fed with: ids stay in their range, masks stay masks.
+    """
+    return {name: _rolled(value, shift) for name, value in sample.items()}
+
+
+def _rolled(value: Any, shift: int) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    axes = [axis for axis, size in enumerate(value.shape) if size > 1]
+    return np.roll(value, shift, axis=axes[-1]) if axes else value

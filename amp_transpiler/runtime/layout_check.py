@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from amp_transpiler.errors import EnvironmentProblem
-from amp_transpiler.runtime.feeds import ValueInfo
+from amp_transpiler.runtime.feeds import ValueInfo, reordered
 
 __all__ = ["compare_layouts"]
 
@@ -37,7 +37,7 @@ def compare_layouts(run: Run, default: Run, feeds: Mapping[str, Any], outputs: S
     Raises:
         EnvironmentProblem: an output differs by more than rounding.
     """
-    run({name: _moved(value) for name, value in feeds.items()})
+    run(reordered(feeds, 1))
     for info, value, expected in zip(outputs, run(feeds), default(feeds), strict=True):
         difference = _difference(value, expected)
         if not difference <= _MOST.get(info.dtype, _MOST_OTHERS):
@@ -45,10 +45,6 @@ def compare_layouts(run: Run, default: Run, feeds: Mapping[str, Any], outputs: S
                 f"{name}: with layout='nhwc' output '{info.name}' differs by {difference:.2g} in relative norm from "
                 "that of the default layout, in the second run: leave layout out, and report the model and the device"
             )
-
-
-def _moved(value: Any) -> Any:
-    return np.roll(value, 1, axis=-1) if isinstance(value, np.ndarray) and value.ndim else value
 
 
 def _difference(value: Any, expected: Any) -> float:

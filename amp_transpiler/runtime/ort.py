@@ -19,6 +19,7 @@ from amp_transpiler.targets import CPU, CUDA
 __all__ = [
     "CPU_PROVIDER",
     "CUDA_PROVIDER",
+    "IDLE_OPTIMIZERS",
     "ORT_ERRORS",
     "Provider",
     "SessionSettings",
@@ -44,7 +45,7 @@ _TRANSPOSING_OPTIMIZERS = ("MatmulTransposeFusion",)
 _MERGING_OPTIMIZERS = ("CommonSubexpressionElimination",)
 # Each of them looks at every node and at every output of the graph, again and again, for what a step has none of once
 # it is lowered: quantization, open sizes, shapes that are computed.
-_IDLE_OPTIMIZERS = (
+IDLE_OPTIMIZERS = (
     "ConstantSharing",
     "DoubleQDQPairsRemover",
     "EnsureUniqueDQForNodeUnit",
@@ -150,7 +151,7 @@ class SessionSettings:
         """List what ONNX Runtime must not do, by its own names."""
         transposes = () if self.fuse_transposes else _TRANSPOSING_OPTIMIZERS
         merging = _MERGING_OPTIMIZERS if self.lean else ()
-        idle = _IDLE_OPTIMIZERS if self.quick else ()
+        idle = IDLE_OPTIMIZERS if self.quick else ()
         return [*_BROKEN_OPTIMIZERS, *transposes, *merging, *idle]
 
 

@@ -11,6 +11,7 @@ import dataclasses
 from typing import Literal, TypeAlias
 
 from amp_transpiler.runtime.evidence import H100, Evidence
+from amp_transpiler.runtime.ort import IDLE_OPTIMIZERS
 
 __all__ = ["RUNTIME_SETTINGS", "Kind", "RuntimeSetting"]
 
@@ -126,19 +127,7 @@ RUNTIME_SETTINGS = (
         "it can keep a large result for a long time",
         _LEAN,
     ),
-    *(
-        RuntimeSetting("optimizer", name, "off", _CPU_STEPS, _IDLE)
-        for name in (
-            "ConstantSharing",
-            "DoubleQDQPairsRemover",
-            "EnsureUniqueDQForNodeUnit",
-            "FreeDimensionOverrideTransformer",
-            "QDQPropagationTransformer",
-            "ReshapeFusion",
-            "WeightBiasQuantization",
-            "WhereDummyDq",
-        )
-    ),
+    *(RuntimeSetting("optimizer", name, "off", _CPU_STEPS, _IDLE) for name in IDLE_OPTIMIZERS),
     # ---- memory ----
     RuntimeSetting(
         "session option",

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from amp_transpiler.errors import InputError
+from amp_transpiler.runtime.feeds import reordered
 from amp_transpiler.verification.accuracy import Reference, named_outputs
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.remote import open_source
 
-__all__ = ["RUNS", "for_runs", "reordered"]
+__all__ = ["RUNS", "for_runs"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,21 +43,6 @@ def for_runs(reference: Reference, runs: int = RUNS) -> Reference:
             further, results = [samples[0]] * missing, [outputs[0]] * missing
         samples, outputs = samples + further, outputs + results
     return dataclasses.replace(reference, samples=samples, outputs=outputs, _fetched={})
-
-
-def reordered(sample: Mapping[str, Any], shift: int) -> dict[str, Any]:
-    """Return a sample with the elements of each array moved along its last axis that has several, by `shift`.
-
-    Every number stays one that the model is fed with: ids stay in their range, masks stay masks.
-    """
-    return {name: _rolled(value, shift) for name, value in sample.items()}
-
-
-def _rolled(value: Any, shift: int) -> Any:
-    if not isinstance(value, np.ndarray):
-        return value
-    axes = [axis for axis, size in enumerate(value.shape) if size > 1]
-    return np.roll(value, shift, axis=axes[-1]) if axes else value
 
 
 def _fp32_outputs(reference: Reference, samples: list[dict[str, Any]]) -> list[dict[str, Any]] | None:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import amp_transpiler as amp
+from amp_transpiler.runtime.feeds import reordered
 from amp_transpiler.runtime.places import Place, place_named, to_host
 from amp_transpiler.verification.compare import compare_outputs
 from gpu.conversions import VARIANTS, outputs
@@ -81,7 +82,7 @@ def _of_model(task: Task) -> None:
     if not (task.folder / f"{task.name}.feeds.npz").exists():
         raise Unavailable("it was not prepared")
     with np.load(task.folder / f"{task.name}.feeds.npz") as file:
-        samples = variations(dict(file))
+        samples = [reordered(dict(file), shift) for shift in range(SAMPLES)]
     place = place_named(task.place)
     source = VARIANTS[0].path(task.folder, task.name)
     right = [outputs(source, sample) for sample in samples]
@@ -104,14 +105,6 @@ def _of_model(task: Task) -> None:
             variant.file,
             lambda path=path: _ours(str(path), samples, right, place, tiny=task.tiny),  # type: ignore[misc]
         )
-
-
-def variations(feeds: Mapping[str, np.ndarray], count: int = SAMPLES) -> list[dict[str, np.ndarray]]:
-    """Return samples of the same numbers in another order: each array rolled along its last axis."""
-    return [
-        {name: np.roll(array, shift, axis=-1) if array.ndim else array for name, array in feeds.items()}
-        for shift in range(count)
-    ]
 
 
 def _measured(
