@@ -138,7 +138,7 @@ def _with_runtime(found: Installation) -> Installation:
         return dataclasses.replace(found, runtime_error=f"{type(error).__name__}: {error}")
     built_for = str(onnxruntime.cuda_version) if getattr(onnxruntime, "cuda_version", "") else None
     count = cuda.driver_device_count()
-    wanted = os.environ.get(places.PLACE_VARIABLE, "")
+    place_name = os.environ.get(places.PLACE_VARIABLE, "")
     return dataclasses.replace(
         found,
         runtime=onnxruntime.__version__,
@@ -149,8 +149,8 @@ def _with_runtime(found: Installation) -> Installation:
         gpus=tuple(_gpu(number) for number in range(count)),
         missing=_missing_libraries(built_for),
         cuda_problem=cuda.cuda_problem(0),
-        wanted_place=wanted,
-        place_problem=_place_problem(wanted),
+        wanted_place=place_name,
+        place_problem=_place_problem(place_name),
     )
 
 

@@ -19,7 +19,7 @@ _LISTED = 12
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """What a device answered.
+    """The answers of a device.
 
     Attributes:
         device: its name.

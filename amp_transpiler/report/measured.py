@@ -1,4 +1,4 @@
-"""What a device computed with the written file, beside what the emulation said."""
+"""The record of a device that ran the written file, with the errors of the emulation beside those measured."""
 
 from __future__ import annotations
 

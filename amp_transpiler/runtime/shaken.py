@@ -60,13 +60,13 @@ def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 def _types(graph: onnx.GraphProto) -> dict[str, int]:
     """Return the element types that are known, of bodies, too."""
-    found = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
-        found[value.name] = value.type.tensor_type.elem_type
+        types[value.name] = value.type.tensor_type.elem_type
     for node in graph.node:
         for body in _bodies(node):
-            found |= _types(body)
-    return found
+            types |= _types(body)
+    return types
 
 
 def _shake(graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
