@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
 
-__all__ = ["CONDITIONS", "Reduction", "ShapeOf", "blocks_of", "holds", "reduction_of"]
+__all__ = ["CONDITIONS", "Reduction", "ShapeOf", "blocks_of", "holds", "reduced_axes", "reduction_of"]
 
 ShapeOf: TypeAlias = Callable[[ir.Value | None], tuple[int, ...] | None]
 """Returns the shape of a value in a run, or None where it is not known."""
@@ -49,7 +49,7 @@ def holds(name: str, node: ir.Node, shape_of: ShapeOf) -> bool:
 def reduction_of(node: ir.Node, shape_of: ShapeOf) -> Reduction | None:
     """Return how a reduction lies in memory; None where its shape or axes are not known, or it reduces nothing."""
     shape = shape_of(node.inputs[0])
-    axes = None if shape is None else _reduced_axes(node, len(shape))
+    axes = None if shape is None else reduced_axes(node, len(shape))
     if shape is None or axes is None:
         return None
     reduced = [axis for axis, size in enumerate(shape) if axis in axes and size != 1]
@@ -62,7 +62,8 @@ def reduction_of(node: ir.Node, shape_of: ShapeOf) -> Reduction | None:
     return Reduction("leading" if max(reduced) < min(others) else "middle", terms, results)
 
 
-def _reduced_axes(node: ir.Node, rank: int) -> set[int] | None:
+def reduced_axes(node: ir.Node, rank: int) -> set[int] | None:
+    """Return the axes that a reduction sums over, counted from 0; None where they are computed."""
     listed = node.attributes.get_ints("axes", None)
     if listed is None and len(node.inputs) > 1 and node.inputs[1] is not None:
         array = constant_array(node.inputs[1])
@@ -186,6 +187,7 @@ def _several_rows(node: ir.Node, shape_of: ShapeOf) -> bool:
 CONDITIONS: Mapping[str, Condition] = MappingProxyType(
     {
         "a bias": _has_bias,
+        "a bias, several rows": lambda node, shape_of: _has_bias(node, shape_of) and _several_rows(node, shape_of),
         "a past, and a head size that is no multiple of 4": _ragged_past,
         "adds": lambda node, _: node.attributes.get_string("reduction", "none") == "add",
         "alpha or beta": _is_scaled,

@@ -1,0 +1,52 @@
+"""What kernels may do otherwise than a rule says: numbers that look random, another set for every draw.
+
+They come from the last bits of the result itself, so that equal runs are equal, and a session need not be opened anew
+for another draw: which one it is, is an input.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from amp_transpiler.passes.device_arithmetic.steps import Steps
+
+__all__ = ["DRAW", "draw_input", "with_noise"]
+
+DRAW = "amp_transpiler.draw"
+"""The input that says which draw a run is: 0 for none, which is what the rules say; else 1, 2, 3 ..."""
+
+_SPLIT = 8193.0  # 2**13 + 1: Veltkamp's constant, which leaves the last 13 of 24 bits
+_SPREAD = 4.0e6  # radians: the last bits, less than 2**-11 of a result, turn into hundreds of waves
+_SMALLEST = 2.0**-126  # a normal number, so that zeros divide
+_OF_DRAW, _OF_NODE = 12.9898, 78.233  # irrational enough that no two draws or nodes share their numbers
+
+
+def draw_input(model: ir.Model) -> ir.Value:
+    """Add the input to a model and return it: a float32 number."""
+    value = ir.Value(name=DRAW, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]))
+    model.graph.inputs.append(value)
+    return value
+
+
+def with_noise(result: ir.Value, steps: Steps) -> ir.Value:
+    """Return a float32 result that differs by up to the noise of its kernel, not rounded yet.
+
+    Args:
+        result: what the rule says.
+        steps: inserts operators, and knows the noise.
+    """
+    if steps.draw is None or not steps.noise:
+        return result
+    share = steps.mul(steps.minimum(steps.draw, 1.0), steps.noise * 2.0**-steps.low.digits)
+    phase = steps.add(steps.mul(steps.draw, _OF_DRAW), _OF_NODE * steps.place % (2 * math.pi))
+    wave = steps.op("Sin", [steps.add(steps.mul(_last_bits(result, steps), _SPREAD), phase)])
+    return steps.add(result, steps.mul(steps.mul(wave, share), result))
+
+
+def _last_bits(result: ir.Value, steps: Steps) -> ir.Value:
+    """Return what the last 13 bits of a float32 result are, relative to the result: at most 2**-11."""
+    scaled = steps.mul(result, _SPLIT)
+    first = steps.sub(scaled, steps.sub(scaled, result))
+    return steps.div(steps.sub(result, first), steps.maximum(steps.op("Abs", [result]), _SMALLEST))
