@@ -1,6 +1,7 @@
 """The report of a conversion: the record, and its forms as a table, an explanation, JSON and HTML."""
 
 from amp_transpiler.report.comparison import OutputComparison
+from amp_transpiler.report.drawn import DeviceDraws
 from amp_transpiler.report.measured import DeviceMeasurement
 from amp_transpiler.report.report import (
     CastRow,
@@ -16,6 +17,7 @@ from amp_transpiler.report.verdict import Verdict
 __all__ = [
     "CastRow",
     "DecisionRow",
+    "DeviceDraws",
     "DeviceMeasurement",
     "FrontierPoint",
     "MetricValue",

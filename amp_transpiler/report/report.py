@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from amp_transpiler.errors import InputError, visible
 from amp_transpiler.report.comparison import OutputComparison
+from amp_transpiler.report.drawn import DeviceDraws
 from amp_transpiler.report.measured import DeviceMeasurement
 from amp_transpiler.report.steps import StepsComparison
 from amp_transpiler.report.verdict import Verdict
@@ -177,6 +178,7 @@ class Report:
         steps: of a training step: how far its states came in several steps, in fp32 and in the result; None if none was
             found, or nothing was compared.
         outputs: graph output -> comparison; empty if nothing was compared.
+        draws: what a device may make of the result, its kernels' arithmetic emulated; None where that was not done.
         measured: what a device computed with the written file; None where none did.
         metric: the user's own measure; None without one.
         verdict: one line: one of the words of `Verdict`, then after `: ` what it rests on.
@@ -219,6 +221,7 @@ class Report:
     states: tuple[State, ...] = ()
     steps: StepsComparison | None = None
     outputs: dict[str, OutputComparison] = dataclasses.field(default_factory=dict)
+    draws: DeviceDraws | None = None
     measured: DeviceMeasurement | None = None
     metric: MetricValue | None = None
     verdict: str = Verdict.NOT_CHECKED

@@ -16,14 +16,13 @@ from amp_transpiler.report import DeviceMeasurement, Report, Verdict
 from amp_transpiler.runtime.ort import CUDA_PROVIDER
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.targets import Target
-from amp_transpiler.targets.measured import unmeasured
 from amp_transpiler.targets.releases import installed_version
 from amp_transpiler.verification.default_device import CheckedDevice
 from amp_transpiler.verification.default_session import SESSION, must_run, open_as_users_do
 from amp_transpiler.verification.device_check import DeviceOutcome, check_on_device
 from amp_transpiler.verification.run_samples import RUNS
 from amp_transpiler.verification.structure import check_load
-from amp_transpiler.verification.verdict import tell_measured
+from amp_transpiler.verification.verdict import never_measured, tell_measured
 from amp_transpiler.verification.verify import Basis, Phase, loads
 
 __all__ = ["check_result"]
@@ -117,7 +116,8 @@ def _check_on_device(
         report.notes = (*report.notes, f"not run on {device.name} in {form}: {reason}")
     if outcome.sessions and reference is not None and is_for_device:
         report.measured = _measurement(outcome, device)
-        tell_measured(report, reference, policy.limits, unmeasured(policy.target))
+        never = never_measured(policy.target, policy.device, report.draws)
+        tell_measured(report, reference, policy.limits, never)
     runs = "" if reference is None else f", {RUNS} runs"
     yield from (f"{form} ({device.name}{runs})" for form in outcome.sessions)
 

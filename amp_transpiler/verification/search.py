@@ -18,6 +18,7 @@ import numpy as np
 
 from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.program import Program
 from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.assignment import Assignment
@@ -28,16 +29,18 @@ from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.policy import Policy, Settled
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.settling import settled_by
-from amp_transpiler.report import FrontierPoint, OutputComparison, Report
+from amp_transpiler.report import DeviceDraws, FrontierPoint, OutputComparison, Report
 from amp_transpiler.runtime.ort import error_text
+from amp_transpiler.targets.arithmetic import DeviceArithmetic
 from amp_transpiler.verification.accuracy import Reference
+from amp_transpiler.verification.amplifier import ancestors_of
 from amp_transpiler.verification.calibrate import NamedSample, calibrate
 from amp_transpiler.verification.child import RUN_ERRORS
+from amp_transpiler.verification.device_draws import arithmetic_for
 from amp_transpiler.verification.dial import Trial, turn
-from amp_transpiler.verification.excess import excess_of_metric, excesses
+from amp_transpiler.verification.judge import Judge
 from amp_transpiler.verification.remembered import Outcome, Outcomes, remembered_evidence
 from amp_transpiler.verification.sensitivity import collect_evidence
-from amp_transpiler.verification.spilled import Spill
 from amp_transpiler.verification.user_metric import Metric
 
 __all__ = ["Conversions", "Found", "Measured", "best_conversion"]
@@ -61,6 +64,8 @@ _LEAST_WRONG = 0.1  # of what is predicted: what is added may be predicted bette
 _FEW_ELEMENTS = 16  # of an output, whose errors cancel by chance
 _NEAR = 1.5  # times the error that is allowed: what is beside such a choice may hold
 _SMALL = ((32, 20), (64, 12))  # open nodes at most, and how many further conversions may be run: each takes little time
+_CONFIRMATIONS = 4  # of choices that hold in one draw, by all draws
+_AGAIN = 4  # runs for another choice, where the best one fails in another draw
 _EVERY = 200  # choices, of which all are looked at
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
@@ -79,6 +84,9 @@ class Measured:
         excess: the largest of them, and of the metric; at most 1 if every limit is kept.
         settled: the decisions that were made before it, by a search.
         limits: those that it is judged by.
+        is_float32: it has no low node, and no low inputs or outputs.
+        draws: what a device may make of it; None until all draws have run, or where no device's arithmetic is emulated.
+        confirmed: whether `excess` is that of the worst draw.
     """
 
     program: Program
@@ -89,6 +97,9 @@ class Measured:
     excess: float
     settled: Mapping[str, Settled]
     limits: Limits
+    is_float32: bool = False
+    draws: DeviceDraws | None = None
+    confirmed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,8 +122,14 @@ class Conversions:
     metric: Metric | None
     phase: Phase
 
-    def measured(self, policy: Policy) -> Measured:
+    def measured(self, policy: Policy, *, confirm: bool = False) -> Measured:
         """Convert a copy as a policy says, run it emulated, and compare it.
+
+        Where a device's arithmetic is emulated, one draw of its noise decides.
+
+        Args:
+            policy: how to decide.
+            confirm: whether the other draws run, too, if the first keeps the limits.
 
         Raises:
             CannotCompare: the emulated program does not run.
@@ -124,19 +141,51 @@ class Conversions:
         decisions = conversion.assignment.decisions.values()
         is_float32 = not policy.low_io and not any(decision.precision == "low" for decision in decisions)
         limits = policy.limits.of_float32() if is_float32 else policy.limits
+        judge = Judge(self.reference, limits, self.metric, self._arithmetic(is_float32=is_float32))
         with self.phase("compare"):
-            kept, spill = [], Spill()
+            judged = judge.judged(program, confirm=confirm)
+        return Measured(
+            program,
+            conversion,
+            judged.outputs,
+            judged.metric,
+            judged.excesses,
+            judged.excess,
+            policy.settled,
+            limits,
+            is_float32,
+            judged.draws,
+            judged.confirmed,
+        )
 
-            def keep(found: dict[str, Any]) -> None:
-                kept.append(spill.kept(found))
+    def confirmed(self, measured: Measured) -> Measured:
+        """Return a conversion judged by its worst draw.
 
-            outputs = self.reference.compare(program, limits, None if self.metric is None else keep)
-            by_output, value = excesses(outputs.values(), self.reference, limits), None
-            found = max(by_output.values(), default=0.0)
-            if self.metric is not None:
-                value = self.metric.of(self.reference.outputs, kept)
-                found = max(found, excess_of_metric(value, self.metric))
-        return Measured(program, conversion, outputs, value, by_output, found, policy.settled, limits)
+        Raises:
+            CannotCompare: the emulated program does not run.
+            InputError: the user's metric fails.
+        """
+        if measured.confirmed:
+            return measured
+        arithmetic = self._arithmetic(is_float32=measured.is_float32)
+        judge = Judge(self.reference, measured.limits, self.metric, arithmetic)
+        with self.phase("compare"):
+            judged = judge.judged(measured.program, confirm=True, certain=True)
+        return dataclasses.replace(
+            measured,
+            outputs=judged.outputs,
+            metric=judged.metric,
+            excesses=judged.excesses,
+            excess=judged.excess,
+            draws=judged.draws,
+            confirmed=True,
+        )
+
+    def _arithmetic(self, *, is_float32: bool) -> DeviceArithmetic | None:
+        """Return the device's arithmetic that conversions are judged by; None where fp32 itself would be judged."""
+        if is_float32 or self.prepared.step is not None or self.policy.low is FLOAT32:
+            return None
+        return arithmetic_for(self.policy.target, self.policy.device)
 
     def feeds(self) -> list[dict[str, Any]]:
         """Return the samples for the prepared program."""
@@ -202,23 +251,23 @@ def best_conversion(
         with conversions.phase("calibrate"):
             evidence = _ranges_seen(conversions, report)
             policy = dataclasses.replace(policy, evidence=evidence)
-    tried = [conversions.measured(policy)]
+    tried = [conversions.measured(policy, confirm=True)]
     holds = tried[0].excess <= 1.0 or not policy.search_runs
     if evidence is not None and (limited or not holds):
         policy = dataclasses.replace(policy, numerics="shown")
         if holds and _allows_more(conversions, policy, tried[0]):
-            more = conversions.measured(policy)
+            more = conversions.measured(policy, confirm=True)
             if more.excess > 1.0 or not _is_slower(more, tried[0], policy):
                 tried.insert(0, more)
                 holds = more.excess <= 1.0
     if not decides or (holds and not frontier):
-        return Found(tried[0], evidence)
+        return Found(conversions.confirmed(tried[0]), evidence)
     with conversions.phase("find errors"):
         evidence = _evidence(conversions, report, cache=cache)
     if evidence.ranges and not is_step:
         policy = dataclasses.replace(policy, evidence=evidence)
     search = _Search(tried, conversions, policy, evidence, limited=limited)
-    best = tried[0] if holds else search.turned()
+    best = conversions.confirmed(tried[0]) if holds else search.turned()
     repaired, shown = search.repaired(best), policy.numerics == "shown"
     if outcomes is not None:
         outcomes.keep(Outcome(best.settled, repaired, shown, best.excess))
@@ -233,7 +282,7 @@ def _repeated(known: Outcome, conversions: Conversions, report: Report) -> Found
     policy = dataclasses.replace(conversions.policy, evidence=evidence if evidence.ranges else None)
     if known.shown:
         policy = dataclasses.replace(policy, numerics="shown")
-    best = conversions.measured(dataclasses.replace(policy, settled=known.settled))
+    best = conversions.confirmed(conversions.measured(dataclasses.replace(policy, settled=known.settled), confirm=True))
     if best.excess <= max(1.0, known.excess):
         logger.info("the outcome of an equal search comes from the cache")
         return Found(best, evidence, known.repaired, searched=True, shown=known.shown)
@@ -330,6 +379,7 @@ class _Search:
         self._costs: dict[Point, float] = {}  # of those that keep the limits
         self._errors: dict[Point, float] = {}
         self._found: dict[Point, float] = {}
+        self._by_all_draws = False
 
     def turned(self) -> Measured:
         """Turn the conversion towards float32 until it keeps the limits."""
@@ -358,8 +408,60 @@ class _Search:
             exact = (0.0, _milliseconds(conversions.prepared, self._policy))
             if exact < self._rank(*self._best):
                 self._run(frontier.exact)
+        best = self._confirmed()
         logger.info("%d conversions were run", len(self._found))
+        return best
+
+    def _confirmed(self) -> Measured:
+        """Return the best conversion of which the worst draw keeps the limits; without one, that with the least error.
+
+        Runs before were judged by one draw. Where another draw of the best choice is beyond the limits, that of others
+        may be, too: from then on every run is judged by all draws. Float32 throughout is the last resort.
+        """
+        assert self._best is not None
+        point, measured = self._best
+        confirmed = self._conversions.confirmed(measured)
+        if confirmed.excess <= 1.0 or measured.excess > 1.0:
+            return confirmed
+        logger.info("%d nodes low: %.3g of what is allowed in the worst draw", len(point.low), confirmed.excess)
+        self._by_all_draws = True
+        self._found[point], self._best = confirmed.excess, None
+        self._frontier.learn(point, _felt(confirmed))
+        return self._conversions.confirmed(self._another(point, confirmed))
+
+    def _another(self, point: Point, confirmed: Measured) -> Measured:
+        """Find a choice that keeps the limits in all draws, in the place of one that does not."""
+        conditioned = self._before_amplifier(point, confirmed)
+        if conditioned is not None and conditioned not in self._found:
+            self._run(conditioned)
+        likely = [known for known, excess in self._found.items() if excess <= 1.0 and known != conditioned]
+        likely.sort(key=lambda known: (known.cost, sorted(known.low)))
+        for known in likely[:_CONFIRMATIONS]:
+            if not self._holds():
+                self._run(known)
+        if not self._holds():
+            first = Trial(point, confirmed.excess)
+            turn(self._frontier.cheapest, self._frontier.predicted, self._run, first, _AGAIN, _FAILURES)
+        if not self._holds():
+            self._run(self._frontier.exact)
+        assert self._best is not None
         return self._best[1]
+
+    def _holds(self) -> bool:
+        """Whether a choice keeps the limits."""
+        return self._best is not None and self._best[1].excess <= 1.0
+
+    def _before_amplifier(self, point: Point, confirmed: Measured) -> Point | None:
+        """Return a choice with float32 up to the node at which draws of another choice come apart."""
+        draws = confirmed.draws
+        if draws is None or not draws.amplifier:
+            return None
+        graph = self._conversions.prepared.model.graph
+        amplifier = next((node for node in graph if node.name == draws.amplifier), None)
+        if amplifier is None:
+            return None
+        high = {str(node.name) for node in ancestors_of(amplifier)}
+        return self._frontier.point(point.low - high)
 
     def _further(self, runs: int) -> None:
         """Run the choices from which most is to be expected, as long as there are any."""
@@ -544,7 +646,8 @@ class _Search:
     def _run(self, point: Point) -> float:
         policy = self._policy
         settled = settled_by(point, self._frontier, self._reasons, self._evidence, policy.low)
-        found = self._conversions.measured(dataclasses.replace(policy, settled=settled))
+        chosen = dataclasses.replace(policy, settled=settled)
+        found = self._conversions.measured(chosen, confirm=self._by_all_draws)
         logger.info(
             "%d nodes low: predicted %.3g of what is allowed, %.3g found", len(point.low), point.predicted, found.excess
         )

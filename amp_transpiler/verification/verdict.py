@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from amp_transpiler.phrases import counted, first_few, quoted
 from amp_transpiler.precision.limits import Limits
-from amp_transpiler.report import OutputComparison, Report, Verdict
+from amp_transpiler.report import DeviceDraws, OutputComparison, Report, Verdict
 from amp_transpiler.report.wording import percent
+from amp_transpiler.targets import Target
+from amp_transpiler.targets.measured import unmeasured
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.advice import advice
 
-__all__ = ["failing_outputs", "fault_of", "judge", "tell_measured", "worst"]
+__all__ = ["failing_outputs", "fault_of", "judge", "never_measured", "tell_measured", "worst"]
 
 # Low format -> the relative error from which on an output without a limit is worth a warning.
 _MUCH = {"float16": 0.02, "bfloat16": 0.05}
@@ -65,7 +67,7 @@ def fault_of(row: OutputComparison, limits: Limits) -> str:
 
 
 def judge(
-    report: Report, reference: Reference, failing: list[OutputComparison], limits: Limits, unmeasured: str = ""
+    report: Report, reference: Reference, failing: list[OutputComparison], limits: Limits, never: str = ""
 ) -> str:
     """Write verdict, warnings and notes into `report`; return why the result is not good enough, empty if it is.
 
@@ -74,7 +76,7 @@ def judge(
         reference: what they were compared with.
         failing: the outputs that are not as they should be.
         limits: of the outputs.
-        unmeasured: whose arithmetic was emulated and never measured on a device; empty if all of it was.
+        never: whose arithmetic was emulated and never measured on a device; empty if all of it was.
     """
     samples = _samples(reference)
     if failing:
@@ -100,12 +102,30 @@ def judge(
     if metric is not None:  # it is the limit
         unlimited = []
     report.warnings = (*report.warnings, *_warnings(unlimited, report.dtype))
-    word = _word(unlimited=bool(unlimited), wholly=reference.given and not left_out, unmeasured=unmeasured)
-    estimate = _never_measured(unmeasured) if word is Verdict.ESTIMATED else ""
+    word = _word(unlimited=bool(unlimited), wholly=reference.given and not left_out, unmeasured=never)
+    estimate = _never_measured(never) if word is Verdict.ESTIMATED else ""
     own = "" if metric is None else f"{metric.name} is {metric.value:.4g}, at most {metric.bound:.4g} allowed; "
     no_limit = _without_limit(unlimited, judged)
-    report.verdict = f"{word}: {own}{_emulated(judged, reference)}{estimate}{no_limit}{_named(left_out)}"
+    emulated = _emulated(judged, reference, report.draws)
+    report.verdict = f"{word}: {own}{emulated}{estimate}{no_limit}{_named(left_out)}"
+    if report.draws is not None:
+        report.notes = (*report.notes, *_both_roundings(judged, report.draws, reference.name))
+        report.warnings = (*report.warnings, *_ill_conditioned(judged, report.draws))
     return ""
+
+
+def never_measured(target: Target, device: str, draws: DeviceDraws | None) -> str:
+    """Return whose arithmetic a verdict rests on that nobody has measured, in words; empty if all was.
+
+    Args:
+        target: whose kernels count.
+        device: the GPU that the result is for.
+        draws: the record of its arithmetic; None where none was emulated.
+    """
+    of_target = unmeasured(target, device)
+    if of_target or draws is None or not draws.unmeasured:
+        return of_target
+    return f"the kernels of {first_few(list(draws.unmeasured), _MOST_NAMED)}"
 
 
 def _word(*, unlimited: bool, wholly: bool, unmeasured: str) -> Verdict:
@@ -120,14 +140,14 @@ def _never_measured(what: str) -> str:
     return f"; never measured on a device: {what}" if what else ""
 
 
-def tell_measured(report: Report, reference: Reference, limits: Limits, unmeasured: str = "") -> None:
+def tell_measured(report: Report, reference: Reference, limits: Limits, never: str = "") -> None:
     """Write what a device measured into the verdict, in the place of what was emulated, and warn of contradictions.
 
     Args:
         report: with `measured`, and the verdict that `judge` wrote.
         reference: what the outputs were compared with.
         limits: of the outputs.
-        unmeasured: as it was given to `judge`; what ran now is measured, if it is the release that the result is for.
+        never: as it was given to `judge`; what ran now is measured, if it is the release that the result is for.
     """
     measured = report.measured
     assert measured is not None
@@ -137,18 +157,57 @@ def tell_measured(report: Report, reference: Reference, limits: Limits, unmeasur
     if judged and len(rows) == len(judged):
         words = f"{_measured(rows, reference.name)} on {_samples(reference)}, measured on {measured}"
         words += f" (emulated: {_measured(judged, reference.name)})"
-        report.verdict = report.verdict.replace(_emulated(judged, reference), words, 1)
+        report.verdict = report.verdict.replace(_emulated(judged, reference, report.draws), words, 1)
         if report.verdict_word is Verdict.ESTIMATED and measured.runtime.startswith(f"{report.ort}."):
             certain = report.verdict.replace(Verdict.ESTIMATED, Verdict.VERIFIED, 1)
-            report.verdict = certain.replace(_never_measured(unmeasured), "", 1)
+            report.verdict = certain.replace(_never_measured(never), "", 1)
         unlimited = [row for row in rows if not _has_limit(row, limits)]
         known = set(report.warnings)
         report.warnings += tuple(text for text in _warnings(unlimited, report.dtype) if text not in known)
     report.warnings += tuple(f"{measured.device} contradicts the emulation: {text}" for text in measured.contradictions)
 
 
-def _emulated(judged: list[OutputComparison], reference: Reference) -> str:
-    return f"{_measured(judged, reference.name)} on {_samples(reference)}, rounding emulated"
+def _emulated(judged: list[OutputComparison], reference: Reference, draws: DeviceDraws | None) -> str:
+    on_samples = f"{_measured(judged, reference.name)} on {_samples(reference)}"
+    if draws is None:
+        return f"{on_samples}, rounding emulated"
+    arithmetic = f"arithmetic of {draws.device}, ONNX Runtime {draws.runtime}"
+    return f"{on_samples} ({_spread(judged, draws)}; {arithmetic}; not run on a GPU)"
+
+
+def _spread(judged: list[OutputComparison], draws: DeviceDraws) -> str:
+    """Say how far the draws are apart, of the output with the largest error."""
+    floats = [row for row in judged if _has_floats(row) and row.name in draws.errors]
+    if not floats:
+        return f"{draws.draws} draws"
+    least, _, largest = draws.spread(max(floats, key=lambda row: row.relative).name)
+    if percent(least) == percent(largest):
+        return f"the same in {draws.draws} draws"
+    return f"{percent(least)} to {percent(largest)} in {draws.draws} draws"
+
+
+def _both_roundings(judged: list[OutputComparison], draws: DeviceDraws, reference: str) -> Iterator[str]:
+    """Yield what the emulation says without a device's arithmetic, where that is something else."""
+    rows = [row for row in judged if _has_floats(row) and row.name in draws.plain]
+    plain = max((draws.plain[row.name] for row in rows), default=0.0)
+    of_device = max((draws.spread(row.name)[2] for row in rows), default=0.0)
+    if rows and percent(plain) != percent(of_device):
+        yield (
+            f"rounded once a node, float32 exact: within {percent(plain)} of {reference}; as the kernels of "
+            f"{draws.measured_on} round, float32 products in TF32: within {percent(of_device)}"
+        )
+
+
+def _ill_conditioned(judged: list[OutputComparison], draws: DeviceDraws) -> Iterator[str]:
+    """Yield a warning for each output whose error depends on the draw."""
+    for row in judged:
+        if row.name in draws.errors and draws.is_ill_conditioned(row.name):
+            least, middle, largest = map(percent, draws.spread(row.name))
+            behind = f"; it grows at {draws.amplifier_op} '{draws.amplifier}'" if draws.amplifier else ""
+            yield (
+                f"ill-conditioned: the error of output '{row.name}' is {least} to {largest} from draw to draw, "
+                f"{middle} in the middle{behind}"
+            )
 
 
 def _samples(reference: Reference) -> str:

@@ -22,7 +22,7 @@ from amp_transpiler.graph.proto import to_proto_without_weights
 from amp_transpiler.graph.user_cache import Records
 from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.policy import Policy, Settled
-from amp_transpiler.report import DeviceMeasurement, OutputComparison, Report
+from amp_transpiler.report import DeviceDraws, DeviceMeasurement, OutputComparison, Report
 from amp_transpiler.targets.releases import installed_version
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.remembered import add_value, in_words
@@ -33,7 +33,7 @@ __all__ = ["Answer", "Question", "digest_of"]
 logger = logging.getLogger(__name__)
 
 _RECORDS = Records("verified")
-_FORMAT = 3  # raised when what is verified changes
+_FORMAT = 4  # raised when what is verified changes
 _BLOCK = 1 << 20
 _NOTE = "compared and run before: the same model, data, options and versions gave this result; --no-cache does it again"
 
@@ -53,6 +53,7 @@ class Answer:
         verdict, notes, warnings: of the comparison.
         checks, final_verdict, final_notes, final_warnings: of the written file.
         measured: what a device computed with it; None where none did.
+        draws: what a device may make of it; None where that was not emulated.
     """
 
     settled: Mapping[str, Settled]
@@ -70,11 +71,12 @@ class Answer:
     final_notes: tuple[str, ...] = ()
     final_warnings: tuple[str, ...] = ()
     measured: DeviceMeasurement | None = None
+    draws: DeviceDraws | None = None
 
     def tell(self, report: Report) -> None:
         """Write what the comparison said into a report."""
         report.outputs, report.repaired, report.headroom = dict(self.outputs), self.repaired, self.headroom
-        report.verdict = self.verdict
+        report.verdict, report.draws = self.verdict, self.draws
         report.notes = (*report.notes, *self.notes, _NOTE)
         report.warnings = (*report.warnings, *self.warnings)
 
@@ -175,16 +177,25 @@ def _add_file(digest: Digest, file: pathlib.Path, name: str) -> bool:
 def _answer(record: dict[str, Any]) -> Answer:
     evidence = record.pop("evidence")
     ranges = {name: TensorRange(**found) for name, found in evidence.pop("ranges").items()}
-    measured = record.pop("measured")
+    measured, draws = record.pop("measured"), record.pop("draws")
     record |= {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
     record["settled"] = {name: Settled(**made) for name, made in record["settled"].items()}
     record["evidence"] = Evidence(ranges=ranges, samples=tuple(evidence.pop("samples")), **evidence)
     record["outputs"] = _rows(record["outputs"])
-    return Answer(**record, measured=None if measured is None else _measured(measured))
+    return Answer(
+        **record,
+        measured=None if measured is None else _measured(measured),
+        draws=None if draws is None else _draws(draws),
+    )
 
 
 def _rows(record: Mapping[str, Any]) -> dict[str, OutputComparison]:
     return {name: OutputComparison(**{**row, "shape": tuple(row["shape"])}) for name, row in record.items()}
+
+
+def _draws(record: Mapping[str, Any]) -> DeviceDraws:
+    errors = {name: tuple(values) for name, values in record["errors"].items()}
+    return DeviceDraws(**{**record, "errors": errors, "unmeasured": tuple(record["unmeasured"])})
 
 
 def _measured(record: Mapping[str, Any]) -> DeviceMeasurement:

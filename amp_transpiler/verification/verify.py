@@ -19,7 +19,6 @@ from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import MetricValue, Report, Verdict
-from amp_transpiler.targets.measured import unmeasured
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.calibrate import PIECE
 from amp_transpiler.verification.child import RUN_ERRORS
@@ -32,7 +31,7 @@ from amp_transpiler.verification.steps import compare_steps
 from amp_transpiler.verification.steps_verdict import judge_steps
 from amp_transpiler.verification.synthesis import MOST_FURTHER
 from amp_transpiler.verification.user_metric import Metric
-from amp_transpiler.verification.verdict import failing_outputs, judge
+from amp_transpiler.verification.verdict import failing_outputs, judge, never_measured
 from amp_transpiler.verification.verified import Answer, Question, digest_of
 
 __all__ = ["Basis", "Questions", "check_source", "convert_and_compare", "loads"]
@@ -172,11 +171,13 @@ def convert_and_compare(
         return program, conversion, "", Basis(source, policy, reference, device=device)
     best, policy = found.best, dataclasses.replace(policy, limits=found.best.limits)
     report.outputs, report.repaired, report.frontier = best.outputs, found.repaired, found.curve
+    report.draws = best.draws
     report.headroom = None if found.evidence is None else policy.headroom
     if asked.metric is not None and best.metric is not None:
         report.metric = MetricValue(asked.metric.name, best.metric, asked.metric.bound)
     failing = failing_outputs(report.outputs.values(), reference, policy.limits)
-    failure = judge(report, reference, failing, policy.limits, unmeasured(policy.target))
+    never = never_measured(policy.target, policy.device, best.draws)
+    failure = judge(report, reference, failing, policy.limits, never)
     program, conversion, step = best.program, best.conversion, best.program.step
     if not failure and step is not None and step.parameters and policy.low is not FLOAT32:
         with phase("run steps"):
@@ -266,6 +267,7 @@ def _answer(found: Found, program: Program, report: Report, before: tuple[tuple[
         shown=found.shown,
         result=digest_of(program),
         outputs=found.best.outputs,
+        draws=found.best.draws,
         evidence=shown,
         headroom=report.headroom,
         verdict=report.verdict,

@@ -142,11 +142,9 @@ def _in_order(nodes: list[ir.Node]) -> list[ir.Node]:
 
 
 def _replace(old: ir.Value, new: ir.Value, steps: Steps) -> None:
-    is_output = old.is_graph_output()
     new.shape = old.shape
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    if is_output:
-        rename_output(old, new, steps.names, "device")
+    rename_output(old, new, steps.names, "device")
 
 
 def _put(op_type: str, inputs: list[ir.Value], attributes: list[ir.Attr], group: Fused, steps: Steps) -> None:

@@ -217,10 +217,8 @@ class _Rewriting:
             new = steps.cast(result, old.dtype)
             if new.shape is None and old.shape is not None:
                 new.shape = ir.Shape(old.shape)
-            is_output = old.is_graph_output()
             ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-            if is_output:
-                rename_output(old, new, steps.names, "device")
+            rename_output(old, new, steps.names, "device")  # results keep their names, whatever computes them
         graph.remove(node, safe=True)
 
     def _float32(self, node: ir.Node) -> None:

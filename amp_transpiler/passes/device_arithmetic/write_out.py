@@ -12,6 +12,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import all_nodes, has_bodies
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.inserted_casts import rename_output
 from amp_transpiler.passes.widening import is_low
 from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.operator import imports_of, operator_of
@@ -80,17 +81,15 @@ def write_out(model: ir.Model, node: ir.Node, names: NameAllocator) -> WrittenOu
         node.graph.insert_before(node, inner)
     for old, new in zip(node.outputs, outputs, strict=True):
         if new is not None:
-            _take_over(old, new)
+            _take_over(old, new, names)
     node.graph.remove(node, safe=True)
     return WrittenOut(nodes, outputs)
 
 
-def _take_over(old: ir.Value, new: ir.Value) -> None:
-    name, is_output = old.name, old.is_graph_output()
+def _take_over(old: ir.Value, new: ir.Value, names: NameAllocator) -> None:
     new.type, new.shape = old.type, old.shape
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    if is_output:
-        old.name, new.name = None, name
+    rename_output(old, new, names, "function")
 
 
 def _originals(node: ir.Node) -> dict[str, str]:

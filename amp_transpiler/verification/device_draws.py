@@ -1,0 +1,140 @@
+"""What a device may make of a converted program: its kernels' arithmetic, emulated, in several draws of their noise."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from amp_transpiler.graph.program import Program
+from amp_transpiler.passes.device_arithmetic.noise import DRAW
+from amp_transpiler.passes.device_arithmetic.simulate import Simulated, simulated
+from amp_transpiler.precision.limits import Limits
+from amp_transpiler.report import OutputComparison
+from amp_transpiler.runtime.feeds import check_feeds
+from amp_transpiler.runtime.ort import CUDA_PROVIDER, error_text
+from amp_transpiler.targets import Target
+from amp_transpiler.targets.arithmetic import DeviceArithmetic, arithmetic_of
+from amp_transpiler.verification.accuracy import CannotCompare, Reference, named_outputs
+from amp_transpiler.verification.child import RUN_ERRORS
+from amp_transpiler.verification.output_kind import OutputKind, output_kinds
+from amp_transpiler.verification.remote import RemoteSession, open_program
+
+__all__ = ["DRAWS", "DeviceRuns", "Rows", "arithmetic_for", "error_of", "open_device_runs", "worst_rows"]
+
+DRAWS = 8
+"""How many draws a verdict rests on; the first has no noise."""
+
+_LEAST_TURNS = 2
+
+Rows: TypeAlias = dict[str, OutputComparison]
+
+
+def arithmetic_for(target: Target, device: str) -> DeviceArithmetic | None:
+    """Return whose arithmetic a target's verdicts rest on; None for a target without CUDA's provider.
+
+    Args:
+        target: the target.
+        device: the GPU that the result is for, such as `H100`.
+    """
+    if any(part.provider == CUDA_PROVIDER for part in target.providers):
+        return arithmetic_of(device, target.ort)
+    return None
+
+
+class DeviceRuns:
+    """A converted program on an emulated device. A draw is a run of one session, whatever its number.
+
+    Args:
+        session: the rewritten program, emulated.
+        simulation: how it was rewritten.
+        reference: the samples, and what fp32 makes of them.
+        limits: by which close labels are excused.
+        kinds: how outputs are to be read.
+    """
+
+    def __init__(
+        self,
+        session: RemoteSession,
+        simulation: Simulated,
+        reference: Reference,
+        limits: Limits,
+        kinds: Mapping[str, OutputKind],
+    ) -> None:
+        self.simulation = simulation
+        self._session, self._reference, self._limits, self._kinds = session, reference, limits, kinds
+
+    @property
+    def turns(self) -> int:
+        """How often all samples are to run, so that each of the draws runs: twice at least, to show a spread."""
+        return max(_LEAST_TURNS, math.ceil(DRAWS / len(self._reference.samples)))
+
+    def compared(self, turn: int, keep: Callable[[dict[str, Any]], None] | None = None) -> Rows:
+        """Run all samples, each with another draw, and compare the outputs.
+
+        Args:
+            turn: from 0, in which the first sample runs without noise.
+            keep: is given the outputs of each sample.
+
+        Raises:
+            CannotCompare: the program does not run.
+        """
+        reference = self._reference
+        samples = reference.feeds(info.name for info in self._session.inputs)
+        first = turn * len(samples)
+        try:
+            results = (self._outputs(feeds, (first + index) % DRAWS, keep) for index, feeds in enumerate(samples))
+            return reference.compare_results(results, self._limits, self._kinds)
+        except RUN_ERRORS as error:
+            raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
+
+    def _outputs(
+        self, sample: Mapping[str, Any], draw: int, keep: Callable[[dict[str, Any]], None] | None
+    ) -> dict[str, Any]:
+        feeds = {**sample, DRAW: np.array(draw, np.float32)}
+        outputs = named_outputs(self._session, check_feeds(feeds, self._session.inputs, lenient=True))
+        if keep is not None:
+            keep(outputs)
+        return outputs
+
+
+@contextlib.contextmanager
+def open_device_runs(
+    reference: Reference, low: Program, arithmetic: DeviceArithmetic, limits: Limits
+) -> Iterator[DeviceRuns]:
+    """Open a converted program on an emulated device.
+
+    Args:
+        reference: the samples, and what fp32 makes of them.
+        low: the converted program; not changed.
+        arithmetic: the device's.
+        limits: by which close labels are excused.
+
+    Raises:
+        CannotCompare: the program does not open.
+    """
+    sample = reference.samples[0]
+    shapes = {name: np.shape(value) for name, value in sample.items() if isinstance(value, np.ndarray)}
+    simulation = simulated(low, arithmetic, shapes, draws=True)
+    try:
+        with open_program(simulation.program) as session:
+            yield DeviceRuns(session, simulation, reference, limits, output_kinds(low.model, sample))
+    except RUN_ERRORS as error:
+        raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
+
+
+def worst_rows(several: Sequence[Rows]) -> Rows:
+    """Return, for each output, the comparison with the largest error of several."""
+    return {name: max((rows[name] for rows in several if name in rows), key=_error) for name in several[0]}
+
+
+def error_of(row: OutputComparison) -> float:
+    """Return the relative error of an output; infinite for another structure, and for values that are not finite."""
+    return math.inf if row.nonfinite or row.structure_differs or math.isnan(row.relative) else row.relative
+
+
+def _error(row: OutputComparison) -> tuple[float, float]:
+    return error_of(row), row.mismatch

@@ -1,0 +1,144 @@
+"""One conversion judged: its outputs emulated, rounded once a node and as a device's kernels round, against limits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from amp_transpiler.graph.program import Program
+from amp_transpiler.ops.names import operator_name
+from amp_transpiler.passes.device_arithmetic.simulate import Simulated
+from amp_transpiler.precision.limits import Limits
+from amp_transpiler.report import DeviceDraws, OutputComparison
+from amp_transpiler.targets.arithmetic import DeviceArithmetic
+from amp_transpiler.verification.accuracy import Reference
+from amp_transpiler.verification.amplifier import amplifier_of
+from amp_transpiler.verification.device_draws import DRAWS, DeviceRuns, Rows, error_of, open_device_runs, worst_rows
+from amp_transpiler.verification.excess import excess_of_metric, excesses
+from amp_transpiler.verification.spilled import Spill
+from amp_transpiler.verification.user_metric import Metric
+
+__all__ = ["Judge", "Judged"]
+
+_DECIDING_TURN = 1  # the first with noise
+
+_Compared: TypeAlias = "tuple[Rows, float | None]"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judged:
+    """The outputs of a conversion, judged.
+
+    Attributes:
+        outputs: the comparison of every output; the worst one where several draws ran.
+        metric: the user's measure of it, the worst one; None without one.
+        excesses: the error of every output over the one that is allowed there.
+        excess: the largest of them, and of the metric.
+        draws: the record of all draws; None where they did not all run.
+        confirmed: nothing more would be run to judge it.
+    """
+
+    outputs: Rows
+    metric: float | None
+    excesses: Mapping[str, float]
+    excess: float
+    draws: DeviceDraws | None = None
+    confirmed: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judge:
+    """Judges conversions of one program.
+
+    Attributes:
+        reference: what to compare with.
+        limits: what is allowed.
+        metric: the user's own measure, or None.
+        arithmetic: the device's; None to round each low result once.
+    """
+
+    reference: Reference
+    limits: Limits
+    metric: Metric | None
+    arithmetic: DeviceArithmetic | None
+
+    def judged(self, program: Program, *, confirm: bool = False, certain: bool = False) -> Judged:
+        """Run a converted program emulated, and judge its outputs.
+
+        Args:
+            program: the program; not changed.
+            confirm: whether all draws run, if the first keeps the limits.
+            certain: all draws run in any case.
+
+        Raises:
+            CannotCompare: the emulated program does not run.
+            InputError: the user's metric fails.
+        """
+        if self.arithmetic is None:
+            return dataclasses.replace(self._judge([self._plain(program)]), confirmed=True)
+        with open_device_runs(self.reference, program, self.arithmetic, self.limits) as runs:
+            deciding = self._turn(runs, _DECIDING_TURN)
+            first = self._judge([deciding])
+            if not certain and not (confirm and first.excess <= 1.0):
+                return first
+            turns = [deciding if turn == _DECIDING_TURN else self._turn(runs, turn) for turn in range(runs.turns)]
+        plain = self._plain(program)
+        draws = self._record(program, runs.simulation, [rows for rows, _ in turns], plain[0])
+        return dataclasses.replace(self._judge([plain, *turns]), draws=draws, confirmed=True)
+
+    def _plain(self, program: Program) -> _Compared:
+        results, keep = self._kept()
+        rows = self.reference.compare(program, self.limits, keep)
+        return rows, self._metric_of(results)
+
+    def _turn(self, runs: DeviceRuns, turn: int) -> _Compared:
+        results, keep = self._kept()
+        rows = runs.compared(turn, keep)
+        return rows, self._metric_of(results)
+
+    def _kept(self) -> tuple[list[dict[str, Any]], Callable[[dict[str, Any]], None] | None]:
+        """Return a list of outputs, and what puts them there; None where no metric reads them."""
+        results: list[dict[str, Any]] = []
+        if self.metric is None:
+            return results, None
+        spill = Spill()
+        return results, lambda outputs: results.append(spill.kept(outputs))
+
+    def _metric_of(self, results: list[dict[str, Any]]) -> float | None:
+        return None if self.metric is None else self.metric.of(self.reference.outputs, results)
+
+    def _judge(self, compared: Sequence[_Compared]) -> Judged:
+        """Judge the worst of several comparisons."""
+        rows = worst_rows([rows for rows, _ in compared])
+        by_output = excesses(rows.values(), self.reference, self.limits)
+        excess, values = max(by_output.values(), default=0.0), [value for _, value in compared if value is not None]
+        metric = max(values, default=None)
+        if self.metric is not None and metric is not None:
+            excess = max(excess, excess_of_metric(metric, self.metric))
+        return Judged(rows, metric, by_output, excess)
+
+    def _record(
+        self, program: Program, simulation: Simulated, turns: Sequence[Rows], plain: Mapping[str, OutputComparison]
+    ) -> DeviceDraws:
+        """Record what all draws came to, and which node is to blame where they are far apart."""
+        assert self.arithmetic is not None  # there are draws of no other
+        errors = {name: tuple(error_of(rows[name]) for rows in turns) for name in turns[0]}
+        draws = DeviceDraws(
+            self.arithmetic.wanted_device,
+            self.arithmetic.wanted_release,
+            str(self.arithmetic),
+            DRAWS,
+            errors,
+            {name: error_of(row) for name, row in plain.items()},
+            simulation.unmeasured,
+        )
+        judged = [name for name in errors if name not in self.reference.unjudged()]
+        shaky = max((name for name in judged if draws.is_ill_conditioned(name)), key=draws.spread, default=None)
+        if shaky is None:
+            return draws
+        worst = max(range(len(turns)), key=lambda turn: errors[shaky][turn])
+        node = amplifier_of(program, simulation, self.reference, shaky, worst)
+        if node is None:
+            return draws
+        return dataclasses.replace(draws, amplifier=str(node.name), amplifier_op=operator_name(node))
