@@ -65,7 +65,7 @@ _FEW_ELEMENTS = 16  # of an output, whose errors cancel by chance
 _NEAR = 1.5  # times the error that is allowed: what is beside such a choice may hold
 _SMALL = ((32, 20), (64, 12))  # open nodes at most, and how many further conversions may be run: each takes little time
 _CONFIRMATIONS = 4  # of choices that hold in one draw, by all draws
-_AGAIN = 4  # runs for another choice, where the best one fails in another draw
+_AGAIN = 8  # runs for another choice, where the best one fails in another draw
 _EVERY = 200  # choices, of which all are looked at
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
