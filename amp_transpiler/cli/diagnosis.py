@@ -42,6 +42,7 @@ def diagnose(found: Installation) -> list[Row]:
     rows.append(_runtime(found))
     if found.runtime is not None:
         rows += [_telemetry(found), _driver(found), *_devices(found), _libraries(found), *_default_place(found)]
+        rows.append(_arithmetic(found))
     rows += _extras(found)
     rows += _room(found)
     return rows
@@ -99,6 +100,20 @@ def _telemetry(found: Installation) -> Row:
     if found.telemetry:
         return Row(part, "note", f"on: {found.telemetry}", f"export {VARIABLE}=1")
     return Row(part, "ok", f"off: {VARIABLE} was set before ONNX Runtime was imported")
+
+
+def _arithmetic(found: Installation) -> Row:
+    """Say whose kernels' arithmetic verdicts rest on, and whether it is that of the installed release."""
+    from amp_transpiler.targets.arithmetic import arithmetic_of  # which a machine without ONNX Runtime does not need
+    from amp_transpiler.targets.devices import DEFAULT_DEVICE
+
+    release = ".".join((found.runtime or "").split(".")[:2])
+    arithmetic = arithmetic_of(DEFAULT_DEVICE.name, release)
+    count = sum(map(len, arithmetic.rows.values()))
+    text = f"{count} kernels in a format, as measured on {arithmetic}"
+    if arithmetic.release == release:
+        return Row("arithmetic", "ok", text)
+    return Row("arithmetic", "note", f"{text}: verdicts for {release} are estimates, with more noise")
 
 
 def _driver(found: Installation) -> Row:

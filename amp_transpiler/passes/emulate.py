@@ -1,7 +1,8 @@
 """The float32 program that rounds like the 16-bit one: how a CPU shows the numerics of a GPU.
 
 ONNX Runtime's CPU provider computes float16 graphs in float32 and drops the roundings between the nodes, and refuses
-most of bfloat16. Accumulation inside an operator is in float32 here, as in CUDA's matrix products and reductions.
+most of bfloat16. Each low result is rounded once here, as the best kernel would; for what a device's kernels do beside
+that, the program is rewritten first (`device_arithmetic`).
 """
 
 from __future__ import annotations
@@ -21,24 +22,40 @@ from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import Use, all_nodes, scopes
 from amp_transpiler.ops.kinds import EXACT
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.device_arithmetic.simulate import simulated
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.inserted_casts import add_cast, redirect, rename_output
 from amp_transpiler.passes.manager import Pass, PassManager, PassResult, run_pass
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.passes.widening import is_low, wide_tensor, widen_attribute
+from amp_transpiler.targets.arithmetic import arithmetic_of
+from amp_transpiler.targets.devices import find_device
+from amp_transpiler.targets.releases import choose_release
 
 __all__ = ["EmulateLow", "emulate"]
 
 
-def emulate(program: Program | ir.Model | onnx.ModelProto | str | os.PathLike[str]) -> Program:
+def emulate(
+    program: Program | ir.Model | onnx.ModelProto | str | os.PathLike[str], device: str | None = None
+) -> Program:
     """Return a float32 program that computes what `program` does, every 16-bit result rounded to its format.
 
     Inputs and outputs keep their names and types, 16-bit ones included. `program` itself is not changed.
 
+    Args:
+        program: the low program.
+        device: a GPU such as `H100`, whose kernels' steps are rounded as the installed ONNX Runtime computes them there;
+            None: every result is rounded once, and float32 is exact.
+
     Raises:
         ModelError: `program` cannot be read.
+        OptionError: the device is unknown.
     """
-    result = load(program).clone()
+    loaded = load(program)
+    if device is not None:
+        arithmetic = arithmetic_of(find_device(device).name, choose_release(None).release.version)
+        loaded = simulated(loaded, arithmetic).program
+    result = loaded.clone()
     PassManager([InlineFunctions(), UnifyConstants()], typed=False)(result.model)
     propagate_types(result.model)
     run_pass(EmulateLow(), result.model)

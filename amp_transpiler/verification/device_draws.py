@@ -69,7 +69,7 @@ class DeviceRuns:
 
     @property
     def turns(self) -> int:
-        """How often all samples are to run, so that each of the draws runs: twice at least, to show a spread."""
+        """How often all samples are to run, for as many runs as there are draws: twice at least, to show a spread."""
         return max(_LEAST_TURNS, math.ceil(DRAWS / len(self._reference.samples)))
 
     def compared(self, turn: int, keep: Callable[[dict[str, Any]], None] | None = None) -> Rows:
@@ -84,9 +84,8 @@ class DeviceRuns:
         """
         reference = self._reference
         samples = reference.feeds(info.name for info in self._session.inputs)
-        first = turn * len(samples)
         try:
-            results = (self._outputs(feeds, (first + index) % DRAWS, keep) for index, feeds in enumerate(samples))
+            results = (self._outputs(feeds, (turn + index) % DRAWS, keep) for index, feeds in enumerate(samples))
             return reference.compare_results(results, self._limits, self._kinds)
         except RUN_ERRORS as error:
             raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
