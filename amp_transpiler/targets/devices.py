@@ -25,7 +25,7 @@ __all__ = ["DEFAULT_DEVICE", "DEVICES", "Device", "Rate", "checked_dims", "find_
 
 Rate: TypeAlias = Literal["float32", "tf32", "float16", "bfloat16"]
 GB, TERA = 10**9, 10**12
-LAUNCH = 5e-6
+LAUNCH = 7e-6
 SMALLEST = 2e-6
 MEMORY_SHARE, COMPUTE_SHARE = 0.85, 0.60
 
