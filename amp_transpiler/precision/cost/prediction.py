@@ -1,4 +1,4 @@
-"""Predicted time: a roofline for every kernel, and a host that asks for one after the other."""
+"""Predicted time: the price of every kernel, and a host that asks for one after the other."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import onnx_ir as ir
 
 from amp_transpiler.precision.cost.shapes import open_dims
 from amp_transpiler.precision.cost.traffic import NodeCost, traffic
+from amp_transpiler.precision.cost.work import Work, is_measured, seconds_of
 from amp_transpiler.targets.devices import Device
+from amp_transpiler.targets.price_list import price_list
 
-__all__ = ["Kernel", "Prediction", "kernel_of", "node_seconds", "pays_from", "predict", "time_of"]
+__all__ = ["Kernel", "Prediction", "kernel_of", "node_seconds", "pays_from", "predict", "predicted", "time_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Prediction:
         launches: kernels and library calls.
         bytes: that move between the device's memory and its kernels.
         flops: of matrix products and convolutions.
+        unmeasured: share of `busy_milliseconds` that is charged by a rule, because the price list has no measured row.
+        is_scaled: whether the prices are those of another device, in the ratio of the makers' figures.
     """
 
     milliseconds: float
@@ -48,6 +52,16 @@ class Prediction:
     launches: int
     bytes: int
     flops: int
+    unmeasured: float = 0.0
+    is_scaled: bool = False
+
+    @property
+    def basis(self) -> str:
+        """The device whose prices these are, in words, and the share that no measurement covers."""
+        listed = price_list()
+        source = f"prices of {listed.device}, ONNX Runtime {listed.release}"
+        scaled = ", scaled by bandwidth and rate" if self.is_scaled else ""
+        return f"{source}{scaled}; {self.unmeasured:.0%} of it by a rule"
 
 
 def predict(
@@ -72,18 +86,24 @@ def predict(
         written: whether this package will write the file; see `traffic`.
     """
     costs = traffic(model, dims, tf32=tf32, fuse=fuse, written=written)
-    return _predicted(costs, device, cuda_graph=cuda_graph)
+    return predicted(costs, device, cuda_graph=cuda_graph)
 
 
-def _predicted(costs: Sequence[NodeCost], device: Device, *, cuda_graph: bool = False) -> Prediction:
+def predicted(costs: Sequence[NodeCost], device: Device, *, cuda_graph: bool = False) -> Prediction:
+    """Predict the time of one run of nodes with these costs; see `predict`."""
     costs = [cost for cost in costs if not cost.rare]
     kernels = [kernel_of(cost, device) for cost in costs if cost.bytes or cost.launches]
+    listed, busy = price_list(), sum(kernel.seconds for kernel in kernels)
+    ruled = sum(seconds_of(work, device) for cost in costs for work in cost.kernels if not is_measured(work))
+    gap = listed.gap_in_graph if cuda_graph else listed.gap
     return Prediction(
-        milliseconds=1e3 * time_of(kernels, device.launch, cuda_graph=cuda_graph),
-        busy_milliseconds=1e3 * sum(kernel.seconds for kernel in kernels),
+        milliseconds=1e3 * time_of(kernels, device.launch, cuda_graph=cuda_graph, gap=gap),
+        busy_milliseconds=1e3 * busy,
         launches=sum(cost.launches for cost in costs),
         bytes=sum(cost.bytes for cost in costs),
         flops=sum(cost.flops for cost in costs),
+        unmeasured=ruled / busy if busy else 0.0,
+        is_scaled=device.name != listed.device,
     )
 
 
@@ -112,7 +132,7 @@ def pays_from(
     low, fp32 = _Curve.of(low_model, dim, dims or {}, written=True), _Curve.of(fp32_model, dim, dims or {})
 
     def pays(size: int) -> bool:
-        return _predicted(low.at(size), device).milliseconds < _predicted(fp32.at(size), device).milliseconds
+        return predicted(low.at(size), device).milliseconds < predicted(fp32.at(size), device).milliseconds
 
     largest = LARGEST
     if not pays(largest):
@@ -153,13 +173,29 @@ class _Curve:
         steps = (size - self.step) / self.step
         return [
             dataclasses.replace(
-                nodes[-1], **{name: _extended([getattr(cost, name) for cost in nodes], steps) for name in _SIZES}
+                nodes[-1], kernels=_kernels(nodes, steps), **{name: _of(nodes, name, steps) for name in _SIZES}
             )
             for nodes in zip(*self.costs, strict=True)
         ]
 
 
 _SIZES = ("read", "written", "copied", "flops")
+_EXTENTS = ("elements", "steps", "flops", "bytes", "count")
+
+
+def _kernels(nodes: Sequence[NodeCost], steps: float) -> tuple[Work, ...]:
+    """Return the kernels of a node at another size: those of the largest, where they are others at the smaller ones."""
+    largest = nodes[-1].kernels
+    if any([work.kernel for work in cost.kernels] != [work.kernel for work in largest] for cost in nodes):
+        nodes = [dataclasses.replace(nodes[-1])] * len(nodes)
+    return tuple(
+        dataclasses.replace(works[-1], **{name: _of(works, name, steps) for name in _EXTENTS})
+        for works in zip(*(cost.kernels for cost in nodes), strict=True)
+    )
+
+
+def _of(costs: Sequence[NodeCost] | Sequence[Work], name: str, steps: float) -> int:
+    return _extended([getattr(cost, name) for cost in costs], steps)
 
 
 def _extended(found: Sequence[int], steps: float) -> int:
@@ -179,21 +215,20 @@ def node_seconds(cost: NodeCost, device: Device) -> float:
     return kernel_of(cost, device).alone(device.launch)
 
 
-def time_of(kernels: Iterable[Kernel], launch: float, *, cuda_graph: bool = False) -> float:
+def time_of(kernels: Iterable[Kernel], launch: float, *, cuda_graph: bool = False, gap: float = 0.0) -> float:
     """Return the seconds of kernels that a host asks for one after the other, `launch` seconds a call.
 
-    A kernel begins when it was asked for and the one before it has ended.
+    A kernel begins when it was asked for, and `gap` seconds after the one before it has ended.
     """
     asked = done = 0.0
     for kernel in kernels:
         if not cuda_graph:
             asked += kernel.calls * launch
-        done = max(done, asked) + kernel.seconds
+        done = max(done + kernel.calls * gap, asked) + kernel.seconds
     return done + (launch if cuda_graph else 0.0)
 
 
 def kernel_of(cost: NodeCost, device: Device) -> Kernel:
-    """Return the kernel of a node. One of several launches is one: what lies between them mostly stays in the cache."""
+    """Return what a node asks of the device: the seconds of all its kernels, and the calls of the host."""
     calls = max(1, cost.launches + bool(cost.copied))
-    seconds = device.seconds(cost.bytes, cost.flops, cost.rate) + (calls - 1) * device.smallest
-    return Kernel(seconds, calls)
+    return Kernel(sum(seconds_of(work, device) for work in cost.kernels), calls)
