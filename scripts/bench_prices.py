@@ -25,12 +25,12 @@ from typing import Any
 
 import onnx_ir as ir
 import scipy.stats
-from priced_pairs import Pair, pairs
-from priced_programs import LISTS, costs_of_lines, lines_of, parse_lines
 
 from amp_transpiler.precision.cost import DEVICES, predicted
 from amp_transpiler.precision.cost.work import is_measured, seconds_of
 from amp_transpiler.targets.price_list import price_list
+from priced_pairs import Pair, pairs
+from priced_programs import LISTS, costs_of_lines, lines_of, parse_lines
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "docs" / "benchmarks" / "gpu" / "2026-11-26-h100.jsonl"

@@ -1,7 +1,8 @@
 """The price list: `data/prices.txt`, what kernels of ONNX Runtime take on a device that was asked, read once.
 
-A row is a law: `start + max(element * elements, step * steps) + flops / rate`. Steps are what one block of threads goes
-through one after another: the elements of a row, the inner dimension of a product.
+A row is a law: `start + max(element * elements, step * steps) + max(flops / rate, bytes / stream)`, the last of
+products alone. Steps are what one block of threads goes through one after another: the elements of a row, the inner
+dimension of a product.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ __all__ = ["Mark", "PriceList", "PriceRow", "parse_prices", "price_list"]
 
 Mark: TypeAlias = Literal["measured", "derived", "inferred"]
 _COLUMNS = ("kernel", "format", "start us", "element ps", "step ns", "TFLOP/s", "mark", "evidence")
-_HEADER = ("device", "release", "runs", "gap", "gap in a graph", "other bandwidth", "other rate", "other least")
+_HEADER = (
+    "device",
+    "release",
+    "runs",
+    "gap",
+    "gap in a graph",
+    "stream",
+    "other bandwidth",
+    "other rate",
+    "other least",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +72,7 @@ class PriceList:
         runs: the files with the measurements, and the commit that was measured.
         gap: seconds between two kernels of a run whose host is ahead of the device.
         gap_in_graph: the same where a CUDA graph replays the run.
+        stream: bytes a second that a product reads and writes at most.
         other_bandwidth: bytes a second of a kernel without a row.
         other_rate: operations a second of its products.
         other_least: seconds that it takes at least.
@@ -72,6 +84,7 @@ class PriceList:
     runs: str
     gap: float
     gap_in_graph: float
+    stream: float
     other_bandwidth: float
     other_rate: float
     other_least: float
@@ -119,6 +132,7 @@ def parse_prices(lines: Iterable[str]) -> PriceList:
         runs=facts["runs"],
         gap=_number(facts["gap"], 1e-6),
         gap_in_graph=_number(facts["gap in a graph"], 1e-6),
+        stream=_number(facts["stream"], 1e12),
         other_bandwidth=_number(facts["other bandwidth"], 1e12),
         other_rate=_number(facts["other rate"], 1e12),
         other_least=_number(facts["other least"], 1e-6),
@@ -128,9 +142,9 @@ def parse_prices(lines: Iterable[str]) -> PriceList:
 
 def _serve_bfloat16(rows: dict[tuple[str, str], PriceRow]) -> None:
     """Let float16's prices serve bfloat16 where it has none of its own: the same kernels, and as many bytes."""
-    for kernel, format in list(rows):
-        if format == "float16" and (kernel, "bfloat16") not in rows:
-            row = rows[kernel, format]
+    for kernel, dtype in list(rows):
+        if dtype == "float16" and (kernel, "bfloat16") not in rows:
+            row = rows[kernel, dtype]
             mark: Mark = "inferred" if row.mark == "inferred" else "derived"
             rows[kernel, "bfloat16"] = dataclasses.replace(row, format="bfloat16", mark=mark)
 
@@ -159,4 +173,4 @@ def _rows(cells: tuple[str, ...], number: int) -> Iterable[PriceRow]:
 
 def _number(text: str, unit: float) -> float:
     """Return a number of a cell in seconds or a second; the unit may follow it, and `-` is 0."""
-    return 0.0 if text == "-" else float(text.split()[0]) * unit
+    return 0.0 if text == "-" else float(text.split(maxsplit=1)[0]) * unit

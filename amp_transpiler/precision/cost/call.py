@@ -60,13 +60,21 @@ class Call:
         return self.node.attributes.get_int(name, default)
 
     def work(
-        self, kernel: str, *, format: str = "", elements: int | None = None, steps: int = 0, count: int = 1
+        self, kernel: str, *, computes: str = "", elements: int | None = None, steps: int = 0, count: int = 1
     ) -> Work:
-        """Return a kernel that goes through the result, in the format of the first operand, unless told otherwise."""
+        """Return a kernel of this operator.
+
+        Args:
+            kernel: its name in the price list.
+            computes: its format; that of the first operand if it is left out.
+            elements: that it goes through; those of the result if they are left out.
+            steps: that one block of threads takes one after another.
+            count: how often it runs.
+        """
         elements = self.elements if elements is None else elements
-        format = format or self.format
-        size = 2 * elements * _BYTES.get(format, 8)
-        return Work(kernel, format, elements, steps=steps, bytes=size, count=count)
+        computes = computes or self.format
+        size = 2 * elements * _BYTES.get(computes, 8)
+        return Work(kernel, computes, elements, steps=steps, bytes=size, count=count)
 
 
 _NAMES = {ir.DataType.FLOAT: "float32"}

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-import onnx_ir as ir
-
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.precision.cost.call import Call
 from amp_transpiler.precision.cost.products import convolved, multiplied
@@ -49,7 +47,7 @@ def _unary(call: Call) -> list[Work]:
 def _cast(call: Call) -> list[Work]:
     target = call.format_of(call.output)
     if call.format == "float32" and target in LOW:
-        return [call.work("Cast to 16 bits", format=target)]
+        return [call.work("Cast to 16 bits", computes=target)]
     if call.format in LOW and target == "float32":
         return [call.work("Cast to 32 bits")]
     return [call.work("Cast to bool" if target == "bool" else f"Cast to {target}")]
@@ -78,7 +76,7 @@ def _variadic(call: Call) -> list[Work]:
 
 def _where(call: Call) -> list[Work]:
     is_simple = len(call.shape(0)) == 0 or call.sizes.elements(call.inputs[0]) == call.elements
-    return [call.work("Where" if is_simple else "Where a row", format=call.format_of(call.output))]
+    return [call.work("Where" if is_simple else "Where a row", computes=call.format_of(call.output))]
 
 
 # ---- rows ----
@@ -107,7 +105,7 @@ def _batch_norm(call: Call) -> list[Work]:
 
 # ---- reductions ----
 def _reduced(call: Call) -> list[Work]:
-    """Fast over leading or trailing dimensions for sums and means alone; else cuDNN's, which in 16 bits writes float32."""
+    """Fast for sums and means over leading or trailing dimensions; else cuDNN's, which writes float32 first."""
     shape = call.shape(0)
     axes = _axes(call, len(shape))
     kept = [index for index, size in enumerate(shape) if index not in axes and size != 1]

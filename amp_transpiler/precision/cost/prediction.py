@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
@@ -21,7 +22,7 @@ class Kernel:
     """One request of the host.
 
     Attributes:
-        seconds: that the device takes.
+        seconds: that the device takes, with the gap before the next kernel.
         calls: of the host.
     """
 
@@ -92,12 +93,14 @@ def predict(
 def predicted(costs: Sequence[NodeCost], device: Device, *, cuda_graph: bool = False) -> Prediction:
     """Predict the time of one run of nodes with these costs; see `predict`."""
     costs = [cost for cost in costs if not cost.rare]
-    kernels = [kernel_of(cost, device) for cost in costs if cost.bytes or cost.launches]
-    listed, busy = price_list(), sum(kernel.seconds for kernel in kernels)
-    ruled = sum(seconds_of(work, device) for cost in costs for work in cost.kernels if not is_measured(work))
+    listed = price_list()
     gap = listed.gap_in_graph if cuda_graph else listed.gap
+    kernels = [kernel_of(cost, device, gap) for cost in costs if cost.bytes or cost.launches]
+    works = [work for cost in costs for work in cost.kernels]
+    busy = sum(seconds_of(work, device) for work in works)
+    ruled = sum(seconds_of(work, device) for work in works if not is_measured(work))
     return Prediction(
-        milliseconds=1e3 * time_of(kernels, device.launch, cuda_graph=cuda_graph, gap=gap),
+        milliseconds=1e3 * time_of(kernels, device.launch, cuda_graph=cuda_graph),
         busy_milliseconds=1e3 * busy,
         launches=sum(cost.launches for cost in costs),
         bytes=sum(cost.bytes for cost in costs),
@@ -147,7 +150,7 @@ def pays_from(
 
 
 LARGEST = 1 << 16
-SMALLEST = 2  # not 1: a dimension of that size is moved and spread for nothing
+SMALLEST = 32  # below, products are thin, and a dimension of size 1 is moved and spread for nothing
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ class _Curve:
 
     Attributes:
         costs: at three sizes: `step`, twice and three times as much.
-        step: the size that made-up inputs have, so that strides and windows divide it.
+        step: a multiple of the size that made-up inputs have, so that strides and windows divide it.
     """
 
     costs: tuple[Sequence[NodeCost], ...]
@@ -164,7 +167,8 @@ class _Curve:
 
     @classmethod
     def of(cls, model: ir.Model, dim: str, dims: Mapping[str, int], *, written: bool = False) -> _Curve:
-        step = max(SMALLEST, open_dims(model).get(dim, 0))
+        usual = max(1, open_dims(model).get(dim, 0))
+        step = usual * math.ceil(SMALLEST / usual)
         costs = [traffic(model, {**dims, dim: size}, fuse=True, written=written) for size in (step, 2 * step, 3 * step)]
         return cls(tuple(costs), step)
 
@@ -215,20 +219,27 @@ def node_seconds(cost: NodeCost, device: Device) -> float:
     return kernel_of(cost, device).alone(device.launch)
 
 
-def time_of(kernels: Iterable[Kernel], launch: float, *, cuda_graph: bool = False, gap: float = 0.0) -> float:
+def time_of(kernels: Iterable[Kernel], launch: float, *, cuda_graph: bool = False) -> float:
     """Return the seconds of kernels that a host asks for one after the other, `launch` seconds a call.
 
-    A kernel begins when it was asked for, and `gap` seconds after the one before it has ended.
+    A kernel begins when it was asked for and the one before it has ended.
     """
     asked = done = 0.0
     for kernel in kernels:
         if not cuda_graph:
             asked += kernel.calls * launch
-        done = max(done + kernel.calls * gap, asked) + kernel.seconds
+        done = max(done, asked) + kernel.seconds
     return done + (launch if cuda_graph else 0.0)
 
 
-def kernel_of(cost: NodeCost, device: Device) -> Kernel:
-    """Return what a node asks of the device: the seconds of all its kernels, and the calls of the host."""
+def kernel_of(cost: NodeCost, device: Device, gap: float | None = None) -> Kernel:
+    """Return what a node asks of the device and of the host.
+
+    Args:
+        cost: the node's.
+        device: where it runs.
+        gap: seconds between two kernels; those of a run without a CUDA graph if it is left out.
+    """
     calls = max(1, cost.launches + bool(cost.copied))
-    return Kernel(sum(seconds_of(work, device) for work in cost.kernels), calls)
+    gap = price_list().gap if gap is None else gap
+    return Kernel(sum(seconds_of(work, device) for work in cost.kernels) + calls * gap, calls)

@@ -21,6 +21,7 @@ from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
 from amp_transpiler.precision.cost.traffic import NodeCost, costs_of
 from amp_transpiler.precision.cost.work import Work, seconds_of
 from amp_transpiler.targets.devices import Device
+from amp_transpiler.targets.price_list import price_list
 
 __all__ = ["Prices", "prices"]
 
@@ -66,7 +67,7 @@ class Prices:
         producer = value.producer()
         runs = self.sizes.runs(None if producer is None else producer.graph)
         work = Work("Cast to 16 bits", self.format.name, elements, bytes=moved, count=runs)
-        return Kernel(seconds_of(work, self.device), runs)
+        return Kernel(seconds_of(work, self.device) + runs * price_list().gap, runs)
 
     def kernel(self, node: ir.Node, *, is_low: bool) -> Kernel:
         """Return the kernel of a node in either precision; without calls where it has none, or seldom runs."""

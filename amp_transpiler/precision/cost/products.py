@@ -13,12 +13,13 @@ ALIGNED = {"float16": 8, "bfloat16": 8, "tf32": 4, "float32": 4}  # elements tha
 THIN = 16  # a side up to which a product is bound by reading the other operand
 FEW_DOTS = {"float16": 64, "bfloat16": 64, "tf32": 128, "float32": 128}  # so many are split, each among many blocks
 TILE, PROCESSORS = 128, 132  # a block of a convolution's result, and the blocks that an H100 computes at once
+LONGEST = 4096  # inner dimension that one block of threads takes; of a longer one, others take parts
 USUAL, WIDEST = 7, 32  # sides of kernels: of layers, and the widest that cuDNN's fast iterators walk
 
 
 def multiplied(call: Call) -> list[Work]:
     """Return the kernels of a product of matrices, or of many."""
-    first, second, result = call.shape(0), call.shape(1), call.sizes.shape(call.output) or ()
+    first, second = call.shape(0), call.shape(1)
     if not first or not second:
         return [Work("Product", "", call.elements, bytes=8 * call.elements)]
     turned_a, turned_b = call.attribute("transA", 0), call.attribute("transB", 0)
@@ -55,9 +56,9 @@ def _product(call: Call, m: int, n: int, k: int, batch: int, leading: tuple[int,
         kernel = "Batched product" if is_aligned else "Batched product of unaligned rows"
         return [Work(kernel, call.rate, elements, flops=flops, bytes=size)]
     if is_aligned:
-        return [Work("Product", call.rate, 0, steps=k, flops=flops, bytes=size)]
+        return [Work("Product", call.rate, 0, steps=min(k, LONGEST), flops=flops, bytes=size)]
     kernel = "Product of odd rows" if any(length % 2 for length in leading) else "Product of unaligned rows"
-    return [Work(kernel, call.rate, 0, steps=k, flops=flops, bytes=size)]
+    return [Work(kernel, call.rate, 0, steps=min(k, LONGEST), flops=flops, bytes=size)]
 
 
 def convolved(call: Call) -> list[Work]:
@@ -65,21 +66,20 @@ def convolved(call: Call) -> list[Work]:
     data, weight, result = call.shape(0), call.shape(1), call.sizes.shape(call.output) or ()
     if len(data) < 3 or len(weight) != len(data) or len(result) != len(data):
         return [Work("Convolution", "", call.elements, bytes=8 * call.elements)]
-    group, format = call.attribute("group", 1), call.format
     is_transposed = call.op == "ConvTranspose"
     flops = 2 * math.prod(data if is_transposed else result) * math.prod(weight[1:])
-    size = (math.prod(data) + math.prod(weight) + math.prod(result)) * (2 if format != "float32" else 4)
+    size = (math.prod(data) + math.prod(weight) + math.prod(result)) * (4 if call.format == "float32" else 2)
     has_bias = call.biased or (len(call.inputs) > 2 and call.inputs[2] is not None)
     bias = [call.work("Bias of a convolution")] if has_bias else []
-    if group > 1:
+    if call.attribute("group", 1) > 1:
         return [Work("Grouped convolution", call.rate, call.elements, flops=flops, bytes=size), *bias]
-    pictures, side = result[0], max(weight[2:])
     layouts = [
         call.work("To NHWC", elements=math.prod(data)),
         call.work("To NHWC", elements=math.prod(weight)),
         call.work("From NHWC"),
     ]
-    return [*(layouts if side > 1 or pictures == 1 else ()), _convolution(call, weight, result, flops, size), *bias]
+    is_product = max(weight[2:]) == 1  # of one tap: needs no other layout
+    return [*(() if is_product else layouts), _convolution(call, weight, result, flops, size), *bias]
 
 
 def _convolution(call: Call, weight: tuple[int, ...], result: tuple[int, ...], flops: int, size: int) -> Work:

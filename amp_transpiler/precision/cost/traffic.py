@@ -173,7 +173,7 @@ def _cost_of_whole(whole: Fused, sizes: Sizes, wide: Rate) -> NodeCost:
 
 
 def _kernels_of_whole(whole: Fused, cost: NodeCost, sizes: Sizes) -> tuple[Work, ...]:
-    """The kernels of a fused operator: a product's or convolution's with a bias, or those that go through the result."""
+    """The kernels of a fused operator: those of a product with a bias, or those that go through the result."""
     anchor, output = whole.anchor, whole.last.outputs[0]
     if cost.flops:
         call = Call(whole.name or anchor.op_type, anchor, tuple(anchor.inputs), output, sizes, cost.rate, biased=True)

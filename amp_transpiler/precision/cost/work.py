@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from amp_transpiler.targets.devices import DEVICES, Device
+from amp_transpiler.targets.devices import DEVICES, Device, Rate
 from amp_transpiler.targets.price_list import PriceRow, price_list
 
 __all__ = ["Work", "is_measured", "seconds_of"]
+
+RATES: tuple[Rate, ...] = ("float32", "tf32", "float16", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +39,17 @@ def _row(work: Work) -> PriceRow | None:
     return price_list().rows.get((work.kernel, work.format))
 
 
+def _on(work: Work, device: Device) -> Work:
+    """Return the work as a device does it: a format that it has no fast products for runs like float32."""
+    if work.flops and device.rates.get(_rate_of(work)) == device.rates["float32"]:
+        return dataclasses.replace(work, format="float32")
+    return work
+
+
+def _rate_of(work: Work) -> Rate:
+    return next((rate for rate in RATES if rate == work.format), "tf32")
+
+
 def is_measured(work: Work) -> bool:
     """Return whether the time of a kernel follows from measured ones."""
     row = _row(work)
@@ -49,15 +62,17 @@ def seconds_of(work: Work, device: Device) -> float:
     On another device than that of the price list, an element takes as much longer as its memory is slower, an
     operation as its products are, and a step or a start the same.
     """
-    listed, row = price_list(), _row(work)
+    work = _on(work, device)
+    listed, row, rate = price_list(), _row(work), _rate_of(work)
     measured = DEVICES[listed.device]
     memory = measured.bandwidth / device.bandwidth
-    rate = work.format if work.format in device.rates else "tf32"
     compute = measured.rates[rate] / device.rates[rate]
     if row is None:
         moving = memory * work.bytes / listed.other_bandwidth
         computing = compute * work.flops / (listed.other_rate * measured.rates[rate] / measured.rates["float16"])
         return work.count * max(moving, computing, listed.other_least)
     serial = max(memory * row.element * work.elements, row.step * work.steps)
-    computing = compute * work.flops / row.rate if row.rate else 0.0
+    computing = 0.0
+    if row.rate:  # a product streams its operands and its result, at the least
+        computing = max(compute * work.flops / row.rate, memory * work.bytes / listed.stream)
     return work.count * (row.start + serial + computing)
