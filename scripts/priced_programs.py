@@ -1,7 +1,8 @@
 """The programs that a device timed, as compact lists of what ran: a line for nodes that ask the same of the device.
 
 A line: `count | operator | attributes | operands -> results`. An operand is a type with sizes, `float16[4096,768]`,
-with `*32` behind it for 32 alike, `={-1}` where it is a constant of whole numbers, and `!` where the node overwrites it.
+with `*32` behind it for 32 alike, `={-1}` for a constant of whole numbers, and `!` before it where the node overwrites
+it.
 """
 
 from __future__ import annotations
