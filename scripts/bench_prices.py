@@ -268,7 +268,7 @@ which its pointwise network shows too; from ViT, ResNet-50 and the times below n
 
 {_table(later)}
 
-Off by at most {_worst(later, "second run"):.2f} times. Rank correlation of all programs: busy {busy:.3f}, step
+Off by at most {_worst(later, "second run"):.2f} times. Rank correlation of the {len(found)} programs: busy {busy:.3f}, step
 {step:.3f}.
 
 Left out:

@@ -114,7 +114,8 @@ def _reduced(call: Call) -> list[Work]:
     is_fast = not kept or not reduced or max(kept) < min(reduced) or max(reduced) < min(kept)
     if call.op not in ("ReduceSum", "ReduceMean") or not is_fast:
         casts = [call.work("Workspace in float32", elements=elements)] if call.format in LOW else []
-        return [*casts, call.work("cuDNN reduction", elements=elements, steps=length)]
+        kernel = "cuDNN reduction" if kept else "cuDNN reduction to one number"  # of one row no device has told
+        return [*casts, call.work(kernel, elements=elements, steps=length)]
     leading = bool(kept) and bool(reduced) and max(reduced) < min(kept)
     works = [call.work("Sum of rows" if leading else "Sum of columns", elements=elements)]
     if call.op == "ReduceMean":
