@@ -268,8 +268,8 @@ which its pointwise network shows too; from ViT, ResNet-50 and the times below n
 
 {_table(later)}
 
-Off by at most {_worst(later, "second run"):.2f} times. Rank correlation of the {len(found)} programs: busy {busy:.3f}, step
-{step:.3f}.
+Off by at most {_worst(later, "second run"):.2f} times. Rank correlation of the {len(found)} programs: busy {busy:.3f},
+step {step:.3f}.
 
 Left out:
 
@@ -321,7 +321,7 @@ def _worst(found: Iterable[Row], use: Use) -> float:
 
 def _kernels(name: str) -> None:
     """Print the time of one program by kernel."""
-    seconds: collections.Counter[tuple[str, str, str]] = collections.Counter()
+    seconds: dict[tuple[str, str, str], float] = collections.defaultdict(float)
     counts: collections.Counter[tuple[str, str, str]] = collections.Counter()
     program = next((program for program in PROGRAMS if program.list == name), None)
     if program is None:
@@ -331,7 +331,7 @@ def _kernels(name: str) -> None:
             key = (work.kernel, work.format, "" if is_measured(work) else "by a rule")
             seconds[key] += count * seconds_of(work, H100)
             counts[key] += count * work.count
-    for key, time in seconds.most_common():
+    for key, time in sorted(seconds.items(), key=lambda item: -item[1]):
         print(f"{1e3 * time:9.4f} ms {counts[key]:5d}  {', '.join(filter(None, key))}")
 
 
