@@ -210,10 +210,10 @@ def _has_form(record: dict[str, Any], program: Program) -> bool:
 
 def _row(program: Program, record: dict[str, Any]) -> Row:
     costs = [cost for count, cost in costs_of(program) for _ in range(count)]
-    made = predicted(costs, H100, cuda_graph=program.cuda_graph)
+    run = predicted(costs, H100, cuda_graph=program.cuda_graph)
     copies = sum(milliseconds for *_, milliseconds in record.get("copies", ()))
     busy = record["busy_ms"] + copies if "busy_ms" in record else None
-    return Row(program, made.busy_milliseconds, made.milliseconds, busy, record["ms"], made.unmeasured)
+    return Row(program, run.busy_milliseconds, run.milliseconds, busy, record["ms"], run.unmeasured)
 
 
 def costs_of(program: Program) -> list[tuple[int, NodeCost]]:
@@ -227,21 +227,21 @@ def rank_correlation(times: Iterable[tuple[float, float]]) -> float:
     return float(scipy.stats.spearmanr(first, second).statistic)
 
 
-def correlations(found: Sequence[Row]) -> tuple[float, float]:
+def correlations(table: Sequence[Row]) -> tuple[float, float]:
     """Return the rank correlations of busy times and of steps, of programs that have both."""
-    both = [row for row in found if row.measured_busy is not None]
+    both = [row for row in table if row.measured_busy is not None]
     busy = rank_correlation((row.busy, row.measured_busy or 0.0) for row in both)
-    return busy, rank_correlation((row.step, row.measured_step) for row in found)
+    return busy, rank_correlation((row.step, row.measured_step) for row in table)
 
 
 # ---- what is printed ----
-def page(found: Sequence[Row], ordered: Sequence[Pair]) -> str:
+def page(table: Sequence[Row], ordered: Sequence[Pair]) -> str:
     """Return the page."""
     listed = price_list()
     marks = collections.Counter(row.mark for row in listed.rows.values())
-    busy, step = correlations(found)
-    first = [row for row in found if row.program.run is FIRST]
-    later = [row for row in found if row.program.run is SECOND]
+    busy, step = correlations(table)
+    first = [row for row in table if row.program.run is FIRST]
+    later = [row for row in table if row.program.run is SECOND]
     return f"""# Predicted times against a device
 
 `PYTHONPATH=. python scripts/bench_prices.py --write` writes this page, without a GPU. [The price
@@ -268,7 +268,7 @@ which its pointwise network shows too; from ViT, ResNet-50 and the times below n
 
 {_table(later)}
 
-Off by at most {_worst(later, "second run"):.2f} times. Rank correlation of the {len(found)} programs: busy {busy:.3f},
+Off by at most {_worst(later, "second run"):.2f} times. Rank correlation of the {len(table)} programs: busy {busy:.3f},
 step {step:.3f}.
 
 Left out:
@@ -286,12 +286,12 @@ them were measured, and which follow from measured kernels.
 """
 
 
-def _table(found: Iterable[Row]) -> str:
+def _table(table: Iterable[Row]) -> str:
     head = (
         "| program | busy, predicted ms | busy, measured ms | ratio | step, predicted ms | step, measured ms "
         "| by a rule | |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n"
     )
-    return head + _lines(map(_cells, found))
+    return head + _lines(map(_cells, table))
 
 
 def _lines(texts: Iterable[str]) -> str:
@@ -315,8 +315,8 @@ def _pair_cells(pair: Pair) -> str:
     return f"| {pair.faster} | {pair.slower} | {pair.times[0]:.0f}, {pair.times[1]:.0f} | {pair.evidence} |"
 
 
-def _worst(found: Iterable[Row], use: Use) -> float:
-    return max(math.exp(abs(math.log(row.ratio))) for row in found if row.program.use == use)
+def _worst(table: Iterable[Row], use: Use) -> float:
+    return max(math.exp(abs(math.log(row.ratio))) for row in table if row.program.use == use)
 
 
 def _kernels(name: str) -> None:
@@ -351,12 +351,12 @@ def main() -> int:
     if options.kernels:
         _kernels(options.kernels)
         return 0
-    found, ordered = rows(), pairs(H100)
-    text = page(found, ordered)
+    table, ordered = rows(), pairs(H100)
+    text = page(table, ordered)
     print(text)
     if options.write:
         PAGE.write_text(text, "utf-8")
-    return 0 if all(row.holds for row in found) and all(pair.holds for pair in ordered) else 1
+    return 0 if all(row.holds for row in table) and all(pair.holds for pair in ordered) else 1
 
 
 if __name__ == "__main__":

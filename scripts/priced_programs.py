@@ -29,7 +29,9 @@ __all__ = ["LISTS", "Line", "costs_of_lines", "lines_of", "parse_lines"]
 
 LISTS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "prices"
 _MOST_NUMBERS = 16  # of a constant that a line spells
-_OPERAND = re.compile(r"(?P<made>!?)(?P<type>\w+)\[(?P<shape>[\d,]*)\](?P<numbers>=\{[-\d,]*\})?(\*(?P<alike>\d+))?$")
+_OPERAND = re.compile(
+    r"(?P<scratch>!?)(?P<type>\w+)\[(?P<shape>[\d,]*)\](?P<numbers>=\{[-\d,]*\})?(\*(?P<alike>\d+))?$"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,32 +168,32 @@ class _Parts:
 def _value(text: str, name: str, parts: _Parts) -> ir.Value | None:
     if text == "-":
         return None
-    found = _OPERAND.match(text)
-    if found is None:
+    operand = _OPERAND.match(text)
+    if operand is None:
         raise ValueError(f"{text!r} is no operand: expected a type with sizes, such as float16[4096,768]")
     value = ir.Value()
-    if found["made"]:  # by a node that the line does not count
+    if operand["scratch"]:  # by a node that the line does not count
         maker = ir.Node("", "Neg", [_value(text[1:], f"{name}_source", parts)])
         parts.makers.append(maker)
         value = maker.outputs[0]
-    elif found["numbers"]:
-        numbers = found["numbers"][2:-1]
+    elif operand["numbers"]:
+        numbers = operand["numbers"][2:-1]
         array = np.array([int(number) for number in numbers.split(",") if number], np.int64)
-        value.const_value = ir.tensor(array.reshape([int(size) for size in found["shape"].split(",") if size]))
+        value.const_value = ir.tensor(array.reshape([int(size) for size in operand["shape"].split(",") if size]))
     _describe(value, text, name)
-    if not found["made"]:
-        (parts.constants if found["numbers"] else parts.inputs).append(value)
+    if not operand["scratch"]:
+        (parts.constants if operand["numbers"] else parts.inputs).append(value)
     return value
 
 
 def _describe(value: ir.Value, text: str, name: str) -> None:
-    found = _OPERAND.match(text)
-    if found is None:
+    operand = _OPERAND.match(text)
+    if operand is None:
         value.name = ""
         return
     value.name = name
-    value.dtype = ir.DataType[found["type"].upper()]
-    value.shape = ir.Shape([int(size) for size in found["shape"].split(",") if size])
+    value.dtype = ir.DataType[operand["type"].upper()]
+    value.shape = ir.Shape([int(size) for size in operand["shape"].split(",") if size])
 
 
 def _attribute(name: str, value: Any) -> ir.Attr:

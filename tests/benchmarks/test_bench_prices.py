@@ -22,20 +22,20 @@ TIGHT = 1.15  # what the list reaches: a price that drifts shows long before the
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Row]:
+def predicted_rows() -> list[Row]:
     return rows()
 
 
 @pytest.mark.parametrize("index", range(len(PROGRAMS)), ids=[program.list + program.variant for program in PROGRAMS])
-def test_a_program_takes_the_predicted_time(found, index):
-    row = found[index]
+def test_a_program_takes_the_predicted_time(predicted_rows, index):
+    row = predicted_rows[index]
     assert row.holds, f"{row.program.title}: {row.busy:.3f} predicted, {row.measured_busy} measured"
     assert 1 / TIGHT < row.ratio < TIGHT
 
 
-def test_programs_are_ranked_rightly_and_nearly_all_of_their_time_is_measured(found):
-    assert min(correlations(found)) > 0.95
-    assert max(row.unmeasured for row in found) < 0.02
+def test_programs_are_ranked_rightly_and_nearly_all_of_their_time_is_measured(predicted_rows):
+    assert min(correlations(predicted_rows)) > 0.95
+    assert max(row.unmeasured for row in predicted_rows) < 0.02
 
 
 def test_held_out_programs_are_those_that_were_named():
@@ -52,8 +52,8 @@ def test_of_two_forms_the_faster_one_is_predicted_to_be(pair):
     assert pair.holds, f"{pair.faster}: {pair.times[0]:.1f} us; {pair.slower}: {pair.times[1]:.1f} us"
 
 
-def test_the_page_is_what_the_command_writes(found):
-    assert page(found, PAIRS) == PAGE.read_text("utf-8"), "run scripts/bench_prices.py --write"
+def test_the_page_is_what_the_command_writes(predicted_rows):
+    assert page(predicted_rows, PAIRS) == PAGE.read_text("utf-8"), "run scripts/bench_prices.py --write"
 
 
 DRIFTS = {
@@ -83,7 +83,7 @@ def test_a_price_that_drifts_is_noticed(monkeypatch, drift, program):
     )
     changed = dataclasses.replace(listed, rows={**listed.rows, (kernel, dtype): drifted})
     monkeypatch.setattr("amp_transpiler.precision.cost.work.price_list", lambda: changed)
-    [row] = rows([next(one for one in PROGRAMS if one.list == program)])
+    [row] = rows([next(each for each in PROGRAMS if each.list == program)])
     assert not 1 / TIGHT < row.ratio < TIGHT
     assert module.price_list() is listed
 
@@ -116,8 +116,8 @@ def test_a_graph_and_its_list_cost_the_same():
     assert sorted(map(str, lines)) == LINES
     costs = [cost for count, cost in costs_of_lines(parse_lines(LINES)) for _ in range(count)]
     assert sum(cost.bytes for cost in costs) == sum(cost.bytes for cost in traffic(model))
-    made = bench_prices.predicted(costs, H100)
-    assert made.busy_milliseconds == pytest.approx(predict(model, H100).busy_milliseconds)
+    prediction = bench_prices.predicted(costs, H100)
+    assert prediction.busy_milliseconds == pytest.approx(predict(model, H100).busy_milliseconds)
 
 
 def test_a_line_of_another_form_is_refused():

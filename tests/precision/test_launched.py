@@ -124,14 +124,16 @@ ROWS = {
 @pytest.mark.parametrize(("text", "expected"), ROWS.values(), ids=ROWS)
 def test_an_operator_s_kernels(text, expected):
     cost = traffic(ir.from_proto(onnx.parser.parse_model(f"{HEAD}g {text}")))[-1]
-    made = [f"{work.kernel} {work.format} {work.elements} {work.steps} {work.count}" for work in cost.kernels]
-    assert ", ".join(made) == expected
+    kernels = [f"{work.kernel} {work.format} {work.elements} {work.steps} {work.count}" for work in cost.kernels]
+    assert ", ".join(kernels) == expected
 
 
 def test_a_body_s_kernels_run_as_often_as_it_does():
     text = """g (float[4] x) => (float[4] y) <int64 n = {3}, bool c = {1}> { y = Loop (n, c, x) <body = b
     (int64 i, bool k, float[4] a) => (bool k2, float[4] a2) { k2 = Identity (k) a2 = Neg (a) }> }"""
-    [cost] = [one for one in traffic(ir.from_proto(onnx.parser.parse_model(HEAD + text))) if one.node.op_type == "Neg"]
+    [cost] = [
+        each for each in traffic(ir.from_proto(onnx.parser.parse_model(HEAD + text))) if each.node.op_type == "Neg"
+    ]
     assert [work.count for work in cost.kernels] == [3]
     assert seconds_of(cost.kernels[0], H100) == pytest.approx(3 * 1.5e-6, rel=0.01)
 

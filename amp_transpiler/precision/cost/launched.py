@@ -108,15 +108,15 @@ def _reduced(call: Call) -> list[Work]:
     """Fast for sums and means over leading or trailing dimensions; else cuDNN's, which writes float32 first."""
     shape = call.shape(0)
     axes = _axes(call, len(shape))
-    kept = [index for index, size in enumerate(shape) if index not in axes and size != 1]
+    remaining = [index for index, size in enumerate(shape) if index not in axes and size != 1]
     reduced = [index for index in sorted(axes) if shape[index] != 1]
     length, elements = math.prod(shape[index] for index in reduced), math.prod(shape)
-    is_fast = not kept or not reduced or max(kept) < min(reduced) or max(reduced) < min(kept)
+    is_fast = not remaining or not reduced or max(remaining) < min(reduced) or max(reduced) < min(remaining)
     if call.op not in ("ReduceSum", "ReduceMean") or not is_fast:
         casts = [call.work("Workspace in float32", elements=elements)] if call.format in LOW else []
-        kernel = "cuDNN reduction" if kept else "cuDNN reduction to one number"  # of one row no device has told
+        kernel = "cuDNN reduction" if remaining else "cuDNN reduction to one number"  # of one row no device has told
         return [*casts, call.work(kernel, elements=elements, steps=length)]
-    leading = bool(kept) and bool(reduced) and max(reduced) < min(kept)
+    leading = bool(remaining) and bool(reduced) and max(reduced) < min(remaining)
     works = [call.work("Sum of rows" if leading else "Sum of columns", elements=elements)]
     if call.op == "ReduceMean":
         works.append(call.work("One number"))

@@ -169,18 +169,18 @@ def _cost_of_whole(whole: Fused, sizes: Sizes, wide: Rate) -> NodeCost:
         written=sum(map(sizes.bytes, whole.last.outputs)),
         copied=0,
     )
-    return dataclasses.replace(cost, kernels=_kernels_of_whole(whole, cost, sizes))
+    return dataclasses.replace(cost, kernels=_kernels_of_fused(whole, cost, sizes))
 
 
-def _kernels_of_whole(whole: Fused, cost: NodeCost, sizes: Sizes) -> tuple[Work, ...]:
+def _kernels_of_fused(fused: Fused, cost: NodeCost, sizes: Sizes) -> tuple[Work, ...]:
     """The kernels of a fused operator: those of a product with a bias, or those that go through the result."""
-    anchor, output = whole.anchor, whole.last.outputs[0]
+    anchor, output = fused.anchor, fused.last.outputs[0]
     if cost.flops:
-        call = Call(whole.name or anchor.op_type, anchor, tuple(anchor.inputs), output, sizes, cost.rate, biased=True)
+        call = Call(fused.name or anchor.op_type, anchor, tuple(anchor.inputs), output, sizes, cost.rate, biased=True)
     else:
-        outside = [value for value in anchor.inputs if value is not None and value.producer() not in whole.nodes]
+        outside = [value for value in anchor.inputs if value is not None and value.producer() not in fused.nodes]
         same = [value for value in outside if sizes.elements(value) == sizes.elements(output)]
-        call = Call(whole.name or anchor.op_type, anchor, (*same[:1], output)[:1], output, sizes, cost.rate)
+        call = Call(fused.name or anchor.op_type, anchor, (*same[:1], output)[:1], output, sizes, cost.rate)
     return launched(call, cost.bytes, cost.flops)
 
 
