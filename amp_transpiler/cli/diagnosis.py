@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from amp_transpiler.cli.installation import EXTRAS, Installation
+from amp_transpiler.targets.price_list import price_list
 from amp_transpiler.telemetry import VARIABLE
 
 __all__ = ["Row", "State", "diagnose", "what_runs_where"]
@@ -62,7 +63,14 @@ def what_runs_where(found: Installation) -> list[tuple[str, str]]:
         ("the check of a result", check),
         ("amp.Session, training", place or low),
         ("--benchmark", place or "the CPU, whose times say nothing about a GPU"),
+        ("predicted times", _prices()),
     ]
+
+
+def _prices() -> str:
+    """Return whose prices of kernels predictions are made of."""
+    listed = price_list()
+    return f"prices that an {listed.device} showed with ONNX Runtime {listed.release}; for other devices scaled"
 
 
 def _device(found: Installation) -> str:

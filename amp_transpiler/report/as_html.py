@@ -138,6 +138,7 @@ def _model(report: Report, error: str | None, anchor: str) -> dict[str, Any]:
         "asked": f"{report.asked},{to} opset {_before_after(*report.opset)}, {report.seconds:.1f} s",
         "tone": "bad" if error else tone_of(report.verdict_word),
         "headline": headline(report),
+        "predicted_from": report.predicted_from,
         "slower": _capital(slower_words(report)),
         "tiles": _tiles(report),
         "outputs": sections.outputs_table(outputs),

@@ -48,10 +48,11 @@ def _times(result: ir.Model, prepared: ir.Model, policy: Policy) -> PredictedTim
     """Predict the times of one run, and where the result pays if it is slower."""
     device = find_device(policy.device)
     before = predict(prepared, device, policy.dims, fuse=True).milliseconds
-    after = predict(result, device, policy.dims, fuse=True, written=True).milliseconds
+    converted = predict(result, device, policy.dims, fuse=True, written=True)
+    after = converted.milliseconds
     dim = None if after <= before else next((name for name in open_dims(prepared) if name not in policy.dims), None)
     size = None if dim is None else pays_from(result, prepared, device, dim, policy.dims)
-    return PredictedTimes(before, after, "" if size is None else f"{dim}={size}")
+    return PredictedTimes(before, after, "" if size is None else f"{dim}={size}", converted.basis)
 
 
 def add_prices(report: Report, prepared: Program, policy: Policy) -> None:

@@ -95,11 +95,13 @@ class PredictedTimes:
         fp32: milliseconds in float32; None: not known.
         result: milliseconds of the result; None: not known.
         pays_from: see `Report`.
+        basis: whose prices these are, and the share of the result's time that no measured price covers, in words.
     """
 
     fp32: float | None = None
     result: float | None = None
     pays_from: str = ""
+    basis: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -256,6 +258,11 @@ class Report:
         Such as `batch=8`; empty: not known, or it is faster.
         """
         return self.known_times().pays_from
+
+    @property
+    def predicted_from(self) -> str:
+        """Whose prices the predicted times are made of, and the share that no measurement covers; empty: not known."""
+        return self.known_times().basis
 
     def known_times(self) -> PredictedTimes:
         """Return `times`, predicted now if they have not been."""

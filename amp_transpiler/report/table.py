@@ -136,8 +136,7 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
         named = printable(first_few(report.repaired, 4))
         grid.add_row("  repaired", Text(f"{counted(len(report.repaired), 'node')} made float32: {named}"))
     grid.add_row("casts", f"{report.casts} inserted, {report.casts_removed} removed")
-    if predicted := predicted_words(report):
-        grid.add_row("predicted", Text(printable(predicted)))
+    _add_predicted(grid, report)
     grid.add_row("opset", _before_after(*map(str, report.opset)))
     grid.add_row("weights", _sizes(*report.weight_bytes))
     if report.file_bytes[1] is not None:  # None on a dry run
@@ -156,6 +155,14 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
     for label, note in _some("notes", remarks(report)):
         grid.add_row(label, Text(printable(note)))
     return Padding(grid, (0, 0, 0, 2), expand=False)
+
+
+def _add_predicted(grid: Table, report: Report) -> None:
+    """Add the predicted times, and below them what they are made of."""
+    if predicted := predicted_words(report):
+        grid.add_row("predicted", Text(printable(predicted)))
+        if report.predicted_from:
+            grid.add_row("", report.predicted_from)
 
 
 def _node_counts(report: Report) -> Text:

@@ -56,9 +56,10 @@ the table above: each tensor once, in its own format, as if caches held everythi
 PREDICTED = """
 ## Predicted milliseconds
 
-The roofline of `amp_transpiler.precision.cost`: each kernel takes as long as its bytes or its operations need, at the
-shares of the peaks that its table names; the host asks for one kernel after the other and runs ahead of slow ones. In
-the last column a CUDA graph replays the whole step, and the host asks once.
+Ours: [prices](../concepts/prices.md) of the kernels that ONNX Runtime launches on an H100, scaled for the other
+devices; the host asks for one kernel after the other and runs ahead of slow ones. In the last column a CUDA graph
+replays the whole step, and the host asks once. PyTorch's kernels have no prices: theirs is a roofline over bytes and
+operations, which is too short, so the two cannot be compared. [What an H100 took](gpu.md) of both was measured.
 
 """
 LEFT = """

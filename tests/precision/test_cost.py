@@ -240,26 +240,38 @@ PRODUCT = "g ({t}[4096, 4096] x, {t}[4096, 4096] y) => ({t}[4096, 4096] z) {{ z 
 
 def test_float32_is_multiplied_in_tf32_unless_told_otherwise():
     model = model_of(PRODUCT.format(t="float"))
-    h100 = DEVICES["H100"]
-    fast, exact = (predict(model, h100, tf32=tf32).busy_milliseconds for tf32 in (True, False))
-    assert exact / fast == pytest.approx(h100.rates["tf32"] / h100.rates["float32"])
-    assert fast == pytest.approx(1e3 * 2 * 4096**3 / (0.6 * 494.7e12))
+    fast, exact = (predict(model, DEVICES["H100"], tf32=tf32).busy_milliseconds for tf32 in (True, False))
+    assert 4 < exact / fast < 7.4  # as the rates of the data sheet are
+    assert fast == pytest.approx(1e3 * 2 * 4096**3 / 235e12, rel=0.02)
 
 
-def test_low_products_are_twice_as_fast_and_bfloat16_is_not_on_a_t4():
+def test_low_products_are_faster_and_bfloat16_is_not_on_a_t4():
     times = {
         (t, name): predict(model_of(PRODUCT.format(t=t)), DEVICES[name]).busy_milliseconds
         for t in ("float", "float16", "bfloat16")
         for name in ("H100", "T4")
     }
-    assert times["float", "H100"] == pytest.approx(2 * times["float16", "H100"])
+    assert times["float", "H100"] > 2 * times["float16", "H100"]
     assert times["bfloat16", "H100"] == times["float16", "H100"]
     assert times["bfloat16", "T4"] == times["float", "T4"] > times["float16", "T4"]
 
 
-def test_memory_bounds_what_computes_little():
+def test_a_device_without_prices_of_its_own_is_slower_by_its_memory():
     model = model_of("g (float[1048576, 64] x) => (float[1048576, 64] z) { z = Relu (x) }")
-    assert predict(model, DEVICES["A100"]).busy_milliseconds == pytest.approx(1e3 * 2 * 2**28 / (0.85 * 2.039e12))
+    h100, a100 = (predict(model, DEVICES[name]) for name in ("H100", "A100"))
+    assert a100.busy_milliseconds == pytest.approx(h100.busy_milliseconds * 3350 / 2039, rel=0.02)
+    assert (h100.is_scaled, a100.is_scaled) == (False, True)
+    assert h100.basis == "prices of H100, ONNX Runtime 1.31.1; 0% of it by a rule"
+    assert a100.basis == "prices of H100, ONNX Runtime 1.31.1, scaled by bandwidth and rate; 0% of it by a rule"
+
+
+def test_what_has_no_price_costs_its_bytes_and_is_said_to():
+    model = model_of("g (float[1048576, 64] x) => (float[1048576, 64] z) { y = Relu (x) z = Xyz (y) }")
+    made = predict(model, DEVICES["H100"])
+    ruled = 1e3 * 2 * 2**28 / 1.5e12
+    assert made.unmeasured == pytest.approx(ruled / made.busy_milliseconds)
+    small = predict(model_of("g (float[4] x) => (float[4] z) { z = Xyz (x) }"), DEVICES["H100"])
+    assert (small.busy_milliseconds, small.unmeasured) == (pytest.approx(2.5e-3), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +296,7 @@ def test_a_node_s_share_is_its_longer_side():
     moved, _ = traffic(model_of("g (float[4] x, int64[1] s) => (float[2, 2] z) { y = Reshape (x, s) z = Relu (y) }"))
     assert node_seconds(moved, h100) == moved.bytes == 0
     large = one("g (float[1048576, 64] x) => (float[1048576, 64] z) { z = Relu (x) }")
-    assert node_seconds(large, h100) == pytest.approx(2**29 / (0.85 * 3.35e12))
+    assert node_seconds(large, h100) == pytest.approx(2.45e-12 * 2**26, rel=0.03)
 
 
 def test_devices_are_found_by_name():
@@ -298,4 +310,4 @@ def test_rows_of_devices_are_of_the_right_order(device):
     assert 0.2e12 < device.bandwidth < 6e12
     assert 10e9 < device.memory < 200e9
     assert device.rates["float32"] <= device.rates["tf32"] <= device.rates["float16"]
-    assert math.isclose(device.launch, 5e-6)
+    assert math.isclose(device.launch, 7e-6)

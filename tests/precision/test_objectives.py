@@ -170,7 +170,7 @@ def test_a_low_value_is_quantized_low():
 
 # ---- time ----
 def image(size, count=6, batch="1"):
-    """Convolutions one after the other: each saves a third of what the casts around all of them cost."""
+    """Convolutions one after the other: where they are small, each saves less than a launch."""
     names = ["x", *"abcdefgh"[: count - 1], "y"]
     body = " ".join(f"[{to}] {to} = Conv <pads = [1, 1, 1, 1]> ({of}, v)" for of, to in itertools.pairwise(names))
     shape = f"float[{batch},64,{size},{size}]"
@@ -182,11 +182,10 @@ def test_time_decides_by_size():
     assert low_nodes(small) == set()
     assert reasons(small)["a"] == "an island: predicted to be no faster in lower precision, with 2 more casts"
     assert low_nodes(converted(image(512), "time")[0]) == set("abcdey")
-    assert low_nodes(converted(image(512, count=2), "time")[0]) == set()
 
 
 def test_time_decides_by_open_dimensions():
-    model = image(64, batch="N")
+    model = image(8, batch="N")
     assert low_nodes(converted(model, "time")[0]) == set()
     assert low_nodes(converted(model, "time", dims={"N": 256})[0]) == set("abcdey")
     with pytest.raises(OptionError):

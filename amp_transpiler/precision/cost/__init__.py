@@ -1,6 +1,14 @@
 """The cost of a program on a GPU, from its shapes: bytes and FLOPs of every node, launches, and predicted time."""
 
-from amp_transpiler.precision.cost.prediction import Kernel, Prediction, node_seconds, pays_from, predict, time_of
+from amp_transpiler.precision.cost.prediction import (
+    Kernel,
+    Prediction,
+    node_seconds,
+    pays_from,
+    predict,
+    predicted,
+    time_of,
+)
 from amp_transpiler.precision.cost.prices import Prices, prices
 from amp_transpiler.precision.cost.shapes import open_dims
 from amp_transpiler.precision.cost.traffic import NodeCost, traffic
@@ -18,6 +26,7 @@ __all__ = [
     "open_dims",
     "pays_from",
     "predict",
+    "predicted",
     "prices",
     "time_of",
     "traffic",

@@ -1,17 +1,20 @@
-"""Predicted time: a roofline for every kernel, and a host that asks for one after the other."""
+"""Predicted time: the price of every kernel, and a host that asks for one after the other."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
 from amp_transpiler.precision.cost.shapes import open_dims
 from amp_transpiler.precision.cost.traffic import NodeCost, traffic
+from amp_transpiler.precision.cost.work import Work, is_measured, seconds_of
 from amp_transpiler.targets.devices import Device
+from amp_transpiler.targets.price_list import price_list
 
-__all__ = ["Kernel", "Prediction", "kernel_of", "node_seconds", "pays_from", "predict", "time_of"]
+__all__ = ["Kernel", "Prediction", "kernel_of", "node_seconds", "pays_from", "predict", "predicted", "time_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -19,7 +22,7 @@ class Kernel:
     """One request of the host.
 
     Attributes:
-        seconds: that the device takes.
+        seconds: that the device takes, with the gap before the next kernel.
         calls: of the host.
     """
 
@@ -41,6 +44,8 @@ class Prediction:
         launches: kernels and library calls.
         bytes: that move between the device's memory and its kernels.
         flops: of matrix products and convolutions.
+        unmeasured: share of `busy_milliseconds` that is charged by a rule, because the price list has no measured row.
+        is_scaled: whether the prices are those of another device, in the ratio of the makers' figures.
     """
 
     milliseconds: float
@@ -48,6 +53,16 @@ class Prediction:
     launches: int
     bytes: int
     flops: int
+    unmeasured: float = 0.0
+    is_scaled: bool = False
+
+    @property
+    def basis(self) -> str:
+        """The device whose prices these are, in words, and the share that no measurement covers."""
+        listed = price_list()
+        source = f"prices of {listed.device}, ONNX Runtime {listed.release}"
+        scaled = ", scaled by bandwidth and rate" if self.is_scaled else ""
+        return f"{source}{scaled}; {self.unmeasured:.0%} of it by a rule"
 
 
 def predict(
@@ -72,18 +87,26 @@ def predict(
         written: whether this package will write the file; see `traffic`.
     """
     costs = traffic(model, dims, tf32=tf32, fuse=fuse, written=written)
-    return _predicted(costs, device, cuda_graph=cuda_graph)
+    return predicted(costs, device, cuda_graph=cuda_graph)
 
 
-def _predicted(costs: Sequence[NodeCost], device: Device, *, cuda_graph: bool = False) -> Prediction:
+def predicted(costs: Sequence[NodeCost], device: Device, *, cuda_graph: bool = False) -> Prediction:
+    """Predict the time of one run of nodes with these costs; see `predict`."""
     costs = [cost for cost in costs if not cost.rare]
-    kernels = [kernel_of(cost, device) for cost in costs if cost.bytes or cost.launches]
+    listed = price_list()
+    gap = listed.gap_in_graph if cuda_graph else listed.gap
+    kernels = [kernel_of(cost, device, gap) for cost in costs if cost.bytes or cost.launches]
+    works = [work for cost in costs for work in cost.kernels]
+    busy = sum(seconds_of(work, device) for work in works)
+    ruled = sum(seconds_of(work, device) for work in works if not is_measured(work))
     return Prediction(
         milliseconds=1e3 * time_of(kernels, device.launch, cuda_graph=cuda_graph),
-        busy_milliseconds=1e3 * sum(kernel.seconds for kernel in kernels),
+        busy_milliseconds=1e3 * busy,
         launches=sum(cost.launches for cost in costs),
         bytes=sum(cost.bytes for cost in costs),
         flops=sum(cost.flops for cost in costs),
+        unmeasured=ruled / busy if busy else 0.0,
+        is_scaled=device.name != listed.device,
     )
 
 
@@ -112,7 +135,7 @@ def pays_from(
     low, fp32 = _Curve.of(low_model, dim, dims or {}, written=True), _Curve.of(fp32_model, dim, dims or {})
 
     def pays(size: int) -> bool:
-        return _predicted(low.at(size), device).milliseconds < _predicted(fp32.at(size), device).milliseconds
+        return predicted(low.at(size), device).milliseconds < predicted(fp32.at(size), device).milliseconds
 
     largest = LARGEST
     if not pays(largest):
@@ -127,7 +150,7 @@ def pays_from(
 
 
 LARGEST = 1 << 16
-SMALLEST = 2  # not 1: a dimension of that size is moved and spread for nothing
+SMALLEST = 32  # below, products are thin, and a dimension of size 1 is moved and spread for nothing
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,7 +159,7 @@ class _Curve:
 
     Attributes:
         costs: at three sizes: `step`, twice and three times as much.
-        step: the size that made-up inputs have, so that strides and windows divide it.
+        step: a multiple of the size that made-up inputs have, so that strides and windows divide it.
     """
 
     costs: tuple[Sequence[NodeCost], ...]
@@ -144,7 +167,8 @@ class _Curve:
 
     @classmethod
     def of(cls, model: ir.Model, dim: str, dims: Mapping[str, int], *, written: bool = False) -> _Curve:
-        step = max(SMALLEST, open_dims(model).get(dim, 0))
+        usual = max(1, open_dims(model).get(dim, 0))
+        step = usual * math.ceil(SMALLEST / usual)
         costs = [traffic(model, {**dims, dim: size}, fuse=True, written=written) for size in (step, 2 * step, 3 * step)]
         return cls(tuple(costs), step)
 
@@ -153,13 +177,29 @@ class _Curve:
         steps = (size - self.step) / self.step
         return [
             dataclasses.replace(
-                nodes[-1], **{name: _extended([getattr(cost, name) for cost in nodes], steps) for name in _SIZES}
+                nodes[-1], kernels=_kernels(nodes, steps), **{name: _of(nodes, name, steps) for name in _SIZES}
             )
             for nodes in zip(*self.costs, strict=True)
         ]
 
 
 _SIZES = ("read", "written", "copied", "flops")
+_EXTENTS = ("elements", "steps", "flops", "bytes", "count")
+
+
+def _kernels(nodes: Sequence[NodeCost], steps: float) -> tuple[Work, ...]:
+    """Return the kernels of a node at another size: those of the largest, where they are others at the smaller ones."""
+    largest = nodes[-1].kernels
+    if any([work.kernel for work in cost.kernels] != [work.kernel for work in largest] for cost in nodes):
+        nodes = [dataclasses.replace(nodes[-1])] * len(nodes)
+    return tuple(
+        dataclasses.replace(works[-1], **{name: _of(works, name, steps) for name in _EXTENTS})
+        for works in zip(*(cost.kernels for cost in nodes), strict=True)
+    )
+
+
+def _of(costs: Sequence[NodeCost] | Sequence[Work], name: str, steps: float) -> int:
+    return _extended([getattr(cost, name) for cost in costs], steps)
 
 
 def _extended(found: Sequence[int], steps: float) -> int:
@@ -192,8 +232,14 @@ def time_of(kernels: Iterable[Kernel], launch: float, *, cuda_graph: bool = Fals
     return done + (launch if cuda_graph else 0.0)
 
 
-def kernel_of(cost: NodeCost, device: Device) -> Kernel:
-    """Return the kernel of a node. One of several launches is one: what lies between them mostly stays in the cache."""
+def kernel_of(cost: NodeCost, device: Device, gap: float | None = None) -> Kernel:
+    """Return what a node asks of the device and of the host.
+
+    Args:
+        cost: the node's.
+        device: where it runs.
+        gap: seconds between two kernels; those of a run without a CUDA graph if it is left out.
+    """
     calls = max(1, cost.launches + bool(cost.copied))
-    seconds = device.seconds(cost.bytes, cost.flops, cost.rate) + (calls - 1) * device.smallest
-    return Kernel(seconds, calls)
+    gap = price_list().gap if gap is None else gap
+    return Kernel(sum(seconds_of(work, device) for work in cost.kernels) + calls * gap, calls)

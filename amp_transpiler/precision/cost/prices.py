@@ -19,7 +19,9 @@ from amp_transpiler.precision.cost.operators import ALIASES
 from amp_transpiler.precision.cost.prediction import Kernel, kernel_of, node_seconds
 from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
 from amp_transpiler.precision.cost.traffic import NodeCost, costs_of
+from amp_transpiler.precision.cost.work import Work, seconds_of
 from amp_transpiler.targets.devices import Device
+from amp_transpiler.targets.price_list import price_list
 
 __all__ = ["Prices", "prices"]
 
@@ -60,10 +62,12 @@ class Prices:
         """Return the kernel of such a cast; without calls for a constant."""
         if value.const_value is not None or value in self.constants:
             return Kernel(0.0, 0)
-        moved = self.sizes.elements(value) * (4 + self.format.dtype.bitwidth // 8)
+        elements = self.sizes.elements(value)
+        moved = elements * (4 + self.format.dtype.bitwidth // 8)
         producer = value.producer()
         runs = self.sizes.runs(None if producer is None else producer.graph)
-        return Kernel(runs * self.device.seconds(moved, 0, "float32"), runs)
+        work = Work("Cast to 16 bits", self.format.name, elements, bytes=moved, count=runs)
+        return Kernel(seconds_of(work, self.device) + runs * price_list().gap, runs)
 
     def kernel(self, node: ir.Node, *, is_low: bool) -> Kernel:
         """Return the kernel of a node in either precision; without calls where it has none, or seldom runs."""
@@ -99,7 +103,7 @@ def prices(
     cheaper, costs_low = _prices(model, sizes.lowered(low.dtype), plan, device)
     for node in _making_outputs(model):  # low, they are read by the cast to the output's type: nothing is copied
         if node in costs_low:
-            costs_low[node] = dataclasses.replace(costs_low[node], read=0, written=0, copied=0)
+            costs_low[node] = dataclasses.replace(costs_low[node], read=0, written=0, copied=0, kernels=())
             cheaper[node] = 0.0
     return Prices(
         low=cheaper,

@@ -9,7 +9,9 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.walk import all_nodes, has_bodies, scopes
+from amp_transpiler.precision.cost.call import Call
 from amp_transpiler.precision.cost.fusions import NO_PLAN, Fused, Plan, plan_of
+from amp_transpiler.precision.cost.launched import launched
 from amp_transpiler.precision.cost.operators import (
     ALIASES,
     FLOPS,
@@ -29,6 +31,7 @@ from amp_transpiler.precision.cost.operators import (
     requantized,
 )
 from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
+from amp_transpiler.precision.cost.work import Work
 from amp_transpiler.targets.devices import Rate
 
 __all__ = ["NodeCost", "costs_of", "traffic"]
@@ -49,6 +52,7 @@ class NodeCost:
         copied: bytes among `written` that the device copies without a kernel.
         flops: floating-point operations of matrix products and convolutions; 0 for what memory bounds anyway.
         rate: the format in which the device multiplies.
+        kernels: what its kernels go through, which is what they are charged for.
         rare: it is in the smaller branch of an `If` of which it is not known which branch runs.
     """
 
@@ -59,6 +63,7 @@ class NodeCost:
     copied: int
     flops: int
     rate: Rate
+    kernels: tuple[Work, ...] = ()
     rare: bool = False
 
     @property
@@ -145,7 +150,8 @@ def _repeated(cost: NodeCost, runs: int) -> NodeCost:
     if runs == 1:
         return cost
     counted = {name: runs * getattr(cost, name) for name in ("launches", "read", "written", "copied", "flops")}
-    return dataclasses.replace(cost, **counted)
+    kernels = tuple(dataclasses.replace(work, count=runs * work.count) for work in cost.kernels)
+    return dataclasses.replace(cost, kernels=kernels, **counted)
 
 
 def _cost_of_whole(whole: Fused, sizes: Sizes, wide: Rate) -> NodeCost:
@@ -156,13 +162,26 @@ def _cost_of_whole(whole: Fused, sizes: Sizes, wide: Rate) -> NodeCost:
         alone = any(sizes.elements(value) != sizes.elements(whole.last.outputs[0]) for value in biases)
         cost = dataclasses.replace(cost, launches=1 + alone)
     read = {value for node in whole.nodes for value in node.inputs if value and value.producer() not in whole.nodes}
-    return dataclasses.replace(
+    cost = dataclasses.replace(
         cost,
         launches=max(1, cost.launches),
         read=sum(map(sizes.bytes, read)),
         written=sum(map(sizes.bytes, whole.last.outputs)),
         copied=0,
     )
+    return dataclasses.replace(cost, kernels=_kernels_of_fused(whole, cost, sizes))
+
+
+def _kernels_of_fused(fused: Fused, cost: NodeCost, sizes: Sizes) -> tuple[Work, ...]:
+    """The kernels of a fused operator: those of a product with a bias, or those that go through the result."""
+    anchor, output = fused.anchor, fused.last.outputs[0]
+    if cost.flops:
+        call = Call(fused.name or anchor.op_type, anchor, tuple(anchor.inputs), output, sizes, cost.rate, biased=True)
+    else:
+        outside = [value for value in anchor.inputs if value is not None and value.producer() not in fused.nodes]
+        same = [value for value in outside if sizes.elements(value) == sizes.elements(output)]
+        call = Call(fused.name or anchor.op_type, anchor, (*same[:1], output)[:1], output, sizes, cost.rate)
+    return launched(call, cost.bytes, cost.flops)
 
 
 def _is_on_host(node: ir.Node, on_host: set[ir.Value], sizes: Sizes, plan: Plan) -> bool:
@@ -188,7 +207,7 @@ def _cost(node: ir.Node, sizes: Sizes, wide: Rate) -> NodeCost:
     op = node.op_type
     if op in ALIASES:
         copied = copied_bytes(node, sizes)
-        return NodeCost(node, 0, copied, copied, copied, 0, wide)
+        return NodeCost(node, 0, copied, copied, copied, 0, wide, _copies(copied))
     if op == "Constant" or has_bodies(node):
         return NodeCost(node, 0, 0, 0, 0, 0, wide)
     written = sum(map(sizes.bytes, node.inputs[2:] if op in SCATTERS and in_place(node) else node.outputs))
@@ -198,7 +217,20 @@ def _cost(node: ir.Node, sizes: Sizes, wide: Rate) -> NodeCost:
     types = map(sizes.dtype, node.inputs)
     rate = next((RATES[dtype] for dtype in types if dtype in RATES), wide)
     copied = copied_bytes(node, sizes)
-    return NodeCost(node, launches, read + scratch, written + scratch, copied, flops, rate)
+    cost = NodeCost(node, launches, read + scratch, written + scratch, copied, flops, rate)
+    return dataclasses.replace(cost, kernels=(*_copies(copied), *_kernels(cost, sizes)))
+
+
+def _copies(copied: int) -> tuple[Work, ...]:
+    return (Work("Copy", "float32", copied // 4, bytes=2 * copied),) if copied else ()
+
+
+def _kernels(cost: NodeCost, sizes: Sizes) -> tuple[Work, ...]:
+    node = cost.node
+    if not cost.launches or not node.outputs:
+        return ()
+    call = Call(node.op_type, node, tuple(node.inputs), node.outputs[0], sizes, cost.rate)
+    return launched(call, cost.bytes, cost.flops)
 
 
 def _read(node: ir.Node, sizes: Sizes, written: int) -> int:
