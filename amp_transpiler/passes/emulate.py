@@ -44,7 +44,7 @@ def emulate(
 
     Args:
         program: the low program.
-        device: a GPU such as `H100`, whose kernels' steps are rounded as the installed ONNX Runtime computes them there;
+        device: a GPU such as `H100`, whose kernels' steps are rounded as the installed ONNX Runtime has them there;
             None: every result is rounded once, and float32 is exact.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Conversions judged by what a device may make of them: rules of its kernels, draws of their noise, the worst counts."""
+"""Conversions judged by what a device may make of them: rules of its kernels, draws of their noise, the worst one."""
 
 import dataclasses
 
