@@ -42,7 +42,7 @@ from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.passes.limit_opset import LimitOpset
 from amp_transpiler.passes.manager import Pass, PassManager, run_pass
 from amp_transpiler.passes.name_nodes import NameNodes
-from amp_transpiler.passes.part_fusions import SKIP_NORMS, PartFusions, fused_values
+from amp_transpiler.passes.part_fusions import SKIP_NORMS, PartFusions
 from amp_transpiler.passes.raise_low_nodes import RaiseLowNodes
 from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.passes.release_initializers import ReleaseInitializers, lists_every_initializer
@@ -197,9 +197,7 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     if not program.is_training:
         _recognise(program, policy)
     if policy.low is not FLOAT32:
-        parted = (value.producer() for value in fused_values(model, _parted_kernels(policy)))
-        device_faults = DeviceFaults(model, policy.target, policy.low, policy.device, policy.dims)
-        device_faults.note_shapes([node for node in parted if node is not None])
+        DeviceFaults(model, policy.target, policy.low, policy.device, policy.dims).share_shapes()
 
 
 def _parted_kernels(policy: Policy) -> frozenset[str]:

@@ -10,15 +10,15 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.ranks import rank_of
 from amp_transpiler.graph.silu import is_silu_gate
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 from amp_transpiler.precision.device_faults import QUICK_GELU
-from amp_transpiler.precision.known_shapes import KnownShapes
 
-__all__ = ["SKIP_NORMS", "PartFusions", "fused_values"]
+__all__ = ["SKIP_NORMS", "PartFusions"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,29 +46,24 @@ class PartFusions(Pass[PassResult]):
         self._kernels = kernels
 
     def call(self, model: ir.Model) -> PassResult:
-        values = [value for value in fused_values(model, self._kernels) if value.dtype in LOW_DTYPES]
-        names, shapes = NameAllocator(model) if values else None, KnownShapes(model, {})
+        values = list(self._fused(model))
+        names = NameAllocator(model) if values else None
         for value in values:
             assert names is not None, "there are values"
-            _add_view(value, shapes, names)
+            _add_view(value, names)
         if values:
             logger.info("%d views keep ONNX Runtime from fusing 16-bit nodes into a kernel that errs", len(values))
         return PassResult(model, modified=bool(values), count=len(values))
 
-
-def fused_values(model: ir.Model, kernels: Collection[str]) -> Iterator[ir.Value]:
-    """Yield the values that ONNX Runtime would fuse away where they are 16-bit.
-
-    Args:
-        model: a typed model.
-        kernels: which kernels it would fuse into.
-    """
-    quick, skips = QUICK_GELU in kernels, not SKIP_NORMS.isdisjoint(kernels)
-    for node in all_nodes(model) if quick or skips else ():
-        if not is_standard(node) or node.outputs[0].is_graph_output():
-            continue
-        if (quick and is_silu_gate(node)) or (skips and node.op_type == "Add" and _is_normalised(node.outputs[0])):
-            yield node.outputs[0]
+    def _fused(self, model: ir.Model) -> Iterator[ir.Value]:
+        """Yield the 16-bit values that would be fused away."""
+        quick, skips = QUICK_GELU in self._kernels, not SKIP_NORMS.isdisjoint(self._kernels)
+        for node in all_nodes(model) if quick or skips else ():
+            value = node.outputs[0] if is_standard(node) else None
+            if value is None or value.dtype not in LOW_DTYPES or value.is_graph_output():
+                continue
+            if (quick and is_silu_gate(node)) or (skips and node.op_type == "Add" and _is_normalised(value)):
+                yield value
 
 
 def _is_normalised(value: ir.Value) -> bool:
@@ -82,10 +77,8 @@ def _is_normalised(value: ir.Value) -> bool:
     return len(kinds) > 1 and all(kind in _WRITTEN_OUT for kind in kinds) and any(kind in _BEGINS for kind in kinds)
 
 
-def _add_view(value: ir.Value, shapes: KnownShapes, names: NameAllocator) -> None:
-    node = value.producer()
-    assert node is not None, "a node computes it"
-    rank = shapes.rank(node)
+def _add_view(value: ir.Value, names: NameAllocator) -> None:
+    rank = rank_of(value)
     if rank == 0:
         return
     for use in list(value.uses()):

@@ -365,8 +365,6 @@ class _Assigner:
             decides = self._has_casts and not is_kept(node, guarded=self._guarded)
             rounded = self._rules.decide_without_form(node) if decides else None
             return rounded or self._unsupported(node, found)
-        if fault := self._faults.of(node):
-            return Decision("high", fault)
         if node in self._folded:
             return Decision("high", "computed from constants alone: folded when the model is loaded", neutral=True)
         if reason := self._kept_by_user(node):
@@ -429,6 +427,5 @@ class _Assigner:
                     return fault
         if beyond := range_fault(node, form, self._seen, self._policy.low, self._policy.headroom):
             return beyond
-        if fault := self._faults.beyond_sum(node, self._seen, self._policy.headroom):
-            return fault
-        return "" if quantizes_low(node, self._state) else self._unsafe.get(node, "")
+        unsafe = "" if quantizes_low(node, self._state) else self._unsafe.get(node, "")
+        return unsafe or self._faults.of(node) or self._faults.beyond_sum(node, self._seen, self._policy.headroom)

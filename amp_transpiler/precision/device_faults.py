@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -19,7 +19,7 @@ from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import signature
 from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.known_shapes import KnownShapes
-from amp_transpiler.precision.row_sums import RowSum, row_sum
+from amp_transpiler.precision.row_sums import ROW_SUMS, RowSum, row_sum
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.arithmetic import DeviceArithmetic, KernelRow, arithmetic_of
 from amp_transpiler.targets.cuda import CUDA
@@ -32,6 +32,7 @@ from amp_transpiler.targets.kernel_conditions import (
     holds,
     reduction_of,
     summed_axes,
+    sums_last_axes,
 )
 from amp_transpiler.targets.operator import Imports, Operator, imports_of, operator_of
 
@@ -44,6 +45,7 @@ LARGEST_MEAN = 16.0
 """The magnitude of a mean that no data showed: as much as activations have."""
 
 _SUMS_FIRST = "sum_then_divide"  # the rule of a mean whose sum must fit into the format
+_SEVERAL = 2  # a size that is not 1
 _LONG = 1 << 16  # elements of an open dimension in a run with much data
 
 
@@ -109,7 +111,9 @@ class DeviceFaults:
 
     def product(self, node: ir.Node) -> RowSum | None:
         """Return the product that a node is to be written as if it is low; None if its own kernel is right."""
-        return None if self.of(node) or self._products is None else self._products.get(node)
+        if self._products is None or node.op_type not in ROW_SUMS or self.of(node):
+            return None
+        return self._products.get(node)
 
     def beyond_sum(self, node: ir.Node, ranges: Mapping[str, TensorRange], headroom: float) -> str:
         """Say why a mean would be lost in its sum, which CUDA rounds to the format; empty if it would not be.
@@ -133,23 +137,23 @@ class DeviceFaults:
         )
 
     def _row(self, node: ir.Node) -> KernelRow | None:
+        """Return the row of a node; None where no row of its operator has a fault, so that no condition is tried."""
         name = operator_name(node)
-        if self._arithmetic is None or (name, self._low.name) not in self._arithmetic.rows:
+        rows = () if self._arithmetic is None else self._arithmetic.rows.get((name, self._low.name), ())
+        if self._arithmetic is None or not any(row.fault or row.computes == _SUMS_FIRST for row in rows):
             return None
         return self._arithmetic.row(name, self._low.name, lambda condition: self._holds(condition, node))
 
-    def note_shapes(self, others: Iterable[ir.Node] = ()) -> None:
-        """Infer the shapes that faults depend on now, for the decisions about clones of the program.
-
-        Args:
-            others: further nodes whose shapes will be asked for.
-        """
+    def share_shapes(self) -> None:
+        """Let decisions about clones of the program share the shapes that faults depend on."""
         rows = {} if self._arithmetic is None else self._arithmetic.rows
         names = {operator for (operator, name), found in rows.items() if name == self._low.name and _may_ask(found)}
-        self._shapes.note([*others, *(node for node in all_nodes(self._model) if operator_name(node) in names)])
+        self._shapes.share(node for node in all_nodes(self._model) if operator_name(node) in names)
 
     def _holds(self, condition: str, node: ir.Node) -> bool:
         """Whether a condition of a row holds for a node, or may hold in a run with other sizes."""
+        if condition == SEVERAL_BLOCKS and sums_last_axes(node):
+            return False  # shapes need not be known
         if holds(condition, node, self._shape_of(node)):
             return True
         if self._dims or condition not in GROWING | COUNTING:
@@ -162,10 +166,21 @@ class DeviceFaults:
 
         def shape_of(value: ir.Value | None) -> tuple[int, ...] | None:
             index = places.get(value) if value is not None else None
+            if index == 0 and (trailing := self._trailing(node)) is not None:
+                return trailing
             counted = None if index is None else self._shapes.counted(node, index)
             return self._opened(node, counted, opened) if opened and index == 0 else counted
 
         return shape_of
+
+    def _trailing(self, node: ir.Node) -> tuple[int, ...] | None:
+        """Return the shape that the sum over last axes of known sizes reads, whatever the sizes of the others are."""
+        known = self._shapes.known(node, 0) if node.op_type.startswith("Reduce") else None
+        axes = None if known is None else summed_axes(node, len(known))
+        if not known or not axes or axes != set(range(len(known) - len(axes), len(known))):
+            return None
+        sizes = tuple(size if axis in axes else _SEVERAL for axis, size in enumerate(known))
+        return None if None in sizes else tuple(size for size in sizes if size is not None)
 
     def _opened(self, node: ir.Node, counted: tuple[int, ...] | None, size: int) -> tuple[int, ...] | None:
         known = self._shapes.known(node, 0)

@@ -12,9 +12,10 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.known_shapes import OpenShape
 from amp_transpiler.targets.kernel_conditions import summed_axes
 
-__all__ = ["RowSum", "row_sum"]
+__all__ = ["ROW_SUMS", "RowSum", "row_sum"]
 
-_SUMS = ("ReduceSum", "ReduceMean")
+ROW_SUMS = ("ReduceSum", "ReduceMean")
+"""The operators that may be products with a row."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def row_sum(node: ir.Node, shape: OpenShape | None, low: LowFormat) -> RowSum | 
         shape: of its input, open dimensions left open.
         low: the format that it is computed in.
     """
-    if not is_standard(node) or node.op_type not in _SUMS:
+    if not is_standard(node) or node.op_type not in ROW_SUMS:
         return None
     axes = summed_axes(node, len(shape)) if shape else None
     if not shape or not axes or len(axes) == len(shape):

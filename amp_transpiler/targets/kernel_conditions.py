@@ -26,6 +26,7 @@ __all__ = [
     "holds",
     "reduction_of",
     "summed_axes",
+    "sums_last_axes",
 ]
 
 ShapeOf: TypeAlias = Callable[[ir.Value | None], tuple[int, ...] | None]
@@ -83,15 +84,27 @@ def summed_axes(node: ir.Node, rank: int) -> set[int] | None:
         node: the node.
         rank: of its first input.
     """
-    listed = node.attributes.get_ints("axes", None)
-    if listed is None and len(node.inputs) > 1 and node.inputs[1] is not None:
-        array = constant_array(node.inputs[1])
-        if array is None:
-            return None
-        listed = [int(axis) for axis in array.reshape(-1)]
+    listed = _listed_axes(node)
+    if listed is None:
+        return None
     if not listed:
         return set() if node.attributes.get_int("noop_with_empty_axes", 0) else set(range(rank))
     return {axis % max(1, rank) for axis in listed}
+
+
+def sums_last_axes(node: ir.Node) -> bool:
+    """Whether a reduction is over the last axes, whatever the rank of its input is: they are counted from the end."""
+    listed = _listed_axes(node) or []
+    return bool(listed) and sorted(listed) == list(range(-len(listed), 0))
+
+
+def _listed_axes(node: ir.Node) -> list[int] | None:
+    """Return the axes that a node lists; None where they are computed."""
+    listed = node.attributes.get_ints("axes", None)
+    if listed is None and len(node.inputs) > 1 and node.inputs[1] is not None:
+        array = constant_array(node.inputs[1])
+        return None if array is None else [int(axis) for axis in array.reshape(-1)]
+    return list(listed or ())
 
 
 def blocks_of(terms: int, results: int) -> tuple[int, int]:
