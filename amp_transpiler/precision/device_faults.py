@@ -166,16 +166,23 @@ class DeviceFaults:
 
         def shape_of(value: ir.Value | None) -> tuple[int, ...] | None:
             index = places.get(value) if value is not None else None
-            if index == 0 and (trailing := self._trailing(node)) is not None:
+            trailing = self._trailing(node) if index == 0 else None
+            if index is None or trailing is not None or (index == 0 and self._is_not_worth_it(node)):
                 return trailing
-            counted = None if index is None else self._shapes.counted(node, index)
+            counted = self._shapes.counted(node, index)
             return self._opened(node, counted, opened) if opened and index == 0 else counted
 
         return shape_of
 
+    def _is_not_worth_it(self, node: ir.Node) -> bool:
+        """Whether only inference of the whole model would tell how many terms a sum over last axes has."""
+        is_last = node.op_type.startswith("Reduce") and sums_last_axes(node)
+        return is_last and self._shapes.known(node, 0, infers=False) is None
+
     def _trailing(self, node: ir.Node) -> tuple[int, ...] | None:
         """Return the shape that the sum over last axes of known sizes reads, whatever the sizes of the others are."""
-        known = self._shapes.known(node, 0) if node.op_type.startswith("Reduce") else None
+        infers, is_sum = not sums_last_axes(node), node.op_type.startswith("Reduce")
+        known = self._shapes.known(node, 0, infers=infers) if is_sum else None
         axes = None if known is None else summed_axes(node, len(known))
         if not known or not axes or axes != set(range(len(known) - len(axes), len(known))):
             return None

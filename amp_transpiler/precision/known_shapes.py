@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.sizes import Sizes as Symbols
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.cost.shapes import Sizes, open_dims, sizes_of
@@ -17,6 +18,7 @@ __all__ = ["KnownShapes", "OpenShape"]
 OpenShape: TypeAlias = tuple[int | None, ...]
 """Sizes; None for a dimension that may be another in the next run."""
 
+_TYPICAL = 64  # the size of an open dimension that no input has
 _SHARED = "amp_transpiler.known_shapes"  # key in `Node.meta`: the shapes of the model that this one is a clone of
 
 
@@ -36,14 +38,14 @@ class KnownShapes:
         for node in nodes:
             node.meta[_SHARED] = self
 
-    def known(self, node: ir.Node, index: int) -> OpenShape | None:
+    def known(self, node: ir.Node, index: int, *, infers: bool = True) -> OpenShape | None:
         """Return the shape that a node reads, open dimensions left open; None where its rank is not known.
 
-        It follows shapes from node to node in the main graph; in bodies it knows what is declared.
+        Shapes are followed from node to node in the main graph. Else the whole model's are inferred, if `infers`.
         """
         if (shared := self._shared(node)) is not None:
-            return shared.known(node, index)
-        dims = self._symbols(self._value(node, index))
+            return shared.known(node, index, infers=infers)
+        dims = self._symbols(self._value(node, index), infers=infers)
         return None if dims is None else tuple(dim if isinstance(dim, int) else None for dim in dims)
 
     def counted(self, node: ir.Node, index: int) -> tuple[int, ...] | None:
@@ -51,23 +53,24 @@ class KnownShapes:
         if (shared := self._shared(node)) is not None:
             return shared.counted(node, index)
         value = self._value(node, index)
-        dims = self._symbols(value) or ("?",)
-        counts = [self._usual.get(dim) if isinstance(dim, str) else dim for dim in dims]
-        sure = tuple(count for count in counts if count is not None)
-        return sure if len(sure) == len(counts) else self._sizes.shape(value)
+        dims = self._symbols(value, infers=True)
+        if dims is None:
+            return self._sizes.shape(value)
+        return tuple(dim if isinstance(dim, int) else self._usual.get(dim, _TYPICAL) for dim in dims)
 
     def _shared(self, node: ir.Node) -> KnownShapes | None:
         """Return the shapes of the model that this one is a clone of."""
         shared: KnownShapes | None = node.meta.get(_SHARED)
         return None if shared is self else shared
 
-    def _symbols(self, value: ir.Value | None) -> tuple[int | str, ...] | None:
+    def _symbols(self, value: ir.Value | None, *, infers: bool) -> tuple[int | str, ...] | None:
         if value is None:
             return None
         declared = _dims(value.shape) if value.shape is not None else ("?",)
         if all(isinstance(dim, int) for dim in declared):
             return declared
-        return self._main.shape(value)
+        found = self._main.shape(value)
+        return self._inferred.get(str(value.name)) if found is None and infers else found
 
     def _value(self, node: ir.Node, index: int) -> ir.Value | None:
         own = self._nodes.get(str(node.name), node)
@@ -80,6 +83,13 @@ class KnownShapes:
     @functools.cached_property
     def _main(self) -> Symbols:
         return Symbols(self._model.graph)
+
+    @functools.cached_property
+    def _inferred(self) -> Mapping[str, tuple[int | str, ...]]:
+        copy = self._model.clone()
+        infer_shapes(copy)
+        values = (value for node in all_nodes(copy) for value in node.outputs)
+        return {str(value.name): _dims(value.shape) for value in values if value.shape is not None}
 
     @functools.cached_property
     def _usual(self) -> Mapping[str, int]:

@@ -67,8 +67,10 @@ CASES = {
     ),
     ("CumSum", "float16", "more than 2048 terms"): (
         "adds in float16, where a sum of ones stops at 2048",
-        [one(shape, "y = CumSum(x, ax)", constants="int64 ax = {0}") for shape in ("2049,2", "N,2")],
-        [one(shape, "y = CumSum(x, ax)", constants="int64 ax = {0}") for shape in ("2048,2", "2,N")],
+        [one(shape, "y = CumSum(x, ax)", constants="int64 ax = {0}") for shape in ("2049,2", "N,2")]
+        + [one("2,2049", "y = CumSum(x, ax)", constants="int64 ax = {-1}")],
+        [one(shape, "y = CumSum(x, ax)", constants="int64 ax = {0}") for shape in ("2048,2", "2,N")]
+        + [one("2,2048", "y = CumSum(x, ax)", constants="int64 ax = {-1}")],
     ),
     **{
         ("ReduceL1", name, SEVERAL): (
