@@ -70,7 +70,9 @@ class KnownShapes:
         if all(isinstance(dim, int) for dim in declared):
             return declared
         found = self._main.shape(value)
-        return self._inferred.get(str(value.name)) if found is None and infers else found
+        if found is None:
+            return self._inferred.get(str(value.name)) if infers else None
+        return tuple(dim or "?" for dim in found)  # nothing is computed where a size is 0: it is another in other runs
 
     def _value(self, node: ir.Node, index: int) -> ir.Value | None:
         own = self._nodes.get(str(node.name), node)
