@@ -190,12 +190,16 @@ class DeviceFaults:
         return None if None in sizes else tuple(size for size in sizes if size is not None)
 
     def _opened(self, node: ir.Node, counted: tuple[int, ...] | None, size: int) -> tuple[int, ...] | None:
+        """Return a shape with another size of open dimensions: of all, or of those that are summed, in a batch of 1."""
         known = self._shapes.known(node, 0)
         if known is None or counted is None or len(known) != len(counted):
             return counted
-        axes = summed_axes(node, len(known)) if size > 1 else set(range(len(known)))
-        places = enumerate(zip(known, counted, strict=True))
-        return tuple(size if fixed is None and axis in (axes or ()) else count for axis, (fixed, count) in places)
+        if size == 1:
+            return tuple(fixed or size for fixed in known)
+        axes = summed_axes(node, len(known)) or set()
+        places = list(enumerate(zip(known, counted, strict=True)))
+        batched = [1 if fixed is None and axis < min(axes, default=0) else count for axis, (fixed, count) in places]
+        return tuple(size if known[axis] is None and axis in axes else count for axis, count in enumerate(batched))
 
     # ---- operators that ONNX Runtime writes out, since no kernel computes them ----
     @functools.cached_property

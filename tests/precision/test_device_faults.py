@@ -81,6 +81,7 @@ CASES = {
                 reduced("ReduceL1", "1,128,1,32", [1], "1,1,1,32"),
                 reduced("ReduceL1", "4,32,32", [0, 1], "1,1,32"),
                 reduced("ReduceL1", "N,32", [0], "1,32"),
+                reduced("ReduceL1", "N,T,32", [1], "N,1,32"),
             ],
             [
                 reduced("ReduceL1", "127,32", [0], "1,32"),
