@@ -18,7 +18,7 @@ __all__ = ["KnownShapes", "OpenShape"]
 OpenShape: TypeAlias = tuple[int | None, ...]
 """Sizes; None for a dimension that may be another in the next run."""
 
-_TYPICAL = 64  # the size of an open dimension that no input has
+_TYPICAL = 32  # the size of an open dimension that no input has
 _SHARED = "amp_transpiler.known_shapes"  # key in `Node.meta`: the shapes of the model that this one is a clone of
 
 
