@@ -26,6 +26,7 @@ from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.view.outline import outline
 from amp_transpiler.graph.walk import WIDENED, all_nodes
+from amp_transpiler.ops.names import operator_name
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
 from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.convert_opset import OpsetConversionError
@@ -41,11 +42,13 @@ from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.passes.limit_opset import LimitOpset
 from amp_transpiler.passes.manager import Pass, PassManager, run_pass
 from amp_transpiler.passes.name_nodes import NameNodes
+from amp_transpiler.passes.part_fusions import SKIP_NORMS, PartFusions
 from amp_transpiler.passes.raise_low_nodes import RaiseLowNodes
 from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.passes.release_initializers import ReleaseInitializers, lists_every_initializer
 from amp_transpiler.passes.release_named import ReleaseNamed
 from amp_transpiler.passes.rewrite_equivalents import has_equivalent
+from amp_transpiler.passes.row_products import RowProducts
 from amp_transpiler.passes.set_ir_version import SetIrVersion
 from amp_transpiler.passes.sign_rotations import SignRotations
 from amp_transpiler.passes.skip_expand_checks import SkipExpandChecks
@@ -59,6 +62,7 @@ from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import Constraints
 from amp_transpiler.precision.cost import find_device, predict
+from amp_transpiler.precision.device_faults import QUICK_GELU, DeviceFaults, faulty_operators
 from amp_transpiler.precision.fastest import LEAST_GAIN
 from amp_transpiler.precision.fused import fused_advice
 from amp_transpiler.precision.norm_folding import folds_norm
@@ -192,6 +196,14 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         raise OptionError(f"opset {policy.opset} does not do for {source}: {error}") from error
     if not program.is_training:
         _recognise(program, policy)
+    if policy.low is not FLOAT32:
+        DeviceFaults(model, policy.target, policy.low, policy.device, policy.dims).share_shapes()
+
+
+def _parted_kernels(policy: Policy) -> frozenset[str]:
+    """Return the kernels that nothing may be fused into; where time is the aim, QuickGelu's error is accepted."""
+    faulty = faulty_operators(policy.target, policy.low, policy.device) & {QUICK_GELU, *SKIP_NORMS}
+    return faulty - {QUICK_GELU} if policy.objective == "time" else faulty
 
 
 def plain_copy(program: Program) -> Program:
@@ -272,8 +284,13 @@ def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[
     """Choose the opset before folding: it decides which kernels exist, and a missing kernel is the reason to fold."""
     constraints = Constraints(model, policy.target, policy.low, training=policy.training)
 
+    faulty = faulty_operators(policy.target, policy.low, policy.device)
+
+    def can_lower(node: ir.Node) -> bool:
+        return operator_name(node) not in faulty and policy.rules.can_lower(node)
+
     def best_opset(model: ir.Model) -> OpsetChoice:
-        return choose_opset(model, constraints, has_equivalent, policy.rules.can_lower)
+        return choose_opset(model, constraints, has_equivalent, can_lower)
 
     if policy.low is FLOAT32:
         return [*_asked_opset(policy, constraints), SetIrVersion()]
@@ -334,8 +351,10 @@ def _carried_out(program: Program, policy: Policy, ranges: RangeFaults) -> Conve
         program.notes += fused_advice(assignment)
         applied = run_pass(ApplyAssignment(assignment), model)
         cleaned = run_pass(CleanCasts(inserted_only=program.has_variables), model)
+        run_pass(RowProducts(assignment.row_sums), model)
     run_pass(GuardFusions(every=policy.low is BFLOAT16 and is_within(policy.target.ort, None, "1.23")), model)
     if not program.has_variables:  # its weights are no constants, and any of its values may be fetched
+        run_pass(PartFusions(_parted_kernels(policy)), model)
         if policy.drop_islands != "none" and policy.low is not FLOAT32:  # other systems' nodes stay theirs
             for spelling in (SpellNorms(), SignRotations(), FillSums()):
                 run_pass(spelling, model)

@@ -26,6 +26,7 @@ from amp_transpiler.precision.constraints import (
     touches_float32,
 )
 from amp_transpiler.precision.cost import find_device, prices
+from amp_transpiler.precision.device_faults import DeviceFaults
 from amp_transpiler.precision.evidence import TensorRange, range_fault
 from amp_transpiler.precision.fastest import fastest
 from amp_transpiler.precision.folded import folded_nodes
@@ -39,6 +40,7 @@ from amp_transpiler.precision.poles import up_to_bound
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.quantized import quantizes_low
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.row_sums import RowSum
 from amp_transpiler.precision.state import DecisionState
 from amp_transpiler.precision.thresholds import ThresholdFaults
 from amp_transpiler.precision.values import decide_values
@@ -160,6 +162,9 @@ class _Assigner:
         self._guarded = policy.use_guard and has_guard(model)
         self._rules = policy.rules.begin(model, guarded=self._guarded)
         self._constraints = Constraints(model, policy.target, policy.low, training=policy.training)
+        self._faults = DeviceFaults(
+            model, policy.target, policy.low, policy.device, policy.dims, products=not policy.training
+        )
         self._has_casts = policy.low is not BFLOAT16 or opset_of(model, "") >= FIRST_OPSET_WITH_BFLOAT16
         self._state = DecisionState(policy, self._constraints)
         self._decisions: dict[ir.Node, Decision] = {}
@@ -197,9 +202,15 @@ class _Assigner:
             outputs_as_computed=policy.outputs_as_computed and not policy.training,
             constants=policy.constants,
             masks=self.masks.uses,
+            row_sums=self._row_sums(decisions),
         )
         decide_values(self._model, policy, assignment, low_ports)
         return assignment
+
+    def _row_sums(self, decisions: Mapping[ir.Node, Decision]) -> dict[ir.Node, RowSum]:
+        low = [node for node, decision in decisions.items() if decision.precision == "low"]
+        found = ((node, self._faults.product(node)) for node in low)
+        return {node: product for node, product in found if product is not None}
 
     def wholes(self) -> list[frozenset[ir.Node]]:
         """Return the nodes that are one operator, for each."""
@@ -371,7 +382,9 @@ class _Assigner:
         if DISABLE_AMP in region_of(node):
             raise OptionError(f"{which} is inside a disable_amp region as well, which keeps it as it is: drop one")
         if found.form is not None:
-            return Decision("low", "low by force (--include)", found.form, forced=True)
+            fault = self._faults.of(node)
+            doubt = f", though {fault}" if fault else ""
+            return Decision("low", f"low by force (--include){doubt}", found.form, forced=True)
         elsewhere = self._constraints.of(node, anywhere=True) if found.missing_kernel else found
         if elsewhere.form is not None:
             reason = f"low by force (--include), though there is {found.reason}: another provider runs it"
@@ -414,4 +427,5 @@ class _Assigner:
                     return fault
         if beyond := range_fault(node, form, self._seen, self._policy.low, self._policy.headroom):
             return beyond
-        return "" if quantizes_low(node, self._state) else self._unsafe.get(node, "")
+        unsafe = "" if quantizes_low(node, self._state) else self._unsafe.get(node, "")
+        return unsafe or self._faults.of(node) or self._faults.beyond_sum(node, self._seen, self._policy.headroom)

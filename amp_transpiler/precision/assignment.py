@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Literal
 
 import onnx_ir as ir
@@ -10,6 +11,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.walk import ControlPort
 from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.row_sums import RowSum
 
 __all__ = ["Assignment", "ConstantStorage", "Decision"]
 
@@ -57,6 +59,7 @@ class Assignment:
             in the file if all readers want them low, else by a cast; `runtime`: by a cast.
         masks: (node, index) of constants that are masks: their "minus infinity" becomes half the format's largest
             magnitude, whatever the precision of the node.
+        row_sums: low sums over rows -> the product that each is to be written as, since no kernel computes it right.
     """
 
     low: LowFormat
@@ -69,6 +72,7 @@ class Assignment:
     rounded_values: set[ir.Value] = dataclasses.field(default_factory=set)
     constants: ConstantStorage = "offline"
     masks: frozenset[tuple[ir.Node, int]] = frozenset()
+    row_sums: Mapping[ir.Node, RowSum] = dataclasses.field(default_factory=dict)
 
     def lower_port(self, port: ControlPort) -> None:
         """Make the values of a port low, on both sides."""

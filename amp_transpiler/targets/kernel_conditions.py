@@ -15,12 +15,27 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
 
-__all__ = ["CONDITIONS", "Reduction", "ShapeOf", "blocks_of", "holds", "reduced_axes", "reduction_of"]
+__all__ = [
+    "CONDITIONS",
+    "COUNTING",
+    "GROWING",
+    "SEVERAL_BLOCKS",
+    "Reduction",
+    "ShapeOf",
+    "blocks_of",
+    "holds",
+    "reduction_of",
+    "summed_axes",
+    "sums_last_axes",
+]
 
 ShapeOf: TypeAlias = Callable[[ir.Value | None], tuple[int, ...] | None]
 """Returns the shape of a value in a run, or None where it is not known."""
 
 Condition: TypeAlias = Callable[[ir.Node, ShapeOf], bool]
+
+SEVERAL_BLOCKS = "leading axes, several blocks"
+"""The condition of a sum whose 16-bit partial sums are added in any order."""
 
 _HEAD_UNIT = 4  # Attention copies the past four 16-bit numbers at a time
 _CUMSUM_TERMS = 2048  # from which on float16 does not hold every whole number
@@ -49,7 +64,7 @@ def holds(name: str, node: ir.Node, shape_of: ShapeOf) -> bool:
 def reduction_of(node: ir.Node, shape_of: ShapeOf) -> Reduction | None:
     """Return how a reduction lies in memory; None where its shape or axes are not known, or it reduces nothing."""
     shape = shape_of(node.inputs[0])
-    axes = None if shape is None else reduced_axes(node, len(shape))
+    axes = None if shape is None else summed_axes(node, len(shape))
     if shape is None or axes is None:
         return None
     reduced = [axis for axis, size in enumerate(shape) if axis in axes and size != 1]
@@ -62,17 +77,34 @@ def reduction_of(node: ir.Node, shape_of: ShapeOf) -> Reduction | None:
     return Reduction("leading" if max(reduced) < min(others) else "middle", terms, results)
 
 
-def reduced_axes(node: ir.Node, rank: int) -> set[int] | None:
-    """Return the axes that a reduction sums over, counted from 0; None where they are computed."""
+def summed_axes(node: ir.Node, rank: int) -> set[int] | None:
+    """Return the axes that a reduction, or a CumSum, sums over; None where they are not known.
+
+    Args:
+        node: the node.
+        rank: of its first input.
+    """
+    listed = _listed_axes(node)
+    if listed is None:
+        return None
+    if not listed:
+        return set() if node.attributes.get_int("noop_with_empty_axes", 0) else set(range(rank))
+    return {axis % max(1, rank) for axis in listed}
+
+
+def sums_last_axes(node: ir.Node) -> bool:
+    """Whether a reduction is over the last axes, whatever the rank of its input is: they are counted from the end."""
+    listed = _listed_axes(node) or []
+    return bool(listed) and sorted(listed) == list(range(-len(listed), 0))
+
+
+def _listed_axes(node: ir.Node) -> list[int] | None:
+    """Return the axes that a node lists; None where they are computed."""
     listed = node.attributes.get_ints("axes", None)
     if listed is None and len(node.inputs) > 1 and node.inputs[1] is not None:
         array = constant_array(node.inputs[1])
-        if array is None:
-            return None
-        listed = [int(axis) for axis in array.reshape(-1)]
-    if not listed:
-        return set() if node.attributes.get_int("noop_with_empty_axes", 0) else set(range(rank))
-    return {axis % rank for axis in listed}
+        return None if array is None else [int(axis) for axis in array.reshape(-1)]
+    return list(listed or ())
 
 
 def blocks_of(terms: int, results: int) -> tuple[int, int]:
@@ -191,7 +223,7 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "a past, and a head size that is no multiple of 4": _ragged_past,
         "adds": lambda node, _: node.attributes.get_string("reduction", "none") == "add",
         "alpha or beta": _is_scaled,
-        "leading axes, several blocks": _several_blocks,
+        SEVERAL_BLOCKS: _several_blocks,
         "leading or trailing axes": _at_an_end,
         "leading or trailing axes, 65520 terms or more": _many_at_an_end,
         "linear": lambda node, _: node.attributes.get_string("mode", "nearest") == "linear",
@@ -204,3 +236,9 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
     }
 )
 """Name -> the test."""
+
+GROWING = frozenset({SEVERAL_BLOCKS, "more than 2048 terms"})
+"""The conditions that hold for large sizes: where a dimension that is summed is open, they may hold in another run."""
+
+COUNTING = frozenset({"tanh, count not known to be even"})
+"""The conditions that ask for a factor of a count: a dimension that is open may be 1 in another run."""

@@ -103,6 +103,7 @@ _CLASSES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sambanova: not GEMM-like", (r"is not GEMM-like",)),
     ("sambanova: not mixed", (r"is none of the mixed operators",)),
     ("sambanova: preset", (r"^preset (mp1|mp4|default): ",)),
+    ("wrong kernel", (r" \(NVIDIA \w+, ONNX Runtime [\d.]+\)$", r"^CUDA's \w+ sums \d+ ")),
 )
 
 

@@ -34,6 +34,19 @@ SUMS = {
         {{ w = Cast <{F32}> (x) s = ReduceSum (w, axes) y0 = Cast <{F16}> (s) y = Exp (y0) }}""",
         "Reshape MatMul Reshape Exp",
     ),
+    "low itself, in several blocks": (
+        """(float16[128,32] x) => (float16[1,32] y) <int64[1] axes = {0}> { s = ReduceSum (x, axes) y = Neg (s) }""",
+        "MatMul Reshape Neg",
+    ),
+    "low itself, over two axes in several blocks": (
+        """(float16[8,16,32] x) => (float16[32] y) <int64[2] axes = {0, 1}>
+        { s = ReduceSum <keepdims = 0> (x, axes) y = Neg (s) }""",
+        "Reshape MatMul Reshape Neg",
+    ),
+    "low itself, in one block": (
+        """(float16[127,32] x) => (float16[1,32] y) <int64[1] axes = {0}> { s = ReduceSum (x, axes) y = Neg (s) }""",
+        None,
+    ),
     "the last axis": (
         f"""(float16[6,4] x) => (float16[6] y) <int64[1] axes = {{1}}>
         {{ w = Cast <{F32}> (x) s = ReduceSum <keepdims = 0> (w, axes) y0 = Cast <{F16}> (s) y = Exp (y0) }}""",

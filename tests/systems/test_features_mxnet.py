@@ -117,10 +117,10 @@ def test_lists_make_a_white_only_mode():
 @cell("unlisted op", "MXNet 2")
 def test_an_operator_on_no_list_is_neutral_and_an_unknown_name_refused():
     """Without a schema or a kernel there is no low form to follow with, so the unlisted operator is a known one."""
-    body, imports = "h = MatMul (x, w) y = com.microsoft.QuickGelu (h)", ', "com.microsoft": 1'
+    body, imports = "h = MatMul (x, w) y = com.microsoft.Gelu (h)", ', "com.microsoft": 1'
     model = parse(f"{PRODUCT} {{ {body} }}", imports=imports)
     given = {"fp32_ops": ["Exp"], "target_dtype_ops": ["MatMul"]}
-    assert dtypes(amp.convert_model(model, **given), "QuickGelu") == ["FLOAT16"]
+    assert dtypes(amp.convert_model(model, **given), "Gelu") == ["FLOAT16"]
     program = amp.convert_model(parse("(float[4,4] x) => (float[4,4] y) { y = my.Foo (x) }", imports=', "my": 1'))
     assert program.notes == ["on none of MXNet's lists, so neutral: my::Foo"]
     with pytest.raises(OptionError, match=r"illegal operators: 'my::Foo'.*'Exxp'"):

@@ -311,11 +311,11 @@ def test_mxnet_folds_nothing_that_it_keeps(options):
 
 @pytest.mark.parametrize("text", ["1", "1.0", "1e0"])
 def test_numbers_of_conditions_are_numbers(text):
-    model = support.chain("MatMul ({}, w)", "Elu <alpha = 1.0> ({})", w=array(4, 4))
-    program = amp.convert_model(model, target_dtype_ops=["MatMul", "Elu"], fp32_ops=[])
-    assert support.dtypes(program, "Elu") == ["FLOAT16"]
-    program = amp.convert_model(model, fp32_ops=[], conditional_fp32_ops=[("Elu", "alpha", [text])])
-    assert support.dtypes(program, "Elu") == ["FLOAT"]
+    model = support.chain("MatMul ({}, w)", "LeakyRelu <alpha = 1.0> ({})", w=array(4, 4))
+    program = amp.convert_model(model, target_dtype_ops=["MatMul", "LeakyRelu"], fp32_ops=[])
+    assert support.dtypes(program, "LeakyRelu") == ["FLOAT16"]
+    program = amp.convert_model(model, fp32_ops=[], conditional_fp32_ops=[("LeakyRelu", "alpha", [text])])
+    assert support.dtypes(program, "LeakyRelu") == ["FLOAT"]
 
 
 def test_mxnet_warns_of_a_target_operator_that_cannot_be_low(caplog):

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.passes.device_arithmetic.steps import Rule, Steps
 from amp_transpiler.passes.device_arithmetic.wide import computed_wide
-from amp_transpiler.targets.kernel_conditions import Reduction, blocks_of, reduced_axes, reduction_of
+from amp_transpiler.targets.kernel_conditions import Reduction, blocks_of, summed_axes, reduction_of
 
 __all__ = ["DRAWS", "SUMS"]
 
@@ -31,7 +31,7 @@ def _reduction(node: ir.Node, steps: Steps) -> Reduction:
 def _summed(node: ir.Node, steps: Steps, op_type: str, terms: ir.Value, *, keepdims: bool | None = None) -> ir.Value:
     """Return a reduction of float32 terms over the axes of a node, by another operator."""
     rank = len(steps.shape_in_run(node.inputs[0]) or ())
-    axes = reduced_axes(node, rank)
+    axes = summed_axes(node, rank)
     keeps = bool(node.attributes.get_int("keepdims", 1)) if keepdims is None else keepdims
     at_run_time = node.inputs[1] if axes is None else None
     return steps.reduce(op_type, terms, at_run_time if axes is None else sorted(axes), keepdims=keeps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +15,7 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.targets.kernel_conditions import blocks_of
 
 __all__ = ["SumByProducts"]
 
@@ -28,6 +30,8 @@ class SumByProducts(Pass[PassResult]):
 
     1. The value that is cast to float32 for the sum is 16-bit, and the sum is cast to the same format alone.
     2. The axes are the first ones. What is left of the value is one row, whatever its axes.
+    3. A sum that is 16-bit itself becomes a product where CUDA would add up partial sums of several blocks, in 16 bits
+       and in any order (`targets/kernel_conditions.py`).
 
     Shapes must be inferred. Only the main graph is edited.
     """
@@ -53,28 +57,59 @@ def _sums_first_axes(node: ir.Node) -> bool:
 
 
 def _rewrite(model: ir.Model, node: ir.Node, names: NameAllocator) -> bool:
-    """Replace the casts of the sum by a product, if the value was low; return whether it was."""
+    """Replace a 16-bit sum, or a sum of float32 between casts from and to 16 bits; return whether it is one."""
     wide, result = node.inputs[0], node.outputs[0]
     assert wide is not None
-    source = _before_cast(wide)
+    source = wide if wide.dtype in LOW_DTYPES else _before_cast(wide)
     if source is None or not is_static(result):
         return False
+    if source is wide:
+        return _replace_low(model, node, source, names)
     casts = _casts_of(result)
     if not casts or any(cast.outputs[0].dtype != source.dtype for cast in casts):
         return False
-    axes = constant_of(node.inputs[1])
-    assert axes is not None
-    rows = math.prod(shape_of(wide)[: axes.size])
-    last = casts[0]
-    builder = GraphBuilder(model, before=last, names=names, metadata=last.metadata_props, prefix=f"{node.name}/")
-    ones = builder.constant(np.ones((1, rows)), source.dtype)
-    flat = source if len(shape_of(wide)) == axes.size + 1 == 2 else builder.reshape(source, [rows, -1])
-    total = builder.matmul(ones, flat)
+    total = _product(model, node, source, casts[0], names)
     for cast in casts:
         value = cast.outputs[0]
-        value.replace_all_uses_with(builder.reshape(total, shape_of(value)))
+        value.replace_all_uses_with(total.builder.reshape(total.value, shape_of(value)))
     _remove_unused([*casts, *_makers(casts[0], node), node, wide.producer()])
     return True
+
+
+def _replace_low(model: ir.Model, node: ir.Node, source: ir.Value, names: NameAllocator) -> bool:
+    """Replace a 16-bit sum whose blocks would be added up in any order; return whether it is one."""
+    rows, result = _rows(node), node.outputs[0]
+    if result.is_graph_output() or blocks_of(rows, math.prod(shape_of(source)) // max(1, rows))[1] == 1:
+        return False
+    total = _product(model, node, source, node, names)
+    result.replace_all_uses_with(total.builder.reshape(total.value, shape_of(result)))
+    _remove_unused([node])
+    return True
+
+
+class _Total(NamedTuple):
+    """A product that is a sum, and what builds on after it."""
+
+    value: ir.Value
+    builder: GraphBuilder
+
+
+def _product(model: ir.Model, node: ir.Node, source: ir.Value, last: ir.Node, names: NameAllocator) -> _Total:
+    """Multiply the rows of a 16-bit value by ones, before a node."""
+    rows = _rows(node)
+    builder = GraphBuilder(model, before=last, names=names, metadata=last.metadata_props, prefix=f"{node.name}/")
+    ones = builder.constant(np.ones((1, rows)), source.dtype)
+    sizes = shape_of(source)
+    flat = source if len(sizes) == 2 and rows == sizes[0] else builder.reshape(source, [rows, -1])
+    return _Total(builder.matmul(ones, flat), builder)
+
+
+def _rows(node: ir.Node) -> int:
+    """Return how many rows a sum over first axes adds up."""
+    summed, axes = node.inputs[0], constant_of(node.inputs[1])
+    assert summed is not None, "a reduction has an input"
+    assert axes is not None, "they are constant"
+    return math.prod(shape_of(summed)[: axes.size])
 
 
 def _before_cast(value: ir.Value) -> ir.Value | None:
