@@ -65,8 +65,9 @@ def reduction_of(node: ir.Node, shape_of: ShapeOf) -> Reduction | None:
 def reduced_axes(node: ir.Node, rank: int) -> set[int] | None:
     """Return the axes that a reduction sums over, counted from 0; None where they are computed."""
     listed = node.attributes.get_ints("axes", None)
-    if listed is None and len(node.inputs) > 1 and node.inputs[1] is not None:
-        array = constant_array(node.inputs[1])
+    source = node.inputs[1] if listed is None and len(node.inputs) > 1 else None
+    if source is not None and (source.shape is None or list(source.shape) != [0]):
+        array = constant_array(source)
         if array is None:
             return None
         listed = [int(axis) for axis in array.reshape(-1)]

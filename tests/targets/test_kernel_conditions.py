@@ -75,6 +75,7 @@ WITHOUT_AXES = [
         21,
         Reduction("trailing", 24, 1),
     ),
+    ("(float16[6,4] x, int64[0] a) => (float16 y) { y = ReduceSum (x, a) }", 21, Reduction("trailing", 24, 1)),
     ("(float16[6,4] x, int64[1] a) => (float16 y) { y = ReduceSum (x, a) }", 21, None),
     ("(float16[N,4] x) => (float16 y) { y = ReduceSum (x) }", 21, None),
     ("(float16 x) => (float16 y) { y = ReduceSum (x) }", 21, None),

@@ -215,6 +215,8 @@ class _Rewriting:
         graph = node.graph
         assert graph is not None
         for old, result in zip(node.outputs, results, strict=True):
+            if not old.name:  # an output that the node leaves out
+                continue
             new = steps.cast(result, old.dtype)
             if new.shape is None and old.shape is not None:
                 new.shape = ir.Shape(old.shape)
