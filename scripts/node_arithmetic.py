@@ -21,7 +21,7 @@ import math
 import pathlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +84,8 @@ class Outcome(NamedTuple):
         device = self.case.device
         if self.ruled == device or (math.isinf(device) and math.isinf(self.ruled)):
             return DIGITS[0]
+        if math.isinf(device):
+            return 0
         return next((n for n in DIGITS if abs(self.ruled - device) <= 10.0**-n * abs(device)), 0)
 
     def __str__(self) -> str:
@@ -136,7 +138,7 @@ def _converted(model: onnx.ModelProto, case: Case) -> tuple[Program, int]:
     return report.program, report.low_nodes
 
 
-def _outputs(program: Program, feeds: dict[str, np.ndarray]) -> list[object]:
+def _outputs(program: Program, feeds: Mapping[str, Any]) -> list[Any]:
     with amp.Session(program, amp.CPUPlace(), emulate=False) as session:
         names = {info.name for info in session.inputs}
         return list(session.run({name: value for name, value in feeds.items() if name in names}))

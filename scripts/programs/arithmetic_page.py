@@ -30,7 +30,7 @@ def family(model: str) -> str:
 
 def stated(record: Record, noise: Noise) -> float:
     """Return the error that a verdict states: the larger of that emulated once and that of the worst draw."""
-    return max(record["emulated"], *_draws(record, noise))
+    return max(float(record["emulated"]), *_draws(record, noise))
 
 
 def _draws(record: Record, noise: Noise) -> list[float]:
@@ -158,7 +158,7 @@ def _words(noise: Noise) -> str:
 
 
 def _is_another_file(record: Record) -> bool:
-    then, now = record["emulated_then"], record["emulated"]
+    then, now = float(record["emulated_then"]), float(record["emulated"])
     return abs(now - then) > _ANOTHER_FILE * max(now, then)
 
 
