@@ -320,7 +320,7 @@ class GraphBuilder:
             return self.op(op_type, [x, axes], {**attributes, "noop_with_empty_axes": 1})
         if not axes:
             return x
-        if op_type == "ReduceSum" or self.opset >= 18:
+        if self.opset >= (13 if op_type == "ReduceSum" else 18):
             return self.op(op_type, [x, self.constant(np.array(list(axes), np.int64))], attributes)
         return self.op(op_type, [x], {**attributes, "axes": list(axes)})
 

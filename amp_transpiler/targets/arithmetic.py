@@ -89,7 +89,8 @@ class DeviceArithmetic:
     @property
     def is_same_device(self) -> bool:
         """Whether the device that is asked about is the measured one: `H100` is `NVIDIA H100 80GB HBM3`."""
-        return self.wanted_device.upper() in self.device.upper().split()
+        words, asked = self.device.upper().split(), self.wanted_device.upper().split()
+        return words[1] in asked and set(asked) <= set(words)  # the maker's name comes before that of the device
 
     @property
     def further_noise(self) -> float:

@@ -101,8 +101,9 @@ def sums_last_axes(node: ir.Node) -> bool:
 def _listed_axes(node: ir.Node) -> list[int] | None:
     """Return the axes that a node lists; None where they are computed."""
     listed = node.attributes.get_ints("axes", None)
-    if listed is None and len(node.inputs) > 1 and node.inputs[1] is not None:
-        array = constant_array(node.inputs[1])
+    source = node.inputs[1] if listed is None and len(node.inputs) > 1 else None
+    if source is not None and (source.shape is None or list(source.shape) != [0]):
+        array = constant_array(source)
         return None if array is None else [int(axis) for axis in array.reshape(-1)]
     return list(listed or ())
 

@@ -16,7 +16,7 @@ from amp_transpiler.runtime.places import Place, place_named
 from gpu.compare import apart
 from gpu.records import Record, Task, Unavailable, attempt
 
-__all__ = ["case_names", "model_names", "models", "node_slices", "nodes"]
+__all__ = ["case_feeds", "case_names", "model_names", "models", "node_slices", "nodes"]
 
 MODEL_VARIANTS = (("auto", "float16"), ("O2", "float16"), ("auto", "bfloat16"))
 NODE_VARIANTS = (("O2", "float16"), ("O2", "bfloat16"))
@@ -83,12 +83,12 @@ def nodes(task: Task) -> None:
             continue
         started.write_text(name, encoding="utf-8")
         case = folder / name
-        feeds = _case_feeds(case)
+        feeds = case_feeds(case)
         if feeds is not None:
             _judge(task, name, case / "model.onnx", feeds, NODE_VARIANTS, one_record=True)
 
 
-def _case_feeds(case: pathlib.Path) -> Arrays | None:
+def case_feeds(case: pathlib.Path) -> Arrays | None:
     """Return the first set of inputs; None if one is no tensor, or none is float32."""
     graph = onnx.load(case / "model.onnx").graph
     constants = {tensor.name for tensor in graph.initializer}

@@ -57,7 +57,7 @@ def quick_gelu_in_steps(node: ir.Node, steps: Steps) -> ir.Value:
         return r(steps.op("Div", [one, r(steps.add(r(steps.op("Exp", [exponent])), 1.0))]))
 
     positive, negative = quotient(steps.neg(scaled)), r(steps.sub(1.0, quotient(scaled)))
-    return steps.mul(x, steps.where(steps.compare("GreaterOrEqual", scaled, 0.0), positive, negative))
+    return steps.mul(x, steps.where(steps.compare("Less", scaled, 0.0), negative, positive))
 
 
 def gelu_tanh_in_steps(node: ir.Node, steps: Steps) -> ir.Value:

@@ -79,13 +79,15 @@ def _round_shares(softmax: ir.Node, product: ir.Node, steps: Steps, *, flash: bo
     scores = softmax.inputs[0]
     assert scores is not None
     if not flash:
-        product.replace_input_with(0, before.rounded(before.high(softmax.outputs[0])))
+        shares = product.inputs[0]  # behind the softmax, which makes NaN of rows that are masked throughout
+        assert shares is not None
+        product.replace_input_with(0, before.rounded(before.high(shares)))
         return
     wide = before.high(scores)
     exponentials = before.op("Exp", [before.sub(wide, before.reduce("ReduceMax", wide, [-1]))])
-    shares = before.where(before.op("IsNaN", [exponentials]), 0.0, exponentials)  # a row that is masked throughout
-    total = before.maximum(before.sum(shares, [-1]), _SMALLEST)
-    product.replace_input_with(0, before.rounded(shares))
+    weights = before.where(before.op("IsNaN", [exponentials]), 0.0, exponentials)  # a row that is masked throughout
+    total = before.maximum(before.sum(weights, [-1]), _SMALLEST)
+    product.replace_input_with(0, before.rounded(weights))
     summed = product.outputs[0]
     readers = list(summed.uses())
     behind = Steps(steps.model, readers[0].node, steps.shape_in_run, steps.draw, steps)

@@ -20,6 +20,7 @@ DRAW = "amp_transpiler.draw"
 _SPLIT = 8193.0  # 2**13 + 1: Veltkamp's constant, which leaves the last 13 of 24 bits
 _SPREAD = 4.0e6  # radians: the last bits, less than 2**-11 of a result, turn into hundreds of waves
 _SMALLEST = 2.0**-126  # a normal number, so that zeros divide
+_LARGEST = 2.0**100  # beyond which the split overflows: larger numbers get the noise of this one, infinities none
 _OF_DRAW, _OF_NODE = 12.9898, 78.233  # irrational enough that no two draws or nodes share their numbers
 
 
@@ -34,15 +35,16 @@ def with_noise(result: ir.Value, steps: Steps) -> ir.Value:
     """Return a float32 result that differs by up to the noise of its kernel, not rounded yet.
 
     Args:
-        result: what the rule says.
+        result: what the rule says; one without a name, which the node leaves out, stays as it is.
         steps: inserts operators, and knows the noise.
     """
-    if steps.draw is None or not steps.noise:
+    if steps.draw is None or not steps.noise or not result.name:
         return result
     share = steps.mul(steps.minimum(steps.draw, 1.0), steps.noise * 2.0**-steps.low.digits)
     phase = steps.add(steps.mul(steps.draw, _OF_DRAW), _OF_NODE * steps.place % (2 * math.pi))
-    wave = steps.op("Sin", [steps.add(steps.mul(_last_bits(result, steps), _SPREAD), phase)])
-    return steps.add(result, steps.mul(steps.mul(wave, share), result))
+    finite = steps.maximum(steps.minimum(result, _LARGEST), -_LARGEST)
+    wave = steps.op("Sin", [steps.add(steps.mul(_last_bits(finite, steps), _SPREAD), phase)])
+    return steps.add(result, steps.mul(steps.mul(wave, share), finite))
 
 
 def _last_bits(result: ir.Value, steps: Steps) -> ir.Value:

@@ -72,4 +72,4 @@ def not_a_number_stays(results: list[ir.Value], node: ir.Node, steps: Steps) -> 
     assert value is not None
     marks = steps.cast(steps.op("IsNaN", [steps.high(value)]), ir.DataType.FLOAT)
     is_nan = steps.cast(steps.reduce("ReduceMax", marks, None, keepdims=False), ir.DataType.BOOL)
-    return [steps.where(is_nan, float("nan"), result) for result in results]
+    return [steps.where(is_nan, float("nan"), result) if result.name else result for result in results]

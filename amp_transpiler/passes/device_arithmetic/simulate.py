@@ -18,6 +18,7 @@ from amp_transpiler.passes.device_arithmetic.activations import ACTIVATIONS
 from amp_transpiler.passes.device_arithmetic.attention import ATTENTION
 from amp_transpiler.passes.device_arithmetic.fusions import fuse_as_on_device
 from amp_transpiler.passes.device_arithmetic.noise import draw_input, with_noise
+from amp_transpiler.passes.device_arithmetic.norms import NORMS
 from amp_transpiler.passes.device_arithmetic.products import PRODUCTS, RECURRENT, in_tf32, not_a_number_stays
 from amp_transpiler.passes.device_arithmetic.steps import STEP, Rule, Steps
 from amp_transpiler.passes.device_arithmetic.sums import SUMS
@@ -32,7 +33,7 @@ from amp_transpiler.targets.kernel_conditions import ShapeOf, holds
 
 __all__ = ["RULES", "SimulateKernels", "Simulated", "simulated"]
 
-RULES: Mapping[str, Rule] = {**ACTIVATIONS, **ATTENTION, **PRODUCTS, **SUMS}
+RULES: Mapping[str, Rule] = {**ACTIVATIONS, **ATTENTION, **NORMS, **PRODUCTS, **SUMS}
 """Name in the table -> the rule."""
 
 _TF32 = "tf32"
@@ -214,6 +215,8 @@ class _Rewriting:
         graph = node.graph
         assert graph is not None
         for old, result in zip(node.outputs, results, strict=True):
+            if not old.name:  # an output that the node leaves out
+                continue
             new = steps.cast(result, old.dtype)
             if new.shape is None and old.shape is not None:
                 new.shape = ir.Shape(old.shape)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.passes.device_arithmetic.steps import Rule, Steps
 from amp_transpiler.passes.device_arithmetic.wide import computed_wide
-from amp_transpiler.targets.kernel_conditions import Reduction, blocks_of, summed_axes, reduction_of
+from amp_transpiler.targets.kernel_conditions import Reduction, blocks_of, reduction_of, summed_axes
 
 __all__ = ["DRAWS", "SUMS"]
 

@@ -12,7 +12,8 @@ __all__ = ["computed_wide"]
 
 def computed_wide(node: ir.Node, steps: Steps) -> list[ir.Value]:
     """Insert a copy of a node that reads its low inputs in float32, and return the results of the copy."""
-    results = [ir.Value(name=steps.names.fresh(f"{value.name}__device")) for value in node.outputs]
+    names = [steps.names.fresh(f"{value.name}__device") if value.name else "" for value in node.outputs]
+    results = [ir.Value(name=name) for name in names]  # an output that the node leaves out has no name
     for result, original in zip(results, node.outputs, strict=True):
         result.type, result.shape = original.type, None if original.shape is None else ir.Shape(original.shape)
     copy = ir.Node(

@@ -63,9 +63,8 @@ def write_out(model: ir.Model, node: ir.Node, names: NameAllocator) -> WrittenOu
         return None
     graph = written.graph
     inputs = {str(value.name): value for value in node.inputs if value is not None}
-    replaced: dict[ir.Value | None, ir.Value] = {}
-    for formal in graph.inputs:
-        replaced[formal] = inputs[_originals(node)[str(formal.name)]]
+    for formal in graph.inputs:  # bodies inside the function read them, too
+        ir.convenience.replace_all_uses_with(formal, inputs[_originals(node)[str(formal.name)]])
     computed = iter(list(graph.outputs))
     outputs = [next(computed) if value.name else None for value in node.outputs]
     nodes = list(graph)
@@ -75,9 +74,6 @@ def write_out(model: ir.Model, node: ir.Node, names: NameAllocator) -> WrittenOu
         inner.name = names.fresh(f"{node.name}__{inner.op_type}")
         for result in inner.outputs:
             result.name = names.fresh(f"{node.name}__{result.name}")
-        for index, read in enumerate(inner.inputs):
-            if read in replaced:
-                inner.replace_input_with(index, replaced[read])
         node.graph.insert_before(node, inner)
     for old, new in zip(node.outputs, outputs, strict=True):
         if new is not None:
