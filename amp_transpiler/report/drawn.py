@@ -24,6 +24,9 @@ class DeviceDraws:
         draws: how many draws of noise ran; the first has none.
         errors: output -> its relative error in every turn over the samples; infinite for values that are not finite.
         plain: output -> its relative error where each low result is rounded once, and float32 is exact.
+        tf32: output -> its relative error with float32 products in TF32, where that is beyond the limits and the source
+            itself is about as far off, so that the limits are held against exact float32; else empty.
+        source_tf32: output -> the relative error of the source itself with its products in TF32.
         unmeasured: operators, with their format, whose kernels nobody has measured.
         amplifier: the node behind which draws are further apart than before, for an ill-conditioned model; else empty.
         amplifier_op: its operator.
@@ -36,6 +39,8 @@ class DeviceDraws:
     errors: Mapping[str, tuple[float, ...]]
     plain: Mapping[str, float]
     unmeasured: tuple[str, ...] = ()
+    tf32: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    source_tf32: Mapping[str, float] = dataclasses.field(default_factory=dict)
     amplifier: str = ""
     amplifier_op: str = ""
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.program import Program
-from amp_transpiler.passes.device_arithmetic.noise import DRAW
+from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32
 from amp_transpiler.passes.device_arithmetic.simulate import Simulated
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.cost.shapes import sizes_of
@@ -91,7 +91,7 @@ def _results(
     with open_program(exposed, emulate=False) as session:
         for draw in draws:
             (sample,) = reference.feeds(info.name for info in session.inputs)[:1]
-            feeds = {**sample, DRAW: np.array(draw, np.float32)}
+            feeds = {**sample, DRAW: np.array(draw, np.float32), TF32: np.array(0.0, np.float32)}
             yield named_outputs(session, check_feeds(feeds, session.inputs, lenient=True))
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from amp_transpiler.graph.program import Program
-from amp_transpiler.passes.device_arithmetic.noise import DRAW
+from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32
 from amp_transpiler.passes.device_arithmetic.simulate import Simulated, simulated
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import OutputComparison
@@ -72,6 +72,10 @@ class DeviceRuns:
         """How often all samples are to run, for as many runs as there are draws: twice at least, to show a spread."""
         return max(_LEAST_TURNS, math.ceil(DRAWS / len(self._reference.samples)))
 
+    def is_tf32(self, turn: int) -> bool:
+        """Whether float32 products are in TF32 in a turn: in every other one, where there are such products."""
+        return self.simulation.has_tf32 and turn % 2 == 1
+
     def compared(self, turn: int, keep: Callable[[dict[str, Any]], None] | None = None) -> Rows:
         """Run all samples, each with another draw, and compare the outputs.
 
@@ -84,16 +88,17 @@ class DeviceRuns:
         """
         reference = self._reference
         samples = reference.feeds(info.name for info in self._session.inputs)
+        numbers = [{DRAW: (turn + index) % DRAWS, TF32: float(self.is_tf32(turn))} for index in range(len(samples))]
         try:
-            results = (self._outputs(feeds, (turn + index) % DRAWS, keep) for index, feeds in enumerate(samples))
+            results = (self._outputs(*pair, keep) for pair in zip(samples, numbers, strict=True))
             return reference.compare_results(results, self._limits, self._kinds)
         except RUN_ERRORS as error:
             raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
 
     def _outputs(
-        self, sample: Mapping[str, Any], draw: int, keep: Callable[[dict[str, Any]], None] | None
+        self, sample: Mapping[str, Any], numbers: Mapping[str, float], keep: Callable[[dict[str, Any]], None] | None
     ) -> dict[str, Any]:
-        feeds = {**sample, DRAW: np.array(draw, np.float32)}
+        feeds = {**sample, **{name: np.array(number, np.float32) for name, number in numbers.items()}}
         outputs = named_outputs(self._session, check_feeds(feeds, self._session.inputs, lenient=True))
         if keep is not None:
             keep(outputs)

@@ -19,11 +19,13 @@ from amp_transpiler.verification.excess import excess_of_metric, excesses
 from amp_transpiler.verification.spilled import Spill
 from amp_transpiler.verification.user_metric import Metric
 
-__all__ = ["Judge", "Judged"]
+__all__ = ["Compared", "Judge", "Judged"]
 
-_DECIDING_TURN = 1  # the first with noise
+_DECIDING_TURN = 2  # with noise, and exact float32 products; else the first one
+_OF_SOURCE = 2.0  # times the error of the source itself in TF32, which no conversion can mend
 
-_Compared: TypeAlias = "tuple[Rows, float | None]"
+Compared: TypeAlias = "tuple[Rows, float | None]"
+"""The comparison of every output, and the user's metric; None without one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,12 +58,14 @@ class Judge:
         limits: what is allowed.
         metric: the user's own measure, or None.
         arithmetic: the device's; None to round each low result once.
+        in_tf32: returns the source's own outputs, compared, with its products in TF32; None where that is not known.
     """
 
     reference: Reference
     limits: Limits
     metric: Metric | None
     arithmetic: DeviceArithmetic | None
+    in_tf32: Callable[[], Compared | None] | None = None
 
     def judged(self, program: Program, *, confirm: bool = False, certain: bool = False) -> Judged:
         """Run a converted program emulated, and judge its outputs.
@@ -78,21 +82,52 @@ class Judge:
         if self.arithmetic is None:
             return dataclasses.replace(self._judge([self._plain(program)]), confirmed=True)
         with open_device_runs(self.reference, program, self.arithmetic, self.limits) as runs:
-            deciding = self._turn(runs, _DECIDING_TURN)
-            first = self._judge([deciding])
+            deciding = _DECIDING_TURN if runs.turns > _DECIDING_TURN else 0
+            first_turn = self.turn(runs, deciding)
+            first = self._judge([first_turn])
             if not certain and not (confirm and first.excess <= 1.0):
                 return first
-            turns = [deciding if turn == _DECIDING_TURN else self._turn(runs, turn) for turn in range(runs.turns)]
+            turns = [first_turn if turn == deciding else self.turn(runs, turn) for turn in range(runs.turns)]
+            in_tf32 = [runs.is_tf32(turn) for turn in range(runs.turns)]
         plain = self._plain(program)
-        draws = self._record(program, runs.simulation, [rows for rows, _ in turns], plain[0])
-        return dataclasses.replace(self._judge([plain, *turns]), draws=draws, confirmed=True)
+        exact = [turn for turn, is_tf32 in zip(turns, in_tf32, strict=True) if not is_tf32]
+        tf32 = [turn for turn, is_tf32 in zip(turns, in_tf32, strict=True) if is_tf32]
+        shares = self._shares_of_source(tf32)
+        counted = turns if shares is None else exact
+        draws = self._record(program, runs.simulation, [rows for rows, _ in counted], plain[0])
+        if shares is not None:
+            draws = dataclasses.replace(draws, tf32=shares[0], source_tf32=shares[1])
+        return dataclasses.replace(self._judge([plain, *counted]), draws=draws, confirmed=True)
 
-    def _plain(self, program: Program) -> _Compared:
+    def _shares_of_source(self, tf32: Sequence[Compared]) -> tuple[dict[str, float], dict[str, float]] | None:
+        """Return the errors in TF32 of the outputs, and of the source's, if only TF32 is to blame for what is beyond.
+
+        A device computes float32 products in TF32 unless a session is told otherwise. Where that alone takes the source
+        itself about as far from fp32, limits are held against runs whose float32 is exact, and both are said.
+
+        Returns:
+            None where the limits hold in TF32, too, or where the conversion is to blame.
+        """
+        if not tf32 or self.in_tf32 is None or (judged := self._judge(tf32)).excess <= 1.0:
+            return None
+        source = self.in_tf32()
+        if source is None:
+            return None
+        rows, metric = source
+        errors = {name: error_of(row) for name, row in judged.outputs.items()}
+        of_source = {name: error_of(rows[name]) for name in errors if name in rows}
+        pairs = [(errors[name], of_source.get(name, 0.0)) for name, excess in judged.excesses.items() if excess > 1.0]
+        if judged.metric is not None and metric is not None:
+            pairs.append((judged.metric, metric))
+        return (errors, of_source) if all(error <= _OF_SOURCE * least for error, least in pairs) else None
+
+    def _plain(self, program: Program) -> Compared:
         results, keep = self._kept()
         rows = self.reference.compare(program, self.limits, keep)
         return rows, self._metric_of(results)
 
-    def _turn(self, runs: DeviceRuns, turn: int) -> _Compared:
+    def turn(self, runs: DeviceRuns, turn: int) -> Compared:
+        """Return the outputs of a turn, compared with fp32."""
         results, keep = self._kept()
         rows = runs.compared(turn, keep)
         return rows, self._metric_of(results)
@@ -108,7 +143,7 @@ class Judge:
     def _metric_of(self, results: list[dict[str, Any]]) -> float | None:
         return None if self.metric is None else self.metric.of(self.reference.outputs, results)
 
-    def _judge(self, compared: Sequence[_Compared]) -> Judged:
+    def _judge(self, compared: Sequence[Compared]) -> Judged:
         """Judge the worst of several comparisons."""
         rows = worst_rows([rows for rows, _ in compared])
         by_output = excesses(rows.values(), self.reference, self.limits)

@@ -32,13 +32,13 @@ from amp_transpiler.precision.settling import settled_by
 from amp_transpiler.report import DeviceDraws, FrontierPoint, OutputComparison, Report
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.targets.arithmetic import DeviceArithmetic
-from amp_transpiler.verification.accuracy import Reference
+from amp_transpiler.verification.accuracy import CannotCompare, Reference
 from amp_transpiler.verification.amplifier import ancestors_of
 from amp_transpiler.verification.calibrate import NamedSample, calibrate
 from amp_transpiler.verification.child import RUN_ERRORS
-from amp_transpiler.verification.device_draws import arithmetic_for
+from amp_transpiler.verification.device_draws import arithmetic_for, open_device_runs
 from amp_transpiler.verification.dial import Trial, turn
-from amp_transpiler.verification.judge import Judge
+from amp_transpiler.verification.judge import Compared, Judge
 from amp_transpiler.verification.remembered import Outcome, Outcomes, remembered_evidence
 from amp_transpiler.verification.sensitivity import collect_evidence
 from amp_transpiler.verification.user_metric import Metric
@@ -68,6 +68,7 @@ _CONFIRMATIONS = 4  # of choices that hold in one draw, by all draws
 _AGAIN = 8  # runs for another choice, where the best one fails in another draw
 _EVERY = 200  # choices, of which all are looked at
 
+_TURN_IN_TF32 = 1
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
 
 
@@ -113,6 +114,7 @@ class Conversions:
         reference: what to compare with.
         metric: the user's own measure, or None.
         phase: times a block.
+        source_in_tf32: the source's own outputs with its products in TF32, once they are asked for.
     """
 
     prepared: Program
@@ -121,6 +123,7 @@ class Conversions:
     reference: Reference
     metric: Metric | None
     phase: Phase
+    source_in_tf32: list[Compared | None] = dataclasses.field(default_factory=list, repr=False)
 
     def measured(self, policy: Policy, *, confirm: bool = False) -> Measured:
         """Convert a copy as a policy says, run it emulated, and compare it.
@@ -141,7 +144,7 @@ class Conversions:
         decisions = conversion.assignment.decisions.values()
         is_float32 = not policy.low_io and not any(decision.precision == "low" for decision in decisions)
         limits = policy.limits.of_float32() if is_float32 else policy.limits
-        judge = Judge(self.reference, limits, self.metric, self._arithmetic(is_float32=is_float32))
+        judge = self._judge(limits, is_float32=is_float32)
         with self.phase("compare"):
             judged = judge.judged(program, confirm=confirm)
         return Measured(
@@ -167,8 +170,7 @@ class Conversions:
         """
         if measured.confirmed:
             return measured
-        arithmetic = self._arithmetic(is_float32=measured.is_float32)
-        judge = Judge(self.reference, measured.limits, self.metric, arithmetic)
+        judge = self._judge(measured.limits, is_float32=measured.is_float32)
         with self.phase("compare"):
             judged = judge.judged(measured.program, confirm=True, certain=True)
         return dataclasses.replace(
@@ -181,11 +183,25 @@ class Conversions:
             confirmed=True,
         )
 
-    def _arithmetic(self, *, is_float32: bool) -> DeviceArithmetic | None:
-        """Return the device's arithmetic that conversions are judged by; None where fp32 itself would be judged."""
-        if is_float32 or self.prepared.step is not None or self.policy.low is FLOAT32:
-            return None
-        return arithmetic_for(self.policy.target, self.policy.device)
+    def _judge(self, limits: Limits, *, is_float32: bool) -> Judge:
+        """Return what judges a conversion: by a device's arithmetic, unless fp32 itself would be judged."""
+        is_plain = is_float32 or self.prepared.step is not None or self.policy.low is FLOAT32
+        arithmetic = None if is_plain else arithmetic_for(self.policy.target, self.policy.device)
+        plain = Judge(self.reference, limits, self.metric, arithmetic)
+        if arithmetic is None:
+            return plain
+        return dataclasses.replace(plain, in_tf32=lambda: self._source_rows(plain, arithmetic))
+
+    def _source_rows(self, judge: Judge, arithmetic: DeviceArithmetic) -> Compared | None:
+        """Return the source's own outputs with its products in TF32; None where it does not run so."""
+        if not self.source_in_tf32:
+            try:
+                with open_device_runs(self.reference, self.reference.program, arithmetic, judge.limits) as runs:
+                    self.source_in_tf32.append(judge.turn(runs, _TURN_IN_TF32))
+            except (CannotCompare, ModelError) as reason:
+                logger.info("what TF32 makes of the source is not known: %s", reason)
+                self.source_in_tf32.append(None)
+        return self.source_in_tf32[0]
 
     def feeds(self) -> list[dict[str, Any]]:
         """Return the samples for the prepared program."""

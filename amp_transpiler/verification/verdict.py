@@ -172,7 +172,16 @@ def _emulated(judged: list[OutputComparison], reference: Reference, draws: Devic
     if draws is None:
         return f"{on_samples}, rounding emulated"
     arithmetic = f"arithmetic of {draws.device}, ONNX Runtime {draws.runtime}"
-    return f"{on_samples} ({_spread(judged, draws)}; {arithmetic}; not run on a GPU)"
+    return f"{on_samples} ({_spread(judged, draws)}{_in_tf32(draws)}; {arithmetic}; not run on a GPU)"
+
+
+def _in_tf32(draws: DeviceDraws) -> str:
+    """Say what TF32 adds, where the source itself is about as far off in it."""
+    if not draws.tf32:
+        return ""
+    name = max(draws.tf32, key=lambda output: draws.tf32[output])
+    source = percent(draws.source_tf32.get(name, 0.0))
+    return f"; {percent(draws.tf32[name])} with float32 products in TF32, the source itself {source}"
 
 
 def _spread(judged: list[OutputComparison], draws: DeviceDraws) -> str:
@@ -191,7 +200,7 @@ def _both_roundings(judged: list[OutputComparison], draws: DeviceDraws, referenc
     rows = [row for row in judged if _has_floats(row) and row.name in draws.plain]
     plain = max((draws.plain[row.name] for row in rows), default=0.0)
     of_device = max((draws.spread(row.name)[2] for row in rows), default=0.0)
-    if rows and percent(plain) != percent(of_device):
+    if rows and not draws.tf32 and percent(plain) != percent(of_device):
         yield (
             f"rounded once a node, float32 exact: within {percent(plain)} of {reference}; as the kernels of "
             f"{draws.measured_on} round, float32 products in TF32: within {percent(of_device)}"

@@ -16,7 +16,7 @@ from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.passes.device_arithmetic.noise import DRAW
+from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32
 from amp_transpiler.passes.device_arithmetic.simulate import simulated
 from amp_transpiler.targets.arithmetic import DeviceArithmetic, KernelRow, arithmetic_of
 from amp_transpiler.verification.device_draws import DRAWS
@@ -71,7 +71,10 @@ def measured(source: pathlib.Path, conversion: pathlib.Path, feeds: Mapping[str,
         simulation = simulated(low, at_levels(arithmetic_of("H100", "1.31"), levels), shapes, draws=True)
         record["unmeasured"] = list(simulation.unmeasured)
         with amp.Session(amp.emulate(simulation.program), amp.CPUPlace(), emulate=False) as session:
-            turns = [_run(session, {**feeds, DRAW: np.array(draw, np.float32)}) for draw in range(DRAWS)]
+            turns = [
+                _run(session, {**feeds, DRAW: np.array(draw, np.float32), TF32: np.array(1, np.float32)})
+                for draw in range(DRAWS)
+            ]
         record["errors"].append([*levels, [apart(wide, outputs)["error"] for outputs in turns]])
     return record
 

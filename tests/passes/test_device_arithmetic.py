@@ -7,7 +7,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
-from amp_transpiler.passes.device_arithmetic.noise import DRAW
+from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32
 from amp_transpiler.passes.device_arithmetic.simulate import simulated
 from amp_transpiler.runtime.probe.arithmetic import Rounding, tf32
 from amp_transpiler.targets.arithmetic import arithmetic_of
@@ -259,7 +259,7 @@ def test_outputs_that_a_node_leaves_out(name, draws):
     model.graph.output[0].type.tensor_type.ClearField("shape")
     feeds = {"x": low(array(5, 2, 3), "float16")}
     program = simulated(amp.load(model), H100, draws=draws).program
-    more = {DRAW: np.array(1, F)} if draws else {}
+    more = {DRAW: np.array(1, F), TF32: np.array(1, F)} if draws else {}
     result = amp.Session(amp.emulate(program), amp.CPUPlace(), emulate=False).run({**feeds, **more}, ["y"])[0]
     expected = support.run_emulated(model, feeds)["y"]
     np.testing.assert_allclose(result.astype(F), expected.astype(F), rtol=0.01, atol=1e-3)

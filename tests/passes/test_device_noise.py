@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.passes.device_arithmetic.noise import DRAW
+from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32
 from amp_transpiler.passes.device_arithmetic.simulate import simulated
 from amp_transpiler.passes.device_arithmetic.sums import DRAWS
 from amp_transpiler.targets.arithmetic import arithmetic_of
@@ -34,7 +34,9 @@ class Drawn:
         self.session = amp.Session(amp.emulate(self.simulation.program), amp.CPUPlace(), emulate=False)
 
     def run(self, draw, **feeds):
-        return self.session.run({**feeds, DRAW: np.array(draw, np.float32)})[0].astype(np.float64)
+        return self.session.run({**feeds, DRAW: np.array(draw, np.float32), TF32: np.array(1, np.float32)})[0].astype(
+            np.float64
+        )
 
 
 def on_device(model, arithmetic=H100, **feeds):

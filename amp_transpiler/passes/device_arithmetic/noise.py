@@ -12,23 +12,19 @@ import onnx_ir as ir
 
 from amp_transpiler.passes.device_arithmetic.steps import Steps
 
-__all__ = ["DRAW", "draw_input", "with_noise"]
+__all__ = ["DRAW", "TF32", "with_noise"]
 
 DRAW = "amp_transpiler.draw"
 """The input that says which draw a run is: 0 for none, which is what the rules say; else 1, 2, 3 ..."""
+
+TF32 = "amp_transpiler.tf32"
+"""The input that says whether float32 products take operands in TF32: 1, as in CUDA's sessions by default, or 0."""
 
 _SPLIT = 8193.0  # 2**13 + 1: Veltkamp's constant, which leaves the last 13 of 24 bits
 _SPREAD = 4.0e6  # radians: the last bits, less than 2**-11 of a result, turn into hundreds of waves
 _SMALLEST = 2.0**-126  # a normal number, so that zeros divide
 _LARGEST = 2.0**100  # beyond which the split overflows: larger numbers get the noise of this one, infinities none
 _OF_DRAW, _OF_NODE = 12.9898, 78.233  # irrational enough that no two draws or nodes share their numbers
-
-
-def draw_input(model: ir.Model) -> ir.Value:
-    """Add the input to a model and return it: a float32 number."""
-    value = ir.Value(name=DRAW, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]))
-    model.graph.inputs.append(value)
-    return value
 
 
 def with_noise(result: ir.Value, steps: Steps) -> ir.Value:

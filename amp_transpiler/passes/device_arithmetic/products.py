@@ -52,11 +52,23 @@ def in_tf32(node: ir.Node, steps: Steps) -> None:
 
 
 def _tf32(value: ir.Value, steps: Steps) -> ir.Value:
+    """Return a value in TF32; as it is in runs whose input says so."""
     tensor = constant_of(value)
     if tensor is not None:
-        return steps.constant(_rounded_to_tf32(tensor.numpy()))
+        exact = tensor.numpy().astype(np.float32)
+        rounded = _rounded_to_tf32(exact)
+        return (
+            steps.constant(rounded) if steps.tf32 is None else _switched(value, steps.constant(rounded - exact), steps)
+        )
     scaled = steps.mul(value, _SPLIT)
-    return steps.sub(scaled, steps.sub(scaled, value))
+    first = steps.sub(scaled, steps.sub(scaled, value))
+    return first if steps.tf32 is None else _switched(value, steps.sub(first, value), steps)
+
+
+def _switched(value: ir.Value, lost: ir.Value, steps: Steps) -> ir.Value:
+    """Return a value and what rounding changes of it, where the input says so; the sum is exact."""
+    assert steps.tf32 is not None
+    return steps.add(value, steps.mul(steps.tf32, lost))
 
 
 def _rounded_to_tf32(values: np.ndarray) -> np.ndarray:

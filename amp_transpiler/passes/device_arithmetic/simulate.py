@@ -17,7 +17,7 @@ from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.passes.device_arithmetic.activations import ACTIVATIONS
 from amp_transpiler.passes.device_arithmetic.attention import ATTENTION
 from amp_transpiler.passes.device_arithmetic.fusions import fuse_as_on_device
-from amp_transpiler.passes.device_arithmetic.noise import draw_input, with_noise
+from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32, with_noise
 from amp_transpiler.passes.device_arithmetic.norms import NORMS
 from amp_transpiler.passes.device_arithmetic.products import PRODUCTS, RECURRENT, in_tf32, not_a_number_stays
 from amp_transpiler.passes.device_arithmetic.steps import STEP, Rule, Steps
@@ -36,7 +36,7 @@ __all__ = ["RULES", "SimulateKernels", "Simulated", "simulated"]
 RULES: Mapping[str, Rule] = {**ACTIVATIONS, **ATTENTION, **NORMS, **PRODUCTS, **SUMS}
 """Name in the table -> the rule."""
 
-_TF32 = "tf32"
+_TF32_PRODUCT = "tf32"
 _NO_KERNEL = frozenset({"Cast", "CastLike", "Constant", "ConstantOfShape", "Identity"})
 _NEW_VALUES = frozenset({"EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Range"})
 
@@ -50,11 +50,13 @@ class Simulated:
         unmeasured: operators in a low format whose kernels nobody has measured, with the format, such as
             `Einsum in bfloat16`.
         rules: operator and format -> how many nodes were rewritten by a rule.
+        has_tf32: whether it has float32 products that a device computes in TF32.
     """
 
     program: Program
     unmeasured: tuple[str, ...]
     rules: Mapping[str, int]
+    has_tf32: bool = False
 
 
 def simulated(
@@ -70,7 +72,8 @@ def simulated(
         program: the low program; not changed.
         arithmetic: the device's.
         shapes: input -> its shape in a run; None for those that made-up inputs have.
-        draws: whether results differ by the noise of kernels, a new set for every value of the input `noise.DRAW`.
+        draws: whether results differ by the noise of kernels, a new set for every value of the input `noise.DRAW`, and
+            float32 products are in TF32 where the input `noise.TF32` is 1; else there is no noise, and they are.
     """
     result = program.clone()
     result.source = None
@@ -78,7 +81,7 @@ def simulated(
     dims = _name_dims(result.model, shapes or {})
     propagate_types(result.model)
     outcome = run_pass(SimulateKernels(arithmetic, dims, draws=draws), result.model)
-    return Simulated(result, outcome.unmeasured, outcome.rules)
+    return Simulated(result, outcome.unmeasured, outcome.rules, outcome.has_tf32)
 
 
 def _name_dims(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -113,10 +116,12 @@ class SimulationResult(PassResult):
     Attributes:
         unmeasured: as in `Simulated`.
         rules: as in `Simulated`.
+        has_tf32: as in `Simulated`.
     """
 
     unmeasured: tuple[str, ...] = ()
     rules: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    has_tf32: bool = False
 
 
 class SimulateKernels(Pass[SimulationResult]):
@@ -143,9 +148,9 @@ class SimulateKernels(Pass[SimulationResult]):
         if written:
             propagate_types(model)
         sizes = sizes_of(model, self._dims)
-        draw = draw_input(model) if self._draws else None
+        draw, tf32 = (_number_input(model, name) if self._draws else None for name in (DRAW, TF32))
         fused = fuse_as_on_device(model, sizes, self._arithmetic, draw)
-        rewriting = _Rewriting(model, self._arithmetic, sizes.shape, draw)
+        rewriting = _Rewriting(model, self._arithmetic, sizes.shape, draw, tf32)
         for node in list(all_nodes(model)):
             rewriting.node(node)
         edits = written + fused + rewriting.edits
@@ -155,14 +160,30 @@ class SimulateKernels(Pass[SimulationResult]):
             count=edits,
             unmeasured=tuple(sorted(rewriting.unmeasured)),
             rules=rewriting.rules,
+            has_tf32=rewriting.has_tf32,
         )
+
+
+def _number_input(model: ir.Model, name: str) -> ir.Value:
+    """Add an input to a model and return it: a float32 number."""
+    value = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]))
+    model.graph.inputs.append(value)
+    return value
 
 
 class _Rewriting:
     """Rewrites nodes one by one."""
 
-    def __init__(self, model: ir.Model, arithmetic: DeviceArithmetic, shape_of: ShapeOf, draw: ir.Value | None) -> None:
-        self._model, self._arithmetic, self._shape_of, self._draw = model, arithmetic, shape_of, draw
+    def __init__(
+        self,
+        model: ir.Model,
+        arithmetic: DeviceArithmetic,
+        shape_of: ShapeOf,
+        draw: ir.Value | None,
+        tf32: ir.Value | None,
+    ) -> None:
+        self._model, self._arithmetic, self._shape_of = model, arithmetic, shape_of
+        self._draw, self._tf32, self.has_tf32 = draw, tf32, False
         self._shared = GraphBuilder(model)
         self.edits = 0
         self.unmeasured: set[str] = set()
@@ -206,7 +227,16 @@ class _Rewriting:
         self._take_place(node, results, steps)
 
     def _steps(self, node: ir.Node, noise: float = 0.0) -> Steps:
-        return Steps(self._model, node, self._shape_of, self._draw, self._shared, noise=noise, place=self.edits)
+        return Steps(
+            self._model,
+            node,
+            self._shape_of,
+            self._draw,
+            self._shared,
+            tf32=self._tf32,
+            noise=noise,
+            place=self.edits,
+        )
 
     def _take_place(self, node: ir.Node, results: list[ir.Value], steps: Steps) -> None:
         """Let the results of steps take the place of those of a node, in their types, and remove the node."""
@@ -234,7 +264,8 @@ class _Rewriting:
             return
         steps = self._steps(node)
         self.edits += 1
-        if row.computes == _TF32:
+        if row.computes == _TF32_PRODUCT:
+            self.has_tf32 = True
             in_tf32(node, steps)
             if node.op_type in RECURRENT:
                 self._take_place(node, computed_wide(node, steps), steps)

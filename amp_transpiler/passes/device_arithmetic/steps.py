@@ -27,6 +27,7 @@ class Steps(GraphBuilder):
         shape_of: the shapes of a run.
         draw: the input that says which draw it is; None where kernels are written without noise.
         shares: another builder of the model, to share names and constants with.
+        tf32: the input that says whether float32 products are computed in TF32; None: they are.
         noise: half units in the last place by which the kernel may differ from its rule.
         place: a number for the node, so that no two have the same noise.
 
@@ -42,11 +43,12 @@ class Steps(GraphBuilder):
         draw: ir.Value | None,
         shares: GraphBuilder,
         *,
+        tf32: ir.Value | None = None,
         noise: float = 0.0,
         place: int = 0,
     ) -> None:
         super().__init__(model, graph=_graph_of(node), before=node, names=shares.names, prefix="device_", shares=shares)
-        self.shape_in_run, self.draw, self.noise, self.place = shape_of, draw, noise, place
+        self.shape_in_run, self.draw, self.tf32, self.noise, self.place = shape_of, draw, tf32, noise, place
         dtype = next((value.dtype for value in node.outputs if value.dtype is not None), ir.DataType.FLOAT)
         self.low: LowFormat = float_format(dtype)
 
