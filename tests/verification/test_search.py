@@ -139,6 +139,13 @@ def test_no_product_more_would_keep_the_limit(share):
         assert max(row.relative for row in more.outputs.values()) > tolerance, f"{name} may be low"
 
 
+def exact_error(report):
+    """Return the largest error of the turns whose float32 products are exact: the others cannot be mended."""
+    if report.draws is None:  # float32 throughout
+        return 0.0
+    return max(max(report.draws.plain[name], *errors[::2]) for name, errors in report.draws.errors.items())
+
+
 @pytest.mark.parametrize("share", [0.9, 0.8, 0.6, 0.5, 0.4, 0.25])
 def test_in_a_small_program_no_choice_is_overlooked(share, monkeypatch):
     """Though those products that add the most are predicted to add the least, as many are low as in the best choice."""
@@ -149,7 +156,7 @@ def test_in_a_small_program_no_choice_is_overlooked(share, monkeypatch):
     for count in range(7):
         for high in itertools.combinations(sorted(names), count):
             report = amp.transpile(BRANCHES, inputs=feeds, tolerance=1.0, disable_amp=high)
-            errors[high] = max(row.relative for row in report.outputs.values())
+            errors[high] = exact_error(report)
     tolerance = share * errors[()]
     fewest = min(len(high) for high, error in errors.items() if error <= tolerance)
     chosen = support.decisions(amp.transpile(BRANCHES, inputs=feeds, tolerance=tolerance, cache=False))
