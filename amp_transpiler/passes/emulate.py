@@ -25,14 +25,14 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.device_arithmetic.simulate import simulated
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.inserted_casts import add_cast, redirect, rename_output
-from amp_transpiler.passes.manager import Pass, PassManager, PassResult, run_pass
+from amp_transpiler.passes.manager import Pass, PassManager, PassResult
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.passes.widening import is_low, wide_tensor, widen_attribute
 from amp_transpiler.targets.arithmetic import arithmetic_of
 from amp_transpiler.targets.devices import find_device
 from amp_transpiler.targets.releases import choose_release
 
-__all__ = ["EmulateLow", "emulate"]
+__all__ = ["EmulateLow", "emulate", "emulate_in_place"]
 
 
 def emulate(
@@ -55,13 +55,21 @@ def emulate(
     if device is not None:
         arithmetic = arithmetic_of(find_device(device).name, choose_release(None).release.version)
         loaded = simulated(loaded, arithmetic).program
-    result = loaded.clone()
-    PassManager([InlineFunctions(), UnifyConstants()], typed=False)(result.model)
-    propagate_types(result.model)
-    run_pass(EmulateLow(), result.model)
-    verify(result.model, EmulateLow.__name__)  # also where there was nothing to emulate: it is run next
-    result.source = None
-    return result
+    return emulate_in_place(loaded.clone())
+
+
+def emulate_in_place(program: Program) -> Program:
+    """Turn a program into its emulation, and return it: `emulate` for one that nobody needs any more.
+
+    Args:
+        program: the low program; it is changed.
+    """
+    PassManager([InlineFunctions(), UnifyConstants()], typed=False)(program.model)
+    propagate_types(program.model)
+    EmulateLow()(program.model)
+    verify(program.model, EmulateLow.__name__)  # it is run next
+    program.source = None
+    return program
 
 
 class EmulateLow(Pass[PassResult]):

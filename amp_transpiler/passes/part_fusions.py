@@ -59,7 +59,7 @@ class PartFusions(Pass[PassResult]):
         """Yield the 16-bit values that would be fused away."""
         quick, skips = QUICK_GELU in self._kernels, not SKIP_NORMS.isdisjoint(self._kernels)
         for node in all_nodes(model) if quick or skips else ():
-            value = node.outputs[0] if is_standard(node) else None
+            value = node.outputs[0] if is_standard(node) and node.outputs else None
             if value is None or value.dtype not in LOW_DTYPES or value.is_graph_output():
                 continue
             if (quick and is_silu_gate(node)) or (skips and node.op_type == "Add" and _is_normalised(value)):

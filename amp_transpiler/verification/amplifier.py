@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,6 @@ import onnx_ir as ir
 from amp_transpiler.graph.program import Program
 from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32
 from amp_transpiler.passes.device_arithmetic.simulate import Simulated
-from amp_transpiler.passes.emulate import emulate
-from amp_transpiler.precision.cost.shapes import sizes_of
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.verification.accuracy import Reference, named_outputs
 from amp_transpiler.verification.calibrate import PIECE
@@ -34,7 +33,7 @@ def amplifier_of(
 
     Args:
         program: the converted program.
-        simulation: the same, rewritten into what a device computes.
+        simulation: the same, rewritten into what a device computes, and emulated.
         reference: the samples; the first one runs.
         output: the output whose error differs from draw to draw.
         draw: one with a large error; the other one has no noise.
@@ -44,7 +43,7 @@ def amplifier_of(
     """
     upstream = _upstream(program.model.graph, output)
     names = [str(value.name) for node in upstream for value in node.outputs if value.name]
-    if sum(map(sizes_of(program.model).bytes, (value for node in upstream for value in node.outputs))) > PIECE:
+    if sum(_declared_bytes(value) for node in upstream for value in node.outputs) > PIECE:
         return None
     try:
         quiet, loud = _results(simulation.program, reference, names, (0, draw))
@@ -54,6 +53,12 @@ def amplifier_of(
     apart = {name: _distance(quiet[name], loud[name]) for name in names if name in quiet}
     ranked = [(gain, node) for node in upstream if (gain := _gain(node, apart)) is not None]
     return max(ranked, key=lambda pair: pair[0])[1] if ranked else None
+
+
+def _declared_bytes(value: ir.Value) -> int:
+    """Return the bytes of a float32 result, with 1 for dimensions that are open."""
+    sizes = [] if value.shape is None else [size if isinstance(size, int) else 1 for size in value.shape]
+    return 4 * math.prod(sizes)
 
 
 def _upstream(graph: ir.Graph, output: str) -> list[ir.Node]:
@@ -83,7 +88,7 @@ def _results(
     program: Program, reference: Reference, names: Sequence[str], draws: Sequence[int]
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the named results of the main graph in each draw."""
-    exposed = emulate(program)
+    exposed = program.clone()
     graph = exposed.model.graph
     present = {str(value.name) for value in graph.outputs}
     values = {str(value.name): value for node in graph for value in node.outputs}

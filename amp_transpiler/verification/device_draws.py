@@ -10,8 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32
 from amp_transpiler.passes.device_arithmetic.simulate import Simulated, simulated
+from amp_transpiler.passes.emulate import emulate_in_place
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.runtime.feeds import check_feeds
@@ -26,9 +28,11 @@ from amp_transpiler.verification.remote import RemoteSession, open_program
 __all__ = ["DRAWS", "DeviceRuns", "Rows", "arithmetic_for", "error_of", "open_device_runs", "worst_rows"]
 
 DRAWS = 8
-"""How many draws a verdict rests on; the first has no noise."""
+"""How many draws a verdict rests on, of a program that is not large; the first has no noise."""
 
 _LEAST_TURNS = 2
+_LARGE = 1 << 25  # bytes of weights: each run takes long, and errors are averages over very many numbers
+_FEW_DRAWS = 4  # of a program with more
 
 Rows: TypeAlias = dict[str, OutputComparison]
 
@@ -50,7 +54,7 @@ class DeviceRuns:
 
     Args:
         session: the rewritten program, emulated.
-        simulation: how it was rewritten.
+        simulation: how it was rewritten; its program is emulated.
         reference: the samples, and what fp32 makes of them.
         limits: by which close labels are excused.
         kinds: how outputs are to be read.
@@ -70,7 +74,12 @@ class DeviceRuns:
     @property
     def turns(self) -> int:
         """How often all samples are to run, for as many runs as there are draws: twice at least, to show a spread."""
-        return max(_LEAST_TURNS, math.ceil(DRAWS / len(self._reference.samples)))
+        return max(_LEAST_TURNS, math.ceil(self.draws / len(self._reference.samples)))
+
+    @property
+    def draws(self) -> int:
+        """How many draws there are."""
+        return DRAWS if sum(tensor_bytes(self.simulation.program.model)) <= _LARGE else _FEW_DRAWS
 
     def is_tf32(self, turn: int) -> bool:
         """Whether float32 products are in TF32 in a turn: in every other one, where there are such products."""
@@ -123,8 +132,9 @@ def open_device_runs(
     sample = reference.samples[0]
     shapes = {name: np.shape(value) for name, value in sample.items() if isinstance(value, np.ndarray)}
     simulation = simulated(low, arithmetic, shapes, draws=True)
+    emulate_in_place(simulation.program)
     try:
-        with open_program(simulation.program) as session:
+        with open_program(simulation.program, emulate=False) as session:
             yield DeviceRuns(session, simulation, reference, limits, output_kinds(low.model, sample))
     except RUN_ERRORS as error:
         raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error

@@ -14,7 +14,7 @@ from amp_transpiler.report import DeviceDraws, OutputComparison
 from amp_transpiler.targets.arithmetic import DeviceArithmetic
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.amplifier import amplifier_of
-from amp_transpiler.verification.device_draws import DRAWS, DeviceRuns, Rows, error_of, open_device_runs, worst_rows
+from amp_transpiler.verification.device_draws import DeviceRuns, Rows, error_of, open_device_runs, worst_rows
 from amp_transpiler.verification.excess import excess_of_metric, excesses
 from amp_transpiler.verification.spilled import Spill
 from amp_transpiler.verification.user_metric import Metric
@@ -88,13 +88,13 @@ class Judge:
             if not certain and not (confirm and first.excess <= 1.0):
                 return first
             turns = [first_turn if turn == deciding else self.turn(runs, turn) for turn in range(runs.turns)]
-            in_tf32 = [runs.is_tf32(turn) for turn in range(runs.turns)]
+            in_tf32, count = [runs.is_tf32(turn) for turn in range(runs.turns)], runs.draws
         plain = self._plain(program)
         exact = [turn for turn, is_tf32 in zip(turns, in_tf32, strict=True) if not is_tf32]
         tf32 = [turn for turn, is_tf32 in zip(turns, in_tf32, strict=True) if is_tf32]
         shares = self._shares_of_source(tf32)
         counted = turns if shares is None else exact
-        draws = self._record(program, runs.simulation, [rows for rows, _ in counted], plain[0])
+        draws = self._record(program, runs.simulation, count, [rows for rows, _ in counted], plain[0])
         if shares is not None:
             draws = dataclasses.replace(draws, tf32=shares[0], source_tf32=shares[1])
         return dataclasses.replace(self._judge([plain, *counted]), draws=draws, confirmed=True)
@@ -154,7 +154,12 @@ class Judge:
         return Judged(rows, metric, by_output, excess)
 
     def _record(
-        self, program: Program, simulation: Simulated, turns: Sequence[Rows], plain: Mapping[str, OutputComparison]
+        self,
+        program: Program,
+        simulation: Simulated,
+        count: int,
+        turns: Sequence[Rows],
+        plain: Mapping[str, OutputComparison],
     ) -> DeviceDraws:
         """Record what all draws came to, and which node is to blame where they are far apart."""
         assert self.arithmetic is not None  # there are draws of no other
@@ -163,7 +168,7 @@ class Judge:
             self.arithmetic.wanted_device,
             self.arithmetic.wanted_release,
             str(self.arithmetic),
-            DRAWS,
+            count,
             errors,
             {name: error_of(row) for name, row in plain.items()},
             simulation.unmeasured,

@@ -39,6 +39,7 @@ from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.device_draws import arithmetic_for, open_device_runs
 from amp_transpiler.verification.dial import Trial, turn
 from amp_transpiler.verification.judge import Compared, Judge
+from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.remembered import Outcome, Outcomes, remembered_evidence
 from amp_transpiler.verification.sensitivity import collect_evidence
 from amp_transpiler.verification.user_metric import Metric
@@ -185,7 +186,9 @@ class Conversions:
 
     def _judge(self, limits: Limits, *, is_float32: bool) -> Judge:
         """Return what judges a conversion: by a device's arithmetic, unless fp32 itself would be judged."""
-        is_plain = is_float32 or self.prepared.step is not None or self.policy.low is FLOAT32
+        # Random operators draw other numbers in each run of a session, and a draw is such a run.
+        is_random = bool(random_upstream(self.prepared.model))
+        is_plain = is_float32 or is_random or self.prepared.step is not None or self.policy.low is FLOAT32
         arithmetic = None if is_plain else arithmetic_for(self.policy.target, self.policy.device)
         plain = Judge(self.reference, limits, self.metric, arithmetic)
         if arithmetic is None:

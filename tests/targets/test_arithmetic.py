@@ -139,7 +139,6 @@ BY_RELEASE = [
     (SKIPPED_NORM, "1.26", "sum_of_squares_low"),
     (SKIPPED_NORM, "1.27", "one"),
     (SKIPPED_NORM, "1.31", "one"),
-    ("com.microsoft::QuickGelu", "1.22", None),
     ("com.microsoft::QuickGelu", "1.23", "quick_gelu_in_steps"),
     ("com.microsoft::QuickGelu", "1.31", "quick_gelu_in_steps"),
     ("Softplus", "1.17", "softplus_in_steps"),

@@ -135,9 +135,9 @@ SQUARE_RESULT = 8 * 8 * 4  # bytes of each of its two
 def test_a_limit_without_data_is_held_on_several_samples():
     report = amp.transpile(SQUARE, tolerance=1e-4)
     assert report.verdict_word == "plausible"
-    assert report.verdict.endswith("on 3 made-up samples of differing scale, rounding emulated")
+    assert " on 3 made-up samples of differing scale" in report.verdict
     assert [row.samples for row in report.outputs.values()] == [3]
-    assert amp.transpile(SQUARE).verdict.endswith("on 1 made-up sample, rounding emulated")
+    assert " on 1 made-up sample (" in amp.transpile(SQUARE).verdict
 
 
 def test_where_results_are_large_the_limit_is_held_on_fewer_samples(monkeypatch):

@@ -165,9 +165,9 @@ def test_an_equal_question_is_one_conversion(cache, monkeypatch):
     made: list[str] = []
     measured = search.Conversions.measured
 
-    def counted(self, policy):
+    def counted(self, policy, **options):
         made.append("one")
-        return measured(self, policy)
+        return measured(self, policy, **options)
 
     monkeypatch.setattr(search.Conversions, "measured", counted)
     first = amp.transpile(model, inputs=iter([{"x": array(2, 4)}]), tolerance=1e-4)

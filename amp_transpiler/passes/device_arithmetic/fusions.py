@@ -37,21 +37,24 @@ _IN_FLOAT32: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 The sum before a normalisation is rounded all the same. Source: the probe of an H100, patterns written out.
 """
-_ENDS = frozenset({"Add", "Div", "Mul", "Softmax"})
-"""The last nodes of what is fused; a model without any needs no plan."""
+_CORES = frozenset({"Erf", "Gelu", "MatMul", "ReduceMean", "Sigmoid", "Softmax"})
+"""Operators of which one is in whatever is fused; a model without any in a low format needs no plan."""
 
 
-def fuse_as_on_device(model: ir.Model, sizes: Sizes, arithmetic: DeviceArithmetic, draw: ir.Value | None) -> int:
+def fuse_as_on_device(
+    model: ir.Model, sizes_of_run: Callable[[], Sizes], arithmetic: DeviceArithmetic, draw: ir.Value | None
+) -> int:
     """Write groups of low nodes that are fused as their kernel computes them; return how many.
 
     Args:
         model: a typed model.
-        sizes: of its values.
+        sizes_of_run: returns the sizes of its values.
         arithmetic: the device's.
         draw: the input that says which draw it is; None for no noise.
     """
-    if not any(node.op_type in _ENDS and _low_name(node) for node in all_nodes(model)):
+    if not any(node.op_type in _CORES and _low_name(node) for node in all_nodes(model)):
         return 0
+    sizes = sizes_of_run()
     shared = GraphBuilder(model)
     plan = plan_of((scope.graph for scope in scopes(model)), sizes, written=True)
     groups = [*plan.fused, *_biased_softmaxes(model, sizes)]

@@ -31,10 +31,10 @@ def with_noise(result: ir.Value, steps: Steps) -> ir.Value:
     """Return a float32 result that differs by up to the noise of its kernel, not rounded yet.
 
     Args:
-        result: what the rule says; one without a name, which the node leaves out, stays as it is.
+        result: what the rule says; one without a name, which the node leaves out, and integers stay as they are.
         steps: inserts operators, and knows the noise.
     """
-    if steps.draw is None or not steps.noise or not result.name:
+    if steps.draw is None or not steps.noise or not result.name or result.dtype != ir.DataType.FLOAT:
         return result
     share = steps.mul(steps.minimum(steps.draw, 1.0), steps.noise * 2.0**-steps.low.digits)
     phase = steps.add(steps.mul(steps.draw, _OF_DRAW), _OF_NODE * steps.place % (2 * math.pi))

@@ -35,7 +35,7 @@ def product_then_bias(node: ir.Node, steps: Steps) -> ir.Value:
     wide = steps.high(bias)
     if node.op_type == "Gemm":
         return steps.add(product, wide)
-    rank = len(steps.shape_in_run(node.inputs[0]) or ())
+    rank = steps.rank_in_run(node.inputs[0])
     return steps.add(product, steps.reshape(wide, [-1, *(1,) * (rank - 2)]))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
 from amp_transpiler.graph.program import Program
@@ -14,6 +16,8 @@ from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes, has_bodies
 from amp_transpiler.ops.kinds import EXACT
 from amp_transpiler.ops.names import is_standard, operator_name
+from amp_transpiler.ops.schema import opset_of
+from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.passes.device_arithmetic.activations import ACTIVATIONS
 from amp_transpiler.passes.device_arithmetic.attention import ATTENTION
 from amp_transpiler.passes.device_arithmetic.fusions import fuse_as_on_device
@@ -26,17 +30,20 @@ from amp_transpiler.passes.device_arithmetic.wide import computed_wide
 from amp_transpiler.passes.device_arithmetic.write_out import write_out_functions
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.inserted_casts import rename_output
-from amp_transpiler.passes.manager import Pass, PassManager, PassResult, run_pass
-from amp_transpiler.precision.cost.shapes import sizes_of
+from amp_transpiler.passes.manager import Pass, PassManager, PassResult
+from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
 from amp_transpiler.targets.arithmetic import EXACT_RESULT, UNMEASURED_NOISE, DeviceArithmetic, KernelRow
 from amp_transpiler.targets.kernel_conditions import ShapeOf, holds
 
 __all__ = ["RULES", "SimulateKernels", "Simulated", "simulated"]
 
+logger = logging.getLogger(__name__)
+
 RULES: Mapping[str, Rule] = {**ACTIVATIONS, **ATTENTION, **NORMS, **PRODUCTS, **SUMS}
 """Name in the table -> the rule."""
 
 _TF32_PRODUCT = "tf32"
+_RULES_OPSET = 13  # has bfloat16, and every operator that the rules are written in
 _NO_KERNEL = frozenset({"Cast", "CastLike", "Constant", "ConstantOfShape", "Identity"})
 _NEW_VALUES = frozenset({"EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Range"})
 
@@ -78,10 +85,20 @@ def simulated(
     result = program.clone()
     result.source = None
     PassManager([InlineFunctions()], typed=False)(result.model)
+    _raise_opset(result.model)
     dims = _name_dims(result.model, shapes or {})
     propagate_types(result.model)
-    outcome = run_pass(SimulateKernels(arithmetic, dims, draws=draws), result.model)
+    outcome = SimulateKernels(arithmetic, dims, draws=draws)(result.model)  # whoever emulates it verifies it
     return Simulated(result, outcome.unmeasured, outcome.rules, outcome.has_tf32)
+
+
+def _raise_opset(model: ir.Model) -> None:
+    """Raise the opset to one that has all operators of the rules, without loss; it stays where that cannot be done."""
+    if opset_of(model, "") < _RULES_OPSET:
+        try:
+            ConvertOpset(_RULES_OPSET)(model)
+        except ModelError as error:
+            logger.info("kernels are not written as steps: %s", error)
 
 
 def _name_dims(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -144,13 +161,17 @@ class SimulateKernels(Pass[SimulationResult]):
         self._arithmetic, self._dims, self._draws = arithmetic, dims, draws
 
     def call(self, model: ir.Model) -> SimulationResult:
+        if (opset := opset_of(model, "")) < _RULES_OPSET:
+            for name in (DRAW, TF32) if self._draws else ():
+                _number_input(model, name)
+            return SimulationResult(model, modified=self._draws, unmeasured=(f"models of opset {opset}",))
         written = write_out_functions(model, self._arithmetic.wanted_release)
         if written:
             propagate_types(model)
-        sizes = sizes_of(model, self._dims)
+        shapes = _RunShapes(model, self._dims or {})
         draw, tf32 = (_number_input(model, name) if self._draws else None for name in (DRAW, TF32))
-        fused = fuse_as_on_device(model, sizes, self._arithmetic, draw)
-        rewriting = _Rewriting(model, self._arithmetic, sizes.shape, draw, tf32)
+        fused = fuse_as_on_device(model, shapes.sizes, self._arithmetic, draw)
+        rewriting = _Rewriting(model, self._arithmetic, shapes, draw, tf32)
         for node in list(all_nodes(model)):
             rewriting.node(node)
         edits = written + fused + rewriting.edits
@@ -162,6 +183,31 @@ class SimulateKernels(Pass[SimulationResult]):
             rules=rewriting.rules,
             has_tf32=rewriting.has_tf32,
         )
+
+
+class _RunShapes:
+    """The shapes of a run: declared ones at once, the others inferred when the first of them is asked for."""
+
+    def __init__(self, model: ir.Model, dims: Mapping[str, int]) -> None:
+        self._model, self._dims = model, dims
+        self._sizes: Sizes | None = None
+
+    def sizes(self) -> Sizes:
+        """Return the inferred sizes of all values."""
+        if self._sizes is None:
+            self._sizes = sizes_of(self._model, self._dims)
+        return self._sizes
+
+    def __call__(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        if value is None:
+            return None
+        if value.const_value is not None:
+            return tuple(int(size) for size in value.const_value.shape.numpy())
+        if value.shape is not None:
+            known = [size if isinstance(size, int) else self._dims.get(size.value or "") for size in value.shape]
+            if all(size is not None and size >= 0 for size in known):
+                return tuple(size for size in known if size is not None)
+        return self.sizes().shape(value)
 
 
 def _number_input(model: ir.Model, name: str) -> ir.Value:

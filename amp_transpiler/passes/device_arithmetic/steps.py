@@ -56,6 +56,12 @@ class Steps(GraphBuilder):
         """Mark a node as a step: it is no kernel of the program."""
         node.meta[STEP] = True
 
+    def rank_in_run(self, value: ir.Value | None) -> int:
+        """Return the rank of a value; 0 where it is not known."""
+        if value is not None and value.shape is not None:
+            return len(value.shape)
+        return len(self.shape_in_run(value) or ())
+
     def wide(self, value: ir.Value | None) -> ir.Value | None:
         """Return a value in float32 if it is low, else as it is."""
         return None if value is None else self.high(value)

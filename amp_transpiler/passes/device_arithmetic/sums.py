@@ -30,7 +30,7 @@ def _reduction(node: ir.Node, steps: Steps) -> Reduction:
 
 def _summed(node: ir.Node, steps: Steps, op_type: str, terms: ir.Value, *, keepdims: bool | None = None) -> ir.Value:
     """Return a reduction of float32 terms over the axes of a node, by another operator."""
-    rank = len(steps.shape_in_run(node.inputs[0]) or ())
+    rank = steps.rank_in_run(node.inputs[0])
     axes = summed_axes(node, rank)
     keeps = bool(node.attributes.get_int("keepdims", 1)) if keepdims is None else keepdims
     at_run_time = node.inputs[1] if axes is None else None
