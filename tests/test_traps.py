@@ -31,7 +31,7 @@ def test_converts_to_a_valid_and_close_model(name, level, dtype):
         expected = (
             "not checked: nothing to do"
             if "nothing to do" in report.verdict
-            else "verified"
+            else ("verified", "estimated: ")  # of kernels that nobody has measured, such as DequantizeLinear's
             if level == "auto"
             else "compared"
         )

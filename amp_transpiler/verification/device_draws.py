@@ -31,7 +31,8 @@ DRAWS = 8
 """How many draws a verdict rests on, of a program that is not large; the first has no noise."""
 
 _LEAST_TURNS = 2
-_LARGE = 1 << 25  # bytes of weights: each run takes long, and errors are averages over very many numbers
+# Bytes of weights, and of the results of a run: each run takes long, and errors are averages over many numbers.
+_LARGE, _LARGE_RESULTS = 1 << 25, 1 << 26
 _FEW_DRAWS = 4  # of a program with more
 
 Rows: TypeAlias = dict[str, OutputComparison]
@@ -79,7 +80,8 @@ class DeviceRuns:
     @property
     def draws(self) -> int:
         """How many draws there are."""
-        return DRAWS if sum(tensor_bytes(self.simulation.program.model)) <= _LARGE else _FEW_DRAWS
+        weights, results = sum(tensor_bytes(self.simulation.program.model)), self.simulation.result_bytes
+        return DRAWS if weights <= _LARGE and results <= _LARGE_RESULTS else _FEW_DRAWS
 
     def is_tf32(self, turn: int) -> bool:
         """Whether float32 products are in TF32 in a turn: in every other one, where there are such products."""

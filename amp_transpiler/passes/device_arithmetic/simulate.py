@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
@@ -58,12 +59,14 @@ class Simulated:
             `Einsum in bfloat16`.
         rules: operator and format -> how many nodes were rewritten by a rule.
         has_tf32: whether it has float32 products that a device computes in TF32.
+        result_bytes: bytes of the results of a run in float32, bodies aside.
     """
 
     program: Program
     unmeasured: tuple[str, ...]
     rules: Mapping[str, int]
     has_tf32: bool = False
+    result_bytes: int = 0
 
 
 def simulated(
@@ -89,7 +92,15 @@ def simulated(
     dims = _name_dims(result.model, shapes or {})
     propagate_types(result.model)
     outcome = SimulateKernels(arithmetic, dims, draws=draws)(result.model)  # whoever emulates it verifies it
-    return Simulated(result, outcome.unmeasured, outcome.rules, outcome.has_tf32)
+    return Simulated(result, outcome.unmeasured, outcome.rules, outcome.has_tf32, outcome.result_bytes)
+
+
+def _declared(value: ir.Value, dims: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Return the declared shape of a value in a run; None where a size is not known."""
+    if value.shape is None:
+        return None
+    sizes = [size if isinstance(size, int) else dims.get(size.value or "", -1) for size in value.shape]
+    return tuple(sizes) if min(sizes, default=0) >= 0 else None
 
 
 def _raise_opset(model: ir.Model) -> None:
@@ -134,11 +145,13 @@ class SimulationResult(PassResult):
         unmeasured: as in `Simulated`.
         rules: as in `Simulated`.
         has_tf32: as in `Simulated`.
+        result_bytes: as in `Simulated`.
     """
 
     unmeasured: tuple[str, ...] = ()
     rules: Mapping[str, int] = dataclasses.field(default_factory=dict)
     has_tf32: bool = False
+    result_bytes: int = 0
 
 
 class SimulateKernels(Pass[SimulationResult]):
@@ -169,6 +182,7 @@ class SimulateKernels(Pass[SimulationResult]):
         if written:
             propagate_types(model)
         shapes = _RunShapes(model, self._dims or {})
+        results = [shapes(value) for node in model.graph for value in node.outputs]
         draw, tf32 = (_number_input(model, name) if self._draws else None for name in (DRAW, TF32))
         fused = fuse_as_on_device(model, shapes.sizes, self._arithmetic, draw)
         rewriting = _Rewriting(model, self._arithmetic, shapes, draw, tf32)
@@ -182,6 +196,7 @@ class SimulateKernels(Pass[SimulationResult]):
             unmeasured=tuple(sorted(rewriting.unmeasured)),
             rules=rewriting.rules,
             has_tf32=rewriting.has_tf32,
+            result_bytes=sum(4 * math.prod(shape) for shape in results if shape is not None),
         )
 
 
@@ -203,11 +218,8 @@ class _RunShapes:
             return None
         if value.const_value is not None:
             return tuple(int(size) for size in value.const_value.shape.numpy())
-        if value.shape is not None:
-            known = [size if isinstance(size, int) else self._dims.get(size.value or "") for size in value.shape]
-            if all(size is not None and size >= 0 for size in known):
-                return tuple(size for size in known if size is not None)
-        return self.sizes().shape(value)
+        declared = _declared(value, self._dims)
+        return self.sizes().shape(value) if declared is None else declared
 
 
 def _number_input(model: ir.Model, name: str) -> ir.Value:
