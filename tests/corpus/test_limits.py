@@ -116,7 +116,7 @@ def test_the_table_of_the_repository():
 
 def _report(word, **relative):
     rows = {name: types.SimpleNamespace(relative=value) for name, value in relative.items()}
-    return types.SimpleNamespace(verdict_word=word, verdict=word, outputs=rows)
+    return types.SimpleNamespace(verdict_word=word, verdict=word, outputs=rows, draws=None)
 
 
 CONTRADICTED = [

@@ -62,7 +62,7 @@ def test_converts(
     contradicted = contradictions(report, judged.values, dtype)
     told = report.verdict if judged.values else f"{report.verdict}; {judged.told}"
     record_property(verdicts.PROPERTY, verdicts.row(name, level, dtype, report.verdict_word, told, contradicted))
-    words = ("verified", "plausible") if level == "auto" else ("compared",)
+    words = ("verified", "estimated", "plausible") if level == "auto" else ("compared",)
     assert report.verdict_word in (("not checked",) if ALREADY.get(name) == dtype else words), report.verdict
     _assert_same_interface(model, onnx.load(written, load_external_data=False))
     record_property(PROPERTY, judged.measured)

@@ -14,7 +14,7 @@ import onnx
 import onnxruntime
 
 PROPERTY = "verdict"  # a user property of a test under this name is a row for the page
-WORDS = ("verified", "plausible", "compared", "structure only", "not checked", "failed")
+WORDS = ("verified", "estimated", "plausible", "compared", "structure only", "not checked", "failed")
 _NOT_JUDGED = "; not judged"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -50,7 +50,9 @@ def page(rows: Iterable[Mapping[str, Any]]) -> str:
         lines.append(f"| {way} | {' | '.join(numbers)} | {against} |")
     lines += ["", *_listed("Contradicted", contradicted, lambda row: "; ".join(row["contradicted"]))]
     rare = [row for row in rows if row["word"] in ("structure only", "not checked", "failed")]
-    lines += _listed("Neither verified, plausible nor compared", rare, lambda row: row["verdict"].split(";")[0])
+    lines += _listed(
+        "Neither verified, estimated, plausible nor compared", rare, lambda row: row["verdict"].split(";")[0]
+    )
     unjudged = [row for row in rows if _NOT_JUDGED[2:] in row["verdict"]]
     lines += _listed("Not judged by the oracle", unjudged, lambda row: row["verdict"].split("not judged: ")[-1])
     return "\n".join(lines).rstrip() + "\n"
@@ -65,8 +67,8 @@ def _origin(models: int) -> str:
 `python scripts/corpus_verdicts.py CORPUS` (`scripts/fetch_corpus.py CORPUS` fills the folder), {today}, commit
 {commit}, {versions}. {models} models, each converted on the inputs that belong to it and
 run once more by the oracle of the tests (`tests/oracle`), which shares no code with the package. It contradicts a
-verdict where its error is beyond the limit of a result that is *verified*, *plausible* or a copy (2 % in float16,
-5 % in bfloat16), or differs by more than a factor of two and four roundings from the error in the report."""
+verdict where its error is beyond the limit of a result that is *verified*, *estimated*, *plausible* or a copy (2 % in float16,
+5 % in bfloat16), or differs by more than a factor of two and four roundings from the plain emulation in the report."""
 
 
 def _listed(title: str, rows: list[Mapping[str, Any]], say: Any) -> list[str]:
