@@ -68,7 +68,8 @@ def _origin(models: int) -> str:
 {commit}, {versions}. {models} models, each converted on the inputs that belong to it and
 run once more by the oracle of the tests (`tests/oracle`), which shares no code with the package. It contradicts a
 verdict where its error is beyond the limit of a result that is *verified*, *estimated*, *plausible* or a copy (2 % in
-float16, 5 % in bfloat16), or differs by more than a factor of two and four roundings from the plain emulation in the report."""
+float16, 5 % in bfloat16), or differs by more than a factor of two and four roundings from the plain emulation in the
+report."""
 
 
 def _listed(title: str, rows: list[Mapping[str, Any]], say: Any) -> list[str]:
