@@ -1,4 +1,4 @@
-"""What a device's kernels compute: the rows of `data/arithmetic.txt`, looked up by operator, format and condition."""
+"""The arithmetic of a device's kernels: the rows of `data/arithmetic.txt`, by operator, format and condition."""
 
 from __future__ import annotations
 

@@ -129,18 +129,20 @@ def _power_of_two(number: int) -> int:
 
 
 def _several_blocks(node: ir.Node, shape_of: ShapeOf) -> bool:
-    found = reduction_of(node, shape_of)
-    return found is not None and found.place == "leading" and blocks_of(found.terms, found.results)[1] > 1
+    reduction = reduction_of(node, shape_of)
+    return (
+        reduction is not None and reduction.place == "leading" and blocks_of(reduction.terms, reduction.results)[1] > 1
+    )
 
 
 def _at_an_end(node: ir.Node, shape_of: ShapeOf) -> bool:
-    found = reduction_of(node, shape_of)
-    return found is not None and found.place != "middle"
+    reduction = reduction_of(node, shape_of)
+    return reduction is not None and reduction.place != "middle"
 
 
 def _many_at_an_end(node: ir.Node, shape_of: ShapeOf) -> bool:
-    found = reduction_of(node, shape_of)
-    return found is not None and found.place != "middle" and found.terms >= _LARGEST_COUNT
+    reduction = reduction_of(node, shape_of)
+    return reduction is not None and reduction.place != "middle" and reduction.terms >= _LARGEST_COUNT
 
 
 def _by_tanh(node: ir.Node, _: ShapeOf) -> bool:

@@ -63,12 +63,12 @@ def _declared_bytes(value: ir.Value) -> int:
 
 def _upstream(graph: ir.Graph, output: str) -> list[ir.Node]:
     """Return the nodes of the main graph that an output depends on, in order."""
-    wanted = {value for value in graph.outputs if value.name == output}
+    needed = {value for value in graph.outputs if value.name == output}
     chosen = []
     for node in reversed(graph):
-        if not wanted.isdisjoint(node.outputs):
+        if not needed.isdisjoint(node.outputs):
             chosen.append(node)
-            wanted.update(value for value in node.inputs if value is not None)
+            needed.update(value for value in node.inputs if value is not None)
     return chosen[::-1]
 
 

@@ -1,4 +1,4 @@
-"""What a device may make of a converted program: its kernels' arithmetic, emulated, in several draws of their noise."""
+"""Runs of a converted program on an emulated device: its kernels' arithmetic, in several draws of their noise."""
 
 from __future__ import annotations
 

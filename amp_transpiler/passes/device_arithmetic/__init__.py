@@ -1,1 +1,1 @@
-"""What the kernels of a device compute in 16 bits, written in operators that an emulation runs."""
+"""A device's kernels written as the steps that they compute in 16 bits, in operators that an emulation runs."""

@@ -51,10 +51,10 @@ def quick_gelu_in_steps(node: ir.Node, steps: Steps) -> ir.Value:
     x, r = _read(node, steps), steps.rounded
     alpha = node.attributes.get_float("alpha", 1.702)
     scaled = x if alpha == 1.0 else r(steps.mul(x, steps.held(alpha)))
-    one = steps.constant(1.0)
+    unit = steps.constant(1.0)
 
     def quotient(exponent: ir.Value) -> ir.Value:
-        return r(steps.op("Div", [one, r(steps.add(r(steps.op("Exp", [exponent])), 1.0))]))
+        return r(steps.op("Div", [unit, r(steps.add(r(steps.op("Exp", [exponent])), 1.0))]))
 
     positive, negative = quotient(steps.neg(scaled)), r(steps.sub(1.0, quotient(scaled)))
     return steps.mul(x, steps.where(steps.compare("Less", scaled, 0.0), negative, positive))

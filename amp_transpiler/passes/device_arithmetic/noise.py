@@ -1,4 +1,4 @@
-"""What kernels may do otherwise than a rule says: numbers that look random, another set for every draw.
+"""The noise of kernels, by which they differ from their rules: numbers that look random, another set for every draw.
 
 They come from the last bits of the result itself, so that equal runs are equal, and a session need not be opened anew
 for another draw: which one it is, is an input.

@@ -108,10 +108,10 @@ def _body(model: ir.Model, node: ir.Node) -> ir.Model | None:
     _fill_defaults(proto, model)
     graph.node.append(proto)
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
-    whole = onnx.ModelProto(ir_version=10, graph=graph, opset_import=opsets)
+    proto_model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=opsets)
     try:
         inlined = onnx.inliner.inline_selected_functions(
-            whole, [(node.domain, node.op_type)], exclude=False, inline_schema_functions=True
+            proto_model, [(node.domain, node.op_type)], exclude=False, inline_schema_functions=True
         )
         inferred = onnx.shape_inference.infer_shapes(inlined, check_type=True, data_prop=True)
     except (RuntimeError, onnx.shape_inference.InferenceError) as error:

@@ -1,4 +1,4 @@
-"""What one kernel has to do, and the seconds that it takes: by the price list, or by a rule where it has no row."""
+"""The work of a kernel, and the seconds that it takes: by the price list, or by a rule where it has no row."""
 
 from __future__ import annotations
 
