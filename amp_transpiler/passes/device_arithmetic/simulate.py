@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.checker import runtime_operators
 from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.types import propagate_types
@@ -104,8 +105,11 @@ def _declared(value: ir.Value, dims: Mapping[str, int]) -> tuple[int, ...] | Non
 
 
 def _raise_opset(model: ir.Model) -> None:
-    """Raise the opset to one that has all operators of the rules, without loss; it stays where that cannot be done."""
-    if opset_of(model, "") < _RULES_OPSET:
+    """Raise the opset to one that has all operators of the rules, without loss; it stays where that cannot be done.
+
+    Operators that ONNX Runtime alone knows in ONNX's domain may be gone in a newer opset.
+    """
+    if opset_of(model, "") < _RULES_OPSET and not runtime_operators(model):
         try:
             ConvertOpset(_RULES_OPSET)(model)
         except ModelError as error:
