@@ -106,8 +106,9 @@ def _distance(first: Any, second: Any) -> float:
         return 0.0
     wide = [array.astype(np.float64) for array in (first, second)]
     finite = np.isfinite(wide[0]) & np.isfinite(wide[1])
-    norm = float(np.linalg.norm(wide[0][finite]))
-    return float(np.linalg.norm((wide[0] - wide[1])[finite])) / norm if norm else 0.0
+    before, after = (array[finite] for array in wide)
+    norm = float(np.linalg.norm(before))
+    return float(np.linalg.norm(before - after)) / norm if norm else 0.0
 
 
 def _gain(node: ir.Node, apart: Mapping[str, float]) -> float | None:

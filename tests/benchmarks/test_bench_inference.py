@@ -103,6 +103,9 @@ def test_the_cuda_provider_fuses_every_form_that_level_auto_keeps(counted, tmp_p
         before = found[f"{index}_fp32"]
         for level in ("auto", "O2"):
             after = found[f"{index}_{level}"]
+            if "QuickGelu" in fusion.fused:  # rounds every step in float16, so it is kept from being fused
+                assert "QuickGelu" not in after["fused"], f"{name} at {level}"
+                continue
             assert set(fusion.fused) <= set(after["fused"]), f"{name} at {level}"
             assert not lost(before["fused"], after["fused"]), f"{name} at {level}"
             assert after["launches"] <= before["launches"] + 2, f"{name} at {level}"  # casts of x and y
