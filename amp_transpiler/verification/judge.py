@@ -23,6 +23,7 @@ __all__ = ["Compared", "Judge", "Judged"]
 
 _DECIDING_TURN = 2  # with noise, and exact float32 products; else the first one
 _OF_SOURCE = 2.0  # times the error of the source itself in TF32, which no conversion can mend
+_MOSTLY = 0.75  # of what is allowed: where the source itself takes less in TF32, a conversion can keep the limit
 
 Compared: TypeAlias = "tuple[Rows, float | None]"
 """The comparison of every output, and the user's metric; None without one."""
@@ -114,6 +115,8 @@ class Judge:
         if source is None:
             return None
         rows, metric = source
+        if self._judge([source]).excess <= _MOSTLY:
+            return None
         errors = {name: error_of(row) for name, row in judged.outputs.items()}
         of_source = {name: error_of(rows[name]) for name in errors if name in rows}
         pairs = [(errors[name], of_source.get(name, 0.0)) for name, excess in judged.excesses.items() if excess > 1.0]
