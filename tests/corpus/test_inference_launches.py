@@ -8,6 +8,8 @@ import pytest
 
 from bench_inference import MODELS, limits_of, lost, measure
 
+_ERRS = "QuickGelu"  # rounds every step in float16: x * Sigmoid(x) is kept from it, for a launch more
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
@@ -20,6 +22,8 @@ def test_launches(name: str, corpus: pathlib.Path) -> None:
         counts = measure(model, next((path for path in beside if path.is_file()), None))
     except SystemExit as cannot_count:
         pytest.skip(str(cannot_count))
+    expected = {name: count for name, count in counts["fp32"]["fused"].items() if name != _ERRS}
     for level in ("auto", "O2"):
-        assert limits_of(model, counts).over(counts[level]["launches"]) == 0, level
-        assert not lost(counts["fp32"]["fused"], counts[level]["fused"]), level
+        apart = counts["fp32"]["fused"].get(_ERRS, 0) - counts[level]["fused"].get(_ERRS, 0)
+        assert limits_of(model, counts).over(counts[level]["launches"]) <= apart, level
+        assert not lost(expected, counts[level]["fused"]), level
