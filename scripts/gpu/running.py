@@ -46,7 +46,7 @@ STAGES: Mapping[str, Stage] = {
     "inference": Stage(100),
     "options": Stage(90),
     "torch": Stage(40),
-    "models": Stage(75, beside=True),
+    "models": Stage(110, beside=True),
     "nodes": Stage(100, beside=True),
     "compiled_training": Stage(90),
     "compiled": Stage(90),

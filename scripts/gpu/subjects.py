@@ -82,6 +82,56 @@ def _resnet50(tiny: bool) -> tuple[Any, dict[str, Any]]:
     return _called(model, lambda network, *feeds: _first(network, feed, feeds)), feed
 
 
+def _whisper(tiny: bool) -> tuple[Any, dict[str, Any]]:
+    from transformers import WhisperConfig
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+    sizes = {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 64}
+    frames = 40 if tiny else 3000
+    model = WhisperEncoder(WhisperConfig(max_source_positions=frames // 2, **(sizes if tiny else {})))
+    feed = {"features": _normal(1, 80, frames)}
+    return _called(model, lambda network, *feeds: network(*feeds, return_dict=False)[0]), feed
+
+
+def _t5(tiny: bool) -> tuple[Any, dict[str, Any]]:
+    from transformers import T5Config, T5EncoderModel
+
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2} if tiny else {}
+    ids = _tokens(4, 8 if tiny else 128, 1000)
+    feed = {"input_ids": ids, "attention_mask": ids * 0 + 1}
+    return _called(T5EncoderModel(T5Config(**sizes)), lambda network, *feeds: _first(network, feed, feeds)), feed
+
+
+def _llama(tiny: bool) -> tuple[Any, dict[str, Any]]:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    width, layers, heads = (32, 1, 2) if tiny else (1024, 8, 16)
+    sizes = {"hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": layers}
+    heads_of = {"num_attention_heads": heads, "num_key_value_heads": heads // 2}
+    model = LlamaForCausalLM(LlamaConfig(use_cache=False, attn_implementation="eager", **sizes, **heads_of))
+    ids = _tokens(1, 8 if tiny else 256, 1000)
+    feed = {"input_ids": ids, "attention_mask": ids * 0 + 1}
+    return _called(model, lambda network, *feeds: _first(network, feed, feeds, use_cache=False)), feed
+
+
+def _convnext(tiny: bool) -> tuple[Any, dict[str, Any]]:
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    sizes = {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2} if tiny else {"num_labels": 1000}
+    feed = {"pixel_values": _picture(32 if tiny else 224)}
+    model = ConvNextForImageClassification(ConvNextConfig(**sizes))
+    return _called(model, lambda network, *feeds: _first(network, feed, feeds)), feed
+
+
+def _mobilenet(tiny: bool) -> tuple[Any, dict[str, Any]]:
+    from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
+
+    sizes = {"depth_multiplier": 0.25} if tiny else {"num_labels": 1000}
+    feed = {"pixel_values": _picture(32 if tiny else 224)}
+    model = MobileNetV2ForImageClassification(MobileNetV2Config(**sizes))
+    return _called(model, lambda network, *feeds: _first(network, feed, feeds)), feed
+
+
 def _pointwise(tiny: bool) -> tuple[Any, dict[str, Any]]:
     import torch
 
@@ -100,6 +150,11 @@ SUBJECTS: Mapping[str, Subject] = {
         Subject("gpt2_prefill", _gpt2),
         Subject("vit_base", _vit),
         Subject("pointwise", _pointwise, ("torch",)),
+        Subject("whisper_encoder", _whisper),
+        Subject("t5_encoder", _t5),
+        Subject("llama_prefill", _llama),
+        Subject("convnext", _convnext),
+        Subject("mobilenet", _mobilenet),
     )
 }
 """Name -> model."""
@@ -157,6 +212,10 @@ def _tokens(batch: int, length: int, vocabulary: int) -> Any:
 
 
 def _picture(size: int) -> Any:
+    return _normal(1, 3, size, size)
+
+
+def _normal(*shape: int) -> Any:
     import torch
 
-    return torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0))
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
