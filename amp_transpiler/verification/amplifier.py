@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.program import Program
-from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32
-from amp_transpiler.passes.device_arithmetic.simulate import Simulated
-from amp_transpiler.runtime.feeds import check_feeds
-from amp_transpiler.verification.accuracy import Reference, named_outputs
 from amp_transpiler.verification.calibrate import PIECE
 from amp_transpiler.verification.child import RUN_ERRORS
+from amp_transpiler.verification.device_draws import DeviceRuns, outputs_of_draw
 from amp_transpiler.verification.remote import open_program
 
 __all__ = ["amplifier_of", "ancestors_of"]
@@ -26,50 +22,31 @@ logger = logging.getLogger(__name__)
 _LEAST_DISTANCE = 2.0**-11  # between two draws, which a node that rounds to float16 may add by itself
 
 
-def amplifier_of(
-    program: Program, simulation: Simulated, reference: Reference, output: str, draw: int
-) -> ir.Node | None:
-    """Return the node, of those that an output depends on, that amplifies the distance of two draws most.
+def amplifier_of(program: Program, runs: DeviceRuns, output: str, turn: int) -> ir.Node | None:
+    """Return the node, of those that an output depends on, that amplifies the distance from exact kernels most.
 
     Args:
         program: the converted program.
-        simulation: the same, rewritten into what a device computes, and emulated.
-        reference: the samples; the first one runs.
+        runs: of the same program on an emulated device; their session may be closed.
         output: the output whose error differs from draw to draw.
-        draw: one with a large error; the other one has no noise.
+        turn: one with a large error.
 
     Returns:
         A node of the program; None where it cannot be said, because results take too much memory.
     """
-    upstream = _upstream(program.model.graph, output)
-    names = [str(value.name) for node in upstream for value in node.outputs if value.name]
-    if sum(_declared_bytes(value) for node in upstream for value in node.outputs) > PIECE:
+    if runs.simulation.result_bytes > PIECE:
         return None
+    graph = program.model.graph
+    last = next(value.producer() for value in graph.outputs if value.name == output)
+    needed = set() if last is None else ancestors_of(last)
+    upstream = [node for node in graph if node in needed]
     try:
-        quiet, loud = _results(simulation.program, reference, names, (0, draw))
+        apart = _distances(runs, [str(value.name) for node in upstream for value in node.outputs if value.name], turn)
     except RUN_ERRORS as error:
         logger.info("the node behind which draws differ is not known: %s", error)
         return None
-    apart = {name: _distance(quiet[name], loud[name]) for name in names if name in quiet}
     ranked = [(gain, node) for node in upstream if (gain := _gain(node, apart)) is not None]
     return max(ranked, key=lambda pair: pair[0])[1] if ranked else None
-
-
-def _declared_bytes(value: ir.Value) -> int:
-    """Return the bytes of a float32 result, with 1 for dimensions that are open."""
-    sizes = [] if value.shape is None else [size if isinstance(size, int) else 1 for size in value.shape]
-    return 4 * math.prod(sizes)
-
-
-def _upstream(graph: ir.Graph, output: str) -> list[ir.Node]:
-    """Return the nodes of the main graph that an output depends on, in order."""
-    needed = {value for value in graph.outputs if value.name == output}
-    chosen = []
-    for node in reversed(graph):
-        if not needed.isdisjoint(node.outputs):
-            chosen.append(node)
-            needed.update(value for value in node.inputs if value is not None)
-    return chosen[::-1]
 
 
 def ancestors_of(node: ir.Node) -> set[ir.Node]:
@@ -84,20 +61,22 @@ def ancestors_of(node: ir.Node) -> set[ir.Node]:
     return reached
 
 
-def _results(
-    program: Program, reference: Reference, names: Sequence[str], draws: Sequence[int]
-) -> Iterator[Mapping[str, Any]]:
-    """Yield the named results of the main graph in each draw."""
-    exposed = program.clone()
+def _distances(runs: DeviceRuns, names: Sequence[str], turn: int) -> dict[str, float]:
+    """Return how far results of the main graph are from those of exact kernels in a turn: the most of any sample."""
+    exposed = runs.simulation.program.clone()
     graph = exposed.model.graph
     present = {str(value.name) for value in graph.outputs}
     values = {str(value.name): value for node in graph for value in node.outputs}
     graph.outputs.extend(values[name] for name in names if name in values and name not in present)
+    apart: dict[str, float] = {}
     with open_program(exposed, emulate=False) as session:
-        for draw in draws:
-            (sample,) = reference.feeds(info.name for info in session.inputs)[:1]
-            feeds = {**sample, DRAW: np.array(draw, np.float32), TF32: np.array(0.0, np.float32)}
-            yield named_outputs(session, check_feeds(feeds, session.inputs, lenient=True))
+        for index, sample in enumerate(runs.reference.feeds(info.name for info in session.inputs)):
+            exact = outputs_of_draw(session, sample, 0, tf32=False)
+            noisy = outputs_of_draw(session, sample, runs.draw(turn, index), tf32=runs.is_tf32(turn))
+            for name in names:
+                if name in exact:
+                    apart[name] = max(apart.get(name, 0.0), _distance(exact[name], noisy[name]))
+    return apart
 
 
 def _distance(first: Any, second: Any) -> float:

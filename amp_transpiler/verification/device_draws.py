@@ -25,7 +25,16 @@ from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.output_kind import OutputKind, output_kinds
 from amp_transpiler.verification.remote import RemoteSession, open_program
 
-__all__ = ["DRAWS", "DeviceRuns", "Rows", "arithmetic_for", "error_of", "open_device_runs", "worst_rows"]
+__all__ = [
+    "DRAWS",
+    "DeviceRuns",
+    "Rows",
+    "arithmetic_for",
+    "error_of",
+    "open_device_runs",
+    "outputs_of_draw",
+    "worst_rows",
+]
 
 DRAWS = 8
 """How many draws a verdict rests on, of a program that is not large; the first has no noise."""
@@ -69,19 +78,24 @@ class DeviceRuns:
         limits: Limits,
         kinds: Mapping[str, OutputKind],
     ) -> None:
-        self.simulation = simulation
-        self._session, self._reference, self._limits, self._kinds = session, reference, limits, kinds
+        self.simulation, self.reference = simulation, reference
+        self._session, self._limits, self._kinds = session, limits, kinds
 
     @property
     def turns(self) -> int:
         """How often all samples are to run, for as many runs as there are draws: twice at least, to show a spread."""
-        return max(_LEAST_TURNS, math.ceil(self.draws / len(self._reference.samples)))
+        return max(_LEAST_TURNS, math.ceil(self.draws / len(self.reference.samples)))
 
     @property
     def draws(self) -> int:
         """How many draws there are."""
         weights, results = sum(tensor_bytes(self.simulation.program.model)), self.simulation.result_bytes
         return DRAWS if weights <= _LARGE and results <= _LARGE_RESULTS else _FEW_DRAWS
+
+    @staticmethod
+    def draw(turn: int, index: int) -> int:
+        """Return the draw that a sample runs with in a turn: the first sample has no noise in turn 0."""
+        return (turn + index) % DRAWS
 
     def is_tf32(self, turn: int) -> bool:
         """Whether float32 products are in TF32 in a turn: in every other one, where there are such products."""
@@ -97,23 +111,20 @@ class DeviceRuns:
         Raises:
             CannotCompare: the program does not run.
         """
-        reference = self._reference
-        samples = reference.feeds(info.name for info in self._session.inputs)
-        numbers = [{DRAW: (turn + index) % DRAWS, TF32: float(self.is_tf32(turn))} for index in range(len(samples))]
+        reference, session = self.reference, self._session
+        samples = reference.feeds(info.name for info in session.inputs)
+
+        def outputs() -> Iterator[dict[str, Any]]:
+            for index, sample in enumerate(samples):
+                results = outputs_of_draw(session, sample, self.draw(turn, index), tf32=self.is_tf32(turn))
+                if keep is not None:
+                    keep(results)
+                yield results
+
         try:
-            results = (self._outputs(*pair, keep) for pair in zip(samples, numbers, strict=True))
-            return reference.compare_results(results, self._limits, self._kinds)
+            return reference.compare_results(outputs(), self._limits, self._kinds)
         except RUN_ERRORS as error:
             raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
-
-    def _outputs(
-        self, sample: Mapping[str, Any], numbers: Mapping[str, float], keep: Callable[[dict[str, Any]], None] | None
-    ) -> dict[str, Any]:
-        feeds = {**sample, **{name: np.array(number, np.float32) for name, number in numbers.items()}}
-        outputs = named_outputs(self._session, check_feeds(feeds, self._session.inputs, lenient=True))
-        if keep is not None:
-            keep(outputs)
-        return outputs
 
 
 @contextlib.contextmanager
@@ -140,6 +151,22 @@ def open_device_runs(
             yield DeviceRuns(session, simulation, reference, limits, output_kinds(low.model, sample))
     except RUN_ERRORS as error:
         raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
+
+
+def outputs_of_draw(session: RemoteSession, sample: Mapping[str, Any], draw: int, *, tf32: bool) -> dict[str, Any]:
+    """Run a rewritten program once.
+
+    Args:
+        session: of the program.
+        sample: its inputs, without those of the draw.
+        draw: a number; 0 is without noise.
+        tf32: whether float32 products are in TF32.
+
+    Returns:
+        Name -> output.
+    """
+    feeds = {**sample, DRAW: np.array(draw, np.float32), TF32: np.array(tf32, np.float32)}
+    return named_outputs(session, check_feeds(feeds, session.inputs, lenient=True))
 
 
 def worst_rows(several: Sequence[Rows]) -> Rows:

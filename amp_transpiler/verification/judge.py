@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 from amp_transpiler.graph.program import Program
 from amp_transpiler.ops.names import operator_name
-from amp_transpiler.passes.device_arithmetic.simulate import Simulated
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import DeviceDraws, OutputComparison
 from amp_transpiler.targets.arithmetic import DeviceArithmetic
@@ -88,17 +87,15 @@ class Judge:
             first = self._judge([first_turn])
             if not certain and not (confirm and first.excess <= 1.0):
                 return first
-            turns = [first_turn if turn == deciding else self.turn(runs, turn) for turn in range(runs.turns)]
-            in_tf32, count = [runs.is_tf32(turn) for turn in range(runs.turns)], runs.draws
+            turns = {turn: first_turn if turn == deciding else self.turn(runs, turn) for turn in range(runs.turns)}
         plain = self._plain(program)
-        exact = [turn for turn, is_tf32 in zip(turns, in_tf32, strict=True) if not is_tf32]
-        tf32 = [turn for turn, is_tf32 in zip(turns, in_tf32, strict=True) if is_tf32]
-        shares = self._shares_of_source(tf32)
-        counted = turns if shares is None else exact
-        draws = self._record(program, runs.simulation, count, [rows for rows, _ in counted], plain[0])
+        shares = self._shares_of_source([compared for turn, compared in turns.items() if runs.is_tf32(turn)])
+        if shares is not None:
+            turns = {turn: compared for turn, compared in turns.items() if not runs.is_tf32(turn)}
+        draws = self._record(program, runs, {turn: rows for turn, (rows, _) in turns.items()}, plain[0])
         if shares is not None:
             draws = dataclasses.replace(draws, tf32=shares[0], source_tf32=shares[1])
-        return dataclasses.replace(self._judge([plain, *counted]), draws=draws, confirmed=True)
+        return dataclasses.replace(self._judge([plain, *turns.values()]), draws=draws, confirmed=True)
 
     def _shares_of_source(self, tf32: Sequence[Compared]) -> tuple[dict[str, float], dict[str, float]] | None:
         """Return the errors in TF32 of the outputs, and of the source's, if only TF32 is to blame for what is beyond.
@@ -157,31 +154,26 @@ class Judge:
         return Judged(rows, metric, by_output, excess)
 
     def _record(
-        self,
-        program: Program,
-        simulation: Simulated,
-        count: int,
-        turns: Sequence[Rows],
-        plain: Mapping[str, OutputComparison],
+        self, program: Program, runs: DeviceRuns, turns: Mapping[int, Rows], plain: Mapping[str, OutputComparison]
     ) -> DeviceDraws:
         """Record what all draws came to, and which node is to blame where they are far apart."""
         assert self.arithmetic is not None  # there are draws of no other
-        errors = {name: tuple(error_of(rows[name]) for rows in turns) for name in turns[0]}
+        errors = {name: tuple(error_of(rows[name]) for rows in turns.values()) for name in next(iter(turns.values()))}
         draws = DeviceDraws(
             self.arithmetic.wanted_device,
             self.arithmetic.wanted_release,
             str(self.arithmetic),
-            count,
+            runs.draws,
             errors,
             {name: error_of(row) for name, row in plain.items()},
-            simulation.unmeasured,
+            runs.simulation.unmeasured,
         )
         judged = [name for name in errors if name not in self.reference.unjudged()]
         shaky = max((name for name in judged if draws.is_ill_conditioned(name)), key=draws.spread, default=None)
         if shaky is None:
             return draws
-        worst = max(range(len(turns)), key=lambda turn: errors[shaky][turn])
-        node = amplifier_of(program, simulation, self.reference, shaky, worst)
+        worst = max(turns, key=lambda turn: error_of(turns[turn][shaky]))
+        node = amplifier_of(program, runs, shaky, worst)
         if node is None:
             return draws
         return dataclasses.replace(draws, amplifier=str(node.name), amplifier_op=operator_name(node))

@@ -11,7 +11,9 @@ from amp_transpiler.graph.loading import load
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import DeviceDraws
 from amp_transpiler.targets.arithmetic import arithmetic_of
+from amp_transpiler.verification import amplifier
 from amp_transpiler.verification.accuracy import make_reference
+from amp_transpiler.verification.amplifier import amplifier_of
 from amp_transpiler.verification.device_draws import DRAWS, open_device_runs
 from amp_transpiler.verification.judge import Judge
 from tests.support import array, parse
@@ -103,15 +105,27 @@ def test_turns_show_a_spread(samples, turns):
 CANCELS = "s = MatMul (x, w) d = Sub (s, c) y = Mul (d, k)"
 
 
-def test_the_node_at_which_draws_come_apart_is_said():
+@pytest.mark.parametrize("samples", [1, 2, 3])
+@pytest.mark.parametrize("turn", [1, 2, 3])
+def test_the_node_at_which_draws_come_apart_is_said(samples, turn):
     x = array(4, 64, seed=7)
-    near = (x.astype(np.float16).astype(np.float64) @ W.astype(np.float16).astype(np.float64)).astype(np.float32)
-    constants = {"w": W, "c": near * np.float32(1 - 2**-11), "k": np.array([2.0], np.float32)}
-    result = judged(CANCELS, "float16", x, tolerance=1e6, **constants)
-    least, middle, largest = result.draws.spread("y")
-    assert least <= middle <= largest
-    if result.draws.is_ill_conditioned("y"):
-        assert result.draws.amplifier_op == "Sub"
+    product = (x.astype(np.float16).astype(np.float64) @ W.astype(np.float16).astype(np.float64)).astype(np.float32)
+    constants = {"w": W, "c": product * np.float32(1 - 2**-11), "k": np.array([2.0], np.float32)}
+    source, low = pair(CANCELS, "float16", **constants)
+    feeds = [{"x": array(4, 64, seed=n)} for n in range(samples - 1)] + [{"x": x}]  # only the last one cancels
+    reference = make_reference(source, source, feeds)
+    with open_device_runs(reference, low, H100, Limits()) as runs:
+        node = amplifier_of(low, runs, "y", turn)
+    assert node is not None
+    assert node.op_type == "Sub"
+
+
+def test_the_node_is_not_said_where_results_take_too_much_memory(monkeypatch):
+    monkeypatch.setattr(amplifier, "PIECE", 4 * 4 * 32)
+    source, low = pair("s = MatMul (x, w) y = Relu (s)", "float16", w=W)
+    reference = make_reference(source, source, {"x": array(4, 64, seed=1)})
+    with open_device_runs(reference, low, H100, Limits()) as runs:
+        assert amplifier_of(low, runs, "y", 1) is None
 
 
 ERRORS = {  # errors of the draws -> whether they are called ill-conditioned
