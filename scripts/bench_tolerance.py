@@ -57,7 +57,7 @@ class Bisection:
         from amp_transpiler.precision.ranges import RangeFaults
         from amp_transpiler.systems.choice import Request, choose_policy
         from amp_transpiler.verification.accuracy import make_reference
-        from amp_transpiler.verification.search import Conversions
+        from amp_transpiler.verification.conversions import Conversions, judging_arithmetic
 
         self._seconds, self._until = seconds, time.monotonic() + seconds
         source = load(path)
@@ -66,7 +66,8 @@ class Bisection:
         ranges = RangeFaults(self.policy.low)
         prepare(self.prepared, self.policy, ranges)
         reference = make_reference(source, self.prepared, inputs)
-        self._conversions = Conversions(self.prepared, self.policy, ranges, reference, None, _untimed)
+        arithmetic = judging_arithmetic(self.prepared, self.policy)
+        self._conversions = Conversions(self.prepared, self.policy, ranges, reference, None, _untimed, arithmetic)
         self.samples = reference.samples
         self.runs = 0
         self._kind_of: dict[str, str] = {}

@@ -7,48 +7,35 @@ the last of them, so that what is reachable is never refused.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.program import Program
 from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.cost import find_device, predict, prices
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier, Point
-from amp_transpiler.precision.limits import Limits
-from amp_transpiler.precision.policy import Policy, Settled
-from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.settling import settled_by
-from amp_transpiler.report import DeviceDraws, FrontierPoint, OutputComparison, Report
+from amp_transpiler.report import FrontierPoint, OutputComparison, Report
 from amp_transpiler.runtime.ort import error_text
-from amp_transpiler.targets.arithmetic import DeviceArithmetic
-from amp_transpiler.verification.accuracy import CannotCompare, Reference
 from amp_transpiler.verification.amplifier import ancestors_of
-from amp_transpiler.verification.calibrate import NamedSample, calibrate
+from amp_transpiler.verification.calibrate import calibrate
 from amp_transpiler.verification.child import RUN_ERRORS
-from amp_transpiler.verification.device_draws import arithmetic_for, open_device_runs
+from amp_transpiler.verification.conversions import Conversions, Measured
 from amp_transpiler.verification.dial import Trial, turn
-from amp_transpiler.verification.judge import Compared, Judge
-from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.remembered import Outcome, Outcomes, remembered_evidence
 from amp_transpiler.verification.sensitivity import collect_evidence
-from amp_transpiler.verification.user_metric import Metric
 
-__all__ = ["Conversions", "Found", "Measured", "best_conversion"]
+__all__ = ["Found", "best_conversion", "worst_error"]
 
 logger = logging.getLogger(__name__)
-
-Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 
 _FAILURES = 2  # on the dial, after a choice that holds
 _FURTHER = 4  # runs beside the dial
@@ -69,150 +56,7 @@ _CONFIRMATIONS = 4  # of choices that hold in one draw, by all draws
 _AGAIN = 8  # runs for another choice, where the best one fails in another draw
 _EVERY = 200  # choices, of which all are looked at
 
-_TURN_IN_TF32 = 1
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Measured:
-    """A conversion that was compared.
-
-    Attributes:
-        program: the converted program.
-        conversion: the record of its conversion.
-        outputs: the comparison of every output.
-        metric: the user's measure of it; None without one.
-        excesses: the error of every output over the one that is allowed there.
-        excess: the largest of them, and of the metric; at most 1 if every limit is kept.
-        settled: the decisions that were made before it, by a search.
-        limits: those that it is judged by.
-        is_float32: it has no low node, and no low inputs or outputs.
-        draws: what a device may make of it; None until all draws have run, or where no device's arithmetic is emulated.
-        confirmed: whether `excess` is that of the worst draw.
-    """
-
-    program: Program
-    conversion: Conversion
-    outputs: dict[str, OutputComparison]
-    metric: float | None
-    excesses: Mapping[str, float]
-    excess: float
-    settled: Mapping[str, Settled]
-    limits: Limits
-    is_float32: bool = False
-    draws: DeviceDraws | None = None
-    confirmed: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Conversions:
-    """The conversions of one program, each compared with fp32.
-
-    Attributes:
-        prepared: the program; it is not changed.
-        policy: how to decide, and the limits.
-        ranges: a look-up of constants.
-        reference: what to compare with.
-        metric: the user's own measure, or None.
-        phase: times a block.
-        source_in_tf32: the source's own outputs with its products in TF32, once they are asked for.
-    """
-
-    prepared: Program
-    policy: Policy
-    ranges: RangeFaults
-    reference: Reference
-    metric: Metric | None
-    phase: Phase
-    source_in_tf32: list[Compared | None] = dataclasses.field(default_factory=list, repr=False)
-
-    def measured(self, policy: Policy, *, confirm: bool = False) -> Measured:
-        """Convert a copy as a policy says, run it emulated, and compare it.
-
-        Where a device's arithmetic is emulated, one draw of its noise decides.
-
-        Args:
-            policy: how to decide.
-            confirm: whether the other draws run, too, if the first keeps the limits.
-
-        Raises:
-            CannotCompare: the emulated program does not run.
-            InputError: the user's metric fails.
-        """
-        program = self.prepared.clone()
-        with self.phase("convert"):
-            conversion = convert(program, policy, self.ranges)
-        decisions = conversion.assignment.decisions.values()
-        is_float32 = not policy.low_io and not any(decision.precision == "low" for decision in decisions)
-        limits = policy.limits.of_float32() if is_float32 else policy.limits
-        judge = self._judge(limits, is_float32=is_float32)
-        with self.phase("compare"):
-            judged = judge.judged(program, confirm=confirm)
-        return Measured(
-            program,
-            conversion,
-            judged.outputs,
-            judged.metric,
-            judged.excesses,
-            judged.excess,
-            policy.settled,
-            limits,
-            is_float32,
-            judged.draws,
-            judged.confirmed,
-        )
-
-    def confirmed(self, measured: Measured) -> Measured:
-        """Return a conversion judged by its worst draw.
-
-        Raises:
-            CannotCompare: the emulated program does not run.
-            InputError: the user's metric fails.
-        """
-        if measured.confirmed:
-            return measured
-        judge = self._judge(measured.limits, is_float32=measured.is_float32)
-        with self.phase("compare"):
-            judged = judge.judged(measured.program, confirm=True, certain=True)
-        return dataclasses.replace(
-            measured,
-            outputs=judged.outputs,
-            metric=judged.metric,
-            excesses=judged.excesses,
-            excess=judged.excess,
-            draws=judged.draws,
-            confirmed=True,
-        )
-
-    def _judge(self, limits: Limits, *, is_float32: bool) -> Judge:
-        """Return what judges a conversion: by a device's arithmetic, unless fp32 itself would be judged."""
-        # Random operators draw other numbers in each run of a session, and a draw is such a run.
-        is_random = bool(random_upstream(self.prepared.model))
-        is_plain = is_float32 or is_random or self.prepared.step is not None or self.policy.low is FLOAT32
-        arithmetic = None if is_plain else arithmetic_for(self.policy.target, self.policy.device)
-        plain = Judge(self.reference, limits, self.metric, arithmetic)
-        if arithmetic is None:
-            return plain
-        return dataclasses.replace(plain, in_tf32=lambda: self._source_rows(plain, arithmetic))
-
-    def _source_rows(self, judge: Judge, arithmetic: DeviceArithmetic) -> Compared | None:
-        """Return the source's own outputs with its products in TF32; None where it does not run so."""
-        if not self.source_in_tf32:
-            try:
-                with open_device_runs(self.reference, self.reference.program, arithmetic, judge.limits) as runs:
-                    self.source_in_tf32.append(judge.turn(runs, _TURN_IN_TF32))
-            except (CannotCompare, ModelError) as reason:
-                logger.info("what TF32 makes of the source is not known: %s", reason)
-                self.source_in_tf32.append(None)
-        return self.source_in_tf32[0]
-
-    def feeds(self) -> list[dict[str, Any]]:
-        """Return the samples for the prepared program."""
-        return self.reference.feeds(str(value.name) for value in self.prepared.model.graph.inputs)
-
-    def samples(self) -> list[NamedSample]:
-        """Return the samples for the prepared program, each with its name."""
-        return [(f"sample {number}", sample) for number, sample in enumerate(self.feeds(), start=1)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -22,11 +22,12 @@ from amp_transpiler.report import MetricValue, Report, Verdict
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.calibrate import PIECE
 from amp_transpiler.verification.child import RUN_ERRORS
+from amp_transpiler.verification.conversions import Conversions, judging_arithmetic
 from amp_transpiler.verification.default_device import CheckedDevice, DeviceCheck, device_to_check
 from amp_transpiler.verification.exact_update import exact_update
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.remote import open_program
-from amp_transpiler.verification.search import Conversions, Found, best_conversion
+from amp_transpiler.verification.search import Found, best_conversion
 from amp_transpiler.verification.steps import compare_steps
 from amp_transpiler.verification.steps_verdict import judge_steps
 from amp_transpiler.verification.synthesis import MOST_FURTHER
@@ -159,7 +160,9 @@ def convert_and_compare(
         with phase("run fp32"):
             reference = _reference(source, prepared, policy, asked, reference)
             report.notes = (*report.notes, *_reference_note(reference, source, prepared, policy))
-        conversions = Conversions(prepared, policy, ranges, reference, asked.metric, phase)
+        conversions = Conversions(
+            prepared, policy, ranges, reference, asked.metric, phase, judging_arithmetic(prepared, policy)
+        )
         found = best_conversion(conversions, report, frontier=asked.frontier, cache=asked.cache, limited=asked.limited)
     except CannotCompare as reason:
         report.verdict = f"{Verdict.STRUCTURE_ONLY}: {reason}"

@@ -1,0 +1,188 @@
+"""The conversions of one program: each made as a policy says, run emulated, and compared with fp32."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from amp_transpiler.conversion import Conversion, convert
+from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.dtypes import FLOAT32
+from amp_transpiler.graph.program import Program
+from amp_transpiler.precision.limits import Limits
+from amp_transpiler.precision.policy import Policy, Settled
+from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.report import DeviceDraws, OutputComparison
+from amp_transpiler.targets.arithmetic import DeviceArithmetic
+from amp_transpiler.verification.accuracy import CannotCompare, Reference
+from amp_transpiler.verification.calibrate import NamedSample
+from amp_transpiler.verification.device_draws import arithmetic_for, open_device_runs
+from amp_transpiler.verification.judge import Compared, Judge
+from amp_transpiler.verification.randomness import random_upstream
+from amp_transpiler.verification.user_metric import Metric
+
+__all__ = ["Conversions", "Measured", "judging_arithmetic"]
+
+logger = logging.getLogger(__name__)
+
+Phase: TypeAlias = Callable[[str], contextlib.AbstractContextManager[None]]
+
+_TURN_IN_TF32 = 1
+
+
+def judging_arithmetic(prepared: Program, policy: Policy) -> DeviceArithmetic | None:
+    """Return the device's arithmetic by which conversions of a program are judged.
+
+    Args:
+        prepared: the program to convert.
+        policy: how to decide.
+
+    Returns:
+        None for a training step, for a program with random operators, which draw other numbers in each run of a
+        session (a draw of the noise is such a run), where float32 is wanted, and for a target without CUDA's provider.
+    """
+    if prepared.step is not None or policy.low is FLOAT32 or random_upstream(prepared.model):
+        return None
+    return arithmetic_for(policy.target, policy.device)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """A conversion that was compared.
+
+    Attributes:
+        program: the converted program.
+        conversion: the record of its conversion.
+        outputs: the comparison of every output.
+        metric: the user's measure of it; None without one.
+        excesses: the error of every output over the one that is allowed there.
+        excess: the largest of them, and of the metric; at most 1 if every limit is kept.
+        settled: the decisions that were made before it, by a search.
+        limits: those that it is judged by.
+        is_float32: it has no low node, and no low inputs or outputs.
+        draws: what a device may make of it; None until all draws have run, or where no device's arithmetic is emulated.
+        confirmed: whether `excess` is that of the worst draw.
+    """
+
+    program: Program
+    conversion: Conversion
+    outputs: dict[str, OutputComparison]
+    metric: float | None
+    excesses: Mapping[str, float]
+    excess: float
+    settled: Mapping[str, Settled]
+    limits: Limits
+    is_float32: bool = False
+    draws: DeviceDraws | None = None
+    confirmed: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Conversions:
+    """The conversions of one program, each compared with fp32.
+
+    Attributes:
+        prepared: the program; it is not changed.
+        policy: how to decide, and the limits.
+        ranges: a look-up of constants.
+        reference: what to compare with.
+        metric: the user's own measure, or None.
+        phase: times a block.
+        arithmetic: the device's, by which they are judged; None to round each low result once.
+        source_in_tf32: the source's own outputs with its products in TF32, once they are asked for.
+    """
+
+    prepared: Program
+    policy: Policy
+    ranges: RangeFaults
+    reference: Reference
+    metric: Metric | None
+    phase: Phase
+    arithmetic: DeviceArithmetic | None = None
+    source_in_tf32: list[Compared | None] = dataclasses.field(default_factory=list, repr=False)
+
+    def measured(self, policy: Policy, *, confirm: bool = False) -> Measured:
+        """Convert a copy as a policy says, run it emulated, and compare it.
+
+        Where a device's arithmetic is emulated, one draw of its noise decides.
+
+        Args:
+            policy: how to decide.
+            confirm: whether the other draws run, too, if the first keeps the limits.
+
+        Raises:
+            CannotCompare: the emulated program does not run.
+            InputError: the user's metric fails.
+        """
+        program = self.prepared.clone()
+        with self.phase("convert"):
+            conversion = convert(program, policy, self.ranges)
+        decisions = conversion.assignment.decisions.values()
+        is_float32 = not policy.low_io and not any(decision.precision == "low" for decision in decisions)
+        limits = policy.limits.of_float32() if is_float32 else policy.limits
+        judge = self._judge(limits, is_float32=is_float32)
+        with self.phase("compare"):
+            judged = judge.judged(program, confirm=confirm)
+        return Measured(
+            program,
+            conversion,
+            judged.outputs,
+            judged.metric,
+            judged.excesses,
+            judged.excess,
+            policy.settled,
+            limits,
+            is_float32,
+            judged.draws,
+            judged.confirmed,
+        )
+
+    def confirmed(self, measured: Measured) -> Measured:
+        """Return a conversion judged by its worst draw.
+
+        Raises:
+            CannotCompare: the emulated program does not run.
+            InputError: the user's metric fails.
+        """
+        if measured.confirmed:
+            return measured
+        judge = self._judge(measured.limits, is_float32=measured.is_float32)
+        with self.phase("compare"):
+            judged = judge.judged(measured.program, confirm=True, certain=True)
+        return dataclasses.replace(
+            measured,
+            outputs=judged.outputs,
+            metric=judged.metric,
+            excesses=judged.excesses,
+            excess=judged.excess,
+            draws=judged.draws,
+            confirmed=True,
+        )
+
+    def _judge(self, limits: Limits, *, is_float32: bool) -> Judge:
+        """Return what judges a conversion: by the device's arithmetic, unless fp32 itself would be judged."""
+        plain = Judge(self.reference, limits, self.metric, None if is_float32 else self.arithmetic)
+        return dataclasses.replace(plain, in_tf32=lambda: self._source_rows(plain))
+
+    def _source_rows(self, judge: Judge) -> Compared | None:
+        """Return the source's own outputs with its products in TF32; None where it does not run so."""
+        assert self.arithmetic is not None  # nothing else asks for TF32
+        if not self.source_in_tf32:
+            try:
+                with open_device_runs(self.reference, self.reference.program, self.arithmetic, judge.limits) as runs:
+                    self.source_in_tf32.append(judge.turn(runs, _TURN_IN_TF32))
+            except (CannotCompare, ModelError) as reason:
+                logger.info("what TF32 makes of the source is not known: %s", reason)
+                self.source_in_tf32.append(None)
+        return self.source_in_tf32[0]
+
+    def feeds(self) -> list[dict[str, Any]]:
+        """Return the samples for the prepared program."""
+        return self.reference.feeds(str(value.name) for value in self.prepared.model.graph.inputs)
+
+    def samples(self) -> list[NamedSample]:
+        """Return the samples for the prepared program, each with its name."""
+        return [(f"sample {number}", sample) for number, sample in enumerate(self.feeds(), start=1)]
