@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from gpu.records import Record
@@ -32,16 +32,24 @@ float32 on the CPU; *from emulation* is the distance between the device and what
 """
 _PAIRS = (("auto", "float16"), ("O2", "float16"), ("auto", "bfloat16"), ("onnxruntime", "float16"))
 _FAR = 1.5  # times the emulated error
+_SLACK = 1.02  # by how much a device's error may be above the stated one
+_NOTHING = 1e-6  # an error that float32 itself has
+_LIMITS = {"float16": 0.02, "bfloat16": 0.05}  # the defaults, at level auto
 
 
 def page(folder: pathlib.Path = FOLDER) -> str:
     """Return the page, the newest run first."""
-    paths = sorted(folder.glob("*.jsonl"), reverse=True)
-    blocks = [_HEAD, *(block for path in paths for block in _of_run(path.name, read(path)))]
+    runs = {path.name: read(path) for path in sorted(folder.glob("*.jsonl"))}
+    sections, tried = [], frozenset[str]()
+    for name, results in runs.items():
+        sections.append(list(_of_run(name, results, tried)))
+        tried |= {record["name"] for record in results.of("models")}
+    blocks = [_HEAD, *(block for section in reversed(sections) for block in section)]
     return "\n".join(blocks).rstrip() + "\n"
 
 
-def _of_run(name: str, results: Results) -> Iterator[str]:
+def _of_run(name: str, results: Results, tried: Collection[str]) -> Iterator[str]:
+    """Yield the blocks of a run; `tried` are the models of those before."""
     run = results.run
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items() if version)
     yield f"## {run['date']}, {run['device']}\n"
@@ -55,6 +63,7 @@ def _of_run(name: str, results: Results) -> Iterator[str]:
     yield from _times(results, "Inference", ("inference", "torch", "compiled"), _OF_INFERENCE)
     yield from _times(results, "Options of the provider", ("options",), _OF_OPTIONS)
     yield from _models(results)
+    yield from _coverage(results, tried)
     yield from _nodes(results)
     yield from _truths(results)
     yield from _failures(results)
@@ -154,6 +163,46 @@ def _model_cells(name: str, variants: dict[tuple[str, str], Record]) -> list[str
 
 def _is_far(row: Record) -> bool:
     return not row["error"] <= _FAR * row["emulated_error"] and row["error"] > 1e-6
+
+
+def _coverage(results: Results, tried: Collection[str]) -> Iterator[str]:
+    """Say how many verdicts stated at least the device's error, and which did not."""
+    rows = [row for row in results.of("models") if "stated_error" in row and "error" in row]
+    if not rows:
+        return
+    groups = {
+        "models that no device had run before": [row for row in rows if row["name"] not in tried],
+        "models of runs before": [row for row in rows if row["name"] in tried],
+    }
+    counts = [f"{sum(map(_is_covered, group))} of {len(group)} of {kind}" for kind, group in groups.items() if group]
+    false = [row for row in rows if row["verdict"].startswith("verified") and row["error"] > _LIMITS[row["dtype"]]]
+    yield (
+        f"A verdict made without a GPU covers the device's error if the error it states is at most {_SLACK - 1:.0%} "
+        f"smaller: {', '.join(counts)}. Verified, and beyond the limit on the device: "
+        f"{', '.join(_conversion(row) for row in false) or 'none'}.\n"
+    )
+    missed = [row for row in rows if not _is_covered(row)]
+    if missed:
+        yield table(
+            ["not covered", "format", "low nodes", "stated", "on the device", "limit"],
+            (
+                [
+                    row["name"],
+                    row["dtype"],
+                    f"{row['low_nodes']} of {row['nodes']}",
+                    *map(_percent, (row["stated_error"], row["error"], _LIMITS[row["dtype"]])),
+                ]
+                for row in missed
+            ),
+        )
+
+
+def _is_covered(row: Record) -> bool:
+    return bool(row["error"] <= _SLACK * row["stated_error"] or row["error"] < _NOTHING)
+
+
+def _conversion(row: Record) -> str:
+    return f"{row['name']} in {row['dtype']}"
 
 
 def _nodes(results: Results) -> Iterator[str]:

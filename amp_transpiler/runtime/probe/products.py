@@ -18,6 +18,7 @@ _SIZES = (
     *((1, 64, 64), (3, 4, 3), (16, 16, 16), (128, 512, 1), (64, 1024, 64), (32, 8192, 32)),
     *((4, 1, 64, 64), (4, 3, 4, 3), (4, 16, 16, 16), (4, 128, 512, 1), (4, 32, 1024, 32)),
 )
+_LAYERS = ((1536, 128), (1536, 32), (128, 128), (32, 1))  # K, N
 _MATMUL = "y = MatMul (x, w)"
 _SPLITS = (2, 4, 8, 16)
 _REPEATS = 5
@@ -36,6 +37,7 @@ def products(low: LowFormat) -> Questions:
         yield Question("product", "MatMul", size, low, _MATMUL, values, {**_PRODUCT, **wide})
     yield from _accumulators(low)
     yield from _followed(low, random)
+    yield from _of_one_row(low)
 
 
 def _accumulators(low: LowFormat) -> Questions:
@@ -120,6 +122,22 @@ def _followed(low: LowFormat, random: np.random.Generator) -> Questions:
             constants["c"] = np.array(0.3)
         candidates = _with_steps(low, np.matmul, steps)
         yield Question("followed", op, "8x64x32", low, body, inputs, candidates, constants, opset=22)
+
+
+def _of_one_row(low: LowFormat) -> Questions:
+    """Yield layers of one sample, whose products take other kernels: weights transposed, as exporters write them."""
+    random, steps = np.random.default_rng(6), _FOLLOWED["Gemm"][2]
+    splits = {f"{parts} low parts of K": _split_then_bias(parts) for parts in _SPLITS}
+    candidates = {**_with_steps(low, lambda x, w: np.matmul(x, w.T), steps), **splits}
+    for k, n in _LAYERS:
+        values = {"x": random.standard_normal((1, k)), "w": random.standard_normal((n, k)) / np.sqrt(k)}
+        body, bias = "y = Gemm <transB = 1> (x, w, b)", {"b": random.standard_normal(n)}
+        yield Question("one row", "Gemm", f"1x{k}x{n}", low, body, values, candidates, bias, repeats=_REPEATS)
+
+
+def _split_then_bias(parts: int) -> Candidate:
+    product = _split(parts)
+    return lambda r, x, w, b: r(product(r, x, w.T) + b)
 
 
 def _with_steps(low: LowFormat, product: Callable[[Array, Array], Array], steps: _Steps) -> Mapping[str, Candidate]:
