@@ -65,6 +65,7 @@ class Measured:
         is_float32: it has no low node, and no low inputs or outputs.
         draws: what a device may make of it; None until all draws have run, or where no device's arithmetic is emulated.
         confirmed: whether `excess` is that of the worst draw.
+        failing_turn: the turn that is most beyond the limits, once all have run; None if none is.
     """
 
     program: Program
@@ -78,6 +79,7 @@ class Measured:
     is_float32: bool = False
     draws: DeviceDraws | None = None
     confirmed: bool = False
+    failing_turn: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Conversions:
     arithmetic: DeviceArithmetic | None = None
     source_in_tf32: list[Compared | None] = dataclasses.field(default_factory=list, repr=False)
 
-    def measured(self, policy: Policy, *, confirm: bool = False) -> Measured:
+    def measured(self, policy: Policy, *, confirm: bool = False, deciding: int | None = None) -> Measured:
         """Convert a copy as a policy says, run it emulated, and compare it.
 
         Where a device's arithmetic is emulated, one draw of its noise decides.
@@ -112,6 +114,7 @@ class Conversions:
         Args:
             policy: how to decide.
             confirm: whether the other draws run, too, if the first keeps the limits.
+            deciding: the turn that decides, such as one that another conversion failed in.
 
         Raises:
             CannotCompare: the emulated program does not run.
@@ -125,7 +128,7 @@ class Conversions:
         limits = policy.limits.of_float32() if is_float32 else policy.limits
         judge = self._judge(limits, is_float32=is_float32)
         with self.phase("compare"):
-            judged = judge.judged(program, confirm=confirm)
+            judged = judge.judged(program, confirm=confirm, deciding=deciding)
         return Measured(
             program,
             conversion,
@@ -138,6 +141,7 @@ class Conversions:
             is_float32,
             judged.draws,
             judged.confirmed,
+            judged.failing_turn,
         )
 
     def confirmed(self, measured: Measured) -> Measured:
@@ -160,6 +164,7 @@ class Conversions:
             excess=judged.excess,
             draws=judged.draws,
             confirmed=True,
+            failing_turn=judged.failing_turn,
         )
 
     def _judge(self, limits: Limits, *, is_float32: bool) -> Judge:

@@ -39,6 +39,7 @@ class Judged:
         excess: the largest of them, and of the metric.
         draws: the record of all draws; None where they did not all run.
         confirmed: nothing more would be run to judge it.
+        failing_turn: the turn that is most beyond the limits, once all have run; None if none is.
     """
 
     outputs: Rows
@@ -47,6 +48,7 @@ class Judged:
     excess: float
     draws: DeviceDraws | None = None
     confirmed: bool = False
+    failing_turn: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,13 +69,16 @@ class Judge:
     arithmetic: DeviceArithmetic | None
     in_tf32: Callable[[], Compared | None] | None = None
 
-    def judged(self, program: Program, *, confirm: bool = False, certain: bool = False) -> Judged:
+    def judged(
+        self, program: Program, *, confirm: bool = False, certain: bool = False, deciding: int | None = None
+    ) -> Judged:
         """Run a converted program emulated, and judge its outputs.
 
         Args:
             program: the program; not changed.
             confirm: whether all draws run, if the first keeps the limits.
             certain: all draws run in any case.
+            deciding: the turn that runs first, such as one that another conversion failed in.
 
         Raises:
             CannotCompare: the emulated program does not run.
@@ -82,7 +87,8 @@ class Judge:
         if self.arithmetic is None:
             return dataclasses.replace(self._judge([self._plain(program)]), confirmed=True)
         with open_device_runs(self.reference, program, self.arithmetic, self.limits) as runs:
-            deciding = _DECIDING_TURN if runs.turns > _DECIDING_TURN else 0
+            if deciding is None:
+                deciding = _DECIDING_TURN if runs.turns > _DECIDING_TURN else 0
             first_turn = self.turn(runs, deciding)
             first = self._judge([first_turn])
             if not certain and not (confirm and first.excess <= 1.0):
@@ -95,7 +101,14 @@ class Judge:
         draws = self._record(program, runs, {turn: rows for turn, (rows, _) in turns.items()}, plain[0])
         if shares is not None:
             draws = dataclasses.replace(draws, tf32=shares[0], source_tf32=shares[1])
-        return dataclasses.replace(self._judge([plain, *turns.values()]), draws=draws, confirmed=True)
+        judged = self._judge([plain, *turns.values()])
+        return dataclasses.replace(judged, draws=draws, confirmed=True, failing_turn=self._failing_turn(runs, turns))
+
+    def _failing_turn(self, runs: DeviceRuns, turns: Mapping[int, Compared]) -> int | None:
+        """Return the turn, of those whose float32 is exact, that is most beyond the limits; None if none is."""
+        found = {turn: self._judge([turns[turn]]).excess for turn in turns if not runs.is_tf32(turn)}
+        worst = max(found, key=lambda turn: found[turn])
+        return worst if found[worst] > 1.0 else None
 
     def _shares_of_source(self, tf32: Sequence[Compared]) -> tuple[dict[str, float], dict[str, float]] | None:
         """Return the errors in TF32 of the outputs, and of the source's, if only TF32 is to blame for what is beyond.

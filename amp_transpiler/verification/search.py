@@ -243,6 +243,7 @@ class _Search:
         self._errors: dict[Point, float] = {}
         self._found: dict[Point, float] = {}
         self._by_all_draws = False
+        self._deciding: int | None = None
 
     def turned(self) -> Measured:
         """Turn the conversion towards float32 until it keeps the limits."""
@@ -287,7 +288,7 @@ class _Search:
         if confirmed.excess <= 1.0 or measured.excess > 1.0:
             return confirmed
         logger.info("%d nodes low: %.3g of what is allowed in the worst draw", len(point.low), confirmed.excess)
-        self._by_all_draws = True
+        self._by_all_draws, self._deciding = True, confirmed.failing_turn  # others may fail there, too
         self._found[point], self._best = confirmed.excess, None
         self._frontier.learn(point, _felt(confirmed))
         return self._conversions.confirmed(self._another(point, confirmed))
@@ -510,7 +511,7 @@ class _Search:
         policy = self._policy
         settled = settled_by(point, self._frontier, self._reasons, self._evidence, policy.low)
         chosen = dataclasses.replace(policy, settled=settled)
-        found = self._conversions.measured(chosen, confirm=self._by_all_draws)
+        found = self._conversions.measured(chosen, confirm=self._by_all_draws, deciding=self._deciding)
         logger.info(
             "%d nodes low: predicted %.3g of what is allowed, %.3g found", len(point.low), point.predicted, found.excess
         )

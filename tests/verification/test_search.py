@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -146,17 +147,22 @@ def exact_error(report):
     return max(max(report.draws.plain[name], *errors[::2]) for name, errors in report.draws.errors.items())
 
 
+@functools.cache
+def errors_of_all_choices():
+    """Products that are float32 -> the error, of each choice in which the six products may be low."""
+    feeds, names = {"x": array(4, 4, seed=9)}, [f"m{i}" for i in range(6)]
+    choices = [high for count in range(7) for high in itertools.combinations(names, count)]
+    return {
+        high: exact_error(amp.transpile(BRANCHES, inputs=feeds, tolerance=1.0, disable_amp=high)) for high in choices
+    }
+
+
 @pytest.mark.parametrize("share", [0.9, 0.8, 0.6, 0.5, 0.4, 0.25])
 def test_in_a_small_program_no_choice_is_overlooked(share, monkeypatch):
     """Though those products that add the most are predicted to add the least, as many are low as in the best choice."""
     wrong = {"y": {f"m{i}": error for i, error in enumerate((1e-12, 1e-11, 1e-10, 1e-9, 1e-12, 1e-10))}}
     monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: Evidence(node_errors_by_output=wrong))
-    feeds, names = {"x": array(4, 4, seed=9)}, {f"m{i}" for i in range(6)}
-    errors = {}
-    for count in range(7):
-        for high in itertools.combinations(sorted(names), count):
-            report = amp.transpile(BRANCHES, inputs=feeds, tolerance=1.0, disable_amp=high)
-            errors[high] = exact_error(report)
+    feeds, names, errors = {"x": array(4, 4, seed=9)}, {f"m{i}" for i in range(6)}, errors_of_all_choices()
     tolerance = share * errors[()]
     fewest = min(len(high) for high, error in errors.items() if error <= tolerance)
     chosen = support.decisions(amp.transpile(BRANCHES, inputs=feeds, tolerance=tolerance, cache=False))
