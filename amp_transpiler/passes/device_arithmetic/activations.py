@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
 
 import onnx_ir as ir
 
-from amp_transpiler.passes.device_arithmetic.steps import Rule, Steps
+from amp_transpiler.passes.device_arithmetic.steps import Steps, named
 
 __all__ = ["ACTIVATIONS"]
 
@@ -160,26 +158,21 @@ def leaky_relu_of_low_alpha(node: ir.Node, steps: Steps) -> ir.Value:
     return steps.where(steps.compare("Greater", x, 0.0), x, steps.mul(x, alpha))
 
 
-ACTIVATIONS: Mapping[str, Rule] = MappingProxyType(
-    {
-        rule.__name__: rule
-        for rule in (
-            bias_gelu_in_steps,
-            elu_in_steps,
-            gelu_by_erf,
-            gelu_erf_in_two,
-            gelu_tanh_in_steps,
-            hard_sigmoid_fused,
-            hard_sigmoid_in_two,
-            hard_swish_in_steps,
-            leaky_relu_of_low_alpha,
-            quick_gelu_in_steps,
-            selu_in_steps,
-            sigmoid_by_complement,
-            sigmoid_in_steps,
-            softplus_in_steps,
-            softsign_in_steps,
-        )
-    }
+ACTIVATIONS = named(
+    bias_gelu_in_steps,
+    elu_in_steps,
+    gelu_by_erf,
+    gelu_erf_in_two,
+    gelu_tanh_in_steps,
+    hard_sigmoid_fused,
+    hard_sigmoid_in_two,
+    hard_swish_in_steps,
+    leaky_relu_of_low_alpha,
+    quick_gelu_in_steps,
+    selu_in_steps,
+    sigmoid_by_complement,
+    sigmoid_in_steps,
+    softplus_in_steps,
+    softsign_in_steps,
 )
 """Name in the table -> the rule."""

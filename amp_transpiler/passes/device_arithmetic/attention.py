@@ -5,13 +5,10 @@ Sources: ONNX Runtime's llm/attention.cc and unfused_attention.cu; both agree wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.passes.device_arithmetic.steps import Rule, Steps
+from amp_transpiler.passes.device_arithmetic.steps import Steps, named
 from amp_transpiler.passes.device_arithmetic.wide import computed_wide
 from amp_transpiler.passes.device_arithmetic.write_out import write_out
 
@@ -96,5 +93,5 @@ def _round_shares(softmax: ir.Node, product: ir.Node, steps: Steps, *, flash: bo
         use.node.replace_input_with(use.idx, quotient)
 
 
-ATTENTION: Mapping[str, Rule] = MappingProxyType({rule.__name__: rule for rule in (attention_flash, attention_unfused)})
+ATTENTION = named(attention_flash, attention_unfused)
 """Name in the table -> the rule."""

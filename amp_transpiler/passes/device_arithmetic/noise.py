@@ -20,7 +20,6 @@ DRAW = "amp_transpiler.draw"
 TF32 = "amp_transpiler.tf32"
 """The input that says whether float32 products take operands in TF32: 1, as in CUDA's sessions by default, or 0."""
 
-_SPLIT = 8193.0  # 2**13 + 1: Veltkamp's constant, which leaves the last 13 of 24 bits
 _SPREAD = 4.0e6  # radians: the last bits, less than 2**-11 of a result, turn into hundreds of waves
 _SMALLEST = 2.0**-126  # a normal number, so that zeros divide
 _LARGEST = 2.0**100  # beyond which the split overflows: larger numbers get the noise of this one, infinities none
@@ -45,6 +44,5 @@ def with_noise(result: ir.Value, steps: Steps) -> ir.Value:
 
 def _last_bits(result: ir.Value, steps: Steps) -> ir.Value:
     """Return what the last 13 bits of a float32 result are, relative to the result: at most 2**-11."""
-    scaled = steps.mul(result, _SPLIT)
-    first = steps.sub(scaled, steps.sub(scaled, result))
-    return steps.div(steps.sub(result, first), steps.maximum(steps.op("Abs", [result]), _SMALLEST))
+    last = steps.sub(result, steps.head(result))
+    return steps.div(last, steps.maximum(steps.op("Abs", [result]), _SMALLEST))

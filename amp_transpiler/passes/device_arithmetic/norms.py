@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import onnx_ir as ir
 
-from amp_transpiler.passes.device_arithmetic.steps import Rule, Steps
+from amp_transpiler.passes.device_arithmetic.steps import Steps, named
 
 __all__ = ["NORMS"]
 
@@ -37,5 +34,5 @@ def _wide(node: ir.Node, index: int, steps: Steps) -> ir.Value:
     return steps.high(value)
 
 
-NORMS: Mapping[str, Rule] = MappingProxyType({sum_of_squares_low.__name__: sum_of_squares_low})
+NORMS = named(sum_of_squares_low)
 """Name in the table -> the rule."""

@@ -10,13 +10,12 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.passes.device_arithmetic.noise import with_noise
-from amp_transpiler.passes.device_arithmetic.steps import Rule, Steps
+from amp_transpiler.passes.device_arithmetic.steps import Steps, named
 from amp_transpiler.passes.device_arithmetic.wide import computed_wide
 
 __all__ = ["PRODUCTS", "RECURRENT", "in_tf32", "not_a_number_stays"]
 
 RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-_SPLIT = 8193.0  # 2**13 + 1: Veltkamp's constant, which cuts the 13 bits that TF32 does not have
 _LOST_BITS = 13
 _OPERANDS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {**dict.fromkeys(RECURRENT, (0, 1, 2)), **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), (0, 1))}
@@ -39,7 +38,7 @@ def product_then_bias(node: ir.Node, steps: Steps) -> ir.Value:
     return steps.add(product, steps.reshape(wide, [-1, *(1,) * (rank - 2)]))
 
 
-PRODUCTS: Mapping[str, Rule] = MappingProxyType({product_then_bias.__name__: product_then_bias})
+PRODUCTS = named(product_then_bias)
 """Name in the table -> the rule."""
 
 
@@ -56,13 +55,12 @@ def _tf32(value: ir.Value, steps: Steps) -> ir.Value:
     tensor = constant_of(value)
     if tensor is not None:
         exact = tensor.numpy().astype(np.float32)
-        rounded = _rounded_to_tf32(exact)
-        return (
-            steps.constant(rounded) if steps.tf32 is None else _switched(value, steps.constant(rounded - exact), steps)
-        )
-    scaled = steps.mul(value, _SPLIT)
-    first = steps.sub(scaled, steps.sub(scaled, value))
-    return first if steps.tf32 is None else _switched(value, steps.sub(first, value), steps)
+        constant = _rounded_to_tf32(exact)
+        if steps.tf32 is None:
+            return steps.constant(constant)
+        return _switched(value, steps.constant(constant - exact), steps)
+    rounded = steps.head(value)
+    return rounded if steps.tf32 is None else _switched(value, steps.sub(rounded, value), steps)
 
 
 def _switched(value: ir.Value, lost: ir.Value, steps: Steps) -> ir.Value:

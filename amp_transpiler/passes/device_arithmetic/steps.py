@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -12,10 +13,12 @@ from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import LowFormat, float_format
 from amp_transpiler.targets.kernel_conditions import ShapeOf
 
-__all__ = ["STEP", "Rule", "Steps"]
+__all__ = ["STEP", "Rule", "Steps", "named"]
 
 STEP = "amp_transpiler.step"
 """The mark of a node that is a step of a kernel, and no kernel itself."""
+
+_SPLIT = 8193.0  # 2**13 + 1, which cuts 13 bits off
 
 
 class Steps(GraphBuilder):
@@ -70,6 +73,11 @@ class Steps(GraphBuilder):
         """Return a float32 value rounded to the format, in float32."""
         return self.cast(self.cast(value, self.low.dtype), ir.DataType.FLOAT)
 
+    def head(self, value: ir.Value) -> ir.Value:
+        """Return the first 11 of the 24 bits of a float32 value, rounded to even: Veltkamp's split."""
+        scaled = self.mul(value, _SPLIT)
+        return self.sub(scaled, self.sub(scaled, value))
+
     def held(self, number: float) -> float:
         """Return a constant of the kernel as the format holds it."""
         return float(np.float32(number).astype(self.low.numpy))
@@ -77,6 +85,11 @@ class Steps(GraphBuilder):
 
 Rule: TypeAlias = Callable[[ir.Node, Steps], "list[ir.Value] | ir.Value"]
 """Writes a kernel before its node; returns the float32 results, which are yet to be rounded to the format."""
+
+
+def named(*rules: Rule) -> Mapping[str, Rule]:
+    """Return rules by the names that `targets/data/arithmetic.txt` has for them: those of their functions."""
+    return MappingProxyType({rule.__name__: rule for rule in rules})
 
 
 def _graph_of(node: ir.Node) -> ir.Graph:

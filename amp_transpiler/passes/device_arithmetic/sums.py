@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
-from amp_transpiler.passes.device_arithmetic.steps import Rule, Steps
+from amp_transpiler.passes.device_arithmetic.steps import Steps, named
 from amp_transpiler.passes.device_arithmetic.wide import computed_wide
 from amp_transpiler.targets.kernel_conditions import Reduction, blocks_of, reduction_of, summed_axes
 
@@ -166,17 +166,12 @@ def _adding_body(steps: Steps, rank: int) -> ir.Graph:
     return body
 
 
-SUMS: Mapping[str, Rule] = MappingProxyType(
-    {
-        rule.__name__: rule
-        for rule in (
-            cumsum_in_turn,
-            log_sum_exp_in_steps,
-            squares_first,
-            sum_in_turn,
-            sum_then_divide,
-            sums_of_blocks,
-        )
-    }
+SUMS = named(
+    cumsum_in_turn,
+    log_sum_exp_in_steps,
+    squares_first,
+    sum_in_turn,
+    sum_then_divide,
+    sums_of_blocks,
 )
 """Name in the table -> the rule."""
