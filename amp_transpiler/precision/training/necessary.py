@@ -62,28 +62,32 @@ def _ends_in_sum(outputs: Iterable[ir.Value]) -> bool:
 def _has_product(graph: ir.Graph, values: Collection[ir.Value]) -> bool:
     """Whether what depends on a reader of a value is multiplied with what depends on an input."""
     every = dict.fromkeys((*graph.inputs, *values))
+    if len(every) < 2:
+        return False  # whatever the value is multiplied with depends on it alone
     bits = {value: 1 << index for index, value in enumerate(every)}
     sources = {value: bits[value] for value in graph.inputs}  # the inputs that a value depends on
     derived = {value: bits[value] for value in values}  # the states that it is computed from, beside no data
     data = {value for value in graph.inputs if value not in derived and not _is_single(value)}
     below: set[ir.Value] = set()  # what depends on a reader's result
     for node in graph:
-        operands = _operands(node)
-        if kind(node) in _MULTIPLIES | SCATTERS and _meets(node, below, sources):
-            return True
-        if _reads_as_factor(node, derived, sources) or any(value in below for value in operands):
+        op, operands = node.op_type, _operands(node)
+        if op in _MULTIPLIES or op in SCATTERS or op in TABLES:
+            if op not in TABLES and kind(node) and _meets(operands, below, sources):
+                return True
+            if kind(node) and _reads_as_factor(node, derived, sources):
+                below.update(node.outputs)
+        if not below.isdisjoint(operands):
             below.update(node.outputs)
-        met = has_bodies(node) or any(value in data for value in operands)
-        if any(value in data for value in operands):
-            data.update(node.outputs)
         _mark(node, operands, sources)
-        if not met:
+        if not data.isdisjoint(operands):
+            data.update(node.outputs)
+        elif not has_bodies(node):
             _mark(node, operands, derived)
     return False
 
 
 def _operands(node: ir.Node) -> list[ir.Value]:
-    if has_bodies(node) or updates_statistics(node):
+    if node.attributes and (has_bodies(node) or updates_statistics(node)):
         return list(reads(node))
     return [value for value in node.inputs if value is not None]
 
@@ -97,22 +101,21 @@ def _mark(node: ir.Node, operands: Iterable[ir.Value], marks: dict[ir.Value, int
             marks[output] = found
 
 
-def _meets(node: ir.Node, below: Collection[ir.Value], sources: Mapping[ir.Value, int]) -> bool:
+def _meets(operands: Iterable[ir.Value], below: Collection[ir.Value], sources: Mapping[ir.Value, int]) -> bool:
     """Whether a product has an operand that depends on a reader, and another one that depends on an input."""
-    operands = [value for value in node.inputs if value is not None and value in sources]
-    return len(operands) > 1 and any(value in below for value in operands)
+    found = [value in below for value in operands if value in sources]
+    return len(found) > 1 and any(found)
 
 
 def _reads_as_factor(node: ir.Node, derived: Mapping[ir.Value, int], sources: Mapping[ir.Value, int]) -> bool:
     """Whether a node multiplies a state, or looks it up, with what depends on another input than this state."""
-    if kind(node) not in _MULTIPLIES and kind(node) not in TABLES:
+    if node.op_type in SCATTERS:
         return False
-    operands = [value for value in node.inputs if value is not None]
-    for value in operands:
-        states = derived.get(value, 0)
-        for other in operands if states else ():
-            inputs = sources.get(other, 0)
-            if other is not value and inputs and (states & ~inputs or inputs & (inputs - 1)):
+    for value in node.inputs:
+        states = 0 if value is None else derived.get(value, 0)
+        for other in node.inputs if states else ():
+            inputs = 0 if other is None or other is value else sources.get(other, 0)
+            if inputs and (states & ~inputs or inputs & (inputs - 1)):
                 return True
     return False
 
