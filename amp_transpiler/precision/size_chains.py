@@ -42,8 +42,8 @@ _SIZE_INPUTS: dict[str, tuple[int, ...]] = {
 """Operator -> the inputs whose numbers decide the shape of a result, or how often a body runs."""
 
 _ARITHMETIC = frozenset(
-    """Abs Add And Cast Ceil Clip Div Equal Exp Floor Greater GreaterOrEqual Identity Less LessOrEqual Log Max Min Mod Mul
-    Neg Not Or Pow Reciprocal ReduceMax ReduceMin ReduceProd Round Sign Sqrt Sub Where""".split()
+    """Abs Add And Cast Ceil Clip Div Equal Exp Floor Greater GreaterOrEqual Identity Less LessOrEqual Log Max Min Mod
+    Mul Neg Not Or Pow Reciprocal ReduceMax ReduceMin ReduceProd Round Sign Sqrt Sub Where""".split()
 )
 _FAR = 12  # operators from a size: a count is computed by a few of them, features by a whole network
 
