@@ -95,7 +95,7 @@ def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def own_data(model: pathlib.Path) -> dict[str, Identity]:
-    """Return the files beside a model that hold its weights and that this package wrote: their names tell their content.
+    """Return the files of a model's weights that this package wrote: their names tell their content. All are beside it.
 
     Args:
         model: the place of a result, where there may be no file yet.

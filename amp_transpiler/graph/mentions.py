@@ -102,7 +102,7 @@ def _entries(folder: pathlib.Path) -> list[os.DirEntry[str]]:
 
 
 def _candidates(folder: pathlib.Path, own: Collection[str]) -> list[pathlib.Path]:
-    """Return the files that may be models: in the folder and above, the small ones first, without the weights themselves.
+    """Return the files that may be models, in the folder and above, the small ones first; without the weights.
 
     Raises:
         _Doubt: a file in a folder that this process may write to cannot be read.
@@ -136,10 +136,9 @@ def _named_in(path: pathlib.Path, names: Mapping[str, bytes], clock: _Clock) -> 
     try:
         with path.open("rb") as file:
             start = file.read(_HEAD)
+            _refuse_packers(start, _NOT_UNPACKED)
             if start.startswith(_ZIP):
                 return _in_zip(file, names, clock)
-            if packer := next((name for head, name in _NOT_UNPACKED.items() if start.startswith(head)), None):
-                raise _Doubt(f"{path} is packed with {packer}, and may name it")
             file.seek(0)
             for head, module in _UNPACKERS.items():
                 if start.startswith(head):
@@ -154,6 +153,11 @@ def _named_in(path: pathlib.Path, names: Mapping[str, bytes], clock: _Clock) -> 
         raise _Doubt(f"{path} cannot be read, and may name it: {error}") from error
 
 
+def _refuse_packers(start: bytes, packers: Mapping[bytes, str]) -> None:
+    if packer := next((name for head, name in packers.items() if start.startswith(head)), None):
+        raise _Doubt(f"a file here is packed with {packer}, is not looked into, and may name it")
+
+
 def _in_zip(file: BinaryIO, names: Mapping[str, bytes], clock: _Clock) -> set[str]:
     found: set[str] = set()
     with zipfile.ZipFile(file) as archive:
@@ -165,8 +169,7 @@ def _in_zip(file: BinaryIO, names: Mapping[str, bytes], clock: _Clock) -> set[st
 
 def _in_packed(stream: IO[bytes], names: Mapping[str, bytes], clock: _Clock) -> set[str]:
     start = stream.read(_HEAD)
-    if start.startswith((_ZIP, *_UNPACKERS, *_NOT_UNPACKED)):
-        raise _Doubt("a file here is packed twice, and may name it")
+    _refuse_packers(start, {**_NOT_UNPACKED, **_UNPACKERS, _ZIP: "zip"})
     return _in_parts(start, stream.read, names, clock)
 
 
@@ -258,9 +261,8 @@ def _spans_without_weights(file: BinaryIO, size: int, clock: _Clock) -> Iterator
 def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     joined: list[tuple[int, int]] = []
     for first, last in spans:
-        if joined and first - joined[-1][1] <= _GAP:
-            first, _ = joined.pop()
-        joined.append((first, last))
+        is_next = bool(joined) and first - joined[-1][1] <= _GAP
+        joined.append((joined.pop()[0] if is_next else first, last))
     return joined
 
 

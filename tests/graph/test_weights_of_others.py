@@ -1,4 +1,4 @@
-"""No file of weights is deleted or overwritten that anybody else may need, and nothing of a user's that has our names."""
+"""No weights are deleted or overwritten that anybody else may need, nor what a user has under our names."""
 
 from __future__ import annotations
 
