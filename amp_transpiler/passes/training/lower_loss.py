@@ -35,7 +35,8 @@ class LowerLoss(Pass[PassResult]):
        log probabilities, and of scores whose log probabilities are wanted, the label's is picked where it is.
     2. Samples that are ignored count as class 0 and have the weight 0.
     3. What computes the same, once: the gradient and other losses over the same labels read it, too.
-    4. Numbers of single samples are float32 for 16-bit scores; results have their declared types.
+    4. The mean of no sample that counts is 0, as in Paddle; ONNX's definition divides 0 by 0.
+    5. Numbers of single samples are float32 for 16-bit scores; results have their declared types.
 
     The values of the model must be typed. Before opset 13 nothing is done.
     """
@@ -126,7 +127,15 @@ class _Samples:
         total = builder.sum(losses, keepdims=False)
         if reduction == "sum" or self.weight is None:
             return total
-        return builder.div(total, builder.sum(self.weight, keepdims=False))
+        return builder.div(total, self._count(builder, self.weight, counts=len(node.inputs) < 3))
+
+    @staticmethod
+    def _count(builder: GraphBuilder, weight: ir.Value, *, counts: bool) -> ir.Value:
+        """The sum of the weights, or 1 if no sample counts. The gradient rule writes the same nodes."""
+        count = builder.sum(weight, keepdims=False)
+        if counts:  # every weight is 0 or 1
+            return builder.maximum(count, 1.0)
+        return builder.where(builder.compare("Equal", count, 0.0), 1.0, count)
 
 
 def _lower(node: ir.Node, builder: _Recorder) -> tuple[ir.Value, ir.Value] | None:
