@@ -19,7 +19,7 @@ def weights():
 
 LOSSES = {  # name -> (loss, labels of which none counts)
     "255": (lambda x, y: F.cross_entropy(x, y, ignore_index=255), 255),
-    "-100": (lambda x, y: F.cross_entropy(x, y), -100),
+    "-100": (F.cross_entropy, -100),
     "a class": (lambda x, y: F.cross_entropy(x, y, ignore_index=1), 1),
     "weights": (lambda x, y: F.cross_entropy(x, y, weight=weights(), ignore_index=255), 255),
     "weights of 0": (lambda x, y: F.cross_entropy(x, y, weight=weights()), 1),
@@ -29,7 +29,7 @@ LOSSES = {  # name -> (loss, labels of which none counts)
     ),
     "probabilities": (lambda x, y: F.cross_entropy(F.softmax(x), y, ignore_index=255, use_softmax=False), 255),
     "log probabilities": (lambda x, y: F.nll_loss(F.log_softmax(x), y[:, 0], ignore_index=255), 255),
-    "layer": (lambda x, y: paddle.nn.CrossEntropyLoss(ignore_index=255)(x, y), 255),
+    "layer": (paddle.nn.CrossEntropyLoss(ignore_index=255), 255),
     "two": (lambda x, y: F.cross_entropy(x, y, ignore_index=255) + F.cross_entropy(x * 2, y, ignore_index=255), 255),
 }
 
