@@ -46,7 +46,7 @@ class _Wrapper:
     @property
     def _owners(self) -> list[object]:
         owners: list[object] = [self]
-        inner = self.inner_optimizer
+        inner: Any = self.inner_optimizer
         while inner is not None:
             owners.append(inner)
             names = vars(inner)  # of the optimizer inside, where there is one
