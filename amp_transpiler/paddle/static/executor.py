@@ -16,6 +16,7 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.retyped import retyped
 from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.state_dictionary import provide_state
+from amp_transpiler.paddle.framework.driven_values import DrivenValues
 from amp_transpiler.paddle.framework.feeding import (
     FetchList,
     fed_arrays,
@@ -116,6 +117,7 @@ class Executor:
         )
         self._steps = self._executor(options, max_sessions)
         self._warned: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._driven = DrivenValues(self.place)
         self._retyped: weakref.WeakKeyDictionary[Program, dict[Any, Program]] = weakref.WeakKeyDictionary()
 
     def _executor(self, options: StepOptions, max_sessions: int) -> StepExecutor:
@@ -188,6 +190,7 @@ class Executor:
         scope = feed_var_name if isinstance(feed_var_name, Scope) else scope
         scope = global_scope() if scope is None else scope
         renew_draws(program)
+        self._driven.write(program, scope)
         fetch = fetched_names(program, fetch_list)
         program, feed = self._as_fed(program, feed)
         arrays = fed_arrays(program, feed)
@@ -252,9 +255,9 @@ class Executor:
             loader: what an epoch goes through: a `DataLoader` or any iterable of feeds (dictionaries, or lists for
                 `feed_list`) that can be gone through again, or a function that returns one.
             epochs: how many there are, those before a resumed checkpoint included.
-            options: the attributes of `training.TrainOptions`: `loss`, `optimizer`, `feed_list`, `scope`, `callbacks`,
-                `steps`, `checkpoints`, `save_every`, `keep`, `resume`, `patience`, `evaluate`, `log_file`, `plot` and
-                `progress`.
+            options: the attributes of `training.TrainOptions`: `loss`, `optimizer`, `schedule_by`, `feed_list`, `scope`,
+                `callbacks`, `steps`, `checkpoints`, `save_every`, `keep`, `resume`, `patience`, `evaluate`, `log_file`,
+                `plot` and `progress`.
 
         Returns:
             The record of the steps of this call.
