@@ -69,11 +69,11 @@ class Ranks:
         """Return the mean of the ranks' numbers."""
         return number
 
-    def save(self, program: Program, path: pathlib.Path, scope: Scope) -> None:
+    def save(self, program: Program, path: str | os.PathLike[str], scope: Scope) -> None:
         """Write a checkpoint; every rank calls it."""
         io.save(program, path, scope)
 
-    def load(self, program: Program, path: pathlib.Path, scope: Scope) -> None:
+    def load(self, program: Program, path: str | os.PathLike[str], scope: Scope) -> None:
         """Read a checkpoint; every rank calls it."""
         io.load(program, path, scope=scope)
 

@@ -42,7 +42,7 @@ from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.runtime.values import to_ort
 from amp_transpiler.version import __version__
 
-__all__ = ["DataParallelOptions", "DataParallelSteps"]
+__all__ = ["DataParallelOptions", "DataParallelSteps", "is_training_step"]
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class DataParallelSteps(StepExecutor):
             OptionError: `not_finite` is not "allow" for a training step.
         """
         try:
-            if not _is_training_step(program):
+            if not is_training_step(program):
                 return super().run(program, fetch, arrays, scope, not_finite)
             _refuse_checks(not_finite)
             return self._run_together(program, fetch, arrays, scope)
@@ -559,5 +559,6 @@ def _typed(text: str) -> tuple[ir.DataType, tuple[int, ...]]:
     return ir.DataType(dtype), tuple(shape)
 
 
-def _is_training_step(program: Program) -> bool:
+def is_training_step(program: Program) -> bool:
+    """Whether a run of a program computes gradients and updates values with them."""
     return bool(program.updates) and has_backward_pass(program.model)
