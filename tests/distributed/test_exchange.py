@@ -12,6 +12,7 @@ from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.distributed import environment
 from amp_transpiler.runtime.distributed.executor import DataParallelOptions
+from amp_transpiler.runtime.distributed.joined import joined_world
 from amp_transpiler.runtime.distributed.micro_batches import joined, split_feeds
 from amp_transpiler.runtime.distributed.start import is_launched
 from amp_transpiler.runtime.places import to_host
@@ -111,6 +112,6 @@ def test_a_process_that_torchrun_did_not_start_goes_on_alone(monkeypatch):
         distributed.init_parallel_env(timeout=0)
     env = distributed.init_parallel_env()
     assert (env.rank, env.world_size, env.place) == (0, 1, distributed.init_parallel_env().place)
-    assert environment.joined_world() is None
+    assert joined_world() is None
     assert distributed.mean(3) == 3.0
     distributed.barrier()

@@ -12,7 +12,8 @@ import pytest
 
 from amp_transpiler import errors, paddle
 from amp_transpiler.paddle import distributed, optimizer, static
-from amp_transpiler.paddle.distributed import environment, fleet
+from amp_transpiler.paddle.distributed import fleet
+from amp_transpiler.runtime.distributed import joined
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace
 
 STEPS, ROWS = 4, 8
@@ -109,7 +110,7 @@ class TwoRanks:
 )
 def test_what_is_for_one_process_alone(make, words, monkeypatch):
     monkeypatch.setattr(CUDAPlace, "problem", lambda _: None)
-    monkeypatch.setattr(environment, "_joined", [TwoRanks()])
+    monkeypatch.setattr(joined, "joined", [TwoRanks()])
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
         loss = paddle.mean(static.nn.fc(static.data("x", [2, 3]), 1))

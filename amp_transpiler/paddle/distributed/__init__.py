@@ -7,26 +7,19 @@
     exe.run(startup)
     exe.run(main, feed, [loss])        # `feed` is this process's share of the batch
 
-Start it with `torchrun --nproc-per-node 2 script.py`. Names are imported when they are first used, since
-`static.Executor` asks `environment` whether there are several processes.
+Start it with `torchrun --nproc-per-node 2 script.py`.
 """
 
-from typing import TYPE_CHECKING
+from amp_transpiler.paddle.distributed.environment import (
+    ParallelEnv as ParallelEnv,
+    barrier as barrier,
+    destroy_process_group as destroy_process_group,
+    get_rank as get_rank,
+    get_world_size as get_world_size,
+    init_parallel_env as init_parallel_env,
+    is_launched as is_launched,
+    mean as mean,
+)
+from amp_transpiler.paddle.distributed.executor import DataParallelExecutor as DataParallelExecutor
 
-from amp_transpiler.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from amp_transpiler.paddle.distributed import fleet as fleet, io as io
-    from amp_transpiler.paddle.distributed.environment import (
-        ParallelEnv as ParallelEnv,
-        barrier as barrier,
-        destroy_process_group as destroy_process_group,
-        get_rank as get_rank,
-        get_world_size as get_world_size,
-        init_parallel_env as init_parallel_env,
-        is_launched as is_launched,
-        mean as mean,
-    )
-    from amp_transpiler.paddle.distributed.executor import DataParallelExecutor as DataParallelExecutor
-else:
-    __getattr__, __dir__ = lazy_names(__name__)
+from amp_transpiler.paddle.distributed import fleet as fleet, io as io  # isort: skip  # they need those above

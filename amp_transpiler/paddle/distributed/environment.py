@@ -9,6 +9,7 @@ import os
 
 from amp_transpiler.errors import EnvironmentProblem, OptionError
 from amp_transpiler.runtime.distributed.exchange import Exchange
+from amp_transpiler.runtime.distributed.joined import joined
 from amp_transpiler.runtime.distributed.start import check_alone, is_launched, join, leave, usable_place
 from amp_transpiler.runtime.distributed.world import World
 from amp_transpiler.runtime.places import Place
@@ -22,13 +23,12 @@ __all__ = [
     "get_world_size",
     "init_parallel_env",
     "is_launched",
-    "joined_world",
     "mean",
 ]
 
 logger = logging.getLogger(__name__)
 
-_joined: list[World] = []  # the world of this process, once it has joined one
+_joined = joined
 _alone: list[tuple[Place, float]] = []  # place and timeout of a process that torchrun did not start
 
 
@@ -88,11 +88,6 @@ def _join(place: Place | None, timeout: float) -> World:
         _joined.append(join(place, timeout))
         atexit.register(destroy_process_group)
     return _joined[0]
-
-
-def joined_world() -> World | None:
-    """Return the world of several processes that this one has joined, or None."""
-    return _joined[0] if _joined and _joined[0].size > 1 else None
 
 
 def destroy_process_group() -> None:

@@ -62,7 +62,7 @@ class DataParallelExecutor(Executor):
         emulate: bool = True,
         tiling_accum: TilingAccum = "fp32",
         recompute: bool = False,
-        max_sessions: int = 8,
+        max_sessions: int | None = None,
         provider_options: Mapping[str, str] | None = None,
         check: bool = False,
     ) -> None:
@@ -91,7 +91,7 @@ class DataParallelExecutor(Executor):
             provider_options=provider_options,
         )
 
-    def _executor(self, options: StepOptions, max_sessions: int) -> StepExecutor:
+    def _executor(self, options: StepOptions, max_sessions: int | None) -> StepExecutor:
         self._together = DataParallelSteps(current_world(), self._sharing, options, max_sessions=max_sessions)
         return self._together
 

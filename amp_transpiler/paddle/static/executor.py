@@ -16,7 +16,6 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.retyped import retyped
 from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.state_dictionary import provide_state
-from amp_transpiler.paddle.distributed.environment import joined_world
 from amp_transpiler.paddle.framework.driven_values import DrivenValues
 from amp_transpiler.paddle.framework.feeding import (
     FetchList,
@@ -36,6 +35,7 @@ from amp_transpiler.paddle.training_log import TrainingLog
 from amp_transpiler.passes.training import Formulation
 from amp_transpiler.runtime.checked_steps import CheckedSteps
 from amp_transpiler.runtime.distributed.executor import DataParallelSteps, is_training_step
+from amp_transpiler.runtime.distributed.joined import joined_world
 from amp_transpiler.runtime.distributed.world import World
 from amp_transpiler.runtime.executor import NotFinite, StepExecutor
 from amp_transpiler.runtime.flags import flag
@@ -71,7 +71,9 @@ class Executor:
             normalisation, masks) again in the backward pass, instead of keeping them. It saves memory and takes time;
             the results stay the same, to the bit.
         max_sessions: how many sessions are kept. For one more, that which was not used for the longest time is closed,
-            and is compiled again when it is needed: give at least as many as there are shapes that take turns.
+            and is compiled again when it is needed, with a warning: give at least as many as there are shapes that take
+            turns. None: as memory allows, 8 to 256; and after 8 shapes of a step further ones share one session that
+            leaves sizes open, where the step does not need them. Its sums may be rounded otherwise.
         cuda_graph: on CUDA, whether a step is captured as CUDA graphs after its second run, one for each of the two
             sets of buffers that state lies in, and then repeated as one launch. The log warns of a step where that is
             not possible, and why: nodes on the CPU, operators that wait for the host or have it upload tables. It pays
@@ -105,7 +107,7 @@ class Executor:
         emulate: bool = True,
         tiling_accum: TilingAccum = "fp32",
         recompute: bool = False,
-        max_sessions: int = 8,
+        max_sessions: int | None = None,
         cuda_graph: bool = False,
         weight_gradients: Formulation = "auto",
         provider_options: Mapping[str, str] | None = None,
@@ -128,7 +130,7 @@ class Executor:
         self._driven = DrivenValues(self.place)
         self._retyped: weakref.WeakKeyDictionary[Program, dict[Any, Program]] = weakref.WeakKeyDictionary()
 
-    def _executor(self, options: StepOptions, max_sessions: int) -> StepExecutor:
+    def _executor(self, options: StepOptions, max_sessions: int | None) -> StepExecutor:
         kind = CheckedSteps if self._checks else StepExecutor
         return kind(self.place, options, max_sessions=max_sessions)
 

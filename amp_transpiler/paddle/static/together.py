@@ -18,7 +18,7 @@ __all__ = ["Together", "steps_together"]
 
 
 def steps_together(
-    world: World, place: Place, options: StepOptions, max_sessions: int, *, check: bool
+    world: World, place: Place, options: StepOptions, max_sessions: int | None, *, check: bool
 ) -> DataParallelSteps:
     """Return what runs the training steps of an `Executor` in a process that has joined others.
 

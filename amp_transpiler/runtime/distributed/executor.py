@@ -127,7 +127,7 @@ class DataParallelSteps(StepExecutor):
     """
 
     def __init__(
-        self, world: World, sharing: DataParallelOptions, options: StepOptions, *, max_sessions: int = 8
+        self, world: World, sharing: DataParallelOptions, options: StepOptions, *, max_sessions: int | None = None
     ) -> None:
         super().__init__(world.place, options, max_sessions=max_sessions)
         self.world, self.sharing, self.exchange = world, sharing, Exchange(world)
@@ -419,9 +419,10 @@ class DataParallelSteps(StepExecutor):
             for old in [k for k in self._plans if k[0] == id(program) and k[1] != program.version]:
                 del self._plans[old]
             self._programs.setdefault(id(program), program)
-            self._plans[key] = self._planned(program, fetch, shapes, checked=checked)
-            if len(self._plans) > self._max_sessions:
-                self._plans.popitem(last=False)
+            with self._limit.compiling(key, program, shapes):
+                self._plans[key] = self._planned(program, fetch, shapes, checked=checked)
+            if self._limit.is_over(len(self._plans)):
+                self._limit.close(self._plans.popitem(last=False)[0])
         self._plans.move_to_end(key)
         return self._plans[key]
 

@@ -192,6 +192,7 @@ MISTAKES = {
     "gone through": (lambda _: Task().train(2, iter([(X, Y)])), InputError, "can be gone through again"),
     "parts": (lambda _: Task().train(1, [(X,)]), InputError, "a batch has 1 parts and feed_list has 2 inputs"),
     "keep": (lambda folder: Task().train(1, checkpoints=folder, keep=0), OptionError, "keep must be 1 or more"),
+    "schedule_by": (lambda _: Task().train(1, schedule_by="batch"), OptionError, "schedule_by must be 'step', 'epoch'"),
     "no folder": (lambda _: Task().train(1, save_every=3), OptionError, "needs checkpoints"),
     "an unknown option": (lambda _: Task().train(1, epoch=3), TypeError, "epoch"),
     "a damaged checkpoint": (_damaged, InputError, "no state of a training"),
