@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 _SHAPES = 3  # their place in a key, and what stands there where a session leaves sizes open
 _ANY = "any shapes"
+_COMPILE_ERRORS: tuple[type[Exception], ...] = (AmpError, *RUN_ERRORS)
 _STEADY = 2  # sessions of an executor whose feeds have one shape: of the startup program and of the step
 
 NotFinite = Literal["allow", "skip", "stop"]
@@ -225,7 +226,7 @@ class StepExecutor:
         if key[_SHAPES] == _ANY:
             try:
                 found = compile_step(program, fetch, {}, self.place, self._options, watch=watch)
-            except (AmpError, *RUN_ERRORS) as error:
+            except _COMPILE_ERRORS as error:
                 self._apart.add(_without_shapes(key))
                 self._limit.tell_unshared(program, shapes, error)
             else:

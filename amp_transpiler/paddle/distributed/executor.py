@@ -120,4 +120,5 @@ class DataParallelExecutor(Executor):
 
     def ranks(self) -> Together:
         """Return the processes that train together, for `train`."""
+        assert self._together is not None  # `_executor` made it
         return Together(self._together)

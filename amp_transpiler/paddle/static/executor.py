@@ -124,8 +124,8 @@ class Executor:
             provider_options=dict(provider_options or {}),
         )
         self._options, self._max_sessions = options, max_sessions
-        self._steps = self._executor(options, max_sessions)
         self._together: DataParallelSteps | None = None  # where this process has joined others
+        self._steps = self._executor(options, max_sessions)
         self._warned: weakref.WeakSet[Program] = weakref.WeakSet()
         self._driven = DrivenValues(self.place)
         self._retyped: weakref.WeakKeyDictionary[Program, dict[Any, Program]] = weakref.WeakKeyDictionary()
@@ -298,7 +298,7 @@ class Executor:
     def close(self) -> None:
         """Close every session, and give back the memory that they took. What lies in scopes stays there."""
         self._steps.close()
-        if self._together is not None:
+        if self._together is not None and self._together is not self._steps:
             self._together.close()
 
 
