@@ -81,7 +81,7 @@ def test_text_is_kept(name, way, tmp_path):
         row = report.outputs.get(tensor.name)
         assert row is None or (row.dtype == "string" and not row.mismatched) or name == "numbers written as text"
     report.save_recipe(tmp_path / "recipe.json")
-    assert str(report) and page([(report, None)]) and dump(report_as_dict(report))
+    assert all((str(report), page([(report, None)]), dump(report_as_dict(report))))
 
 
 def test_the_cache_tells_texts_apart():
