@@ -37,7 +37,7 @@ def open_contradicted_sizes(model: ir.Model, reference: Reference) -> tuple[str,
             value.shape = ir.Shape([None if axis in wrong else size for axis, size in enumerate(declared)])
             notes.append(
                 f"fault of the source: output '{name}' is declared as {_words(declared)}, but a run gave "
-                f"{list(np.shape(output))}; {'the size is' if len(wrong) == 1 else 'the sizes are'} left open. Correct "
+                f"{list(np.asarray(output).shape)}; {'the size is' if len(wrong) == 1 else 'the sizes are'} left open. Correct "
                 "the declaration in the file"
             )
             break
