@@ -306,7 +306,8 @@ def _unjudged(report: Report, reference: Reference, asked: Questions, device: Ch
     if not asked.required or device is not None or report.verdict_word != Verdict.STRUCTURE_ONLY:
         return ""
     whys = ", ".join(dict.fromkeys(reference.unjudged().values())) or "it has none with finite values"
-    return _not_compared(report, f"no output can be judged ({whys}); supply other inputs with --inputs", required=True)
+    remedy = "" if reference.unsteady else "; supply other inputs with --inputs"  # no remedy for random ones
+    return _not_compared(report, f"no output can be judged ({whys}){remedy}", required=True)
 
 
 def _reference_notes(reference: Reference, source: Program, prepared: Program, policy: Policy) -> tuple[str, ...]:
