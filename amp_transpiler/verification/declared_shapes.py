@@ -35,10 +35,10 @@ def open_contradicted_sizes(model: ir.Model, reference: Reference) -> tuple[str,
             if declared is None or not wrong:
                 continue
             value.shape = ir.Shape([None if axis in wrong else size for axis, size in enumerate(declared)])
+            size, left = list(np.asarray(output).shape), "the size is" if len(wrong) == 1 else "the sizes are"
             notes.append(
                 f"fault of the source: output '{name}' is declared as {_words(declared)}, but a run gave "
-                f"{list(np.asarray(output).shape)}; {'the size is' if len(wrong) == 1 else 'the sizes are'} left open. Correct "
-                "the declaration in the file"
+                f"{size}; {left} left open. Correct the declaration in the file"
             )
             break
     return tuple(notes)
