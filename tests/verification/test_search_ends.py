@@ -86,7 +86,7 @@ class Simulated(Conversions):
     error: object = None
     runs: list = dataclasses.field(default_factory=list)
 
-    def measured(self, policy, *, confirm=False):  # noqa: ARG002  the signature of Conversions
+    def measured(self, policy, **_):
         model = self.prepared.clone().model
         assignment = assign(model, policy, self.ranges)
         low = {str(node.name) for node, made in assignment.decisions.items() if made.precision == "low"}
