@@ -15,7 +15,7 @@ from amp_transpiler.report import OutputComparison
 from amp_transpiler.verification.metrics import Agreement
 from amp_transpiler.verification.output_kind import OutputKind
 
-__all__ = ["compare_outputs"]
+__all__ = ["compare_outputs", "relative_error"]
 
 _CHUNK = 1_000_000  # elements that are looked at together: they bound the memory that a comparison takes
 _LARGEST_EXPONENT = 1023  # of a power of two in float64
@@ -172,9 +172,7 @@ class _Total:
     def _relative(self) -> float:
         if self.structure_differs or self.nonfinite:
             return math.inf
-        if self.difference == 0.0:
-            return 0.0
-        return math.sqrt(self.difference / self.reference) if self.reference else math.inf
+        return relative_error(self.difference, self.reference)
 
     def _cosine(self) -> float:
         """Return the cosine; 1 if both norms are zero (as without floats), 0 if one of them is."""
@@ -195,6 +193,13 @@ def _leaves(value: Any) -> list[np.ndarray]:
     if isinstance(value, (list, tuple)):
         return [leaf for item in value for leaf in _leaves(item)]
     return [np.asarray(value)]
+
+
+def relative_error(difference: float, reference: float) -> float:
+    """Return the norm of a difference over that of the reference, of their squares; infinite where only that is 0."""
+    if difference == 0.0:
+        return 0.0
+    return math.sqrt(difference / reference) if reference else math.inf
 
 
 def _kind(array: np.ndarray) -> str:

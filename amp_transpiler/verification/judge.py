@@ -106,9 +106,9 @@ class Judge:
 
     def _failing_turn(self, runs: DeviceRuns, turns: Mapping[int, Compared]) -> int | None:
         """Return the turn, of those whose float32 is exact, that is most beyond the limits; None if none is."""
-        found = {turn: self._judge([turns[turn]]).excess for turn in turns if not runs.is_tf32(turn)}
-        worst = max(found, key=lambda turn: found[turn])
-        return worst if found[worst] > 1.0 else None
+        excess = {turn: self._judge([turns[turn]]).excess for turn in turns if not runs.is_tf32(turn)}
+        worst = max(excess, key=lambda turn: excess[turn])
+        return worst if excess[worst] > 1.0 else None
 
     def _shares_of_source(self, tf32: Sequence[Compared]) -> tuple[dict[str, float], dict[str, float]] | None:
         """Return the errors in TF32 of the outputs, and of the source's, if only TF32 is to blame for what is beyond.

@@ -8,7 +8,6 @@ no such numbers: they come from integers.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import OutputComparison
+from amp_transpiler.verification.compare import relative_error
 
 __all__ = ["RoundedOutputs", "rounded_outputs"]
 
@@ -85,7 +85,7 @@ class RoundedOutputs:
         found = dict(rows)
         for name, (difference, reference, largest) in self._sums.items():
             if name in found and not found[name].structure_differs:
-                relative = math.sqrt(difference / reference) if reference else math.inf if difference else 0.0
+                relative = relative_error(difference, reference)
                 found[name] = dataclasses.replace(
                     found[name], relative=relative, max_abs=largest, mismatched=0, as_numbers=True
                 )

@@ -160,7 +160,7 @@ def test_a_set_of_values_is_refused_whole():
 
 
 class Terminated(SystemExit):
-    """What a handler of SIGTERM raises."""
+    """The exception that the handler of SIGTERM raises."""
 
 
 @pytest.mark.slow

@@ -155,9 +155,11 @@ class RecomputeOptimizer(_Wrapper):
         Returns:
             Names of the optimizer's nodes, and (parameter, gradient) pairs.
         """
-        made: tuple[list[str], Pairs] = self.inner_optimizer.minimize(loss, startup_program, parameters, no_grad_set)
+        nodes: list[str]
+        pairs: Pairs
+        nodes, pairs = self.inner_optimizer.minimize(loss, startup_program, parameters, no_grad_set)
         ask_for_recompute(loss.program.model)
-        return made
+        return nodes, pairs
 
 
 class LookAhead(_Wrapper):

@@ -170,7 +170,7 @@ class LRScheduler:
 
     @property
     def initial_step(self) -> int:
-        """What a program begins to count at."""
+        """The step at which a program starts to count."""
         return self.last_epoch * (self.steps_per_epoch or 1)
 
     def count_in(self, name: str) -> None:

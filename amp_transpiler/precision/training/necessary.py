@@ -1,4 +1,4 @@
-"""What a graph must have before a gradient of an input can be in it, told by its edges alone.
+"""A necessary condition for the gradient of an input in a graph, which its edges alone tell.
 
 Most models have an output with the type and shape of an input and are no training steps: encoders, denoisers, one step
 of a diffusion. Sizes and equal values, which the proofs need, cost as much as a whole conversion. This costs one walk.
