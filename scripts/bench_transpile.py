@@ -13,6 +13,8 @@ Cases, all made here and deleted afterwards:
 - chains of 500, 2000 and 4000 nodes: elementwise operators, every tenth a MatMul, each with a weight of its own;
 - chains of 500, 4000 and 16000 nodes of eight operators that share two constants (`chain_shared_...`): time spent on
   nodes alone. It is linear if the time per node stays the same;
+- chains of 500 and 4000 nodes whose output has their input's shape (`chain_square_...`), as denoisers have:
+  MatMul, Add, Relu, LayerNormalization, Softmax, Mul, Exp, Sigmoid over two constants;
 - models of 520 MB and 3 GB with external data: 31 and 45 MatMul weights of random values.
 
 Measured is the way from a file to a file (read, convert, write), each conversion in a process of its own, after imports
@@ -56,7 +58,7 @@ Record = dict[str, Any]
 class Case:
     """A model to convert: a chain of `nodes`, or `weights` MatMuls of `width` x `width` in external data.
 
-    With `shared`, the chain's operators share two constants.
+    With `shared`, the chain's operators share two constants; with `square`, its output has its input's shape besides.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Case:
     weights: int = 0
     width: int = 64
     shared: bool = False
+    square: bool = False
     repeats: int = 1
 
     @property
@@ -75,7 +78,8 @@ class Case:
         folder.mkdir()
         path = folder / "model.onnx"
         if self.nodes:
-            onnx.save((chain_shared if self.shared else chain)(self.nodes, self.width), path)
+            make = chain_square if self.square else chain_shared if self.shared else chain
+            onnx.save(make(self.nodes, self.width), path)
         else:
             write_large(path, self.weights, self.width)
         return path
@@ -86,6 +90,7 @@ CASES = (
     Case("chain_2000", nodes=2000, repeats=3),
     Case("chain_4000", nodes=4000, repeats=3),
     *(Case(f"chain_shared_{nodes}", nodes=nodes, shared=True, repeats=3) for nodes in (500, 4000, 16000)),
+    *(Case(f"chain_square_{nodes}", nodes=nodes, width=16, square=True, repeats=3) for nodes in (500, 4000)),
     Case("external_520MB", weights=31, width=2048),
     Case("external_3GB", weights=45, width=4096),
 )
@@ -97,6 +102,8 @@ IN_WORDS = {
     "chain_shared_500": "500 nodes that share two constants",
     "chain_shared_4000": "4000 of them",
     "chain_shared_16000": "16000 of them",
+    "chain_square_500": "500 nodes, output as large as input",
+    "chain_square_4000": "4000 of these",
     "external_520MB": "520 MB, external data",
     LARGE: "3 GB, external data",
 }
@@ -138,6 +145,21 @@ def chain_shared(length: int, width: int) -> onnx.ModelProto:
     return _model("chain_shared", nodes, tensors, width)
 
 
+def chain_square(length: int, width: int) -> onnx.ModelProto:
+    """Return a chain of `length` nodes of eight operators over two constants, from [4, width] to [4, width]."""
+    rng = np.random.default_rng(0)
+    kinds = ("MatMul", "Add", "Relu", "LayerNormalization", "Softmax", "Mul", "Exp", "Sigmoid")
+    seconds = {"MatMul": ["w"], "Add": ["c"], "LayerNormalization": ["c"], "Mul": ["c"]}
+    arrays = {"w": rng.standard_normal((width, width)) / width**0.5, "c": rng.uniform(0.5, 1, width)}
+    tensors = [numpy_helper.from_array(values.astype(np.float32), name) for name, values in arrays.items()]
+    names = ["x", *(f"v{index}" for index in range(length - 1)), "y"]
+    nodes = [
+        helper.make_node(kind, [names[i], *seconds.get(kind, [])], [names[i + 1]], name=f"{kind}_{i}")
+        for i, kind in enumerate(kinds[i % len(kinds)] for i in range(length))
+    ]
+    return _model("chain_square", nodes, tensors, width, batch=4)
+
+
 def write_large(path: pathlib.Path, weights: int, width: int) -> None:
     """Write a model of MatMuls and ReLUs whose weights lie in `model.onnx.data`, one weight at a time."""
     rng = np.random.default_rng(0)
@@ -163,8 +185,10 @@ def _external(name: str, width: int, location: str, offset: int, length: int) ->
     return tensor
 
 
-def _model(name: str, nodes: list[onnx.NodeProto], tensors: list[TensorProto], width: int) -> onnx.ModelProto:
-    ends = [helper.make_tensor_value_info(end, TensorProto.FLOAT, ["batch", width]) for end in ("x", "y")]
+def _model(
+    name: str, nodes: list[onnx.NodeProto], tensors: list[TensorProto], width: int, batch: str | int = "batch"
+) -> onnx.ModelProto:
+    ends = [helper.make_tensor_value_info(end, TensorProto.FLOAT, [batch, width]) for end in ("x", "y")]
     graph = helper.make_graph(nodes, name, ends[:1], ends[1:], tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
 

@@ -41,6 +41,7 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.quantized import quantizes_low
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.row_sums import RowSum
+from amp_transpiler.precision.size_chains import size_chains
 from amp_transpiler.precision.state import DecisionState
 from amp_transpiler.precision.thresholds import ThresholdFaults
 from amp_transpiler.precision.values import decide_values
@@ -248,8 +249,11 @@ class _Assigner:
         if self._policy.numerics == "shown":  # otherwise they are float32, node by node
             taken = {node for whole in self._wholes for node in whole.nodes}
             self._wholes += [Match(NORMALISATION, each) for each in normalisations(nodes) if not each & taken]
-        found = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe, counting)
-        self._unsafe = {node: reason for node, reason in found.items() if not self._is_shown_safe(node, counting)}
+        sizing = dict.fromkeys(size_chains(nodes))  # whatever ranges say: a shape has no tolerance
+        found = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe, counting, sizing)
+        self._unsafe = {
+            node: reason for node, reason in found.items() if node in sizing or not self._is_shown_safe(node, counting)
+        }
 
     def _is_shown_safe(self, node: ir.Node, counting: Collection[ir.Node]) -> bool:
         """Whether data speak for a node that is unsafe by its nature; one that needs a bound is tied to that."""

@@ -1,11 +1,12 @@
 """Nodes that are numerically unsafe in a low format, as far as can be told without running the program.
 
-Four rules, each a function from a typed program to nodes with a reason:
+Five rules, each a function from a typed program to nodes with a reason:
 
 1. operators that amplify rounding errors or leave the format's range (a column of the operator table);
 2. sums of squares, and the operators on them up to the one that uses them;
 3. values computed with a constant beyond the format's range, such as a softmax mask;
-4. index arithmetic: floats computed from integers alone, such as positions and masks.
+4. index arithmetic: floats computed from integers alone, such as positions and masks;
+5. floats from which sizes are made, such as counts of rows (`size_chains.py`).
 
 Where data showed the ranges of all values around a node, `shown_safe` says whether they speak for it all the same.
 """
@@ -27,6 +28,7 @@ from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.masks import NO_MASKS, Masks
 from amp_transpiler.precision.poles import input_at_pole
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.size_chains import size_chains
 
 __all__ = ["UNSAFE", "from_integers", "in_order", "normalisations", "shown_safe", "unsafe_nodes"]
 
@@ -47,6 +49,7 @@ def unsafe_nodes(
     masks: Masks = NO_MASKS,
     safe: Collection[ir.Node] = (),
     counting: Iterable[ir.Node] | None = None,
+    sizing: Iterable[ir.Node] | None = None,
 ) -> dict[ir.Node, str]:
     """Return the nodes that should stay float32, each with its reason.
 
@@ -57,6 +60,7 @@ def unsafe_nodes(
         masks: the masks that do none, since their constants are limited.
         safe: parts of a whole that is safe: an operator there amplifies nothing.
         counting: what `from_integers` says of the program; None: it is asked.
+        sizing: what `size_chains` says of it; None: it is asked.
     """
     nodes = list(in_order(model.graph))
     found: dict[ir.Node, str] = {}
@@ -65,6 +69,7 @@ def unsafe_nodes(
         _squares(nodes),
         _beyond_range(nodes, low, ranges, masks),
         _index_arithmetic(from_integers(nodes) if counting is None else counting, masks),
+        _sizes(size_chains(nodes) if sizing is None else sizing),
     )
     for rule in rules:
         for node, reason in rule:
@@ -204,6 +209,12 @@ def _index_arithmetic(counting: Iterable[ir.Node], masks: Masks) -> Found:
     for node in counting:
         if node.op_type != "Cast" and node not in masks.nodes:
             yield node, "index arithmetic: computed from integers alone"
+
+
+def _sizes(sizing: Iterable[ir.Node]) -> Found:
+    for node in sizing:
+        if node.op_type != "Cast":
+            yield node, "it computes a size: another rounding may change a shape"
 
 
 def from_integers(nodes: list[ir.Node]) -> Iterator[ir.Node]:

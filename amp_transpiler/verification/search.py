@@ -47,6 +47,7 @@ _WORLDS = 32  # ways in which errors may differ from what is predicted
 _GUESSES = 12  # of these, whose best choices are looked at
 _FEW_GUESSES = 4  # likewise, where many choices are looked at anyway
 _NEARLY, _LITTLE = 0.8, 0.1  # of the room that a limit leaves
+_LEAST_PART = 2.0**-10  # of what nodes are blamed for: less decides about no further node
 _BARELY = 0.5  # of the error that is allowed
 _LEAST_WRONG = 0.1  # of what is predicted: what is added may be predicted better than what is there
 _FEW_ELEMENTS = 16  # of an output, whose errors cancel by chance
@@ -336,7 +337,8 @@ class _Search:
     def _fill(self, runs: int) -> None:
         """Add low nodes to the best choice, as long as the limits leave room for them.
 
-        Most of the room is asked for first. A choice that fails leaves half of it.
+        Most of the room is asked for first. A choice that fails leaves half of it. Every turn uses up a run, or asks
+        for half as much down to a bound: so it ends, whatever errors are.
 
         Args:
             runs: how many conversions may be run.
@@ -349,22 +351,24 @@ class _Search:
             candidate = frontier.widened(best, {name: room * most for name, most in self._rooms().items()})
             if best.cost - candidate.cost < _WORTH_FILLING * frontier.exact.cost:
                 return
-            if candidate not in self._found:
-                runs -= 1
-                self._run(candidate)
-            if self._found[candidate] > 1.0:
+            if candidate in self._found:  # what is known already is no answer: less is asked for
+                room /= 2
+                continue
+            runs -= 1
+            if self._run(candidate) > 1.0:
                 room /= 2
 
     def _halve(self, runs: int) -> None:
         """Where the best choice has barely any error, add low nodes that are blamed for more than there is room for.
 
-        All that fail together share the blame. If one of them is the cause, half of them can be low.
+        All that fail together share the blame. If one of them is the cause, half of them can be low. Every turn uses up
+        a run, or asks for half as much down to a bound: so it ends, whatever errors are.
 
         Args:
             runs: how many conversions may be run.
         """
         frontier, part = self._frontier, 0.5
-        while runs > 0 and self._best is not None:
+        while runs > 0 and part >= _LEAST_PART and self._best is not None:
             best, measured = self._best
             if measured.excess > _BARELY:
                 return
@@ -373,10 +377,11 @@ class _Search:
             candidate = frontier.widened(best, rooms)
             if best.cost - candidate.cost < _WORTH_FILLING * frontier.exact.cost:
                 return
-            if candidate not in self._found:
-                runs -= 1
-                self._run(candidate)
-            part = part / 2 if self._found[candidate] > 1.0 else 0.5
+            if candidate in self._found:  # what is blamed for a changed shape may have no error at all
+                part /= 2
+                continue
+            runs -= 1
+            part = part / 2 if self._run(candidate) > 1.0 else 0.5
 
     def _refine(self, runs: int) -> int:
         """Try what differs little from the best choice, or from one that nearly holds; in a small program any choice.

@@ -13,6 +13,7 @@ __all__ = [
     "PRODUCTS",
     "REDUCTIONS",
     "SCATTERS",
+    "TABLES",
     "carried_operands",
     "is_elementwise",
     "is_movement",
@@ -52,6 +53,7 @@ _MOVEMENT = _PLAIN_MOVEMENT | {
 PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "FusedMatMul", "FusedGemm", "FusedConv"})
 SCATTERS = frozenset({"Scatter", "ScatterElements", "ScatterND"})
 REDUCTIONS = frozenset({"ReduceSum", "ReduceMean"})
+TABLES = frozenset({"Gather", "GatherElements", "GatherND"})
 
 # Inputs that a weight, scale, bias or table may enter by, for operators in which position tells; MatMul and Einsum
 # take a weight on either side.

@@ -8,7 +8,7 @@ through the very weights that the forward pass went through.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -23,8 +23,8 @@ from amp_transpiler.precision.training.operators import (
     is_plain_movement,
     kind,
 )
-from amp_transpiler.precision.training.products import factors, origins
-from amp_transpiler.precision.training.readers import FactorIndex, Product, Reader, entries, readers_of
+from amp_transpiler.precision.training.products import origins
+from amp_transpiler.precision.training.readers import FactorIndex, Reader, entries, readers_of
 
 __all__ = ["Proof", "Proofs", "data_values"]
 
@@ -77,6 +77,7 @@ class Proofs:
         self._index = FactorIndex(flow)
         inputs = {value: 1 << index for index, value in enumerate(flow.graph.inputs)}
         self._own, self._sources = inputs, flow.masks(inputs)
+        self._reaching: dict[tuple[ir.Value, bool], set[ir.Value]] = {}
         self._bits: dict[ir.Node, int] = {}
         self._depends: dict[ir.Value, int] = {}
         self.data = data_values(flow, pairs)
@@ -136,18 +137,23 @@ class Proofs:
 
     def _reaches(self, start: ir.Value, output: ir.Value, state: ir.Value) -> bool:
         """Whether a value goes into an update, by a way that does not lead through a single number."""
-        scalar = self._flow.size(state) == 1
-        pending, seen = [start], {start}
+        key = output, self._flow.size(state) == 1
+        if key not in self._reaching:
+            self._reaching[key] = self._found_above(*key)
+        return start in self._reaching[key]
+
+    def _found_above(self, output: ir.Value, scalar: bool) -> set[ir.Value]:
+        """Return the values that go into an update; single numbers are not followed, unless it is one itself."""
+        pending, found = [output], {output}
         while pending:
             value = pending.pop()
-            if value is output:
-                return True
-            for node, _ in value.uses():
-                for result in node.outputs:
-                    if result not in seen and (scalar or self._flow.size(result) != 1):
-                        seen.add(result)
-                        pending.append(result)
-        return False
+            node = value.producer()
+            if node is None or not (scalar or self._flow.size(value) != 1):
+                continue
+            fresh = [operand for operand in node.inputs if operand is not None and operand not in found]
+            found.update(fresh)
+            pending.extend(fresh)
+        return found
 
     def handed_over(self, value: ir.Value, state: ir.Value) -> ir.Value:
         """Return the gradient of a state as the backward pass hands it over: summed to the state's size, and moved."""
@@ -180,44 +186,64 @@ class Proofs:
 
     def _ask_for_more(self) -> None:
         """Keep only the proofs whose gradient came back through what the forward pass went through."""
+        direct = {value: self.found.get(value, []) for value in self._pairs}
+        summed = {value: list(self._sums(value)) for value, proofs in direct.items() if not proofs}
+        self.found = {}
+        if not any(direct.values()) and not any(summed.values()):
+            return
         nodes = [node for node in self._flow.graph if kind(node) in PRODUCTS or kind(node) == "Mul"]
         results = self._flow.masks({node.outputs[0]: 1 << index for index, node in enumerate(nodes)})
-        ways = [way for index, node in enumerate(nodes) for way in self._ways_back(node, results, 1 << index)]
+        ways = list(self._index.ways_back(nodes, results))
         if not ways:
-            self.found = {}
             return
-        for value, output in self._pairs.items():
-            proofs = list(self.found.get(value, ()))
-            multiplies = not proofs
-            if not proofs:
-                ends = entries(self._flow, output, value, ())
-                summed = [end for end in ends if kind(end.producer()) in REDUCTIONS]  # type: ignore[arg-type]  # made
-                proofs = [Proof(self.handed_over(end, value), r) for end in summed for r in self.readers[value]]
-            self.found[value] = [proof for proof in proofs if self._came_back(proof, ways, strict=multiplies)]
-        self.found = {value: proofs for value, proofs in self.found.items() if proofs}
+        elementwise = sum(1 << index for index, node in enumerate(nodes) if kind(node) == "Mul")
+        back = self._came_through(ways)
+        strict = self._came_through((node, bits & ~elementwise) for node, bits in ways if kind(node) != "Mul")
+        below = _Below(nodes, self._depends, self._bits)
+        for value in self._pairs:
+            if direct[value]:
+                proofs = [p for p in direct[value] if below.meets(back.get(p.gradient, 0), p.gradient, p.reader)]
+            else:
+                ends = [end for end in summed[value] if strict.get(end, 0)]
+                pairs = [(end, reader) for end in ends for reader in self.readers[value]]
+                proofs = [Proof(end, reader) for end, reader in pairs if below.meets(strict[end], end, reader)]
+            if proofs:
+                self.found[value] = proofs
 
-    def _ways_back(self, node: ir.Node, results: Mapping[ir.Value, int], bit: int) -> Iterator[tuple[ir.Node, Product]]:
-        """Yield the products by which a gradient may come back through a product: with the same factor again."""
-        for factor in factors(self._flow, node):
-            for product in self._index.gradients(Reader(node, node.outputs[0], factor.operand, factor.summed)):
-                if any(results.get(other, 0) & bit for other in product.others):
-                    yield node, product
+    def _sums(self, value: ir.Value) -> Iterator[ir.Value]:
+        """Yield the sums that enter the update of an input, as the backward pass hands them over."""
+        for end in entries(self._flow, self._pairs[value], value, ()):
+            node = end.producer()
+            if node is not None and kind(node) in REDUCTIONS:
+                yield self.handed_over(end, value)
 
-    def _came_back(self, proof: Proof, ways: Iterable[tuple[ir.Node, Product]], *, strict: bool) -> bool:
-        """Whether the gradient is made by a way back through something that depends on the reader.
+    def _came_through(self, ways: Iterable[tuple[ir.Node, int]]) -> dict[ir.Value, int]:
+        """Return for every value the bits of the products through which something in it may have come back."""
+        seeds: dict[ir.Value, int] = {}
+        for node, bits in ways:
+            seeds[node.outputs[0]] = seeds.get(node.outputs[0], 0) | bits
+        return self._flow.masks(seeds)
 
-        Args:
-            proof: the proof.
-            ways: product of the forward pass, and one with the same factor.
-            strict: elementwise products do not count.
-        """
-        if not self._depends.get(proof.gradient, 0) & self._bits[proof.reader.node]:
+
+class _Below:
+    """Which products depend on a reader, worked out once a reader.
+
+    Args:
+        nodes: the products; one has the bit of its place in the order.
+        depends: value -> the bits of the readers that it depends on.
+        bits: reader -> its bit.
+    """
+
+    def __init__(self, nodes: Sequence[ir.Node], depends: Mapping[ir.Value, int], bits: Mapping[ir.Node, int]) -> None:
+        self._nodes, self._depends, self._bits = nodes, depends, bits
+        self._found: dict[ir.Node, int] = {}
+
+    def meets(self, products: int, gradient: ir.Value, reader: Reader) -> bool:
+        """Whether a value depends on a reader, and came back through a product that depends on it, too."""
+        bit = self._bits[reader.node]
+        if not products or not self._depends.get(gradient, 0) & bit:
             return False
-        above = self._flow.above([proof.gradient])
-        for node, product in ways:
-            if strict and "Mul" in (kind(node), kind(product.node)):
-                continue
-            through = self.depends_on(node.outputs[0], [proof.reader])
-            if through and product.node.outputs[0] in above:
-                return True
-        return False
+        if reader.node not in self._found:
+            below = (self._depends.get(node.outputs[0], 0) & bit for node in self._nodes)
+            self._found[reader.node] = sum(1 << index for index, found in enumerate(below) if found)
+        return bool(products & self._found[reader.node])

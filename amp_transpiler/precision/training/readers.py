@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-from collections.abc import Collection, Iterator
+import functools
+import heapq
+import operator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -13,6 +15,7 @@ from amp_transpiler.precision.training.dataflow import UNKNOWN, Dataflow
 from amp_transpiler.precision.training.operators import (
     PRODUCTS,
     SCATTERS,
+    TABLES,
     is_elementwise,
     is_movement,
     kind,
@@ -23,7 +26,6 @@ from amp_transpiler.precision.training.products import Axes, factors, origins
 __all__ = ["FactorIndex", "Product", "Reader", "entries", "readers_of"]
 
 _MOST_DERIVED = 2000  # values computed from one state and no data
-_TABLES = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def readers_of(
 def _as_reader(flow: Dataflow, node: ir.Node, value: ir.Value, start: ir.Value) -> Iterator[Reader]:
     if is_elementwise(node) and (node.op_type != "Mul" or not (_grows(flow, node, start) or _is_dot(node))):
         yield Reader(node, value, None, frozenset())
-    elif kind(node) in _TABLES:
+    elif kind(node) in TABLES:
         yield Reader(node, value, node.inputs[1], None)
     else:
         found = [factor for factor in factors(flow, node) if factor.operand is not value and value in factor.others]
@@ -104,17 +106,21 @@ class Product:
 
 
 class FactorIndex:
-    """The products of a graph by their factors: values that are equal, up to casts and movement, find each other."""
+    """The products of a graph by their factors: values that are equal, up to casts and movement, find each other.
+
+    Those of one factor lie by the axes that they sum over: many layers may share a weight, and sum over the same ones.
+    """
 
     def __init__(self, flow: Dataflow) -> None:
         self._flow = flow
-        self._found: dict[int, list[Product]] = collections.defaultdict(list)
-        for node in flow.graph:
+        self._found: dict[int, dict[Axes, list[tuple[int, Product]]]] = {}
+        for place, node in enumerate(flow.graph):
             if kind(node) not in PRODUCTS and kind(node) not in SCATTERS and kind(node) != "Mul":
                 continue
             for factor in factors(flow, node):
                 for number, axes in origins(flow, factor.operand, factor.summed, through_factors=True).items():
-                    self._found[number].append(Product(node, factor.others, axes))
+                    product = Product(node, factor.others, axes)
+                    self._found.setdefault(number, {}).setdefault(axes, []).append((place, product))
 
     def gradients(self, reader: Reader) -> Iterator[Product]:
         """Yield the products of the reader's other operand, over other axes than the reader's."""
@@ -122,11 +128,44 @@ class FactorIndex:
             return
         seen: set[ir.Node] = {reader.node}
         for number, axes in origins(self._flow, reader.other, reader.summed, through_factors=False).items():
-            for product in self._found.get(number, ()):
-                overlaps = axes is not None and product.summed is not None and axes & product.summed
-                if product.node not in seen and not overlaps:
+            for product in self._over_other_axes(number, axes):
+                if product.node not in seen:
                     seen.add(product.node)
                     yield product
+
+    def _over_other_axes(self, number: int, axes: Axes) -> Iterator[Product]:
+        """Yield the products of a factor, in order, that sum over none of the given axes."""
+        groups = [found for summed, found in self._found.get(number, {}).items() if not _overlap(axes, summed)]
+        yield from (product for _, product in heapq.merge(*groups, key=operator.itemgetter(0)))
+
+    def ways_back(self, nodes: Sequence[ir.Node], depends: Mapping[ir.Value, int]) -> Iterator[tuple[ir.Node, int]]:
+        """Yield the products by which a gradient may come back through another product: with a factor of it again.
+
+        Args:
+            nodes: products; one has the bit of its place in the order.
+            depends: value -> the bits of the products that it depends on.
+
+        Yields:
+            A product, and the bits of those that it may lead back through.
+        """
+        first: dict[int, dict[Axes, int]] = {}
+        for index, node in enumerate(nodes):
+            for factor in factors(self._flow, node):
+                for number, axes in origins(self._flow, factor.operand, factor.summed, through_factors=False).items():
+                    by_axes = first.setdefault(number, {})
+                    by_axes[axes] = by_axes.get(axes, 0) | 1 << index
+        for number, by_axes in first.items():
+            for summed, found in self._found.get(number, {}).items():
+                bits = functools.reduce(operator.or_, (b for a, b in by_axes.items() if not _overlap(a, summed)), 0)
+                for _, product in found if bits else ():
+                    through = bits & functools.reduce(operator.or_, (depends.get(v, 0) for v in product.others), 0)
+                    if through:
+                        yield product.node, through
+
+
+def _overlap(one: Axes, other: Axes) -> bool:
+    """Whether two products surely sum over an axis in common."""
+    return one is not None and other is not None and not one.isdisjoint(other)
 
 
 def entries(flow: Dataflow, output: ir.Value, state: ir.Value, inside: Collection[ir.Value]) -> set[ir.Value]:

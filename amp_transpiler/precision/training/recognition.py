@@ -19,6 +19,7 @@ from amp_transpiler.precision.training.carriers import NO_UPDATE, Carried, carry
 from amp_transpiler.precision.training.dataflow import Dataflow
 from amp_transpiler.precision.training.flatten import flattened, has_control_flow
 from amp_transpiler.precision.training.matching import cheapest_pairs
+from amp_transpiler.precision.training.necessary import may_hold_gradients
 from amp_transpiler.precision.training.operators import is_elementwise, is_movement, is_plain_movement, kind
 from amp_transpiler.precision.training.proofs import Proofs
 from amp_transpiler.precision.training.readers import Reader, entries
@@ -53,6 +54,10 @@ def find_training_step(
     if has_control_flow(model):
         flat = flattened(model)
         return find_training_step(flat, bound, recorded)
+    if not reasons:
+        values, outputs = ([v for side in sides for v in side] for sides in zip(*possible.values(), strict=True))
+        if not may_hold_gradients(model.graph, values, outputs):
+            return None
     return _Search(model, possible, by_file | by_user, reasons).run()
 
 
@@ -86,7 +91,7 @@ def holds_gradients(model: ir.Model) -> bool:
     pairs = {
         value: outputs[value.dtype, _static(value)] for value in weights if (value.dtype, _static(value)) in outputs
     }
-    if not pairs:
+    if not pairs or not may_hold_gradients(model.graph, pairs, pairs.values()):
         return False
     flow = Dataflow(model)
     proofs = Proofs(flow, pairs, {value: {value: 0} for value in pairs})
