@@ -33,7 +33,7 @@ import onnx
 import onnx.parser
 
 import amp_transpiler as amp
-from amp_transpiler.graph import saving
+from amp_transpiler.graph import data_files, saving
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.paddle.static.tensor_file import write_tensors
 
@@ -277,7 +277,8 @@ def _write_until(bench: Bench, last: int) -> None:
             if seen == last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    saving._WRITERS = 1  # noqa: SLF001 - several threads would open the file of weights at other moments each time
+    # Several threads would open the files of weights at other moments each time.
+    saving._WRITERS = data_files._READERS = 1  # noqa: SLF001
     bench.clear()
     sys.addaudithook(hook)
     bench.write(1 - bench.version)

@@ -123,7 +123,7 @@ REFUSED = {
     "large.onnx --report link": ["--report link", "large.data"],
     "large.onnx other.onnx --report other.data": ["--report other.data", "own"],
     "large.onnx --json other.onnx other.onnx": ["--json other.onnx", "own"],
-    "m.onnx --json out.onnx.data -o out.onnx": ["--json", "out.onnx"],
+    "m.onnx --json out.onnx.0123456789abcdef.data -o out.onnx": ["--json", "out.onnx"],
     "m.onnx --json m.fp16.onnx.0123456789abcdef.data": ["--json", "m.fp16.onnx"],
     "m.onnx --json ./models/../out.onnx -o out.onnx": ["--json", "out.onnx"],
     "m.onnx --inputs samples.npz --json samples.npz": ["--json samples.npz", "own"],
@@ -177,6 +177,12 @@ def test_a_model_with_an_impossible_name_does_not_stop_the_others(folder, capfd)
 def test_a_result_over_the_weights_of_another_model(folder, capfd):
     write(folder / "x.onnx", weights="large.fp16.onnx")
     check_refused(["large.onnx", "x.onnx"], ["large.fp16.onnx"], capfd)
+
+
+@pytest.mark.parametrize("option", ["-o", "--json", "--report", "--save-recipe"])
+def test_nothing_is_written_over_the_weights_of_a_model_that_is_not_converted(folder, option, capfd):
+    write(folder / "x.bak", weights="x.onnx.data")
+    check_refused(["m.onnx", "--no-verify", option, "x.onnx.data"], ["holds weights of", "x.bak"], capfd)
 
 
 @pytest.mark.usefixtures("folder")

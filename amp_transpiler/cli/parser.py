@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -142,10 +141,12 @@ def _mixed_ops(text: str) -> str:
 
 
 def _regex(text: str) -> str:
+    from amp_transpiler.graph.patterns import compile_pattern  # few calls have a pattern
+
     try:
-        re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"bad regular expression {text!r}: {error}") from error
+        compile_pattern(text, "the")
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     return text
 
 

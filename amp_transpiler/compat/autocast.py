@@ -25,6 +25,7 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.names import NameAllocator, name_nodes
+from amp_transpiler.graph.patterns import compile_pattern
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, drop_region
 
@@ -195,10 +196,7 @@ def _named(model: ir.Model, patterns: Iterable[str] | None, operators: Collectio
     listed = checked_names(operators, f"op_types_to_{which}")
     found = {str(node.name) for node in every_node(model) if node.op_type in listed}
     for text in patterns or ():
-        try:
-            pattern = re.compile(text)
-        except re.error as error:
-            raise OptionError(f"nodes_to_{which}: {text!r} is no regular expression: {error}") from error
+        pattern = compile_pattern(text, f"nodes_to_{which}")
         found |= {str(node.name) for node in every_node(model) if pattern.match(str(node.name))}
     return found
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import gc
 import hashlib
-import mmap
+import logging
 import os
 import pathlib
 import posixpath
@@ -16,20 +17,28 @@ from collections.abc import Collection, Iterator, Mapping
 import onnx
 
 from amp_transpiler.graph.external_data import files_in_use
+from amp_transpiler.graph.mentions import is_protobuf_model, mentioned, naming_models
 from amp_transpiler.graph.proto import proto_graphs
 
-__all__ = ["Identity", "data_name", "identity", "is_data_name", "locations", "own_data", "remove_unused"]
+__all__ = [
+    "Identity",
+    "data_name",
+    "identity",
+    "is_data_name",
+    "locations",
+    "model_of_weights",
+    "own_data",
+    "remove_unused",
+]
+
+logger = logging.getLogger(__name__)
 
 Identity = tuple[int, int, int]  # inode, size, time of the last change
 
 _HASH_DIGITS = 16
 _CHUNK = 1 << 18  # bytes read at a time
 _PART = 1 << 24  # bytes hashed by one thread; the name is a hash of these hashes
-_MODEL_SUFFIXES = frozenset({".onnx", ".ort"})
-
-# Fields of ONNX's messages: ModelProto.graph, GraphProto.initializer, TensorProto.raw_data.
-_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # protobuf's wire types
+_READERS = 2  # threads that compare a file with its name
 
 
 def data_name(model: str, data: pathlib.Path, threads: int = 1) -> str:
@@ -57,9 +66,8 @@ def _digest(data: pathlib.Path, start: int) -> bytes:
 
 
 def is_data_name(name: str, model: str) -> bool:
-    """Whether a file of this name would hold the weights of a result called `model`, also one of earlier versions."""
-    middle = name.removeprefix(model).removesuffix("data")
-    return name == model + middle + "data" and re.fullmatch(rf"\.|\.[0-9a-f]{{{_HASH_DIGITS}}}\.", middle) is not None
+    """Whether a file of this name would hold the weights of a result called `model`."""
+    return re.fullmatch(rf"{re.escape(model)}\.[0-9a-f]{{{_HASH_DIGITS}}}\.data", name) is not None
 
 
 def identity(file: pathlib.Path) -> Identity:
@@ -87,41 +95,71 @@ def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def own_data(model: pathlib.Path) -> dict[str, Identity]:
-    """Return the files that hold the weights of the model written at `model`, if there is one. All are beside it."""
+    """Return the files of a model's weights that this package wrote: their names tell their content. All are beside it.
+
+    Args:
+        model: the place of a result, where there may be no file yet.
+    """
     try:
         names = {name for name in os.listdir(model.parent) if is_data_name(name, model.name)}  # noqa: PTH208 - names
-        if not names or not _named_in(model, names):  # without reading weights
+        if not names:
             return {}
-        named = {posixpath.normpath(location) for location in locations(model)}
-        return {name: identity(model.parent / name) for name in names & named}
+        named = names & {posixpath.normpath(location) for location in locations(model)}
+        files = {name: identity(model.parent / name) for name in named}
+        return {name: known for name, known in files.items() if _has_its_content(model, name, known)}
     except OSError:
         return {}
 
 
-def remove_unused(folder: pathlib.Path, files: Mapping[str, Identity], kept: Collection[pathlib.Path] = ()) -> None:
-    """Remove files of weights that no model in the folder names and no program of this process reads.
+@functools.lru_cache(maxsize=64)
+def _has_its_content(model: pathlib.Path, name: str, _: Identity) -> bool:
+    """Whether a file beside a model has the content that its name tells."""
+    file = model.parent / name
+    return file.is_file() and not file.is_symlink() and data_name(model.name, file, _READERS) == name
 
-    In doubt they are kept: where a model cannot be read, or where the file is another one by now.
+
+def model_of_weights(place: pathlib.Path) -> pathlib.Path | None:
+    """Return a model, beside a file or in a folder above, whose external weights are in this file, or None.
 
     Args:
-        folder: the folder of the models, links resolved; nobody else may be placing files there.
-        files: the files, by names relative to it.
-        kept: files that stay in any case, links resolved.
+        place: the file, links resolved; it need not exist.
     """
     try:
-        unused = {name for name, known in files.items() if _is_unchanged(folder, name, known)}
-        if unused:
-            models = [file for file in folder.iterdir() if file.suffix.lower() in _MODEL_SUFFIXES and file.is_file()]
-            for model in models:
-                unused -= _named_in(model, unused)
+        if not place.is_file() or is_protobuf_model(place):  # a model is nobody's weights
+            return None
     except OSError:
-        return
+        return None
+    for model in naming_models(place):
+        if any(os.path.realpath(model.parent / location) == str(place) for location in locations(model)):
+            return model
+    return None
+
+
+def remove_unused(folder: pathlib.Path, files: Mapping[str, Identity], kept: Collection[pathlib.Path] = ()) -> None:
+    """Remove files of weights that nothing beside them or above may name, and that no program of this process reads.
+
+    In doubt they are kept: see `mentioned`; and where a file is another one by now.
+
+    Args:
+        folder: the folder of the files, links resolved; nobody else may be placing files there.
+        files: the files, by names relative to it, all written by this package.
+        kept: files that stay in any case, links resolved.
+    """
     read = files_in_use().union(kept)
-    if any(folder / name in read for name in unused):
+    if any(folder / name in read for name in files):
         gc.collect()  # what reads it may no longer be used itself
         read = files_in_use().union(kept)
-    for name in unused:
-        if folder / name not in read:
+    try:
+        unused = {
+            name for name, known in files.items() if _is_unchanged(folder, name, known) and folder / name not in read
+        }
+    except OSError:
+        return
+    named = mentioned(folder, unused) if unused else {}
+    for name in sorted(unused):
+        if name in named:
+            logger.info("%s stays, though its model was replaced: %s", folder / name, named[name])
+        else:
             _delete(folder, folder / name)
 
 
@@ -137,64 +175,3 @@ def _delete(folder: pathlib.Path, file: pathlib.Path) -> None:
             if parent == folder:
                 break
             parent.rmdir()  # unless something else is in it
-
-
-def _named_in(model: pathlib.Path, names: Collection[str]) -> set[str]:
-    """Return those files whose names occur in a model's file, outside of weights that it holds itself."""
-    if model.stat().st_size == 0:
-        return set()
-    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        try:
-            spans = list(_spans_without_weights(data))
-        except ValueError:  # no protobuf
-            spans = [(0, len(data))]
-        texts = {name: os.fsencode(pathlib.PurePath(name).name) for name in names}
-        return {name for name, text in texts.items() if any(data.find(text, *span) >= 0 for span in spans)}
-
-
-def _spans_without_weights(data: mmap.mmap) -> Iterator[tuple[int, int]]:
-    for number, start, end in _fields(data, 0, len(data)):
-        if number != _GRAPH:
-            yield start, end
-            continue
-        for member, first, last in _fields(data, start, end):
-            if member != _INITIALIZER:
-                yield first, last
-                continue
-            yield from ((a, b) for field, a, b in _fields(data, first, last) if field != _RAW_DATA)
-
-
-def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, beginning and end of every field of a message that holds bytes.
-
-    Raises:
-        ValueError: it is no message.
-    """
-    at = start
-    while at < end:
-        key, at = _varint(data, at, end)
-        kind = key & 7
-        if kind == _BYTES:
-            size, at = _varint(data, at, end)
-            if size > end - at:
-                raise ValueError("the field ends beyond its message")
-            yield key >> 3, at, at + size
-            at += size
-        elif kind == _VARINT:
-            _, at = _varint(data, at, end)
-        elif kind in {_FIXED64, _FIXED32}:
-            at += 8 if kind == _FIXED64 else 4
-        else:
-            raise ValueError(f"wire type {kind} is unknown")
-
-
-def _varint(data: mmap.mmap, at: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise ValueError("a number does not end")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from amp_transpiler.errors import OutputError
+from amp_transpiler.graph.data_files import model_of_weights
 from amp_transpiler.graph.staging import staging_folder
 
 __all__ = ["regular_place", "replacing", "sync_file", "sync_folder", "write_file"]
@@ -44,9 +45,11 @@ def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
     """Open a file that replaces `path` once all of it is on the disk. It is deleted if anything fails.
 
     Raises:
-        OutputError: the file cannot be written, or the disk is full.
+        OutputError: the file cannot be written, or the disk is full; or what is there are weights of a model.
     """
     target = regular_place(path)
+    if model := model_of_weights(target):
+        raise OutputError(f"{path}: holds weights of {model}; choose another output")
     try:
         with staging_folder(target.parent) as folder:
             staged = folder / "file"

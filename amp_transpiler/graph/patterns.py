@@ -37,6 +37,10 @@ class Pattern:
         """Whether the pattern matches anywhere in `name`."""
         return self._match(self._compiled.search, name)
 
+    def match(self, name: str) -> bool:
+        """Whether the pattern matches the beginning of `name`."""
+        return self._match(self._compiled.match, name)
+
     def fullmatch(self, name: str) -> bool:
         """Whether the pattern matches all of `name`."""
         return self._match(self._compiled.fullmatch, name)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OutputError
 from amp_transpiler.graph.assemble import written_model
-from amp_transpiler.graph.data_files import data_name, identity, own_data, remove_unused
+from amp_transpiler.graph.data_files import data_name, identity, model_of_weights, own_data, remove_unused
 from amp_transpiler.graph.durable import regular_place, sync_file, sync_folder
 from amp_transpiler.graph.external_data import files_in_use, in_memory
 from amp_transpiler.graph.file_lock import LockBusy
@@ -83,6 +83,7 @@ class Staged:
         if self.durable:
             for file in self._files():
                 sync_file(file)
+        own_data(self.destination)  # reads the old weights, so that nobody waits for that in `_move`
         try:
             with placing(place):
                 self._move(folder, place)
@@ -127,6 +128,8 @@ def _check_destination(destination: pathlib.Path, program: Program, sources: Ite
         raise OutputError(f"{destination}: is external data of {program!r}; choose another output")
     if place in files_in_use():
         raise OutputError(f"{destination}: is external data of a model in use; choose another output")
+    if model := model_of_weights(place):
+        raise OutputError(f"{destination}: holds weights of {model}; choose another output")
     folder = place.parent
     if not folder.is_dir():
         raise OutputError(f"{destination}: the folder {folder} does not exist; create it first")

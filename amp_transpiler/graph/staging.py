@@ -11,7 +11,9 @@ import json
 import logging
 import os
 import pathlib
+import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 
@@ -22,8 +24,10 @@ __all__ = ["note", "placing", "staging_folder", "sweep", "temporary_folder"]
 
 logger = logging.getLogger(__name__)
 
-_PREFIX = ".amp-transpiler-"
-_LOCK, _NOTE, _NEW = "lock", "note", "new"  # the lock, what else to remove, and the folder of the new files
+_PREFIX = ".amp-transpiler-staging-"
+_NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}")  # as mkdtemp makes them
+# The lock, what else to remove, and the folder of the new files. A folder that holds anything else is somebody's.
+_LOCK, _NOTE, _NEW = "lock", "note", "new"
 _PLACE_LOCK = ".amp-transpiler.lock"  # held while files are moved into a folder, which takes milliseconds
 _WAIT = 30.0  # seconds
 
@@ -112,16 +116,26 @@ def sweep(place: pathlib.Path) -> None:
 def _staging_folders(place: pathlib.Path) -> list[pathlib.Path]:
     try:
         with os.scandir(place) as entries:
-            found = [entry for entry in entries if entry.name.startswith(_PREFIX)]
+            found = [entry for entry in entries if _NAME.fullmatch(entry.name)]
             return [pathlib.Path(entry.path) for entry in found if _is_own_folder(entry)]
     except OSError:
         return []
 
 
 def _is_own_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether a folder is this user's, and holds what staging folders hold and nothing else."""
     if not entry.is_dir(follow_symlinks=False):
         return False
-    return os.name == "nt" or entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+    if os.name != "nt" and entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+        return False
+    kinds = {_LOCK: stat.S_ISREG, _NOTE: stat.S_ISREG, _NEW: stat.S_ISDIR}
+    with os.scandir(entry.path) as held:
+        members = {member.name: member.stat(follow_symlinks=False).st_mode for member in held}
+    if not members:
+        with contextlib.suppress(OSError):  # a process died before it made the lock, or is about to make it
+            pathlib.Path(entry.path).rmdir()
+        return False
+    return _LOCK in members and all(name in kinds and kinds[name](mode) for name, mode in members.items())
 
 
 def _noted(folder: pathlib.Path) -> dict[str, Identity]:

@@ -31,14 +31,20 @@ _DEFAULT_MEGABYTES = 4096
 
 
 def base_folder() -> tuple[pathlib.Path, bool] | None:
-    """Return the user's cache folder, which need not exist, and whether it was named; None if it is switched off."""
+    """Return the user's cache folder, which need not exist, and whether it was named.
+
+    None if it is switched off, or if this user has no home.
+    """
     chosen = os.environ.get(FOLDER_VARIABLE, "")
     if chosen.lower() in _OFF:
         return None
     if chosen:
         return pathlib.Path(chosen), True
     home = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if os.name == "nt" else "")
-    base = pathlib.Path(home) if home and pathlib.Path(home).is_absolute() else pathlib.Path.home() / ".cache"
+    try:
+        base = pathlib.Path(home) if home and pathlib.Path(home).is_absolute() else pathlib.Path.home() / ".cache"
+    except RuntimeError:  # neither HOME nor an entry for this user, as in many containers
+        return None
     return base / "amp_transpiler", False
 
 

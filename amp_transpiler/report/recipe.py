@@ -23,7 +23,7 @@ import hashlib
 import os
 import pathlib
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from typing import Any, Literal, cast
 
 import tomli_w
@@ -65,6 +65,69 @@ REPLAYED = (
 """The parameters of `transpile` that a recipe holds. Files, data and what is only printed are not among them."""
 
 _MOST_NAMED = 3
+_LONGEST, _LONGEST_WORD = 10_000, 200  # characters of a pattern, and of a word
+_DEEPEST = 1000  # dots of a line; TOML's own reader takes time in the square of them
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST_WORD
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
+def _is_limits(value: object) -> bool:
+    return isinstance(value, dict) and all(_is_text(item) or _is_number(item) for item in value.values())
+
+
+def _is_lists(value: object) -> bool:
+    return isinstance(value, dict) and set(value) <= set(_LISTS) and all(map(_is_list, value.values()))
+
+
+_LISTS = ("white", "black", "black_var")
+_FORM_WORDS: Mapping[Callable[[object], bool], str] = {
+    _is_text: "text",
+    _is_word: "a short text",
+    _is_flag: "true or false",
+    _is_count: "a whole number",
+    _is_number: "a number",
+    _is_list: "a list of texts",
+    _is_table: "a table of texts",
+    _is_limits: "a table of numbers and texts",
+    _is_lists: "a table of the lists white, black and black_var",
+}
+_FORMS: Mapping[str, tuple[Callable[[object], bool], ...]] = {  # what a recipe may hold for an option
+    **dict.fromkeys(("level", "dtype", "target", "policy", "preset", "ort"), (_is_word,)),
+    **dict.fromkeys(("use_promote", "master_weights", "loss_scaling", "optimize"), (_is_flag,)),
+    **dict.fromkeys(("guard", "disable_amp", "include"), (_is_text, _is_list)),
+    "mixed_ops": (_is_word, _is_list),
+    **dict.fromkeys(("tolerance", "mismatch"), (_is_number, _is_word, _is_limits)),
+    "keep_io_types": (_is_flag, _is_word, _is_list, _is_table),
+    "amp_lists": (_is_lists,),
+    "opset": (_is_count,),
+    "state": (_is_table,),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,16 +193,28 @@ class Recipe:
             InputError: there is no such file, or it is no recipe.
         """
         name = visible(os.fspath(path))
+        if pathlib.Path(path).exists() and not pathlib.Path(path).is_file():
+            raise InputError(f"recipe {name}: is no regular file")
         try:
-            record = tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InputError(f"recipe {name}: cannot be read: {error}") from error
-        if record.get("format") != FORMAT:
-            found = record.get("format", "none")
+            text = pathlib.Path(path).read_text(encoding="utf-8")
+            if max((line.count(".") for line in text.splitlines()), default=0) > _DEEPEST:
+                raise InputError(f"recipe {name}: cannot be read: a line has more than {_DEEPEST} dots")
+            record = tomllib.loads(text)
+        except RecursionError as error:
+            raise InputError(f"recipe {name}: cannot be read: it is nested too deeply") from error
+        except (OSError, ValueError) as error:  # no TOML, no UTF-8, a number of thousands of digits
+            raise InputError(f"recipe {name}: cannot be read: {visible(str(error), 100)}") from error
+        if not _is_count(record.get("format")) or record["format"] != FORMAT:
+            found = visible(str(record.get("format", "none")), 40)
             raise InputError(f"recipe {name}: its format is {found}, expected {FORMAT}: write it anew, --save-recipe")
         options = _table(record, "options", name)
         if unknown := sorted(set(options) - set(REPLAYED)):
-            raise InputError(f"recipe {name}: unknown option {unknown[0]!r}; expected some of {', '.join(REPLAYED)}")
+            shown = visible(unknown[0], 40)
+            raise InputError(f"recipe {name}: unknown option '{shown}'; expected some of {', '.join(REPLAYED)}")
+        for option, value in options.items():
+            if not any(form(value) for form in _FORMS[option]):
+                shown, wanted = visible(repr(value), 60), " or ".join(_FORM_WORDS[form] for form in _FORMS[option])
+                raise InputError(f"recipe {name}: option {option!r} is {shown}, expected {wanted}")
         made_from = _table(record, "made_from", name)
         nodes = {key: _node(key, entry, name) for key, entry in _table(record, "nodes", name).items()}
         versions = {key: str(value) for key, value in _table(record, "versions", name).items()}
@@ -188,9 +263,6 @@ class Recipe:
         return said
 
 
-_LISTS = ("white", "black", "black_var")
-
-
 def save_recipe(report: Report, path: str | os.PathLike[str]) -> None:
     """Write the recipe of a conversion.
 
@@ -236,14 +308,15 @@ def _plain(name: str, value: Any) -> Any:
 def _table(record: Mapping[str, Any], key: str, name: str) -> dict[str, Any]:
     found = record.get(key, {})
     if not isinstance(found, dict):
-        raise InputError(f"recipe {name}: {key!r} is {found!r}, expected a table")
+        raise InputError(f"recipe {name}: {key!r} is {visible(repr(found), 60)}, expected a table")
     return found
 
 
 def _node(key: str, entry: Any, name: str) -> RecordedNode:
     if not isinstance(entry, dict) or entry.get("precision") not in ("low", "high"):
         raise InputError(
-            f"recipe {name}: node {key!r} is {entry!r}, expected {{ op = ..., precision = 'low' | 'high' }}"
+            f"recipe {name}: node '{visible(key, 60)}' is {visible(repr(entry), 60)}, expected "
+            "{ op = ..., precision = 'low' | 'high' }"
         )
     precision = cast(Literal["low", "high"], entry["precision"])
     return RecordedNode(str(entry.get("op", "")), precision, str(entry.get("reason", "")))

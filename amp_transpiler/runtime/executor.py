@@ -33,7 +33,7 @@ from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.runtime.values import to_ort
 
-__all__ = ["NotFinite", "StepExecutor"]
+__all__ = ["NotFinite", "StepExecutor", "replace"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,8 @@ class StepExecutor:
     ) -> list[onnxruntime.OrtValue]:
         """Run a program once and replace the persistable values that it updates. An error leaves the scope as it was.
 
+        So does an interrupt (Ctrl-C, or another signal whose handler raises), or all of the new values are there.
+
         Args:
             program: the program.
             fetch: names of values of the program.
@@ -108,15 +110,10 @@ class StepExecutor:
             raise clearer from error
         step.checks.check_computed(lambda name: to_host(outputs[name]))
         if not (step.not_finite and to_host(outputs[step.not_finite])):
-            stacks = {stack.name: stack for stack in step.stacks}
-            for name, output in step.updates.items():
-                if name in stacks:
-                    scope.hold_stack(stacks[name], outputs[output])
-                else:
-                    scope.hold(name, outputs[output])
             made = {make: to_ort(make()) for make in dict.fromkeys(step.known.values())}
-            for name, make in step.known.items():
-                scope.hold(name, made[make])
+            new = {name: outputs[output] for name, output in step.updates.items()}
+            new |= {name: made[make] for name, make in step.known.items()}
+            replace(scope, new, {stack.name: stack for stack in step.stacks})
         elif not_finite == "stop":
             why = self._described(program, fetch, arrays, scope)
             raise NotFiniteError(
@@ -278,6 +275,18 @@ class StepExecutor:
         if step.session is None:
             return {}
         return step.graph.run(feeds, state) if step.graph else self._runs.run(step.session, feeds, state)
+
+
+def replace(scope: Scope, values: Mapping[str, onnxruntime.OrtValue], stacks: Mapping[str, Stack]) -> None:
+    """Store what a step made in a scope, all at once.
+
+    Args:
+        scope: the persistable values.
+        values: the new ones, by the names of values or of stacks.
+        stacks: the stacks by name.
+    """
+    single = {name: value for name, value in values.items() if name not in stacks}
+    scope.replace(single, {stacks[name]: value for name, value in values.items() if name in stacks})
 
 
 def _in_type(scope: Scope, name: str, dtype: ir.DataType) -> onnxruntime.OrtValue:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterator, MutableMapping
+import types
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -27,19 +28,30 @@ class _Member:
     index: int
 
 
+class _MatrixKey:
+    """The key of a stack's matrix among the values. Compared by identity, which runs no code of Python."""
+
+
+_NONE: Mapping[Stack, onnxruntime.OrtValue] = types.MappingProxyType({})
+
+
 class Scope(MutableMapping[str, np.ndarray]):
     """The values that persist between runs, by name. Reading returns a copy as an array; writing copies the array.
 
     A compiled step may read and replace many values as one matrix. They keep their names here: reading one copies its
     rows, and writing one makes all of the matrix single values again, until the step runs next.
+
+    Several values are replaced at once, by `replace` and `update`: an interrupt leaves all of the old ones or all of
+    the new ones.
     """
 
     def __init__(self) -> None:
-        self._values: dict[str, onnxruntime.OrtValue | _Member] = {}
-        self._stacks: dict[Stack, onnxruntime.OrtValue] = {}
+        # Values and the matrices of stacks are in one dictionary, so that one call into C replaces both.
+        self._values: dict[str | _MatrixKey, onnxruntime.OrtValue | _Member] = {}
+        self._places: dict[Stack, _MatrixKey] = {}
 
     def __repr__(self) -> str:
-        return f"Scope({len(self._values)} values)"
+        return f"Scope({len(self)} values)"
 
     def __getitem__(self, name: str) -> np.ndarray:
         value = self._values[name]
@@ -49,17 +61,21 @@ class Scope(MutableMapping[str, np.ndarray]):
         self.hold(name, to_ort(_numbers(name, array)))
 
     def __delitem__(self, name: str) -> None:
-        self._take_apart(name)
+        self._swap(self._apart([name]))
         del self._values[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return (name for name in self._values if isinstance(name, str))
 
     def __len__(self) -> int:
-        return len(self._values)
+        return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
         return name in self._values
+
+    def update(self, other: Any = (), /, **named: Any) -> None:
+        """Set several values, all at once: nothing is set if one of them holds no numbers."""
+        self.replace({name: to_ort(_numbers(name, array)) for name, array in dict(other, **named).items()})
 
     def held(self, name: str) -> onnxruntime.OrtValue:
         """Return the value in ONNX Runtime's form, without a copy unless it is part of a stack."""
@@ -68,41 +84,71 @@ class Scope(MutableMapping[str, np.ndarray]):
 
     def hold(self, name: str, value: onnxruntime.OrtValue) -> None:
         """Store a value of ONNX Runtime without a copy; nothing else may write to it afterwards."""
-        self._take_apart(name)
-        self._values[name] = value
+        if isinstance(self._values.get(name), _Member):
+            self.replace({name: value})
+        else:
+            self._values[name] = value
+
+    def replace(
+        self, values: Mapping[str, onnxruntime.OrtValue], stacks: Mapping[Stack, onnxruntime.OrtValue] = _NONE
+    ) -> None:
+        """Store values, and matrices of stacks in place of their members, without copies and all at once.
+
+        Args:
+            values: the values by name; none is a member of one of the stacks.
+            stacks: the matrix of each stack.
+        """
+        fresh = [stack for stack in stacks if not self.has_stack(stack)]
+        new = self._apart([*values, *(name for stack in fresh for name in stack.members)])
+        for stack in fresh:
+            new.update({name: _Member(stack, index) for index, name in enumerate(stack.members)})
+        new.update({self._places.setdefault(stack, _MatrixKey()): matrix for stack, matrix in stacks.items()})
+        new.update(values)
+        self._swap(new)
+
+    def _swap(self, new: Mapping[str | _MatrixKey, onnxruntime.OrtValue | _Member]) -> None:
+        """Replace values, all or none of them, whatever signal comes."""
+        if not new:
+            return
+        old = [self._values.get(name) for name in new]  # which lets no code run when they are freed in between
+        self._values.update(new)  # Python handles signals between its own instructions, never within this one
+        del old
+        for stack in [stack for stack in self._places if not self.has_stack(stack)]:
+            self._values.pop(self._places.pop(stack), None)
 
     # Stacks.
 
     def has_stack(self, stack: Stack) -> bool:
         """Whether the members of a stack are one matrix."""
-        return stack in self._stacks
+        held = self._values.get(stack.members[0])
+        return isinstance(held, _Member) and held.stack == stack
 
     def pack(self, stack: Stack) -> onnxruntime.OrtValue:
         """Return the matrix of a stack, made of its members if they are single values."""
-        if stack not in self._stacks:
-            matrix = pack(stack, (to_host(self.held(name)) for name in stack.members))
-            self.hold_stack(stack, matrix)
-        return self._stacks[stack]
+        if not self.has_stack(stack):
+            self.hold_stack(stack, pack(stack, (to_host(self.held(name)) for name in stack.members)))
+        return self._matrix(stack)
 
     def hold_stack(self, stack: Stack, matrix: onnxruntime.OrtValue) -> None:
         """Store the matrix of a stack without a copy, in place of its members."""
-        if stack not in self._stacks:
-            for index, name in enumerate(stack.members):
-                self._take_apart(name)
-                self._values[name] = _Member(stack, index)
-        self._stacks[stack] = matrix
+        self.replace({}, {stack: matrix})
+
+    def _matrix(self, stack: Stack) -> onnxruntime.OrtValue:
+        found = self._values[self._places[stack]]
+        assert not isinstance(found, _Member)
+        return found
 
     def _read(self, value: _Member) -> np.ndarray:
-        return member_of(value.stack, self._stacks[value.stack], value.index)
+        return member_of(value.stack, self._matrix(value.stack), value.index)
 
-    def _take_apart(self, name: str) -> None:
-        """Make the members of the stack that a value belongs to, if any, single values."""
-        value = self._values.get(name)
-        if not isinstance(value, _Member):
-            return
-        matrix = self._stacks.pop(value.stack)
-        for index, member in enumerate(value.stack.members):
-            self._values[member] = to_ort(member_of(value.stack, matrix, index))
+    def _apart(self, names: Iterable[str]) -> dict[str | _MatrixKey, onnxruntime.OrtValue | _Member]:
+        """Return, as single values, the members of the stacks that any of these names belongs to."""
+        members = [value for name in names if isinstance(value := self._values.get(name), _Member)]
+        return {
+            name: to_ort(member_of(stack, self._matrix(stack), index))
+            for stack in dict.fromkeys(member.stack for member in members)
+            for index, name in enumerate(stack.members)
+        }
 
     def find_var(self, name: str) -> ScopeVariable | None:
         """Return a handle on the value with this name, or None."""

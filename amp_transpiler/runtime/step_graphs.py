@@ -186,7 +186,7 @@ class StepGraph:
 
     def _bind(self, uploads: Uploads, side: int, feeds: Mapping[str, np.ndarray]) -> onnxruntime.IOBinding:
         uploads.copy(feeds, side)  # makes room, whose addresses then stay
-        binding = self._bindings[side] = self._session.io_binding()
+        binding = self._session.io_binding()
         uploads.bind(binding, feeds, side)
         inputs = {value.name for value in self._session.get_inputs()}
         for name, value in {**self._fixed, **self._read(side)}.items():
@@ -194,6 +194,7 @@ class StepGraph:
                 binding.bind_ortvalue_input(name, value)
         for name, value in self._buffers[side].items():
             binding.bind_ortvalue_output(name, value)
+        self._bindings[side] = binding  # last, so that an interrupt leaves none that is bound in part
         return binding
 
 

@@ -15,6 +15,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -42,7 +43,8 @@ TIMEOUT = 1800.0
 
 TIMED_OUT = "timeout"
 _LONGEST_WAIT = 60.0
-_WORKER = "amp_transpiler.verification.worker"
+# The parent's own path, in its order: with PYTHONPATH, packages would come before the standard library.
+_START = "import sys; sys.path[:] = sys.argv[1:]; from amp_transpiler.verification.worker import main; main()"
 
 
 class RuntimeCrash(Exception):
@@ -77,20 +79,21 @@ class Child:
 
     def __init__(self) -> None:
         package = str(pathlib.Path(errors.__file__).parents[1])
-        path = dict.fromkeys([package, *(os.fspath(pathlib.Path(entry).absolute()) for entry in sys.path)])
+        path = dict.fromkeys([*(os.fspath(pathlib.Path(entry).absolute()) for entry in sys.path), package])
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the child
         self._greeted = self._expired = False
         self._died: Exception | None = None
         self._let_go: list[int] = []
         try:
             self._process = subprocess.Popen(  # noqa: S603  this very interpreter, with a module of ours
-                [sys.executable or "python", "-P", "-m", _WORKER],
+                [sys.executable or "python", "-P", "-c", _START, *path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+                stderr=self._said,  # until it is ready; then it closes its streams
                 start_new_session=True,  # Ctrl-C in a terminal goes to the parent alone, which then ends the child
             )
         except OSError as error:
+            self._said.close()
             raise _cannot_start(error) from error
 
     @property
@@ -159,25 +162,34 @@ class Child:
     def _death(self) -> Exception:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5.0)  # its pipes are closed, so it is about to end
+        said = "" if self._greeted else self._last_line()
         self.end()
         status = self._process.returncode
         if self._expired:
             return RuntimeCrash(TIMED_OUT)
         if not self._greeted:
-            return _cannot_start(f"it ended with exit status {status}")
+            return _cannot_start(f"it ended with exit status {status}{said}")
         return RuntimeCrash(_name_of(status))
+
+    def _last_line(self) -> str:
+        """Return what the process wrote last before it was ready, such as the error of an import."""
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return f" ({errors.visible(last.strip(), 200)})" if last else ""
 
     def end(self) -> None:
         """Kill the process; it has nothing to lose."""
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
+        for stream in (self._process.stdin, self._process.stdout, self._said):
             if stream is not None:
                 with contextlib.suppress(OSError):  # what was not written yet
                     stream.close()
 
     def forget(self) -> None:
         """Let go of it in a process that was forked from its parent, without ending it."""
+        self._said.close()
         self._process.returncode = 0  # else `subprocess` would try to reap another process's child
 
 

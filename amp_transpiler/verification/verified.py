@@ -165,6 +165,8 @@ def _add_inputs(digest: Digest, inputs: Inputs | None) -> bool:
 
 def _add_file(digest: Digest, file: pathlib.Path, name: str) -> bool:
     try:
+        if not file.is_file():  # a pipe gives its data once, and whoever reads for good refuses it
+            return False
         with file.open("rb") as stream:
             digest.update(f"{name} {os.fstat(stream.fileno()).st_size} ".encode())
             while block := stream.read(_BLOCK):

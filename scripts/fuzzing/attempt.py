@@ -27,7 +27,6 @@ Door = Callable[..., Any]
 Judge = Callable[[dict[str, Any]], str]
 SOURCE, RESULT = "model.onnx", "result.onnx"
 MEMORY_LIMIT = 2500  # megabytes
-_SHOWN = 8  # every report of so many is rendered
 
 _PACKAGE = str(pathlib.Path(amp.__file__).parent)
 _REFUSALS = (amp.InputError,)
@@ -96,8 +95,7 @@ def _convert(ask: Ask, place: pathlib.Path, door: Door, judge: Judge | None, out
         feeds = options["inputs"] = _feeds(ask)
     try:
         report = _timed(door, outcome, path, place / RESULT, options)
-        if ask.index % _SHOWN == 0:
-            _show(report)
+        _show(report)
     except (amp.CheckFailed, *_REFUSALS) as error:
         _refused(ask, path, outcome, error)
         if judge is not None and ask.judge and isinstance(error, amp.ModelError):

@@ -73,7 +73,7 @@ def test_a_model_in_memory_has_no_files(tmp_path):
 
 RESULTS = {
     "out.onnx": True,
-    "out.onnx.data": True,
+    "out.onnx.data": False,
     "out.onnx.0123456789abcdef.data": True,
     "out.onnx.0123456789abcde.data": False,
     "out.onnx.0123456789ABCDEF.data": False,

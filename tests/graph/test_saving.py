@@ -88,48 +88,15 @@ def copying(model, path, external):
     copy_model(folder / "s.onnx", path)
 
 
-def old_style(folder):
-    onnx.save(proto(1), folder / "m.onnx", save_as_external_data=True, location="m.onnx.data", size_threshold=0)
-
-
 @pytest.mark.parametrize("external", [True, False], ids=["external", "one file"])
 @pytest.mark.parametrize("write", [save, copying], ids=["save", "copy"])
-@pytest.mark.parametrize("old", [old_style, ours])
-def test_the_replaced_model_s_weights_are_removed(tmp_path, old, write, external):
+def test_the_replaced_model_s_weights_are_removed(tmp_path, write, external):
     out = tmp_path / "out"
     out.mkdir()
-    old(out)
+    ours(out)
     write(proto(2, np.float16), out / "m.onnx", external=external)
     assert len(names(out)) == 1 + external
     np.testing.assert_array_equal(held(out / "m.onnx"), weights(2, np.float16))
-
-
-def another_model(folder):
-    (folder / "twin.onnx").write_bytes((folder / "m.onnx").read_bytes())
-
-
-def a_broken_model_that_may_name_it(folder):
-    (folder / "broken.onnx").write_bytes(b"\xff no protobuf " + data_of(folder / "m.onnx").name.encode())
-
-
-def a_model_in_a_body(folder):
-    name = data_of(folder / "m.onnx").name
-    model = proto()
-    node = model.graph.node.add(op_type="If", domain="x")
-    body = node.attribute.add(name="then_branch", type=onnx.AttributeProto.GRAPH).g
-    tensor = body.initializer.add(name="v", data_location=onnx.TensorProto.EXTERNAL)
-    tensor.external_data.add(key="location", value=f"./{name}")
-    (folder / "body.ONNX").write_bytes(model.SerializeToString())
-
-
-@pytest.mark.parametrize("other", [another_model, a_broken_model_that_may_name_it, a_model_in_a_body])
-def test_weights_that_another_model_names_stay(tmp_path, other):
-    ours(tmp_path)
-    other(tmp_path)
-    before = data_of(tmp_path / "m.onnx")
-    save(proto(2), tmp_path / "m.onnx", external=True)
-    assert before.exists()
-    np.testing.assert_array_equal(held(tmp_path / "m.onnx"), weights(2))
 
 
 def test_a_name_inside_weights_names_nothing(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pathlib
 
 import pytest
 
@@ -59,3 +60,13 @@ def test_the_users_own_folder_is_the_default(monkeypatch, tmp_path):
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert RECORDS.folder == tmp_path / "amp_transpiler" / "evidence"
+
+
+def test_without_a_home_nothing_is_kept(monkeypatch):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in (FOLDER_VARIABLE, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pathlib.Path, "home", no_home)
+    assert base_folder() is None

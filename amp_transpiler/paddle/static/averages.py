@@ -58,9 +58,8 @@ class _Average(abc.ABC):
             raise InputError(f"{type(self).__name__}.apply: the averages are applied already: call restore() first")
         averages = self._averages(found)
         self._saved = {name: np.array(found[name]) for name in averages}
-        for name, average in averages.items():
-            found[name] = average.astype(self._saved[name].dtype)
         try:
+            found.update({name: average.astype(self._saved[name].dtype) for name, average in averages.items()})
             yield
         finally:
             if need_restore:
@@ -70,8 +69,7 @@ class _Average(abc.ABC):
         """Give the parameters the values that they had before `apply`."""
         del executor
         found = global_scope() if scope is None else scope
-        for name, value in self._saved.items():
-            found[name] = value
+        found.update(self._saved)
         self._saved = {}
 
     def _state(self, program: Program, name: str, shape: Sequence[int], initial: float = 0.0) -> Variable:

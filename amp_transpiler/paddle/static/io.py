@@ -299,8 +299,7 @@ def _set(program: Program, arrays: Mapping[str, np.ndarray], scope: Scope) -> No
         if (newer := newer_value(array, known, dtype.numpy())) is not None:
             logger.info("'%s' was set since its master weight '%s' was made, which takes over its values", name, master)
             converted[master] = newer
-    for name, array in converted.items():
-        scope[name] = array
+    scope.update(converted)
 
 
 def _check(program: Program, name: str, dtype: np.dtype, shape: tuple[int, ...], where: str) -> None:

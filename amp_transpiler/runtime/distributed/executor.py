@@ -29,7 +29,7 @@ from amp_transpiler.runtime.compile import CompiledStep, open_ready
 from amp_transpiler.runtime.distributed.exchange import Copied, Exchange
 from amp_transpiler.runtime.distributed.micro_batches import is_open, joined, split_feeds
 from amp_transpiler.runtime.distributed.world import World
-from amp_transpiler.runtime.executor import NotFinite, StepExecutor
+from amp_transpiler.runtime.executor import NotFinite, StepExecutor, replace
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
@@ -195,9 +195,8 @@ class DataParallelSteps(StepExecutor):
                 raise self._unequal(batch)
         except RUN_ERRORS as error:
             raise self._explained(error, program, fetch, shares[0], scope) or plain(error, program) or error from error
-        found = self._update(plan, sums, scope)
-        for name, value in carried.items():
-            _hold(plan, scope, name, value)
+        found, own = self._update(plan, sums, scope)
+        replace(scope, {**own, **carried}, plan.stacks)
         self.world.step += 1
         results = {name: joined(program, name, values) for name, values in fetched.items()}
         results |= {name: found[output] for name, output in ({} if plan.late is None else plan.late.fetches).items()}
@@ -276,8 +275,12 @@ class DataParallelSteps(StepExecutor):
     def _summed_fetches(self, plan: _Plan) -> dict[str, str]:
         return {n: output for part in plan.early for n, output in part.step.fetches.items() if output in plan.gradients}
 
-    def _update(self, plan: _Plan, sums: Values, scope: Scope) -> Values:
-        """Run the optimizer, take over what the other ranks have updated, and then replace the states."""
+    def _update(self, plan: _Plan, sums: Values, scope: Scope) -> tuple[Values, Values]:
+        """Run the optimizer, and take over what the other ranks have updated.
+
+        Returns:
+            What the optimizer made, and the states that replace the present ones.
+        """
         found: Values = {}
         own: Values = {}
         if plan.late is not None and plan.late.session is not None:
@@ -288,9 +291,7 @@ class DataParallelSteps(StepExecutor):
         spread = [share for share in plan.shares if share.spread]
         copies = self.exchange.copies(self._copied(spread, own.__getitem__))
         own |= {share.name: value for share, value in zip(spread, copies, strict=True)}
-        for name, value in own.items():
-            _hold(plan, scope, name, value)
-        return found
+        return found, own
 
     def _copied(self, shares: Sequence[Share], read: Callable[[str], onnxruntime.OrtValue]) -> list[Copied]:
         rank = self.world.rank
@@ -342,8 +343,7 @@ class DataParallelSteps(StepExecutor):
             dtype, shape = _typed(text)
             value = self.place.hold(scope.held(name)) if self.world.rank == 0 else None
             items.append(Copied(0, dtype, shape, value))
-        for name, value in zip(program.persistables, self.exchange.copies(items), strict=True):
-            scope.hold(name, value)
+        scope.replace(dict(zip(program.persistables, self.exchange.copies(items), strict=True)))
         self._known[id(program), id(scope)] = program, scope
 
     def by_first(self, act: Callable[[], None]) -> None:
@@ -375,7 +375,7 @@ class DataParallelSteps(StepExecutor):
         for share in (share for share in plan.shares if not share.spread):
             [value] = self.exchange.copies(self._copied([share], functools.partial(_held, plan, scope)))
             if self.world.rank == 0:
-                _hold(plan, found, share.name, value)
+                replace(found, {share.name: value}, plan.stacks)
         return found
 
     def _compare_programs(self, program: Program) -> None:
@@ -500,14 +500,6 @@ def _batch(program: Program, plan: _Plan, arrays: Mapping[str, np.ndarray]) -> d
 def _held(plan: _Plan, scope: Scope, name: str) -> onnxruntime.OrtValue:
     stack = plan.stacks.get(name)
     return scope.held(name) if stack is None else scope.pack(stack)
-
-
-def _hold(plan: _Plan, scope: Scope, name: str, value: onnxruntime.OrtValue) -> None:
-    stack = plan.stacks.get(name)
-    if stack is None:
-        scope.hold(name, value)
-    else:
-        scope.hold_stack(stack, value)
 
 
 def fingerprint(program: Program, options: DataParallelOptions) -> str:

@@ -74,8 +74,7 @@ class ScalerState:
         self._require_values(scope, "load_state_dict")
         if given["scale"] == 0:
             logger.warning("load_state_dict: the loss scale is 0, so no step will be taken until update_scale sets one")
-        for name, array in arrays.items():
-            scope[name] = array
+        scope.update(arrays)
 
     def set_scale(self, scope: Scope, value: float) -> None:
         """Make `value` the scale of the next step, and of the one after it.
@@ -85,9 +84,7 @@ class ScalerState:
         """
         array = _array("scale", value)
         self._require_values(scope, "update_scale")
-        for variable in (self.scale, self.next_scale):
-            if variable is not None:
-                scope[variable.name] = array
+        scope.update({variable.name: array for variable in (self.scale, self.next_scale) if variable is not None})
 
     def _factors(self) -> dict[str, float | int]:
         if self.good is None:
