@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.redraws import mark_copy
 from amp_transpiler.graph.walk import bodies
 
 __all__ = ["captured", "copy_body", "discard", "discard_after", "remove_unused", "unlink"]
@@ -31,8 +32,14 @@ def captured(node: ir.Node) -> list[ir.Value]:
 
 
 def copy_body(body: ir.Graph, builder: GraphBuilder) -> tuple[ir.Graph, dict[ir.Value, ir.Value]]:
-    """Return a copy of a body with new names, and the copy of each value; captured values stay the same."""
+    """Return a copy of a body with new names, and the copy of each value; captured values stay the same.
+
+    A Dropout and its copy drop the same.
+    """
     copy = body.clone(allow_outer_scope_values=True)
+    for original, node in zip(body.all_nodes(), copy.all_nodes(), strict=True):
+        if original.op_type == "Dropout":
+            mark_copy(original, node, original.name or builder.names.fresh(f"{builder.prefix}Dropout"))
     copy.name = builder.names.fresh(f"{builder.prefix}{body.name or 'body'}")
     copied = dict(_twins(body, copy))
     for value in copied.values():

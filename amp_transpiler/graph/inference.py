@@ -5,10 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from amp_transpiler.graph.roles import role_of
-from amp_transpiler.graph.walk import bodies
+from amp_transpiler.graph.walk import all_nodes, bodies
 from amp_transpiler.ops.names import is_standard
 
 __all__ = ["switch_to_inference"]
+
+_STATISTICS = 3  # the first of BatchNormalization's two inputs with running statistics
 
 
 def switch_to_inference(model: ir.Model) -> None:
@@ -17,14 +19,22 @@ def switch_to_inference(model: ir.Model) -> None:
     for node in reversed(list(graph)):
         if role_of(node) != "forward":
             _remove(node)
-    for node in graph:
+    for node in all_nodes(model):
         if is_standard(node) and node.op_type == "BatchNormalization":
-            node.attributes["training_mode"] = ir.AttrInt64("training_mode", 0)
-            node.resize_outputs(1)
+            _stop_updating(node)
         elif is_standard(node) and node.op_type in ("Loop", "Scan"):
             _stop_stacking(node)
         elif is_standard(node) and node.op_type == "Dropout" and len(node.inputs) > 2:
             node.resize_inputs(2)  # without its `training_mode` input, Dropout returns its data unchanged
+
+
+def _stop_updating(node: ir.Node) -> None:
+    """Normalise by the running statistics; what reads their updates, such as a later call of the layer, reads these."""
+    node.attributes["training_mode"] = ir.AttrInt64("training_mode", 0)
+    for updated, running in zip(node.outputs[1:], node.inputs[_STATISTICS:], strict=False):
+        if running is not None:
+            updated.replace_all_uses_with(running)
+    node.resize_outputs(1)
 
 
 def _remove(node: ir.Node) -> None:

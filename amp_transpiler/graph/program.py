@@ -39,6 +39,7 @@ from amp_transpiler.graph.view.operators import Block, Operator, blocks_of
 from amp_transpiler.graph.view.outline import Outline, outline, typed
 from amp_transpiler.graph.view.text import program_text
 from amp_transpiler.graph.waiting import refuse_waiting
+from amp_transpiler.graph.walk import all_nodes
 
 __all__ = ["TRAINING_IR", "TRAINING_OPSET", "Persistable", "Program", "Variable", "install"]
 
@@ -416,7 +417,7 @@ class Program(StateDictionary):
         """Drop updates, optimizer state and outputs whose nodes are gone."""
         graph = self.model.graph
         self.updates.clear()
-        read = {str(value.name) for node in graph for value in node.inputs if value is not None}
+        read = {str(v.name) for node in all_nodes(self.model) for v in node.inputs if v is not None}
         for name, info in list(self.persistables.items()):
             if info.kind == "state" and name not in read:
                 graph.inputs.remove(self.value(name))

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, rank_of
 
-__all__ = ["WORD", "element_words", "fractions", "keys", "word"]
+__all__ = ["WORD", "element_words", "fractions", "in_turns", "keys", "word"]
 
 WORD = 1 << 32
 _HALF = 1 << 16
@@ -37,6 +37,14 @@ def keys(builder: GraphBuilder, marks: Sequence[str], seed: ir.Value, step: ir.V
             state = _mix(builder, builder.add(state, part))
     hashes = np.array([zlib.crc32(mark.encode()) for mark in marks], np.uint32)
     return _mix(builder, builder.add(state, builder.constant(hashes)))
+
+
+def in_turns(builder: GraphBuilder, key: ir.Value, turns: Sequence[ir.Value]) -> ir.Value:
+    """Return the key (uint32, one element) of a turn, from that of all turns and the turn's numbers, int64 scalars."""
+    for number in turns:
+        for part in _words(builder, number):
+            key = _mix(builder, builder.add(key, part))
+    return key
 
 
 def element_words(builder: GraphBuilder, x: ir.Value, key: ir.Value) -> ir.Value:

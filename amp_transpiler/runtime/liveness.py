@@ -8,6 +8,7 @@ from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shape_inference import infer_shapes
+from amp_transpiler.passes.training import is_recompute_asked
 from amp_transpiler.runtime.alive import Memory, bytes_of, reads
 from amp_transpiler.runtime.lowering import compute_again, lower, split_large
 
@@ -66,6 +67,6 @@ class _Run:
         infer_shapes(model)
         split_large(model)
         infer_shapes(model)
-        if recompute:
+        if recompute or is_recompute_asked(program.model):
             compute_again(model)
         self.memory = Memory(model.graph)

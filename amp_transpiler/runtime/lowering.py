@@ -49,6 +49,7 @@ from amp_transpiler.passes.training import (
     WeightGradients,
     Worth,
     WriteInPlace,
+    is_recompute_asked,
 )
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.targets import CUDA
@@ -79,9 +80,10 @@ def ready_to_open(
 ) -> Assembled:
     """Give an assembled model, which is changed, the shapes that are fed, and lower it; see `compile_step`.
 
-    With `worth`, the updates of equal parameters are computed together where that pays. Without `by_rows` batch
-    statistics are computed as means, which processes that share a batch can average. `weight_gradients` is the
-    formulation of convolutions' weight gradients; see `passes.training.WeightGradients`.
+    With `worth`, the updates of equal parameters are computed together where that pays. Activations are computed again
+    with `recompute`, or if the program asks for it. Without `by_rows` batch statistics are computed as means, which
+    processes that share a batch can average. `weight_gradients` is the formulation of convolutions' weight gradients;
+    see `passes.training.WeightGradients`.
     """
     specialise(assembled.model, shapes)
     expand_gradients(assembled.model)
@@ -93,7 +95,7 @@ def ready_to_open(
         infer_shapes(assembled.model)
     assembled = lower(assembled, by_rows=by_rows, weight_gradients=weight_gradients)
     split_large(assembled.model)
-    if recompute:
+    if recompute or is_recompute_asked(assembled.model):
         compute_again(assembled.model)
     return assembled
 

@@ -69,7 +69,7 @@ BAD_FEEDS = [
     ({"a": A[0, 0]}, r"got shape \[\], expected \[batch,3\]"),
     ({"a": A[None]}, "leave out the axis"),
     ({"a": A[:, :2]}, r"got shape \[2, 2\], expected \[batch,3\]"),
-    ({"b": A}, "no input 'b'.*its inputs are a"),
+    ({"b": A}, "missing input 'a'"),
     ({"aa": A}, "did you mean 'a'"),
     ({0: A}, "feed takes variables and names, got int"),
     ([A], "feed must be a dictionary"),

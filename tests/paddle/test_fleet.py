@@ -50,7 +50,6 @@ def test_lars_and_lamb_replace_their_optimizers():
     ("settings", "words"),
     [
         ({"sharding": True}, "shard_optimizer"),
-        ({"recompute": True}, "recompute=True"),
         ({"amp": True, "amp_configs": {"speed": 1}}, "amp_configs has no speed"),
         ({"lars": True}, "needs a Momentum optimizer, got Adam"),
     ],

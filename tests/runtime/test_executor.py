@@ -41,7 +41,7 @@ def started(net):
 
 BAD_FEEDS = [
     ({"x": X}, "y"),
-    (feed(z=X), "has no input 'z'"),
+    ({"xs": X, "y": np.ones((4, 1), np.float32)}, "has no input 'xs'.*did you mean 'x'"),
     (feed(x=X[None]), r"got shape \[1, 4, 3\]"),
     (feed(x=X[0]), "'y' is fed with batch = 4, but 'x' with 1"),  # one row is a batch of one
     (feed(x=np.ones((4, 5), np.float32)), "x"),

@@ -6,7 +6,8 @@ from amp_transpiler.nn import functional
 from amp_transpiler.utils import unique_name
 
 import amp_transpiler as amp
-from amp_transpiler import static, tensor
+from amp_transpiler import paddle, static, tensor
+from amp_transpiler.paddle.incubate.optimizer import RecomputeOptimizer
 from amp_transpiler.runtime.liveness import kept_bytes
 
 ROWS = 32
@@ -16,7 +17,7 @@ FEED = {
 }
 
 
-def built(level):
+def built(level, wrapped=lambda optimizer: optimizer):
     """Convolution, normalisations, activations, dropout and attention's softmax; returns programs and loss."""
     main, startup = static.Program(), static.Program()
     main.random_seed = startup.random_seed = 7
@@ -31,7 +32,7 @@ def built(level):
         optimizer = amp.optimizer.Adam(1e-2, multi_precision=level == "O2")
         if level:
             optimizer = static.amp.decorate(optimizer, level=level)
-        optimizer.minimize(loss)
+        wrapped(optimizer).minimize(loss)
     return main, startup, loss
 
 
@@ -58,3 +59,52 @@ def test_training_is_the_same_to_the_bit(level):
 def test_fewer_bytes_are_kept(level):
     main, _, loss = built(level)
     assert kept_bytes(main, [loss.name], recompute=True) < 0.75 * kept_bytes(main, [loss.name])
+
+
+def by_fleet(optimizer):
+    strategy = paddle.distributed.fleet.DistributedStrategy()
+    strategy.recompute, strategy.recompute_configs = True, {"checkpoints": ["h"]}
+    return paddle.distributed.fleet.distributed_optimizer(optimizer, strategy)
+
+
+def merged_by_fleet(optimizer):
+    strategy = paddle.distributed.fleet.DistributedStrategy()
+    strategy.recompute = strategy.gradient_merge = True
+    return paddle.distributed.fleet.distributed_optimizer(optimizer, strategy)
+
+
+def with_checkpoints(optimizer):
+    made = RecomputeOptimizer(optimizer)
+    made._set_checkpoints(["h"])
+    return made
+
+
+class InTwoSteps:
+    """`backward`, then `apply_gradients`."""
+
+    def __init__(self, optimizer):
+        self.optimizer = RecomputeOptimizer(optimizer)
+
+    def minimize(self, loss):
+        self.optimizer.apply_gradients(self.optimizer.backward(loss))
+
+
+WRAPPED = {
+    "optimizer": RecomputeOptimizer,
+    "checkpoints": with_checkpoints,
+    "two steps": InTwoSteps,
+    "fleet": by_fleet,
+    "fleet, gradients merged": merged_by_fleet,
+    "look ahead": lambda optimizer: paddle.incubate.LookAhead(RecomputeOptimizer(optimizer), alpha=1.0),
+}
+
+
+@pytest.mark.parametrize("level", [None, "O2"])
+@pytest.mark.parametrize("name", WRAPPED)
+def test_a_program_may_ask_for_it(name, level):
+    plain, asking = built(level), built(level, WRAPPED[name])
+    (losses, values), (again, others) = trained(plain, False), trained(asking, False)
+    np.testing.assert_array_equal(losses, again)
+    for held, value in values.items():
+        np.testing.assert_array_equal(value, others[held], err_msg=held)
+    assert kept_bytes(asking[0], [asking[2].name]) < 0.75 * kept_bytes(plain[0], [plain[2].name])

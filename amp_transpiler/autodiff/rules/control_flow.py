@@ -37,17 +37,22 @@ def if_(gs: Sequence[Expr | None], condition: Expr, *, node: NodeGradient) -> Gr
     return [None, *(found.get(value) for value in reads)]
 
 
-def refuse_random(body: ir.Graph) -> None:
-    """Raise NotDifferentiable if a body, which is to run again for its gradient, draws random numbers."""
+def refuse_random(body: ir.Graph, *, numbered: bool = True) -> None:
+    """Raise NotDifferentiable if a body, which is to run again for its gradient, would draw other numbers then.
+
+    A Dropout whose mode is known becomes operators that drop the same, if the turns of all loops around it have
+    numbers (`numbered`). A Scan's have none.
+    """
     for node in body:
         mode = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
-        if node.op_type in _RANDOM or (mode is not None and not _is_false(mode)):
+        same = mode is None or (constant_of(mode) is not None and (numbered or _is_false(mode)))
+        if node.op_type in _RANDOM or not same:
             raise NotDifferentiable(
                 f"its body '{body.name}' holds '{node.name}' ({node.op_type}), which would draw other numbers when "
                 "the body is run again for its gradient; move it out of the body"
             )
         for _, inner in bodies(node):
-            refuse_random(inner)
+            refuse_random(inner, numbered=numbered and node.op_type != "Scan")
 
 
 def _is_false(value: ir.Value) -> bool:

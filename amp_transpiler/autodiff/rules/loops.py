@@ -20,6 +20,7 @@ from amp_transpiler.autodiff.rules.control_flow import refuse_random
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.dtypes import LOW_DTYPES
+from amp_transpiler.graph.redraws import mark_turn_number
 from amp_transpiler.graph.walk import bodies
 
 
@@ -122,7 +123,7 @@ class _Wanted:
 
 
 def _back(turns: _Turns, gs: Sequence[Expr | None]) -> Gradients:
-    refuse_random(turns.body)
+    refuse_random(turns.body, numbered=turns.node.op_type == "Loop")
     for state, passed in zip(turns.states, turns.passed, strict=True):
         if state.shape is not None and passed.shape is not None and len(state.shape) != len(passed.shape):
             raise NotDifferentiable(f"its state '{state.name}' changes its rank from turn to turn; unroll it")
@@ -221,6 +222,7 @@ def _turn_back(turns: _Turns, wanted: _Wanted) -> ir.Graph:
         totals = [builder.add(total, builder.high(grad)) for total, grad in pairs]
     own = list(copy.inputs)
     if is_loop:  # the number of the turn is an item; the condition held in each
+        mark_turn_number(own[0])
         own.pop(1).replace_all_uses_with(builder.constant(np.array(True)))
     copy.inputs[:] = [*d_states.values(), *sums, *own, *d_handed.values()]
     copy.outputs.extend([*found[:states], *totals, *found[states:split]])

@@ -196,7 +196,7 @@ def _decorate_both(
     if save_dtype is not None or excluded_layers is not None:
         raise OptionError(
             "amp.decorate: save_dtype and excluded_layers are of dynamic mode: static.save writes what the "
-            "scope holds, and `with static.amp.disable_amp():` around a part of the program keeps it float32"
+            "scope holds, and `with amp_transpiler.disable_amp():` around a part of the program keeps it float32"
         )
     if optimizers is None:
         return models

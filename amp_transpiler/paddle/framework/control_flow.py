@@ -13,6 +13,7 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import program_of
+from amp_transpiler.paddle.framework.turns import in_turn
 
 __all__ = ["case", "cond", "switch_case", "while_loop"]
 
@@ -154,7 +155,7 @@ def while_loop(
     )
     states = [_loop_state(item, builder.names.fresh("state")) for item in given]
     graph.inputs.extend([iteration, running, *states])
-    with _built(program, graph, "while_loop's body"):
+    with _built(program, graph, "while_loop's body"), in_turn(program, iteration):
         program.found_inside(states)
         after = body(*(Variable(program, str(state.name)) for state in states))
         after = list(after) if isinstance(after, (list, tuple)) else [after]
@@ -251,7 +252,8 @@ def _built(program: Program, graph: ir.Graph, what: str) -> Iterator[None]:
     before = dict(program.updates)
     with program.inside(graph):
         yield
-    changed = sorted(name for name, update in program.updates.items() if before.get(name) != update)
+    made = {name: update for name, update in program.updates.items() if before.get(name) != update}
+    changed = sorted(name for name, update in made.items() if program.find(update) is None)  # a value of the body
     if changed:
         program.updates = before
         raise InputError(

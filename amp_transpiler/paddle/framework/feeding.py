@@ -45,8 +45,8 @@ def _flat(program: Program, item: Any) -> Iterator[str]:
         raise InputError(f"fetch_list takes variables, names and lists of them, got {type(item).__name__} {item!r:.80}")
 
 
-def fed_arrays(program: Program, feed: Any) -> dict[str, np.ndarray]:
-    """Return the feeds as arrays of the types that the program's inputs have.
+def fed_arrays(program: Program, feed: Any) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the feeds as arrays of the types that the program's inputs have, and the names that are no inputs.
 
     Lists and numbers take the input's element type, if that keeps their values or they are floats. Arrays must have it;
     float32 ones are rounded for an input in 16 bits, and uint16 ones are taken for the bits of bfloat16, as in Paddle.
@@ -57,21 +57,28 @@ def fed_arrays(program: Program, feed: Any) -> dict[str, np.ndarray]:
         feed: input, or its name -> array or list; or a list of one such dictionary, as loaders yield them.
 
     Raises:
-        InputError: it is something else; an input is unknown; or what is fed has another type, rank or size.
+        InputError: it is something else; a name is that of a persistable value, or like that of an input that is not
+            fed; or what is fed has another type, rank or size.
     """
     inputs = {str(v.name): v for v in program.model.graph.inputs if str(v.name) not in program.persistables}
-    arrays = {}
-    for key, given in _dictionary(feed).items():
+    arrays: dict[str, np.ndarray] = {}
+    unread = []
+    given_values = _dictionary(feed)
+    for key, given in given_values.items():
         if not isinstance(key, (str, Variable)):
             raise InputError(f"feed takes variables and names, got {type(key).__name__} {key!r:.80}")
         name = program.name_of(key)
         if name not in inputs:
-            near = did_you_mean(name, inputs) or f": its inputs are {', '.join(inputs) or 'none'}"
-            raise InputError(f"the program has no input '{name}'{near}")
+            near = did_you_mean(name, inputs.keys() - {program.name_of(other) for other in given_values})
+            if near or name in program.persistables:
+                near = near or f": its inputs are {', '.join(inputs) or 'none'}"
+                raise InputError(f"the program has no input '{name}'{near}")
+            unread.append(name)
+            continue
         arrays[name] = _fitted(inputs[name], given)
         if holds_labels(inputs[name]) and np.any(arrays[name] != np.trunc(arrays[name])):
             raise InputError(f"{_input(inputs[name])}: its numbers are labels, and some have fractions")
-    return arrays
+    return arrays, unread
 
 
 def fed_otherwise(program: Program, feed: Any) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ _KERNEL = "a CUDA kernel of Paddle's own"
 _TYPES = "an element type, a place or a class of tensors that ONNX programs do not have"
 _ARANGE = "Paddle has given this name two meanings: use arange"
 _FIT = "write the loop, or call Executor.train; a layer's parameters are counted by hand"
-_EMPTY = "a variable without a value cannot be in an ONNX program: use create_parameter or create_global_var"
+_EMPTY = "a variable without a value cannot be in an ONNX program: use create_parameter or static.create_global_var"
 _LIST = "a function of a list, or of no variable, is no method"
 
 _CLASSES = "distributions are functions here: uniform, normal, poisson, binomial, standard_gamma and others"

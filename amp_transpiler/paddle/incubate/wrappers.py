@@ -1,4 +1,4 @@
-"""`GradientMergeOptimizer` and `LookAhead`: optimizers around optimizers, those of mixed precision among them."""
+"""Optimizers around optimizers, those of mixed precision among them: merged gradients, look-ahead, recomputing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from amp_transpiler.paddle.optimizer.base import Optimizer, Pairs
 from amp_transpiler.paddle.optimizer.step import UpdateStep
 from amp_transpiler.paddle.static.amp.optimizer import OptimizerWithMixedPrecision
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.passes.training import ask_for_recompute
 
-__all__ = ["GradientMergeOptimizer", "LookAhead"]
+__all__ = ["GradientMergeOptimizer", "LookAhead", "RecomputeOptimizer"]
 
 Parameters = Sequence[Variable | str] | None
 Stopped = Collection[Variable | str] | None
@@ -35,7 +36,7 @@ class _Wrapper:
     """
 
     def __init__(self, inner_optimizer: Any) -> None:
-        if not isinstance(inner_optimizer, (Optimizer, OptimizerWithMixedPrecision)):
+        if not isinstance(inner_optimizer, (Optimizer, OptimizerWithMixedPrecision, RecomputeOptimizer)):
             raise OptionError(f"{type(self).__name__}: inner_optimizer must be an optimizer, got {inner_optimizer!r}")
         self.inner_optimizer = inner_optimizer
 
@@ -44,8 +45,13 @@ class _Wrapper:
 
     @property
     def _owners(self) -> list[object]:
-        inner = self.inner_optimizer
-        return [self, inner, *([inner._optimizer] if isinstance(inner, OptimizerWithMixedPrecision) else [])]  # noqa: SLF001  # to restore it
+        owners: list[object] = [self]
+        inner: Any = self.inner_optimizer
+        while inner is not None:
+            owners.append(inner)
+            names = vars(inner)  # of the optimizer inside, where there is one
+            inner = names.get("inner_optimizer", names.get("_optimizer"))
+        return owners
 
 
 class GradientMergeOptimizer(_Wrapper):
@@ -107,6 +113,51 @@ class GradientMergeOptimizer(_Wrapper):
             if before.get(name) != update:
                 program.updates[name] = str(b.where(last, program.value(update), program.value(name)).name)
         return nodes
+
+
+class RecomputeOptimizer(_Wrapper):
+    """Computes activations again in the backward pass, instead of keeping them: less memory for more time.
+
+    As with `Executor(recompute=True)`, those that are large and cheap are computed again, by the same operators from
+    the same values: every result stays the same, to the bit.
+
+    Args:
+        optimizer: an optimizer, or the result of `decorate`.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        super().__init__(optimizer)
+
+    def _set_checkpoints(self, checkpoints: Sequence[Variable | str]) -> None:
+        """Take Paddle's list of what is kept, without effect: what pays is decided for the sizes of a step."""
+
+    def backward(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameters: Parameters = None,
+        no_grad_set: Stopped = None,
+    ) -> Pairs:
+        """Append the backward pass; see the inner optimizer's."""
+        pairs: Pairs = self.inner_optimizer.backward(loss, startup_program, parameters, no_grad_set)
+        ask_for_recompute(loss.program.model)
+        return pairs
+
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameters: Parameters = None,
+        no_grad_set: Stopped = None,
+    ) -> tuple[list[str], Pairs]:
+        """Append the backward pass and the update; see the inner optimizer's.
+
+        Returns:
+            Names of the optimizer's nodes, and (parameter, gradient) pairs.
+        """
+        made: tuple[list[str], Pairs] = self.inner_optimizer.minimize(loss, startup_program, parameters, no_grad_set)
+        ask_for_recompute(loss.program.model)
+        return made
 
 
 class LookAhead(_Wrapper):

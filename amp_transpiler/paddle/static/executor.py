@@ -25,12 +25,14 @@ from amp_transpiler.paddle.framework.feeding import (
 )
 from amp_transpiler.paddle.framework.persistables import renew_draws
 from amp_transpiler.paddle.framework.programs import default_main_program
+from amp_transpiler.paddle.framework.pruning import pruned, without_optimizer
 from amp_transpiler.paddle.static.io import program_state, set_program_state
 from amp_transpiler.paddle.static.printing import print_values, printed_names
 from amp_transpiler.paddle.static.settings import CompiledProgram
 from amp_transpiler.paddle.static.training import Ranks, TrainOptions, train
 from amp_transpiler.paddle.training_log import TrainingLog
 from amp_transpiler.passes.training import Formulation
+from amp_transpiler.phrases import first_few, quoted
 from amp_transpiler.runtime.checked_steps import CheckedSteps
 from amp_transpiler.runtime.executor import NotFinite, StepExecutor
 from amp_transpiler.runtime.flags import flag
@@ -116,6 +118,8 @@ class Executor:
         )
         self._steps = self._executor(options, max_sessions)
         self._warned: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._unread: weakref.WeakKeyDictionary[Program, set[str]] = weakref.WeakKeyDictionary()
+        self._pruned: weakref.WeakKeyDictionary[Program, dict[Any, Program]] = weakref.WeakKeyDictionary()
         self._retyped: weakref.WeakKeyDictionary[Program, dict[Any, Program]] = weakref.WeakKeyDictionary()
 
     def _executor(self, options: StepOptions, max_sessions: int) -> StepExecutor:
@@ -142,7 +146,7 @@ class Executor:
         return_numpy: bool = True,
         use_program_cache: bool = True,  # noqa: ARG002  # Paddle's
         return_merged: bool = True,  # noqa: ARG002  # Paddle's
-        use_prune: bool = False,  # noqa: ARG002  # Paddle's
+        use_prune: bool = False,
         *,
         not_finite: NotFinite | None = None,
     ) -> list[Any]:
@@ -152,7 +156,8 @@ class Executor:
 
         Args:
             program: a startup, training or inference program; the default main program unless given.
-            feed: input name -> array, or a list of one such dictionary. Lists take the input's element type.
+            feed: input name -> array, or a list of one such dictionary. Lists take the input's element type. A name
+                that the program does not have is left out, with one warning.
             fetch_list: variables or their names, or one of them alone; lists in it are joined. A persistable one has
                 its value after the run.
             feed_var_name: Paddle's, no effect; a scope given here is taken as `scope`.
@@ -161,7 +166,8 @@ class Executor:
             return_numpy: False for ONNX Runtime's values, left where they are.
             use_program_cache: Paddle's, no effect: sessions are kept always.
             return_merged: Paddle's, no effect.
-            use_prune: Paddle's, no effect: what nothing reads is never computed.
+            use_prune: compute only what is fetched, and leave the optimizer out, unless what `minimize` returned is in
+                `fetch_list`. Running statistics that the fetched values update are replaced all the same.
             not_finite: what happens if a value that replaces a persistable one, a loss, or a fetched value of the
                 forward pass is infinite or NaN. "allow": nothing; "skip": the scope stays as it was, all of the step's
                 updates are left out, and a warning says so; "stop": the scope stays as it was, and an error names the
@@ -173,7 +179,7 @@ class Executor:
             NotFiniteError: something is not finite, and the run was to stop then.
             StepCheckFailed: with `check`, what the step computes contradicts its emulation. The scope stays as it was.
             OptionError: `not_finite` is another word.
-            InputError: a feed is missing, unknown or of a wrong shape or type; something fetched does not exist; a
+            InputError: a feed is missing or of a wrong shape or type; something fetched does not exist; a
                 value that the program reads is not in the scope yet.
             EnvironmentProblem: the place cannot be used or does not know an option of its provider; or `tiling_accum`
                 is another one than an earlier CUDA session's, or contradicts the environment variable
@@ -188,9 +194,13 @@ class Executor:
         scope = feed_var_name if isinstance(feed_var_name, Scope) else scope
         scope = global_scope() if scope is None else scope
         renew_draws(program)
+        fetch_list, with_optimizer = without_optimizer(program, fetch_list)
         fetch = fetched_names(program, fetch_list)
+        if use_prune and fetch and not with_optimizer:
+            program = self._without_updates(program, fetch)
         program, feed = self._as_fed(program, feed)
-        arrays = fed_arrays(program, feed)
+        arrays, unread = fed_arrays(program, feed)
+        self._warn_of_unread(program, unread)
         if not fetch and not program.updates:
             return []  # nothing to compute: an empty startup program, for one
         count, fetch = len(fetch), [*fetch, *printed_names(program)]
@@ -202,6 +212,24 @@ class Executor:
         results = [to_host(value) for value in found]
         self._warn_of_lost_values(program, dict(zip(fetch, results, strict=True)), scope)
         return results
+
+    def _without_updates(self, program: Program, fetch: Sequence[str]) -> Program:
+        """Return the program for `use_prune`, made once for what is fetched."""
+        known, key = self._pruned.setdefault(program, {}), (program.version, *fetch)
+        if key not in known:
+            known[key] = pruned(program, fetch)
+        return known[key]
+
+    def _warn_of_unread(self, program: Program, names: Sequence[str]) -> None:
+        known = self._unread.setdefault(program, set()) if names else set()
+        if new := [name for name in names if name not in known]:
+            known.update(new)
+            logger.warning(
+                "%s of what is fed %s no input of the program (%s): left out",
+                first_few(quoted(new)),
+                "is" if len(new) == 1 else "are",
+                ", ".join(str(v.name) for v in program.model.graph.inputs if v.name not in program.persistables),
+            )
 
     def _as_fed(self, program: Program, feed: Any) -> tuple[Program, Any]:
         """Return the program for the types and ranks that unchecked inputs are fed with, and the feed for it."""

@@ -17,12 +17,13 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.graph.random_words import fractions, keys
+from amp_transpiler.graph.random_words import fractions, in_turns, keys
 from amp_transpiler.graph.regions import disable_amp
 from amp_transpiler.paddle.building import Number, Size, accept_name, as_dtype, binary, builder_of, size_at, wrap
 from amp_transpiler.paddle.framework.default_dtype import get_default_dtype
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.random_state import ensure_random_state
+from amp_transpiler.paddle.framework.turns import turn_numbers
 from amp_transpiler.paddle.tensor.creation import full
 from amp_transpiler.paddle.tensor.search import argmax, argsort, topk
 from amp_transpiler.runtime.lowering import RANDOM_SEED, RANDOM_STEP
@@ -56,7 +57,7 @@ def _fractions(shape: ir.Value, program: Program, seed: int = 0) -> ir.Value:
         state = [program.value(name) for name in (RANDOM_SEED, RANDOM_STEP)]
         if seed:
             state[0] = b.constant(np.array(seed, np.int64))
-        drawn = fractions(b, shape, keys(b, [mark], state[0], state[1]))
+        drawn = fractions(b, shape, in_turns(b, keys(b, [mark], state[0], state[1]), turn_numbers(program)))
         if shape.shape is not None and not len(shape.shape):
             drawn = b.reshape(drawn, [])
         elif list(drawn.shape or [None]) != list(shape.shape or []):

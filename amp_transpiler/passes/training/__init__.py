@@ -22,7 +22,11 @@ from amp_transpiler.passes.training.move_row_factors import MoveRowFactors
 from amp_transpiler.passes.training.place_casts import VIEWS, PlaceCasts
 from amp_transpiler.passes.training.plain_for_cpu import PlainForCpu
 from amp_transpiler.passes.training.read_unrounded import ReadUnrounded
-from amp_transpiler.passes.training.recompute import Recompute
+from amp_transpiler.passes.training.recompute import (
+    Recompute,
+    ask_for_recompute,
+    is_recompute_asked,
+)
 from amp_transpiler.passes.training.scale_loss import Scaled, ScaleLoss
 from amp_transpiler.passes.training.simplify_concats import SimplifyConcats
 from amp_transpiler.passes.training.slice_known_rows import SliceKnownRows
@@ -73,5 +77,7 @@ __all__ = [
     "WeightGradients",
     "Worth",
     "WriteInPlace",
+    "ask_for_recompute",
     "group_members",
+    "is_recompute_asked",
 ]

@@ -17,7 +17,8 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, rank_of
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.random_words import WORD, element_words, keys, word
+from amp_transpiler.graph.random_words import WORD, element_words, in_turns, keys, word
+from amp_transpiler.graph.redraws import draws_as, turn_number
 from amp_transpiler.graph.walk import all_nodes, is_used, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
@@ -45,8 +46,8 @@ class LowerDropout(Pass[PassResult]):
     """Writes every Dropout whose `training_mode` is constant as plain operators, in any scope; counts them.
 
     1. In training mode Y is `Where(mask, X / (1 - ratio), 0)`, divided in float32 for a 16-bit X, and the mask output
-       is true where X is kept. The mask depends on `seed`, `step`, the node's name and the place of the element, and on
-       nothing else.
+       is true where X is kept. The mask depends on `seed`, `step`, the node's name, the place of the element and, in
+       loops, the numbers of the turns, and on nothing else. What runs again for a gradient drops the same.
     2. With `training_mode` absent or false, or a ratio of 0, Y is X and the mask all true.
     3. A Dropout whose mode is known at run time only stays as it is, with a warning in the log.
 
@@ -144,10 +145,22 @@ def _pass_through(builder: GraphBuilder, node: ir.Node) -> None:
 def _draw_all(builder: GraphBuilder, draws: Sequence[_Draw], seed: ir.Value, step: ir.Value) -> None:
     builder.graph, builder.before = builder.model.graph, _first_in_main(builder.model, draws)
     builder.metadata, builder.prefix = {}, "dropout_key/"
-    drawn = keys(builder, [str(draw.node.name) for draw in draws], seed, step)
+    drawn = keys(builder, [draws_as(draw.node) for draw in draws], seed, step)
+    turns = _turns(builder.model)
     for index, draw in enumerate(draws):
         _stand_in(builder, draw.node)
-        _drop(builder, draw, builder.slice(drawn, [index], [index + 1], [0]))
+        key = builder.slice(drawn, [index], [index + 1], [0])
+        _drop(builder, draw, in_turns(builder, key, turns[_graph(draw.node)]))
+
+
+def _turns(model: ir.Model) -> dict[ir.Graph, list[ir.Value]]:
+    """Return the numbers of the turns that each scope is in, those of outer loops first."""
+    found: dict[ir.Graph, list[ir.Value]] = {}
+    for scope in scopes(model):  # outer scopes first
+        outer = [] if scope.owner is None else found[_graph(scope.owner)]
+        number = None if scope.owner is None else turn_number(scope.owner, scope.graph)
+        found[scope.graph] = outer if number is None else [*outer, number]
+    return found
 
 
 def _first_in_main(model: ir.Model, draws: Sequence[_Draw]) -> ir.Node:

@@ -34,8 +34,9 @@ class LowerLoss(Pass[PassResult]):
     1. The loss of scores is that of `graph.cross_entropy.label_margin`, from which the gradient is made, too. Of
        log probabilities, and of scores whose log probabilities are wanted, the label's is picked where it is.
     2. Samples that are ignored count as class 0 and have the weight 0.
-    3. The gradient, if it is there, reads what the loss computes, too.
-    4. Numbers of single samples are float32 for 16-bit scores; results have their declared types.
+    3. What computes the same, once: the gradient and other losses over the same labels read it, too.
+    4. The mean of no sample that counts is 0, as in Paddle; ONNX's definition divides 0 by 0.
+    5. Numbers of single samples are float32 for 16-bit scores; results have their declared types.
 
     The values of the model must be typed. Before opset 13 nothing is done.
     """
@@ -43,21 +44,23 @@ class LowerLoss(Pass[PassResult]):
     def call(self, model: ir.Model) -> PassResult:
         names, count = NameAllocator(model), 0
         for scope in scopes(model) if opset_of(model, "") >= _LOG_SOFTMAX else ():
-            for node in list(scope.graph):
-                if node.op_type in _LOSSES and is_standard(node):
-                    builder = _Recorder(
-                        model,
-                        graph=scope.graph,
-                        before=node,
-                        names=names,
-                        metadata=node.metadata_props,
-                        prefix=f"{node.name or node.op_type}/",
-                    )
-                    rows = _lower(node, builder)
-                    scope.graph.remove(node, safe=True)
-                    if rows is not None:
-                        _leave_out_rows(builder, *rows)
-                    count += 1
+            losses = [node for node in scope.graph if node.op_type in _LOSSES and is_standard(node)]
+            for node in losses:
+                builder = _Recorder(
+                    model,
+                    graph=scope.graph,
+                    before=node,
+                    names=names,
+                    metadata=node.metadata_props,
+                    prefix=f"{node.name or node.op_type}/",
+                )
+                rows = _lower(node, builder)
+                scope.graph.remove(node, safe=True)
+                if rows is not None:
+                    _leave_out_rows(builder, *rows)
+            if losses:
+                scope.graph.sort()  # a node that stands for an earlier one, or is read earlier, is behind its readers
+            count += len(losses)
         return PassResult(model, modified=bool(count), count=count)
 
 
@@ -124,7 +127,15 @@ class _Samples:
         total = builder.sum(losses, keepdims=False)
         if reduction == "sum" or self.weight is None:
             return total
-        return builder.div(total, builder.sum(self.weight, keepdims=False))
+        return builder.div(total, self._count(builder, self.weight, counts=len(node.inputs) < 3))
+
+    @staticmethod
+    def _count(builder: GraphBuilder, weight: ir.Value, *, counts: bool) -> ir.Value:
+        """The sum of the weights, or 1 if no sample counts. The gradient rule writes the same nodes."""
+        count = builder.sum(weight, keepdims=False)
+        if counts:  # every weight is 0 or 1
+            return builder.maximum(count, 1.0)
+        return builder.where(builder.compare("Equal", count, 0.0), 1.0, count)
 
 
 def _lower(node: ir.Node, builder: _Recorder) -> tuple[ir.Value, ir.Value] | None:
@@ -181,7 +192,6 @@ def _leave_out_rows(builder: _Recorder, scores: ir.Value, left_out: ir.Value) ->
     uses[0].node.outputs[0].replace_all_uses_with(scores)
     assert builder.graph is not None
     builder.graph.remove(uses[0].node, safe=True)
-    builder.graph.sort()  # the labels are read before the last layer now
 
 
 def _product(value: ir.Value | None) -> ir.Node | None:
@@ -195,7 +205,10 @@ def _product(value: ir.Value | None) -> ir.Node | None:
 
 
 def _share(made: ir.Node) -> None:
-    """Let a node stand for those that compute the same from the same values."""
+    """Let a node stand for those that compute the same from the same values; the graph is to be sorted afterwards.
+
+    As their inputs are the same, this makes no cycle.
+    """
     first = next((value for value in made.inputs if value is not None and constant_of(value) is None), None)
     for node in [] if first is None else [use.node for use in first.uses()]:
         result = node.outputs[0]

@@ -12,7 +12,9 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.training.place_casts import VIEWS
 
-__all__ = ["Recompute"]
+__all__ = ["Recompute", "ask_for_recompute", "is_recompute_asked"]
+
+_ASKED = "amp_transpiler.recompute"  # metadata of a model: whoever runs it as a step is to recompute
 
 _UNARY = (
     "Abs Cast Ceil Celu Cos Elu Erf Exp Floor Gelu HardSigmoid HardSwish LeakyRelu Log Mish Neg Not Reciprocal Relu"
@@ -26,6 +28,16 @@ _CHEAP_FUSED = frozenset({"BiasGelu", "FastGelu", "Gelu", "QuickGelu"})  # of co
 
 _DEPTH = 8  # nodes in a row: a long chain that is computed again is alive as a whole, so that nothing is won
 _SHARE = 64  # of the program's largest value: what is smaller is kept
+
+
+def ask_for_recompute(model: ir.Model) -> None:
+    """Say that the steps of a program trade time for memory, whatever their executor's setting."""
+    model.metadata_props[_ASKED] = "1"
+
+
+def is_recompute_asked(model: ir.Model) -> bool:
+    """Whether `ask_for_recompute` was called for a model or what it is a copy of."""
+    return _ASKED in model.metadata_props
 
 
 class Recompute(Pass[PassResult]):

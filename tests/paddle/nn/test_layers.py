@@ -228,14 +228,6 @@ def test_batch_norm_without_scale_and_with_names_of_its_own(run):
     assert set(global_scope()) == {"mean", "var"}
 
 
-def test_statistics_of_two_layers_do_not_overwrite_each_other():
-    x = data("x", [None, 3])
-    names = {"moving_mean_name": "mean", "moving_variance_name": "var"}
-    nn.batch_norm(x, **names)
-    with pytest.raises(InputError, match="updated by another layer"):
-        nn.batch_norm(x, **names)
-
-
 # ---- dropout ----
 
 

@@ -22,7 +22,7 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.distributed import environment
 from amp_transpiler.paddle.framework.programs import default_main_program
-from amp_transpiler.paddle.incubate.wrappers import GradientMergeOptimizer
+from amp_transpiler.paddle.incubate.wrappers import GradientMergeOptimizer, RecomputeOptimizer
 from amp_transpiler.paddle.optimizer import Lamb, LarsMomentum
 from amp_transpiler.paddle.optimizer.adam import Adam
 from amp_transpiler.paddle.optimizer.momentum import Momentum
@@ -65,7 +65,6 @@ _AMP = {
 }
 _LISTS = ("custom_white_list", "custom_black_list", "custom_black_varnames")
 _NOT_HERE = {  # switch of a strategy -> what to do instead
-    "recompute": "give the executor recompute=True",
     "sharding": "DataParallelExecutor(shard_optimizer=True) splits the optimizer's state",
     "pipeline": "a program runs on one device",
     "tensor_parallel": "a program runs on one device",
@@ -98,6 +97,8 @@ class DistributedStrategy:
         lars_configs: `lars_coeff`, `lars_weight_decay`, `epsilon`, `exclude_from_weight_decay`.
         lamb: Adam becomes Lamb.
         lamb_configs: `lamb_weight_decay` and `exclude_from_weight_decay`.
+        recompute: whether activations are computed again, as `incubate.optimizer.RecomputeOptimizer` says.
+        recompute_configs: Paddle's `checkpoints` and the like, no effect: what pays is decided for a step's sizes.
     """
 
     amp: bool = False
@@ -108,6 +109,8 @@ class DistributedStrategy:
     lars_configs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     lamb: bool = False
     lamb_configs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    recompute: bool = False
+    recompute_configs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a setting.
@@ -171,6 +174,8 @@ def distributed_optimizer(optimizer: Any, strategy: DistributedStrategy | None =
         optimizer = _lamb(optimizer, chosen.lamb_configs)
     if chosen.amp:
         optimizer = _mixed(optimizer, chosen.amp_configs)
+    if chosen.recompute:
+        optimizer = RecomputeOptimizer(optimizer)
     if chosen.gradient_merge:
         given = _known("gradient_merge_configs", chosen.gradient_merge_configs, ("k_steps", "avg"))
         optimizer = GradientMergeOptimizer(optimizer, **given)

@@ -36,7 +36,7 @@ def cross_entropy(
         label: each sample's class, int64 or int32, in the shape of `input` without `axis`, or with size 1 there; with
             `soft_label` the probabilities of the classes, in the shape of `input`.
         weight: [classes], factor on the samples of a class; the mean is then the weighted one.
-        ignore_index: samples with this label do not count. If no sample counts, the mean is NaN.
+        ignore_index: samples with this label do not count. If no sample counts, the mean is 0.
         reduction: `mean` over the samples that count, `sum`, or `none` for the loss of each sample, in the shape of the
             label.
         soft_label: whether labels are probabilities.
@@ -205,7 +205,9 @@ def _soft(log: Variable, label: Variable, weight: Variable | None, axis: int, re
     loss = b.mul(loss, share)
     if reduction != "mean":
         return reduced(log, loss, reduction)
-    return wrap(log, b.cast(b.div(b.sum(loss, keepdims=False), b.sum(share, keepdims=False)), y.dtype))
+    total = b.sum(share, keepdims=False)
+    total = b.where(b.compare("Equal", total, 0.0), 1.0, total)  # 0, not 0 / 0, where no weight counts
+    return wrap(log, b.cast(b.div(b.sum(loss, keepdims=False), total), y.dtype))
 
 
 accept_name(globals(), __all__)

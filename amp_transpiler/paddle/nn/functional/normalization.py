@@ -39,6 +39,8 @@ def batch_norm(
 ) -> Variable:
     """Normalise each channel over the batch and, in training, update the running statistics after every run.
 
+    Statistics may be shared: each call updates what the calls before it left.
+
     Args:
         x: [batch, channels, ...], or with the channels last.
         running_mean: [channels]; in training it becomes `momentum * old + (1 - momentum) * mean of the batch`.
@@ -52,7 +54,7 @@ def batch_norm(
         use_global_stats: True to normalise by the running statistics in training too; False not to.
 
     Raises:
-        InputError: the running statistics are not persistable, or are updated elsewhere in the program already.
+        InputError: the running statistics are not persistable.
     """
     program = program_of(x, running_mean, running_var, weight, bias)
     x = channels_first(x, data_format)
@@ -62,8 +64,7 @@ def batch_norm(
         x.value,
         _vector(x, weight, channels, 1.0, ir.DataType.FLOAT),
         _vector(x, bias, channels, 0.0, ir.DataType.FLOAT),
-        running_mean.value,
-        running_var.value,
+        *(program.value(program.updates.get(each.name, each.name)) for each in (running_mean, running_var)),
     ]
     attributes = {"epsilon": float(epsilon), "momentum": float(momentum), "training_mode": int(use_batch)}
     if not use_batch:
@@ -71,11 +72,6 @@ def batch_norm(
     for statistic in (running_mean, running_var):
         if not statistic.persistable:
             raise InputError(f"batch_norm: running statistic '{statistic.name}' must be persistable, to outlive a run")
-        if statistic.name in program.updates:
-            raise InputError(
-                f"batch_norm: '{statistic.name}' is updated by another layer of this program already, and one update "
-                "would be lost: give each layer statistics of its own, or use_global_stats=True"
-            )
     y, mean, var = program.builder().nodes("BatchNormalization", values, attributes, outputs=3)
     program.updates[running_mean.name], program.updates[running_var.name] = str(mean.name), str(var.name)
     return as_given(wrap(x, y), data_format)
