@@ -59,6 +59,7 @@ class Persistable:
         learning_rate: factor on the optimizer's learning rate, for this parameter.
         regularizer: its own weight decay, instead of the optimizer's.
         need_clip: whether gradient clipping touches it.
+        driver: what says its value before each run, such as a schedule.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Persistable:
     learning_rate: float = 1.0
     regularizer: Any = None
     need_clip: bool = True
+    driver: Callable[[], float] | None = None
 
 
 class Program(StateDictionary):
@@ -81,7 +83,6 @@ class Program(StateDictionary):
 
     Attributes:
         model: the `onnx_ir` model; weights of a loaded file stay memory-mapped until they are saved.
-        source: the file it was loaded from, or None.
         notes: remarks of the passes that prepared it, for the report.
         persistables: values that persist in a scope, by name.
         updates: persistable name -> name of the value that replaces it after a run.
@@ -89,14 +90,14 @@ class Program(StateDictionary):
         no_gradient: names of values that no gradient passes through.
         custom_gradients: names of inputs and of outputs, and the function that makes gradients of the inputs of those
             of the outputs, as `static_pylayer` is given them; in the order of the program.
-        widened: names of the 16-bit formats of the source that were made float32, for a conversion to another.
-        step: the state of a training step that was found in a loaded model; None: none was looked for or found.
+        widened: names of the source's 16-bit formats that were made float32, for a conversion to another.
+        step: the state of a training step that was found in a loaded model, or None.
         training_info: the training algorithms that the model carries beside its graph.
         merged: how to take the graph apart again, while the algorithms are part of it.
         before: the graph before its last conversion, without weights, to be drawn.
         is_built: whether it began empty, and not as a loaded model.
         random_seed: determines initial values and Dropout masks; 0 for that of `amp_transpiler.seed`.
-        drawn: names of the persistable values whose initial values are drawn, in the order of their creation.
+        drawn: names of the persistable values whose initial values are drawn, in order.
         drawn_with: the seeds that were in force when they were drawn.
         version: grows with every edit.
         used_names: names that builders do not give to new values: those of values that are gone are among them.

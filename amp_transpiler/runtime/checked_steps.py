@@ -29,7 +29,9 @@ class CheckedSteps(StepExecutor):
     It checks the sessions that go on to run: a session that was closed and is opened again is checked again.
     """
 
-    def __init__(self, place: Place, options: StepOptions, *, max_sessions: int = 8) -> None:
+    _shares = False  # the emulation is of one shape
+
+    def __init__(self, place: Place, options: StepOptions, *, max_sessions: int | None = None) -> None:
         super().__init__(place, options, max_sessions=max_sessions)
         self._checks: weakref.WeakKeyDictionary[onnxruntime.InferenceSession, StepCheck] = weakref.WeakKeyDictionary()
         self._reported: weakref.WeakSet[Program] = weakref.WeakSet()

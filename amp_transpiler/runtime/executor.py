@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from amp_transpiler.errors import AmpError, InputError, NotFiniteError, OptionError
+from amp_transpiler.errors import AmpError, InputError, NotFiniteError
 from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.dtypes import AMP_DTYPES
 from amp_transpiler.graph.fed_shapes import specialise
@@ -30,6 +30,7 @@ from amp_transpiler.runtime.places import Place, to_host
 from amp_transpiler.runtime.run_errors import NO_VALUE, RUN_ERRORS, explained, plain, wrong_state
 from amp_transpiler.runtime.runs import Runs
 from amp_transpiler.runtime.scope import Scope
+from amp_transpiler.runtime.session_limit import OWN_SHAPES, SessionLimit, share_sizes
 from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.runtime.values import to_ort
 
@@ -37,6 +38,9 @@ __all__ = ["NotFinite", "StepExecutor", "replace"]
 
 logger = logging.getLogger(__name__)
 
+_SHAPES = 3  # their place in a key, and what stands there where a session leaves sizes open
+_ANY = "any shapes"
+_COMPILE_ERRORS: tuple[type[Exception], ...] = (AmpError, *RUN_ERRORS)
 _STEADY = 2  # sessions of an executor whose feeds have one shape: of the startup program and of the step
 
 NotFinite = Literal["allow", "skip", "stop"]
@@ -52,23 +56,25 @@ class StepExecutor:
     Args:
         place: where to run.
         options: how steps are computed.
-        max_sessions: how many sessions are kept; the one that was not used for the longest time is closed.
+        max_sessions: how many sessions are kept; the one that was not used for the longest time is closed. None: see
+            `SessionLimit`, and shapes beyond `OWN_SHAPES` share a session that leaves sizes open, where it can.
 
     Raises:
         OptionError: an option is out of its range.
         EnvironmentProblem: an option is for CUDA only, and this is the CPU.
     """
 
-    def __init__(self, place: Place, options: StepOptions, *, max_sessions: int = 8) -> None:
+    _shares = True  # whether a session may be run with several shapes
+
+    def __init__(self, place: Place, options: StepOptions, *, max_sessions: int | None = None) -> None:
         options.check(place)
-        if max_sessions < 1:
-            raise OptionError(f"max_sessions must be 1 or more, got {max_sessions}")
-        self.place, self._options, self._max_sessions = place, options, max_sessions
+        self.place, self._options, self._limit = place, options, SessionLimit(max_sessions)
         self._runs = Runs(place)
         self._steps: OrderedDict[tuple[Any, ...], CompiledStep] = OrderedDict()  # the last used is the last
         self._fresh: tuple[Any, ...] | None = None  # the step that has read the startup program's state at most
         self._programs: dict[int, Program] = {}  # keeps each program alive, since its id is part of the key
         self._skipped: dict[int, int] = {}  # how many steps of each program were skipped
+        self._apart: set[tuple[Any, ...]] = set()  # steps that cannot be compiled without sizes
 
     def run(
         self,
@@ -95,6 +101,7 @@ class StepExecutor:
         Raises:
             NotFiniteError: something is not finite, and `not_finite` is "stop".
         """
+        step: CompiledStep | None = None
         try:
             step = self._step(program, fetch, arrays, scope, check_finite=not_finite != "allow")
             feeds = _fed(step, arrays)
@@ -103,6 +110,8 @@ class StepExecutor:
         except RUN_ERRORS as error:
             if isinstance(error, AmpError):
                 raise
+            if step is not None and (shared := self._is_shared(step)):
+                return self._run_apart(shared, program, fetch, arrays, scope, not_finite)
             clearer = wrong_state(program, scope) or self._explained(error, program, fetch, arrays, scope)
             clearer = clearer or plain(error, program)
             if clearer is None:
@@ -142,6 +151,7 @@ class StepExecutor:
         self._steps.clear()
         self._programs.clear()
         self._skipped.clear()
+        self._apart.clear()
         self._runs.close()
         self.place.release_unused_memory()
 
@@ -151,6 +161,8 @@ class StepExecutor:
         if all(other[0] != key[0] for other in self._steps):
             self._programs.pop(key[0], None)
             self._skipped.pop(key[0], None)
+            self._apart = {other for other in self._apart if other[0] != key[0]}
+            self._limit.forget(key[0])
 
     def _step(
         self,
@@ -164,6 +176,7 @@ class StepExecutor:
         shapes = _shapes(arrays)
         watch = Watch(indices=flag("FLAGS_check_index_range"), finite=check_finite)
         key = (id(program), program.version, tuple(fetch), tuple(sorted(shapes.items())), watch)
+        key = key if key in self._steps else self._shared_key(key, program, shapes) or key
         found = self._steps.get(key)
         if found is not None:
             self._steps.move_to_end(key)
@@ -175,11 +188,13 @@ class StepExecutor:
                 self._forget(old)
             if id(program) not in self._programs:
                 self._warn_without_float16(program, shapes)
-            known = self._programs.setdefault(id(program), program)
-            found = compile_step(known, fetch, shapes, self.place, self._options, watch=watch)
+            self._programs.setdefault(id(program), program)
+            key, found = self._compiled(key, program, fetch, shapes)
             self._steps[key] = found
-            if len(self._steps) > self._max_sessions:
-                self._forget(next(iter(self._steps)))
+            if self._limit.is_over(len(self._steps)):
+                oldest = next(iter(self._steps))
+                self._limit.close(oldest)
+                self._forget(oldest)
             # Where shapes vary, values that stay would keep the pieces of older shapes from being given back.
             steady = len(self._steps) <= _STEADY
             if steady and found.results:
@@ -187,6 +202,57 @@ class StepExecutor:
             self.place.make_room(found.results if steady else 0)
             self._fresh = key if steady and found.results else None
         return found
+
+    def _shared_key(
+        self, key: tuple[Any, ...], program: Program, shapes: Mapping[str, tuple[int, ...]]
+    ) -> tuple[Any, ...] | None:
+        """Return the key of the session that leaves sizes open, if the step with this key is to run in it."""
+        base = _without_shapes(key)
+        if not self._shares or self._limit.most is not None or self._options.cuda_graph or base in self._apart:
+            return None
+        shared = _with_shapes(key, _ANY)
+        if shared not in self._steps and sum(_without_shapes(other) == base for other in self._steps) < OWN_SHAPES:
+            return None
+        return shared if share_sizes(program, shapes) else None
+
+    def _compiled(
+        self, key: tuple[Any, ...], program: Program, fetch: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
+    ) -> tuple[tuple[Any, ...], CompiledStep]:
+        """Compile a step; return its key with it, which is that of the shapes where it needs their sizes."""
+        watch = key[-1]
+        if key[_SHAPES] == _ANY:
+            try:
+                found = compile_step(program, fetch, {}, self.place, self._options, watch=watch)
+            except _COMPILE_ERRORS as error:
+                self._apart.add(_without_shapes(key))
+                self._limit.tell_unshared(program, shapes, error)
+            else:
+                logger.info("%r: shapes that are new share a session from now on, which leaves sizes open", program)
+                return key, found
+        key = _with_shapes(key, tuple(sorted(shapes.items())))
+        with self._limit.compiling(key, program, shapes):
+            return key, compile_step(program, fetch, shapes, self.place, self._options, watch=watch)
+
+    def _is_shared(self, step: CompiledStep) -> tuple[Any, ...] | None:
+        """Return the key of a step whose session leaves sizes open, else None."""
+        return next((key for key, other in self._steps.items() if other is step and key[_SHAPES] == _ANY), None)
+
+    def _run_apart(
+        self,
+        shared: tuple[Any, ...],
+        program: Program,
+        fetch: Sequence[str],
+        arrays: Mapping[str, np.ndarray],
+        scope: Scope,
+        not_finite: NotFinite,
+    ) -> list[onnxruntime.OrtValue]:
+        """Run a step for its shapes alone, after it failed in a shared session: if that works, it was the session."""
+        self._apart.add(_without_shapes(shared))
+        try:
+            return self.run(program, fetch, arrays, scope, not_finite)
+        except BaseException:
+            self._apart.discard(_without_shapes(shared))
+            raise
 
     def _explained(
         self,
@@ -287,6 +353,14 @@ def replace(scope: Scope, values: Mapping[str, onnxruntime.OrtValue], stacks: Ma
     """
     single = {name: value for name, value in values.items() if name not in stacks}
     scope.replace(single, {stacks[name]: value for name, value in values.items() if name in stacks})
+
+
+def _without_shapes(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*key[:_SHAPES], *key[_SHAPES + 1 :])
+
+
+def _with_shapes(key: tuple[Any, ...], shapes: Any) -> tuple[Any, ...]:
+    return (*key[:_SHAPES], shapes, *key[_SHAPES + 1 :])
 
 
 def _in_type(scope: Scope, name: str, dtype: ir.DataType) -> onnxruntime.OrtValue:

@@ -36,9 +36,14 @@ def split_into_micro_batches(arrays, size):
     return split_feeds(data.program, arrays, 2)
 
 
-def begin_alone():
-    pytest.importorskip("torch", reason="torch is not installed: another message comes first")
-    paddle.distributed.init_parallel_env()
+def begin_as_one_of_several():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PADDLE_TRAINERS_NUM", "2")
+        paddle.distributed.init_parallel_env()
+
+
+class WithoutRate(paddle.optimizer.lr.LRScheduler):
+    pass
 
 
 def fleet_with(**settings):
@@ -230,6 +235,7 @@ BUILT = {
         8, 2, 1, 1, weight_attr=[None] * 3
     ),
     "set_state_dict: expected": lambda: paddle.optimizer.lr.ReduceOnPlateau(0.1).set_state_dict({}),
+    "has no formula of the epoch that a program can compute": lambda: WithoutRate(0.1),
     "expected at least one variable": lambda: program_of(None),
     "x must be a list of variables of a program, got []": lambda: paddle.concat([]),
     "expected at least one variable, got 1 and 2": lambda: paddle.add(1, 2),
@@ -252,7 +258,7 @@ BUILT = {
     "or export the model with that size free": lambda: trained({"x": [2, 4]}),
     # several processes
     "timeout must be a positive number of seconds": lambda: paddle.distributed.init_parallel_env(timeout=-1),
-    "this process is not one of several": begin_alone,
+    "so this process is one of several, but": begin_as_one_of_several,
     "no input has an open first dimension; declare it as": lambda: split_into_micro_batches({"x": np.ones((4, 2))}, 4),
     "a batch of 3 cannot be split into 2 equal": lambda: split_into_micro_batches({"x": np.ones((3, 2))}, None),
     "fleet.init: there are no parameter servers": lambda: paddle.distributed.fleet.init(is_collective=False),

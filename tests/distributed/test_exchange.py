@@ -10,7 +10,9 @@ import pytest
 from amp_transpiler import distributed
 from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
 from amp_transpiler.graph.program import Program
+from amp_transpiler.paddle.distributed import environment
 from amp_transpiler.runtime.distributed.executor import DataParallelOptions
+from amp_transpiler.runtime.distributed.joined import joined_world
 from amp_transpiler.runtime.distributed.micro_batches import joined, split_feeds
 from amp_transpiler.runtime.distributed.start import is_launched
 from amp_transpiler.runtime.places import to_host
@@ -86,14 +88,30 @@ def test_what_is_missing_is_named(monkeypatch):
     with pytest.raises(EnvironmentProblem, match=r"call distributed.init_parallel_env\(\) first"):
         distributed.DataParallelExecutor()
     monkeypatch.setitem(sys.modules, "torch", None)
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(EnvironmentProblem, match=r"pip install 'amp-transpiler\[distributed\]'"):
         distributed.init_parallel_env()
 
 
-def test_a_process_that_torchrun_did_not_start_is_told(monkeypatch):
-    pytest.importorskip("torch", reason="install the extra [distributed]")
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(EnvironmentProblem, match=r"RANK.* is not set.*torchrun --nproc-per-node 2 script.py"):
-        distributed.init_parallel_env()
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "PADDLE_TRAINERS_NUM"])
+def test_one_of_several_that_torchrun_did_not_start_is_told(name, monkeypatch):
+    for other in LAUNCHED:
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, "2")
+    for begin in (distributed.init_parallel_env, distributed.fleet.init):
+        with pytest.raises(EnvironmentProblem, match=r"one of several, but RANK.* is not set: .*torchrun --nproc"):
+            begin()
+
+
+def test_a_process_that_torchrun_did_not_start_goes_on_alone(monkeypatch):
+    for name in LAUNCHED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(environment, "_alone", [])
     with pytest.raises(OptionError, match="timeout must be a positive number"):
         distributed.init_parallel_env(timeout=0)
+    env = distributed.init_parallel_env()
+    assert (env.rank, env.world_size, env.place) == (0, 1, distributed.init_parallel_env().place)
+    assert joined_world() is None
+    assert distributed.mean(3) == 3.0
+    distributed.barrier()

@@ -5,12 +5,18 @@ import pytest
 
 from amp_transpiler import paddle
 from amp_transpiler.errors import OptionError
-from amp_transpiler.paddle import static
+from amp_transpiler.paddle import distributed, static
 from amp_transpiler.paddle.distributed import fleet
 from amp_transpiler.paddle.incubate.wrappers import GradientMergeOptimizer
 from amp_transpiler.paddle.static.amp.optimizer import OptimizerWithMixedPrecision
 
 X = np.random.default_rng(2).normal(size=(8, 4)).astype("f")
+
+
+@pytest.fixture(autouse=True)
+def _alone_again():
+    yield
+    distributed.destroy_process_group()
 
 
 def strategy(**settings):

@@ -239,7 +239,7 @@ def test_a_step_that_overflows_leaves_adam_as_it_was(made):
 
 def test_a_step_that_overflows_leaves_the_schedule_as_it_was():
     """Section 1.2: a skipped step counts for no learning-rate schedule."""
-    schedule = optimizer.lr.ExponentialDecay(learning_rate=0.01, gamma=0.5)
+    schedule = optimizer.lr.ExponentialDecay(learning_rate=0.01, gamma=0.5, steps_per_epoch=1)
     net = training(optimizer.Adam(schedule, multi_precision=True))
     net.run(GOOD)
     before = net.state()

@@ -87,7 +87,9 @@ CASES = {
     "Adamax O1 torch": Case(lambda: optimizer.Adamax(0.01), {**O1, "scaler": "torch"}),
     "Lamb": Case(lambda: optimizer.Lamb(0.01), exact=False),
     "Lamb O2": Case(lambda: optimizer.Lamb(0.01), O2, exact=False),
-    "schedule O2": Case(lambda: optimizer.Adam(optimizer.lr.PolynomialDecay(0.01, 3, end_lr=0.001)), O2),
+    "schedule O2": Case(
+        lambda: optimizer.Adam(optimizer.lr.PolynomialDecay(0.01, 3, end_lr=0.001, steps_per_epoch=1)), O2
+    ),
     "by value": Case(lambda: optimizer.Adam(0.01, grad_clip=nn.ClipGradByValue(0.01)), O2),
     "by norm": Case(lambda: optimizer.Adam(0.01, grad_clip=nn.ClipGradByNorm(0.01)), O2, exact=False),
     "by global norm": Case(lambda: optimizer.Adam(0.01, grad_clip=nn.ClipGradByGlobalNorm(0.01)), O2, exact=False),

@@ -82,7 +82,7 @@ def network():
         x, y = static.data("x", [8, 3]), static.data("y", [8, 1])
         hidden = functional.relu(static.nn.batch_norm(static.nn.fc(x, 4)))
         loss = functional.mse_loss(static.nn.fc(hidden, 1), y)
-        rate = optimizer.lr.StepDecay(0.1, step_size=2)
+        rate = optimizer.lr.StepDecay(0.1, step_size=2, steps_per_epoch=1)
         optimizer.AdamW(rate).minimize(loss, startup)
     return main, startup, loss, rate
 

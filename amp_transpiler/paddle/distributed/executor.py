@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Mapping
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Program
-from amp_transpiler.paddle.distributed.environment import current_world, mean
+from amp_transpiler.paddle.distributed.environment import current_world
 from amp_transpiler.paddle.static.executor import Executor
-from amp_transpiler.paddle.static.io import load, save
-from amp_transpiler.paddle.static.training import Ranks
+from amp_transpiler.paddle.static.together import Together
 from amp_transpiler.runtime.distributed.executor import DataParallelOptions, DataParallelSteps
 from amp_transpiler.runtime.executor import StepExecutor
 from amp_transpiler.runtime.gemm_options import TilingAccum
@@ -64,7 +62,7 @@ class DataParallelExecutor(Executor):
         emulate: bool = True,
         tiling_accum: TilingAccum = "fp32",
         recompute: bool = False,
-        max_sessions: int = 8,
+        max_sessions: int | None = None,
         provider_options: Mapping[str, str] | None = None,
         check: bool = False,
     ) -> None:
@@ -93,9 +91,12 @@ class DataParallelExecutor(Executor):
             provider_options=provider_options,
         )
 
-    def _executor(self, options: StepOptions, max_sessions: int) -> StepExecutor:
+    def _executor(self, options: StepOptions, max_sessions: int | None) -> StepExecutor:
         self._together = DataParallelSteps(current_world(), self._sharing, options, max_sessions=max_sessions)
         return self._together
+
+    def _steps_for(self, program: Program) -> StepExecutor:  # noqa: ARG002  # they know themselves
+        return self._steps
 
     def save(self, program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
         """Write a checkpoint, as `static.save` does. Every rank calls it; rank 0 writes, with the parts of all.
@@ -106,9 +107,7 @@ class DataParallelExecutor(Executor):
             InputError: rank 0 cannot write it, or lacks a value; on every rank.
             DistributedError: a rank is lost.
         """
-        scope = global_scope() if scope is None else scope
-        whole = self._together.whole(program, scope)
-        self._together.by_first(lambda: save(program, path, whole))
+        self.ranks().save(program, path, global_scope() if scope is None else scope)
 
     def load(self, program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
         """Read a checkpoint of any number of processes, as `static.load` does. Every rank calls it; rank 0 reads.
@@ -117,30 +116,9 @@ class DataParallelExecutor(Executor):
             InputError: the file does not fit; on every rank.
             DistributedError: a rank is lost.
         """
-        scope = global_scope() if scope is None else scope
-        self._together.by_first(lambda: load(program, path, scope))
-        self._together.spread(program, scope)
+        self.ranks().load(program, path, global_scope() if scope is None else scope)
 
-    def ranks(self) -> Ranks:
+    def ranks(self) -> Together:
         """Return the processes that train together, for `train`."""
-        return _Together(self)
-
-
-class _Together(Ranks):
-    """The ranks of a `DataParallelExecutor`."""
-
-    def __init__(self, executor: DataParallelExecutor) -> None:
-        self._executor, self._world = executor, current_world()
-        self.rank = self._world.rank
-
-    def from_first(self, text: str) -> str:
-        return self._world.from_first(text if self.rank == 0 else None)
-
-    def mean(self, number: float) -> float:
-        return mean(number)
-
-    def save(self, program: Program, path: pathlib.Path, scope: Scope) -> None:
-        self._executor.save(program, path, scope)
-
-    def load(self, program: Program, path: pathlib.Path, scope: Scope) -> None:
-        self._executor.load(program, path, scope)
+        assert self._together is not None  # `_executor` made it
+        return Together(self._together)

@@ -26,7 +26,6 @@ from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.nn.clip import ClipGradBase
 from amp_transpiler.paddle.optimizer.lr_base import LRScheduler
-from amp_transpiler.paddle.optimizer.lr_driven import DrivenScheduler
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate, Setting, UpdateStep
 from amp_transpiler.paddle.regularizer import L2Decay, WeightDecayRegularizer
 from amp_transpiler.paddle.utils import unique_name
@@ -219,9 +218,9 @@ class Optimizer(abc.ABC):
             return self.apply_optimize(loss, startup_program, pairs), pairs
 
     def get_lr(self) -> float:
-        """Return the learning rate last set, or the first one of a schedule."""
+        """Return the learning rate last set, or that of the schedule for the next run."""
         rate = self.learning_rate
-        return rate.get_lr() if isinstance(rate, LRScheduler) else float(rate)
+        return rate() if isinstance(rate, LRScheduler) else float(rate)
 
     @checked
     def set_lr(self, value: float, scope: Scope | None = None) -> None:
@@ -313,13 +312,12 @@ class Optimizer(abc.ABC):
     def _emit_rate(self, step: UpdateStep) -> ir.Value:
         """Return the learning rate of this step, a float32 scalar named `learning_rate_0` that can be fetched."""
         name = _generated("learning_rate", step.program)
-        if isinstance(self.learning_rate, DrivenScheduler):
-            self.learning_rate.follow(name)
-            return step.state(name, self.learning_rate.get_lr())
-        if not isinstance(self.learning_rate, LRScheduler):
-            self._rates[step.program] = name
-            return step.state(name, float(self.learning_rate))
         schedule = self.learning_rate
+        if not isinstance(schedule, LRScheduler):
+            self._rates[step.program] = name
+            return step.state(name, float(schedule))
+        if schedule.steps_per_epoch is None:
+            return step.state(name, schedule(), driver=schedule)
         counter = _generated("@lr_step@", step.program)
         schedule.count_in(counter)
         taken = step.state(counter, schedule.initial_step, dtype=ir.DataType.INT64)

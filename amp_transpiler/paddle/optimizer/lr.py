@@ -1,21 +1,21 @@
-"""Learning-rate schedules, computed inside the program from a counter of the steps that it has taken.
+"""Learning-rate schedules. `scheduler.step()` goes to the next epoch, after each run or after each pass over the data.
 
-A schedule is one formula, `rate(epoch)`, for the program (`emit`) and for Python (`lr_at`). The program counts its
-steps itself, so `scheduler.step()` is not needed. Paddle's scripts call it once an epoch; they give the schedule the
-number of steps in an epoch as `steps_per_epoch=`.
+A schedule is one formula, `rate(epoch)`, for Python and for a program: given `steps_per_epoch=`, the program counts its
+own steps and computes the rate from them, so that its file needs no Python.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.lr_base import LRScheduler, check_positive, check_rising, cosine, piecewise
 from amp_transpiler.paddle.optimizer.lr_cycles import CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from amp_transpiler.paddle.optimizer.lr_driven import LambdaDecay, MultiplicativeDecay, ReduceOnPlateau
-from amp_transpiler.paddle.optimizer.scalars import Scalar, ceil, exp, floor, maximum, minimum, where_less
+from amp_transpiler.paddle.optimizer.scalars import Scalar, Symbol, ceil, exp, floor, maximum, minimum, where_less
 
 __all__ = [
     "CosineAnnealingDecay",
@@ -38,6 +38,8 @@ __all__ = [
     "StepDecay",
 ]
 
+_INNER = "LinearWarmup_LR"  # Paddle's key
+
 
 class NoamDecay(LRScheduler):
     """`learning_rate * d_model^-0.5 * min(epoch^-0.5, epoch * warmup_steps^-1.5)`; 0 in epoch 0."""
@@ -50,7 +52,7 @@ class NoamDecay(LRScheduler):
         last_epoch: int = -1,
         verbose: bool = False,
         *,
-        steps_per_epoch: int = 1,
+        steps_per_epoch: int | None = None,
     ) -> None:
         check_positive("NoamDecay", d_model=d_model, warmup_steps=warmup_steps)
         self.d_model = d_model
@@ -74,7 +76,7 @@ class PiecewiseDecay(LRScheduler):
         last_epoch: int = -1,
         verbose: bool = False,
         *,
-        steps_per_epoch: int = 1,
+        steps_per_epoch: int | None = None,
     ) -> None:
         if len(values) != len(boundaries) + 1:
             raise OptionError(
@@ -100,7 +102,7 @@ class NaturalExpDecay(LRScheduler):
         last_epoch: int = -1,
         verbose: bool = False,
         *,
-        steps_per_epoch: int = 1,
+        steps_per_epoch: int | None = None,
     ) -> None:
         self.gamma = gamma
         super().__init__(learning_rate, last_epoch, verbose, steps_per_epoch=steps_per_epoch)
@@ -142,7 +144,7 @@ class PolynomialDecay(LRScheduler):
         last_epoch: int = -1,
         verbose: bool = False,
         *,
-        steps_per_epoch: int = 1,
+        steps_per_epoch: int | None = None,
     ) -> None:
         check_positive("PolynomialDecay", decay_steps=decay_steps, power=power)
         self.decay_steps = decay_steps
@@ -165,13 +167,14 @@ class LinearWarmup(LRScheduler):
     """From `start_lr` straight to `end_lr` in `warmup_steps` epochs, then `learning_rate`.
 
     Args:
-        learning_rate: a number, or a schedule whose steps are this one's epochs after the warm-up.
+        learning_rate: a number, or a schedule whose epoch 0 is the first one after the warm-up. A `ReduceOnPlateau` is
+            moved on by its own `step`.
         warmup_steps: epochs of the warm-up.
         start_lr: the rate of epoch 0.
         end_lr: the rate that the warm-up leads to; above `start_lr`.
         last_epoch: the epoch before the one to start in.
-        verbose: Paddle's.
-        steps_per_epoch: steps of the program that make one epoch.
+        verbose: print a line in each `step`.
+        steps_per_epoch: let the program count: so many of its steps make one epoch.
     """
 
     def __init__(
@@ -183,7 +186,7 @@ class LinearWarmup(LRScheduler):
         last_epoch: int = -1,
         verbose: bool = False,
         *,
-        steps_per_epoch: int = 1,
+        steps_per_epoch: int | None = None,
     ) -> None:
         check_positive("LinearWarmup", warmup_steps=warmup_steps)
         if end_lr <= start_lr:
@@ -199,11 +202,39 @@ class LinearWarmup(LRScheduler):
         rising = epoch * ((self.end_lr - self.start_lr) / self.warmup_steps) + self.start_lr
         after = self.after
         if isinstance(after, LRScheduler):
+            if not isinstance(epoch, Symbol) and epoch < self.warmup_steps:
+                return rising
             # Both sides of a Where are computed, so the inner schedule must not see steps before its first.
             return where_less(
                 epoch, self.warmup_steps, rising, after.at(maximum(epoch - float(self.warmup_steps), 0.0))
             )
         return where_less(epoch, self.warmup_steps, rising, after)
+
+    def get_lr(self) -> float:
+        """Return the learning rate of the epoch: of the next run."""
+        after, since = self.after, self.last_epoch - self.warmup_steps
+        if self.steps_per_epoch is not None or since < 0 or not isinstance(after, LRScheduler):
+            return super().get_lr()
+        if not isinstance(after, ReduceOnPlateau):  # whose `step` takes a measured value
+            after.step(since // (after.steps_per_epoch or 1))
+        return after()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the schedule goes on from, with that of the schedule after the warm-up."""
+        inner = {} if not isinstance(self.after, LRScheduler) else {_INNER: self.after.state_dict()}
+        return {**super().state_dict(), **inner}
+
+    def set_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned.
+
+        Raises:
+            InputError: something is missing.
+        """
+        super().set_state_dict(state_dict)
+        if isinstance(self.after, LRScheduler):
+            self.after.set_state_dict(state_dict.get(_INNER, {}))
+
+    set_dict = set_state_dict
 
 
 class MultiStepDecay(LRScheduler):
@@ -217,7 +248,7 @@ class MultiStepDecay(LRScheduler):
         last_epoch: int = -1,
         verbose: bool = False,
         *,
-        steps_per_epoch: int = 1,
+        steps_per_epoch: int | None = None,
     ) -> None:
         check_rising("MultiStepDecay", "milestones", milestones)
         self.milestones = list(milestones)
@@ -241,7 +272,7 @@ class StepDecay(LRScheduler):
         last_epoch: int = -1,
         verbose: bool = False,
         *,
-        steps_per_epoch: int = 1,
+        steps_per_epoch: int | None = None,
     ) -> None:
         check_positive("StepDecay", step_size=step_size)
         self.step_size = step_size
@@ -264,7 +295,7 @@ class CosineAnnealingDecay(LRScheduler):
         last_epoch: int = -1,
         verbose: bool = False,
         *,
-        steps_per_epoch: int = 1,
+        steps_per_epoch: int | None = None,
     ) -> None:
         check_positive("CosineAnnealingDecay", T_max=T_max)
         self.period = T_max
@@ -288,7 +319,7 @@ class LinearLR(LRScheduler):
         last_epoch: int = -1,
         verbose: bool = False,
         *,
-        steps_per_epoch: int = 1,
+        steps_per_epoch: int | None = None,
     ) -> None:
         check_positive("LinearLR", total_steps=total_steps)
         if not 0.0 < start_factor <= 1.0 or not 0.0 <= end_factor <= 1.0:

@@ -1,17 +1,18 @@
-"""`LRScheduler`: a learning rate that the program computes from a counter of the steps that it has taken.
+"""`LRScheduler`: a learning rate that `step` moves on, or that the program computes from a count of its steps.
 
-A schedule is one formula, `rate(epoch)`, for the program (`emit`) and for Python (`lr_at`).
+Most schedules are one formula, `rate(epoch)`, for Python (`get_lr`) and for the program (`emit`).
 """
 
 from __future__ import annotations
 
-import abc
 import itertools
 import logging
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
@@ -25,52 +26,130 @@ __all__ = ["LRScheduler", "check_positive", "check_rising", "cosine", "piecewise
 logger = logging.getLogger(__name__)
 
 
-class LRScheduler(abc.ABC):
-    """A learning rate that depends on how many steps the program has taken.
+class LRScheduler:
+    """A learning rate that changes with the epoch, as `step` counts it.
 
-    A subclass defines `rate`, written with plain arithmetic and the functions of
-    `amp_transpiler.paddle.optimizer.scalars`.
+    `step()` goes to the next epoch, be that a batch or a pass over the data; each run of a program uses the rate that
+    `get_lr()` says before it. Given `steps_per_epoch`, the program counts its own steps instead, so that a file of it
+    follows the schedule without Python.
+
+    A subclass defines `get_lr()` from `self.last_epoch` and `self.base_lr`, or `rate`, a formula of plain arithmetic
+    and the functions of `amp_transpiler.paddle.optimizer.scalars`, which a program can compute as well.
 
     Args:
         learning_rate: the base of the formula.
         last_epoch: the epoch before the one to start in; -1 to start in epoch 0.
-        verbose: Paddle's; a warning says which variable to fetch instead, since Python does not know the rate.
-        steps_per_epoch: steps of the program that make one epoch of the formula.
+        verbose: print a line in each `step`.
+        steps_per_epoch: let the program count: so many of its steps make one epoch. None: `step` counts.
+
+    Attributes:
+        base_lr: the base of the formula.
+        last_epoch: the epoch, from 0.
+        last_lr: its rate.
 
     Raises:
-        OptionError: `steps_per_epoch` is below 1.
+        OptionError: `steps_per_epoch` is below 1, or the class has neither `get_lr` nor `rate`.
     """
 
     def __init__(
-        self, learning_rate: float = 0.1, last_epoch: int = -1, verbose: bool = False, *, steps_per_epoch: int = 1
+        self,
+        learning_rate: float = 0.1,
+        last_epoch: int = -1,
+        verbose: bool = False,
+        *,
+        steps_per_epoch: int | None = None,
     ) -> None:
-        if steps_per_epoch < 1:
+        self._set_up(learning_rate, last_epoch, verbose, steps_per_epoch)
+        self.step()
+
+    def _set_up(self, learning_rate: float, last_epoch: int, verbose: bool, steps_per_epoch: int | None) -> None:
+        if steps_per_epoch is not None and steps_per_epoch < 1:
             raise OptionError(f"{type(self).__name__}: steps_per_epoch must be 1 or more, got {steps_per_epoch}")
-        self.base_lr = float(learning_rate)
-        self.steps_per_epoch = int(steps_per_epoch)
-        self.initial_step = (int(last_epoch) + 1) * self.steps_per_epoch
-        self._calls = 0
+        self.base_lr = self.last_lr = float(learning_rate)
+        self.last_epoch = int(last_epoch)
+        self.verbose = verbose
+        self.steps_per_epoch = None if steps_per_epoch is None else int(steps_per_epoch)
+        self.keys: list[str] = []
         self._counters: list[str] = []
-        self._counted: int | None = None  # what the program's counter was at the last call of `step`
-        if verbose:
-            logger.warning(
-                "%s: verbose prints nothing; fetch the variable 'learning_rate_0' instead", type(self).__name__
-            )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(starts at {self.get_lr():g})"
+        return f"{type(self).__name__}(epoch {self.last_epoch}: {self():g})"
 
     def __call__(self) -> float:
-        """Return `get_lr()`."""
-        return self.get_lr()
+        """Return the rate that the next run uses."""
+        return float(self.last_lr) if self.steps_per_epoch is None else self.get_lr()
 
-    @abc.abstractmethod
-    def rate(self, epoch: Scalar) -> Scalar:
-        """Return the learning rate in an epoch (a whole number, from 0)."""
+    # In Python.
+
+    def get_lr(self) -> float:
+        """Return the learning rate of the epoch: of the next run.
+
+        Where the program counts, and the global scope has its counter, that decides.
+        """
+        counted = self._counted()
+        return self.lr_at(counted) if counted is not None else self._number(self.rate(float(self.last_epoch)))
+
+    def step(self, epoch: int | None = None) -> None:
+        """Go to the next epoch. Where the program counts its own steps, its rate does not change, and the log says so.
+
+        Args:
+            epoch: the epoch to go to instead, from 0.
+        """
+        if self._counters:
+            self._warn_of_counting()
+        self.last_epoch = self.last_epoch + 1 if epoch is None else int(epoch)
+        closed_form = getattr(self, "_get_closed_form_lr", None)  # Paddle's subclasses may have it
+        self.last_lr = float(closed_form() if closed_form is not None and epoch is not None else self.get_lr())
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.verbose:
+            sys.stdout.write(f"Epoch {self.last_epoch}: {type(self).__name__} set learning rate to {self.last_lr}.\n")
+
+    def state_keys(self) -> None:
+        """Set `self.keys`, the names of the attributes that `state_dict` returns; a subclass may have others."""
+        self.keys = ["last_epoch", "last_lr"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the schedule goes on from: keep it beside a checkpoint."""
+        self.state_keys()
+        found = {key: vars(self)[key] for key in self.keys if key in vars(self)}
+        return {key: value.item() if isinstance(value, np.generic) else value for key, value in found.items()}
+
+    def set_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned.
+
+        Raises:
+            InputError: something is missing.
+        """
+        self.state_keys()
+        if missing := [key for key in self.keys if key not in state_dict]:
+            raise InputError(
+                f"{type(self).__name__}.set_state_dict: expected {', '.join(self.keys)}, got "
+                f"{', '.join(map(str, state_dict)) or 'nothing'}: {', '.join(missing)} is missing"
+            )
+        vars(self).update({key: state_dict[key] for key in self.keys})
+
+    set_dict = set_state_dict
+
+    # In a program that counts.
+
+    def rate(self, epoch: Scalar) -> Scalar:  # noqa: ARG002  # for those that have a formula
+        """Return the learning rate in an epoch (a whole number, from 0).
+
+        Raises:
+            OptionError: there is no such formula.
+        """
+        name = type(self).__name__
+        raise OptionError(
+            f"{name} has no formula of the epoch that a program can compute: let step() drive the schedule, without "
+            f"steps_per_epoch=; a class of your own defines get_lr() or rate(epoch)"
+        )
 
     def at(self, steps: Scalar) -> Scalar:
         """Return the learning rate after this many steps, as a number or as a scalar of a program."""
-        return self.rate(floor(steps / self.steps_per_epoch) if self.steps_per_epoch > 1 else steps)
+        length = self.steps_per_epoch or 1
+        return self.rate(floor(steps / length) if length > 1 else steps)
 
     def emit(self, builder: GraphBuilder, step_value: ir.Value) -> ir.Value:
         """Append the computation of the learning rate.
@@ -86,59 +165,38 @@ class LRScheduler(abc.ABC):
         return found.value if isinstance(found, Symbol) else builder.constant(found, ir.DataType.FLOAT)
 
     def lr_at(self, step: int) -> float:
-        """Return the learning rate that the program uses after `step` steps."""
-        found = self.at(float(step))
-        assert not isinstance(found, Symbol)
-        return float(found)
+        """Return the learning rate after `step` calls of `step`, or steps of a program that counts them."""
+        return self._number(self.at(float(step)))
 
-    def get_lr(self) -> float:
-        """Return the learning rate after as many epochs as `step` was called: that of the first step before."""
-        return self.lr_at(self.initial_step + self._calls * self.steps_per_epoch)
+    @property
+    def initial_step(self) -> int:
+        """What a program begins to count at."""
+        return self.last_epoch * (self.steps_per_epoch or 1)
 
-    def step(self, epoch: int | None = None) -> None:
-        """Count an epoch for `get_lr`. The program counts its own steps, so this does not change its rate.
+    def count_in(self, name: str) -> None:
+        """Let `get_lr` follow the steps that a program counts in this value of the global scope."""
+        self._counters.append(name)
 
-        The first call warns of that.
+    def _counted(self) -> int | None:
+        scope = global_scope()
+        return next((int(scope[name]) for name in self._counters if name in scope), None)
 
-        Args:
-            epoch: the number of the epoch to go to, from 0; the next one unless given.
-
-        Raises:
-            InputError: the program took several steps since the last call, and counts each as an epoch.
-        """
-        self._check_pace()
-        if not self._calls:
+    def _warn_of_counting(self) -> None:
+        if not self._warned:
+            self._warned = True
             logger.warning(
-                "%s.step() changes what get_lr() returns, and not the program, which itself counts its good steps. %d "
-                "of them make an epoch here; where the script calls step() once an epoch, give the schedule "
-                "steps_per_epoch=STEPS_IN_AN_EPOCH",
+                "%s.step() does not change the rate of a program that counts its own steps, as steps_per_epoch=%d asks "
+                "for: leave steps_per_epoch out for step() to drive it",
                 type(self).__name__,
                 self.steps_per_epoch,
             )
-        self._calls = self._calls + 1 if epoch is None else epoch - self.initial_step // self.steps_per_epoch
 
-    def count_in(self, name: str) -> None:
-        """Let `step` compare its calls with the steps that a program counts in this value of the scope."""
-        self._counters.append(name)
+    _warned = False
 
-    def _check_pace(self) -> None:
-        """Refuse a script that steps the schedule once an epoch, where the program takes each step for an epoch."""
-        scope = global_scope()
-        counted = next((int(scope[name]) for name in self._counters if name in scope), None)
-        before, self._counted = self._counted, counted
-        if self.steps_per_epoch == 1 and counted is not None and before is not None and counted - before > 1:
-            steps, label = counted - before, type(self).__name__
-            raise InputError(
-                f"{label}.step() was called after {steps} steps of the program, which counts each of them as an epoch: "
-                f"give {label}(..., steps_per_epoch={steps}), or call step() after each run"
-            )
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "last_lr":  # Paddle's attributes; a schedule that Python drives has them as its own
-            return self.get_lr()
-        if name == "last_epoch":
-            return self.initial_step // self.steps_per_epoch + self._calls
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    @staticmethod
+    def _number(found: Scalar) -> float:
+        assert not isinstance(found, Symbol)
+        return float(found)
 
 
 def piecewise(epoch: Scalar, boundaries: Sequence[int], values: Sequence[float]) -> Scalar:

@@ -25,8 +25,8 @@ class OneCycleLR(LRScheduler):
         anneal_strategy: `cos` or `linear`.
         three_phase: come down to the first rate as fast as it went up, and only then to the last.
         last_epoch: the epoch before the one to start in.
-        verbose: Paddle's.
-        steps_per_epoch: steps of the program that make one epoch.
+        verbose: print a line in each `step`.
+        steps_per_epoch: let the program count: so many of its steps make one epoch.
     """
 
     def __init__(  # Paddle's signature
@@ -41,7 +41,7 @@ class OneCycleLR(LRScheduler):
         last_epoch: int = -1,
         verbose: bool = False,
         *,
-        steps_per_epoch: int = 1,
+        steps_per_epoch: int | None = None,
     ) -> None:
         if anneal_strategy not in {"cos", "linear"}:
             raise OptionError(f"OneCycleLR: anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}")
@@ -82,8 +82,8 @@ class CyclicLR(LRScheduler):
             is called with a scalar of the program, so it is made of plain arithmetic.
         scale_mode: `cycle` or `iterations`: what `scale_fn` is a function of.
         last_epoch: the epoch before the one to start in.
-        verbose: Paddle's.
-        steps_per_epoch: steps of the program that make one epoch.
+        verbose: print a line in each `step`.
+        steps_per_epoch: let the program count: so many of its steps make one epoch.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class CyclicLR(LRScheduler):
         last_epoch: int = -1,
         verbose: bool = False,
         *,
-        steps_per_epoch: int = 1,
+        steps_per_epoch: int | None = None,
     ) -> None:
         down = step_size_up if step_size_down is None else step_size_down
         check_positive(
@@ -138,8 +138,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         T_mult: the length of each one over that of the one before.
         eta_min: where each one ends.
         last_epoch: the epoch before the one to start in.
-        verbose: Paddle's.
-        steps_per_epoch: steps of the program that make one epoch.
+        verbose: print a line in each `step`.
+        steps_per_epoch: let the program count: so many of its steps make one epoch.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         last_epoch: int = -1,
         verbose: bool = False,
         *,
-        steps_per_epoch: int = 1,
+        steps_per_epoch: int | None = None,
     ) -> None:
         check_positive("CosineAnnealingWarmRestarts", T_0=T_0, T_mult=T_mult)
         self.first, self.factor, self.eta_min = float(T_0), float(T_mult), float(eta_min)

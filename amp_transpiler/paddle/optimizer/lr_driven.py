@@ -1,9 +1,9 @@
-"""Schedules that Python drives: their `step` sets the rate in the scope, from a measured value or a Python function."""
+"""Schedules that only Python can compute: of a measured value, or a Python function of the epoch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,78 +11,18 @@ import numpy as np
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.lr_base import LRScheduler
-from amp_transpiler.paddle.optimizer.scalars import Scalar, Symbol
-from amp_transpiler.runtime.scope import Scope, global_scope
 
-__all__ = ["DrivenScheduler", "LambdaDecay", "MultiplicativeDecay", "ReduceOnPlateau"]
+__all__ = ["LambdaDecay", "MultiplicativeDecay", "ReduceOnPlateau"]
 
 
-class DrivenScheduler(LRScheduler):
-    """A schedule that `step` moves on; the program keeps the rate as a value of the scope, as it does a number.
-
-    Its own state is not part of a checkpoint: keep `state_dict()` beside it.
-    """
-
-    def __init__(self, learning_rate: float, last_epoch: int = -1, verbose: bool = False) -> None:
-        super().__init__(learning_rate, -1, verbose)
-        self.last_epoch = max(int(last_epoch), 0)
-        self.last_lr = self.base_lr
-        self._names: list[str] = []
-
-    def follow(self, name: str) -> None:
-        """Let `step` set this value of the scope, too."""
-        self._names.append(name)
-
-    def get_lr(self) -> float:
-        """Return the current learning rate."""
-        return self.last_lr
-
-    def rate(self, epoch: Scalar) -> Scalar:
-        """Return the current learning rate.
-
-        Raises:
-            OptionError: another schedule asks for the rate in another epoch, which nobody knows.
-        """
-        if isinstance(epoch, Symbol):
-            raise OptionError(f"{type(self).__name__} cannot be part of another schedule: Python drives it")
-        return self.last_lr
-
-    def _set(self, rate: float, scope: Scope | None) -> None:
-        self.last_lr = float(rate)
-        found = global_scope() if scope is None else scope
-        for name in self._names:
-            if name in found:
-                found[name] = np.array(rate, np.float32)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the numbers that the schedule goes on from."""
-        return {key: value for key, value in vars(self).items() if isinstance(value, (int, float)) and key[0] != "_"}
-
-    def set_state_dict(self, state_dict: Mapping[str, Any], scope: Scope | None = None) -> None:
-        """Go on from what `state_dict` returned, and set the rate in the scope.
-
-        Raises:
-            InputError: it has other numbers.
-        """
-        if set(state_dict) != set(self.state_dict()):
-            raise InputError(
-                f"{type(self).__name__}.set_state_dict: expected {', '.join(sorted(self.state_dict()))}, got "
-                f"{', '.join(sorted(map(str, state_dict)))}"
-            )
-        vars(self).update(state_dict)
-        self._set(self.last_lr, scope)
-
-    set_dict = set_state_dict
-
-
-class LambdaDecay(DrivenScheduler):
-    """`learning_rate * lr_lambda(epoch)`; call `step()` after each epoch.
+class LambdaDecay(LRScheduler):
+    """`learning_rate * lr_lambda(epoch)`.
 
     Args:
         learning_rate: the factor.
         lr_lambda: a function of the epoch's number.
         last_epoch: the epoch before the one to start in.
-        verbose: Paddle's.
+        verbose: print a line in each `step`.
     """
 
     def __init__(
@@ -90,27 +30,23 @@ class LambdaDecay(DrivenScheduler):
     ) -> None:
         if not callable(lr_lambda):
             raise OptionError(f"{type(self).__name__}: lr_lambda must be a function of the epoch, got {lr_lambda!r}")
-        super().__init__(learning_rate, last_epoch + 1, verbose)
-        self._function = lr_lambda
-        self.last_lr = self._rate_of(self.last_epoch)
+        self.lr_lambda = lr_lambda
+        super().__init__(learning_rate, last_epoch, verbose)
 
-    def _rate_of(self, epoch: int) -> float:
-        return self.base_lr * float(self._function(epoch))
-
-    def step(self, epoch: int | None = None, scope: Scope | None = None) -> None:
-        """Go to the next epoch, or to the one given, and set the rate in the scope (the global one unless given)."""
-        self.last_epoch = self.last_epoch + 1 if epoch is None else int(epoch)
-        self._set(self._rate_of(self.last_epoch), scope)
+    def get_lr(self) -> float:
+        """Return the learning rate of the epoch: of the next run."""
+        return self.base_lr * float(self.lr_lambda(self.last_epoch))
 
 
 class MultiplicativeDecay(LambdaDecay):
-    """The rate of the epoch before times `lr_lambda(epoch)`; call `step()` after each epoch."""
+    """The rate of the epoch before times `lr_lambda(epoch)`."""
 
-    def _rate_of(self, epoch: int) -> float:
-        return self.base_lr * math.prod(float(self._function(number)) for number in range(1, epoch + 1))
+    def get_lr(self) -> float:
+        """Return the learning rate of the epoch: of the next run."""
+        return self.base_lr * math.prod(float(self.lr_lambda(number)) for number in range(1, self.last_epoch + 1))
 
 
-class ReduceOnPlateau(DrivenScheduler):
+class ReduceOnPlateau(LRScheduler):
     """The rate times `factor` once a measured value has not become better for `patience` steps in a row.
 
     Args:
@@ -123,7 +59,7 @@ class ReduceOnPlateau(DrivenScheduler):
         cooldown: steps after a reduction that do not count.
         min_lr: the least rate.
         epsilon: smaller changes of the rate are left out.
-        verbose: Paddle's.
+        verbose: print a line where the rate changes.
 
     Raises:
         OptionError: a mode that does not exist, or a factor of 1 or more.
@@ -142,7 +78,7 @@ class ReduceOnPlateau(DrivenScheduler):
         epsilon: float = 1e-8,
         verbose: bool = False,
     ) -> None:
-        super().__init__(learning_rate, -1, verbose)
+        self._set_up(learning_rate, 0, verbose, None)  # and no `step`, which takes a measured value
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
             raise OptionError(
                 f"ReduceOnPlateau: mode must be 'min' or 'max' and threshold_mode 'rel' or 'abs', got {mode!r} and "
@@ -155,10 +91,18 @@ class ReduceOnPlateau(DrivenScheduler):
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = 0
 
+    def get_lr(self) -> float:
+        """Return the learning rate of the next run."""
+        return self.last_lr
+
+    def state_keys(self) -> None:
+        """Set `self.keys`, the names of the attributes that `state_dict` returns."""
+        self.keys = ["cooldown_counter", "best", "num_bad_epochs", "last_epoch", "last_lr"]
+
     def step(  # type: ignore[override]  # Paddle's signature
-        self, metrics: Any = None, epoch: int | None = None, scope: Scope | None = None
+        self, metrics: Any = None, epoch: int | None = None
     ) -> None:
-        """Take a measured value, such as a fetched loss, and set the rate in the scope (the global one unless given).
+        """Take a measured value, such as a fetched loss.
 
         Raises:
             InputError: it is not one number.
@@ -180,7 +124,8 @@ class ReduceOnPlateau(DrivenScheduler):
             *_, factor, least, epsilon = self._settings
             lower = max(self.last_lr * factor, least)
             if self.last_lr - lower > epsilon:
-                self._set(lower, scope)
+                self.last_lr = lower
+                self._tell()
 
     def _is_better(self, value: float) -> bool:
         mode, kind, threshold, *_ = self._settings

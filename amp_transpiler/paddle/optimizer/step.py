@@ -46,10 +46,15 @@ class UpdateStep:
         return self.program.builder("optimize")
 
     def state(
-        self, name: str, initial: float, shape: Sequence[int] = (), dtype: ir.DataType = ir.DataType.FLOAT
+        self,
+        name: str,
+        initial: float,
+        shape: Sequence[int] = (),
+        dtype: ir.DataType = ir.DataType.FLOAT,
+        driver: Callable[[], float] | None = None,
     ) -> ir.Value:
-        """Return a new persistable value, which the startup program fills with `initial`."""
-        persistable = Persistable(name, "state")
+        """Return a new persistable value, which the startup program fills with `initial`, and `driver` before runs."""
+        persistable = Persistable(name, "state", driver=driver)
         return create_persistable(persistable, shape, initial, dtype, main=self.program, startup=self.startup).value
 
     def state_from(self, name: str, variable: Variable) -> ir.Value:

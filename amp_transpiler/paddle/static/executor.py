@@ -16,6 +16,7 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.retyped import retyped
 from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.state_dictionary import provide_state
+from amp_transpiler.paddle.framework.driven_values import DrivenValues
 from amp_transpiler.paddle.framework.feeding import (
     FetchList,
     fed_arrays,
@@ -29,11 +30,15 @@ from amp_transpiler.paddle.framework.pruning import pruned, without_optimizer
 from amp_transpiler.paddle.static.io import program_state, set_program_state
 from amp_transpiler.paddle.static.printing import print_values, printed_names
 from amp_transpiler.paddle.static.settings import CompiledProgram
+from amp_transpiler.paddle.static.together import Together, steps_together
 from amp_transpiler.paddle.static.training import Ranks, TrainOptions, train
 from amp_transpiler.paddle.training_log import TrainingLog
 from amp_transpiler.passes.training import Formulation
 from amp_transpiler.phrases import first_few, quoted
 from amp_transpiler.runtime.checked_steps import CheckedSteps
+from amp_transpiler.runtime.distributed.executor import DataParallelSteps, is_training_step
+from amp_transpiler.runtime.distributed.joined import joined_world
+from amp_transpiler.runtime.distributed.world import World
 from amp_transpiler.runtime.executor import NotFinite, StepExecutor
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.gemm_options import TilingAccum
@@ -51,7 +56,9 @@ provide_state(program_state, set_program_state)
 class Executor:
     """Runs programs, keeping one session for each program, fetch list and shape fed.
 
-    Persistable values stay where the program runs.
+    Persistable values stay where the program runs. In a process that has joined others
+    (`distributed.init_parallel_env`, `fleet.init`) it runs training steps together with them, as
+    `distributed.DataParallelExecutor` does.
 
     Args:
         place: where to run, such as `CPUPlace()`, or its name: "cpu", "gpu", "gpu:1"; None for the place that
@@ -66,7 +73,9 @@ class Executor:
             normalisation, masks) again in the backward pass, instead of keeping them. It saves memory and takes time;
             the results stay the same, to the bit.
         max_sessions: how many sessions are kept. For one more, that which was not used for the longest time is closed,
-            and is compiled again when it is needed: give at least as many as there are shapes that take turns.
+            and is compiled again when it is needed, with a warning: give at least as many as there are shapes that take
+            turns. None: as memory allows, 8 to 256; and after 8 shapes of a step further ones share one session that
+            leaves sizes open, where the step does not need them. Its sums may be rounded otherwise.
         cuda_graph: on CUDA, whether a step is captured as CUDA graphs after its second run, one for each of the two
             sets of buffers that state lies in, and then repeated as one launch. The log warns of a step where that is
             not possible, and why: nodes on the CPU, operators that wait for the host or have it upload tables. It pays
@@ -100,7 +109,7 @@ class Executor:
         emulate: bool = True,
         tiling_accum: TilingAccum = "fp32",
         recompute: bool = False,
-        max_sessions: int = 8,
+        max_sessions: int | None = None,
         cuda_graph: bool = False,
         weight_gradients: Formulation = "auto",
         provider_options: Mapping[str, str] | None = None,
@@ -116,15 +125,28 @@ class Executor:
             weight_gradients=weight_gradients,
             provider_options=dict(provider_options or {}),
         )
+        self._options, self._max_sessions = options, max_sessions
+        self._together: DataParallelSteps | None = None  # where this process has joined others
         self._steps = self._executor(options, max_sessions)
         self._warned: weakref.WeakSet[Program] = weakref.WeakSet()
         self._unread: weakref.WeakKeyDictionary[Program, set[str]] = weakref.WeakKeyDictionary()
         self._pruned: weakref.WeakKeyDictionary[Program, dict[Any, Program]] = weakref.WeakKeyDictionary()
+        self._driven = DrivenValues(self.place)
         self._retyped: weakref.WeakKeyDictionary[Program, dict[Any, Program]] = weakref.WeakKeyDictionary()
 
-    def _executor(self, options: StepOptions, max_sessions: int) -> StepExecutor:
+    def _executor(self, options: StepOptions, max_sessions: int | None) -> StepExecutor:
         kind = CheckedSteps if self._checks else StepExecutor
         return kind(self.place, options, max_sessions=max_sessions)
+
+    def _steps_for(self, program: Program) -> StepExecutor:
+        """Return what runs a program: a training step, with the other processes that this one has joined."""
+        world = joined_world()
+        return self._steps if world is None or not is_training_step(program) else self._shared(world)
+
+    def _shared(self, world: World) -> DataParallelSteps:
+        if self._together is None:
+            self._together = steps_together(world, self.place, self._options, self._max_sessions, check=self._checks)
+        return self._together
 
     def __enter__(self) -> Self:
         return self
@@ -195,6 +217,7 @@ class Executor:
         scope = global_scope() if scope is None else scope
         renew_draws(program)
         fetch_list, with_optimizer = without_optimizer(program, fetch_list)
+        self._driven.write(program, scope)
         fetch = fetched_names(program, fetch_list)
         if use_prune and fetch and not with_optimizer:
             program = self._without_updates(program, fetch)
@@ -204,7 +227,7 @@ class Executor:
         if not fetch and not program.updates:
             return []  # nothing to compute: an empty startup program, for one
         count, fetch = len(fetch), [*fetch, *printed_names(program)]
-        found = self._steps.run(program, fetch, arrays, scope, reaction)
+        found = self._steps_for(program).run(program, fetch, arrays, scope, reaction)
         print_values(program, [to_host(value) for value in found[count:]])
         fetch, found = fetch[:count], found[:count]
         if not return_numpy:
@@ -280,9 +303,9 @@ class Executor:
             loader: what an epoch goes through: a `DataLoader` or any iterable of feeds (dictionaries, or lists for
                 `feed_list`) that can be gone through again, or a function that returns one.
             epochs: how many there are, those before a resumed checkpoint included.
-            options: the attributes of `training.TrainOptions`: `loss`, `optimizer`, `feed_list`, `scope`, `callbacks`,
-                `steps`, `checkpoints`, `save_every`, `keep`, `resume`, `patience`, `evaluate`, `log_file`, `plot` and
-                `progress`.
+            options: the attributes of `training.TrainOptions`: `loss`, `optimizer`, `schedule_by`, `feed_list`,
+                `scope`, `callbacks`, `steps`, `checkpoints`, `save_every`, `keep`, `resume`, `patience`, `evaluate`,
+                `log_file`, `plot` and `progress`.
 
         Returns:
             The record of the steps of this call.
@@ -296,17 +319,21 @@ class Executor:
         return train(self, chosen, loader, epochs, TrainOptions(**options))
 
     def ranks(self) -> Ranks:
-        """Return the processes that train together, for `train`: this one alone."""
-        return Ranks()
+        """Return the processes that train together, for `train`."""
+        world = joined_world()
+        return Ranks() if world is None else Together(self._shared(world))
 
     def close(self) -> None:
         """Close every session, and give back the memory that they took. What lies in scopes stays there."""
         self._steps.close()
+        if self._together is not None and self._together is not self._steps:
+            self._together.close()
 
 
 def _place_of(place: Place | str | None) -> Place:
     if place is None:
-        return default_place()
+        world = joined_world()
+        return default_place() if world is None else world.place
     found = place_named(place.replace("gpu", "cuda")) if isinstance(place, str) else place
     if not isinstance(found, Place):
         raise OptionError(f"Executor: place must be CPUPlace(), CUDAPlace(0) or a name such as 'cpu', got {place!r}")

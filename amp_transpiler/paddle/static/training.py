@@ -11,14 +11,15 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.durable import write_file
 from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.paddle.optimizer.lr_driven import DrivenScheduler
+from amp_transpiler.paddle.optimizer.lr_base import LRScheduler
+from amp_transpiler.paddle.optimizer.lr_driven import ReduceOnPlateau
 from amp_transpiler.paddle.static import io
 from amp_transpiler.paddle.training_log import (
     Callback,
@@ -37,6 +38,7 @@ __all__ = ["Ranks", "TrainOptions", "train"]
 logger = logging.getLogger(__name__)
 
 _BAR = 20  # characters
+ScheduleBy = Literal["step", "epoch"]
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 
@@ -67,11 +69,11 @@ class Ranks:
         """Return the mean of the ranks' numbers."""
         return number
 
-    def save(self, program: Program, path: pathlib.Path, scope: Scope) -> None:
+    def save(self, program: Program, path: str | os.PathLike[str], scope: Scope) -> None:
         """Write a checkpoint; every rank calls it."""
         io.save(program, path, scope)
 
-    def load(self, program: Program, path: pathlib.Path, scope: Scope) -> None:
+    def load(self, program: Program, path: str | os.PathLike[str], scope: Scope) -> None:
         """Read a checkpoint; every rank calls it."""
         io.load(program, path, scope=scope)
 
@@ -82,8 +84,10 @@ class TrainOptions:
 
     Attributes:
         loss: the variable to record; the program's first output unless given.
-        optimizer: the optimizer. The loss scale and skipped steps of `decorate`'s result are recorded, and a schedule
-            that Python drives goes on where it was.
+        optimizer: the optimizer. The loss scale and skipped steps of `decorate`'s result are recorded.
+        schedule_by: what an epoch of the program's schedules is: a "step", as in Paddle's `Model.fit`, or an "epoch"
+            of the data: they are stepped then. A schedule that a callback has stepped is left alone in that step, and a
+            ReduceOnPlateau always: a callback gives it its value. None: callbacks alone step.
         feed_list: variables or names that a batch's parts are fed to, where batches are lists.
         scope: where the values live; the global scope unless given.
         callbacks: called with each `TrainingStep`.
@@ -103,6 +107,7 @@ class TrainOptions:
 
     loss: Variable | str | None = None
     optimizer: Any = None
+    schedule_by: ScheduleBy | None = "step"
     feed_list: Sequence[Variable | str] | None = None
     scope: Scope | None = None
     callbacks: Iterable[Callback] = ()
@@ -123,6 +128,8 @@ class TrainOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"train: {name} must be 1 or more, got {value}")
+        if self.schedule_by not in (None, *get_args(ScheduleBy)):
+            raise OptionError(f"train: schedule_by must be 'step', 'epoch' or None, got {self.schedule_by!r}")
         if self.save_every is not None and self.checkpoints is None:
             raise OptionError("train: save_every needs checkpoints, the folder that they go to")
 
@@ -169,6 +176,7 @@ class _Run:
         self.loss = self._loss_name()
         self.folder = None if options.checkpoints is None else pathlib.Path(options.checkpoints)
         self.lines = _lines_file(options, self.folder) if self.ranks.rank == 0 else None
+        self.schedules = _schedules(program)
         self.place = self._resumed() if options.resume else _Place()
         self.earlier = _earlier_lines(self.lines, self.place.step)
         place = self.place
@@ -216,7 +224,10 @@ class _Run:
         feed = self._feed(batch)
         loss, *rest = self.executor.run(self.program, feed, [self.loss, *self.log.fetch_list], scope=self.scope)
         samples = max((len(array) for array in map(np.asarray, feed.values()) if array.ndim), default=1)
-        step = self.log.record(loss, rest, samples=samples)
+        before = {name: schedule.last_epoch for name, schedule in self.schedules.items()}
+        step = self.log.record(loss, rest, samples=samples)  # and callbacks
+        if self.options.schedule_by == "step":
+            self._step_schedules(before)
         place = self.place
         place.step, place.skipped = step.step, step.skipped
         place.batch += 1
@@ -225,6 +236,11 @@ class _Run:
         self._write_line(step)
         if self.shown:
             show_line(_progress(step, place, epochs, self.batches))
+
+    def _step_schedules(self, before: Mapping[str, int]) -> None:
+        for name, schedule in self.schedules.items():
+            if schedule.last_epoch == before[name] and not isinstance(schedule, ReduceOnPlateau):
+                schedule.step()
 
     def _feed(self, batch: Any) -> Mapping[str, Any]:
         if isinstance(batch, Mapping):
@@ -248,9 +264,12 @@ class _Run:
             )
         number = place.epoch
         place.epoch, place.batch = number + 1, 0
+        before = {name: schedule.last_epoch for name, schedule in self.schedules.items()}
         mean = place.loss_sum / place.loss_count if place.loss_count else math.inf
         place.loss_sum, place.loss_count = 0.0, 0
         value = self.ranks.mean(mean if options.evaluate is None else float(options.evaluate(number)))
+        if options.schedule_by == "epoch":
+            self._step_schedules(before)
         if place.best is None or value < place.best:
             place.best, place.bad_epochs = value, 0
             return
@@ -282,7 +301,8 @@ class _Run:
         stem = folder / f"step-{self.place.step:09d}"
         # The state first: a checkpoint counts once its values are there, and they come all at once.
         if self.ranks.rank == 0:
-            state = {"place": dataclasses.asdict(self.place), "schedule": _schedule_state(self.options.optimizer)}
+            schedules = {name: schedule.state_dict() for name, schedule in self.schedules.items()}
+            state = {"place": dataclasses.asdict(self.place), "schedules": schedules}
             write_file(stem.with_suffix(".json"), json.dumps(state).encode())
         self.ranks.save(self.program, stem.with_suffix(".safetensors"), self.scope)
         if self.ranks.rank == 0:
@@ -298,9 +318,9 @@ class _Run:
             return _Place()
         path, state, place = pathlib.Path(found["path"]), found["state"], _Place(**found["state"]["place"])
         self.ranks.load(self.program, path, self.scope)
-        schedule = _driven(self.options.optimizer)
-        if schedule is not None and state.get("schedule"):
-            schedule.set_state_dict(state["schedule"], self.scope)
+        for name, kept in state.get("schedules", {}).items():
+            if name in self.schedules:
+                self.schedules[name].set_state_dict(kept)
         logger.info("resumed from %s: step %d, epoch %d", path, place.step, place.epoch)
         return place
 
@@ -323,15 +343,11 @@ def _newest(folder: pathlib.Path) -> dict[str, Any]:
     return {"path": str(path), "state": state}
 
 
-def _driven(optimizer: Any) -> DrivenScheduler | None:
-    """Return the schedule of an optimizer, if Python drives it."""
-    rate = getattr(optimizer, "learning_rate", None)
-    return rate if isinstance(rate, DrivenScheduler) else None
-
-
-def _schedule_state(optimizer: Any) -> dict[str, Any] | None:
-    schedule = _driven(optimizer)
-    return None if schedule is None else schedule.state_dict()
+def _schedules(program: Program) -> dict[str, LRScheduler]:
+    """Return the schedules that `step` moves on, by the name of a rate that follows each."""
+    driven = ((name, persistable.driver) for name, persistable in program.persistables.items())
+    found = {id(driver): (name, driver) for name, driver in driven if isinstance(driver, LRScheduler)}
+    return dict(found.values())
 
 
 def _checkpoints(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:

@@ -42,7 +42,7 @@ from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.runtime.values import to_ort
 from amp_transpiler.version import __version__
 
-__all__ = ["DataParallelOptions", "DataParallelSteps"]
+__all__ = ["DataParallelOptions", "DataParallelSteps", "is_training_step"]
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class DataParallelSteps(StepExecutor):
     """
 
     def __init__(
-        self, world: World, sharing: DataParallelOptions, options: StepOptions, *, max_sessions: int = 8
+        self, world: World, sharing: DataParallelOptions, options: StepOptions, *, max_sessions: int | None = None
     ) -> None:
         super().__init__(world.place, options, max_sessions=max_sessions)
         self.world, self.sharing, self.exchange = world, sharing, Exchange(world)
@@ -153,7 +153,7 @@ class DataParallelSteps(StepExecutor):
             OptionError: `not_finite` is not "allow" for a training step.
         """
         try:
-            if not _is_training_step(program):
+            if not is_training_step(program):
                 return super().run(program, fetch, arrays, scope, not_finite)
             _refuse_checks(not_finite)
             return self._run_together(program, fetch, arrays, scope)
@@ -419,9 +419,10 @@ class DataParallelSteps(StepExecutor):
             for old in [k for k in self._plans if k[0] == id(program) and k[1] != program.version]:
                 del self._plans[old]
             self._programs.setdefault(id(program), program)
-            self._plans[key] = self._planned(program, fetch, shapes, checked=checked)
-            if len(self._plans) > self._max_sessions:
-                self._plans.popitem(last=False)
+            with self._limit.compiling(key, program, shapes):
+                self._plans[key] = self._planned(program, fetch, shapes, checked=checked)
+            if self._limit.is_over(len(self._plans)):
+                self._limit.close(self._plans.popitem(last=False)[0])
         self._plans.move_to_end(key)
         return self._plans[key]
 
@@ -551,5 +552,6 @@ def _typed(text: str) -> tuple[ir.DataType, tuple[int, ...]]:
     return ir.DataType(dtype), tuple(shape)
 
 
-def _is_training_step(program: Program) -> bool:
+def is_training_step(program: Program) -> bool:
+    """Whether a run of a program computes gradients and updates values with them."""
     return bool(program.updates) and has_backward_pass(program.model)

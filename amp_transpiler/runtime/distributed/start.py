@@ -12,10 +12,11 @@ from amp_transpiler.runtime.distributed.torch_module import torch_with_distribut
 from amp_transpiler.runtime.distributed.world import World
 from amp_transpiler.runtime.places import CUDAPlace, Place, default_place
 
-__all__ = ["is_launched", "join", "leave", "own_place"]
+__all__ = ["check_alone", "is_launched", "join", "join_alone", "leave", "own_place", "usable_place"]
 
 logger = logging.getLogger(__name__)
 
+_SIZES = ("WORLD_SIZE", "PADDLE_TRAINERS_NUM")  # torchrun's, and that of Paddle's own launcher
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun sets them
 
 
@@ -23,6 +24,22 @@ def is_launched(environment: Mapping[str, str] | None = None) -> bool:
     """Whether torchrun, or what sets the same environment variables, started this process."""
     given = os.environ if environment is None else environment
     return all(given.get(name) for name in _NEEDED)
+
+
+def check_alone(environment: Mapping[str, str] | None = None) -> None:
+    """Check that this process, which torchrun did not start, is one alone.
+
+    Raises:
+        EnvironmentProblem: the environment speaks of several processes, but not how they meet.
+    """
+    given = os.environ if environment is None else environment
+    for name in _SIZES:
+        if given.get(name, "1").strip() not in ("", "0", "1"):
+            missing = ", ".join(other for other in _NEEDED if not given.get(other))
+            raise EnvironmentProblem(
+                f"{name} is {given[name]}, so this process is one of several, but {missing} is not set: alone it would "
+                "train apart from the others. Start the script with torchrun: torchrun --nproc-per-node 2 script.py"
+            )
 
 
 def own_place() -> Place:
@@ -39,8 +56,8 @@ def join(place: Place | None = None, timeout: float = 60.0) -> World:
         timeout: seconds after which a rank that does not answer counts as lost.
 
     Raises:
-        EnvironmentProblem: torchrun did not start this process, PyTorch is missing or cannot do it, or the place cannot
-            be used.
+        EnvironmentProblem: this process is one of several that torchrun did not start, PyTorch is missing or cannot do
+            it, or the place cannot be used.
         OptionError: the timeout is not positive.
         DistributedError: the other ranks do not come.
     """
@@ -48,15 +65,9 @@ def join(place: Place | None = None, timeout: float = 60.0) -> World:
         raise OptionError(f"timeout must be a positive number of seconds, got {timeout}")
     torch = torch_with_distributed()
     if not is_launched():
-        missing = ", ".join(name for name in _NEEDED if not os.environ.get(name))
-        raise EnvironmentProblem(
-            f"this process is not one of several: {missing} is not set. Start the script with torchrun: "
-            "torchrun --nproc-per-node 2 script.py"
-        )
-    place = own_place() if place is None else place
-    problem = place.problem()
-    if problem is not None:
-        raise EnvironmentProblem(f"cannot run on {place}: {problem}")
+        check_alone()
+        return join_alone(place, timeout)
+    place = usable_place(place)
     backend = _backend(torch, place)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     limit = dt.timedelta(seconds=timeout)
@@ -75,6 +86,29 @@ def join(place: Place | None = None, timeout: float = 60.0) -> World:
         ) from error
     logger.info("rank %d of %d, %s, on %s", rank, size, backend, place)
     return world
+
+
+def usable_place(place: Place | None) -> Place:
+    """Return a place, `own_place()` for None, if it can be used.
+
+    Raises:
+        EnvironmentProblem: it cannot.
+    """
+    place = own_place() if place is None else place
+    problem = place.problem()
+    if problem is not None:
+        raise EnvironmentProblem(f"cannot run on {place}: {problem}")
+    return place
+
+
+def join_alone(place: Place | None = None, timeout: float = 60.0) -> World:
+    """Return a world of this process alone; see `join`."""
+    torch = torch_with_distributed()
+    place, store = usable_place(place), torch.distributed.HashStore()
+    backend = _backend(torch, place)
+    groups = torch.distributed.PrefixStore("group", store)
+    torch.distributed.init_process_group(backend, store=groups, rank=0, world_size=1)
+    return World(0, 1, place, store, timeout, backend)
 
 
 def leave(world: World) -> None:

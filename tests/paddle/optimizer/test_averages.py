@@ -129,7 +129,7 @@ def test_merged_gradients_are_those_of_one_large_batch(make, avg):
 
 
 def test_a_schedule_counts_merged_steps():
-    merged = Trained(_minimized(GradientMergeOptimizer(SGD(lr.StepDecay(0.1, 1, 0.5)), 2)))
+    merged = Trained(_minimized(GradientMergeOptimizer(SGD(lr.StepDecay(0.1, 1, 0.5, steps_per_epoch=1)), 2)))
     for x, y in BATCHES[:4]:
         merged.step(x, y)
     assert merged.scope["@lr_step@_0"] == 2

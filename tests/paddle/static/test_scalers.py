@@ -216,7 +216,7 @@ def test_every_optimizer_skips_a_step_that_overflows(name, masters, scaler):
 
 
 def test_a_skipped_step_counts_for_no_schedule():
-    schedule = optimizer.lr.ExponentialDecay(learning_rate=0.01, gamma=0.5)
+    schedule = optimizer.lr.ExponentialDecay(learning_rate=0.01, gamma=0.5, steps_per_epoch=1)
     one = net(made=optimizer.SGD(schedule, multi_precision=True))
     one.run(GOOD)
     [counter] = [name for name in one.state() if "lr_step" in name]

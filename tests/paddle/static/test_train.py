@@ -148,7 +148,7 @@ def test_a_schedule_that_python_drives_goes_on(tmp_path):
         return schedule, Task(rate=schedule)
 
     (schedule, first), (other, second) = task(), task()
-    first.train(1, checkpoints=tmp_path, callbacks=[lambda step: schedule.step(step.loss, scope=first.scope)])
+    first.train(1, checkpoints=tmp_path, callbacks=[lambda step: schedule.step(step.loss)])
     assert schedule.get_lr() < 0.05
     second.train(1, checkpoints=tmp_path)
     assert other.state_dict() == schedule.state_dict()
@@ -192,6 +192,7 @@ MISTAKES = {
     "gone through": (lambda _: Task().train(2, iter([(X, Y)])), InputError, "can be gone through again"),
     "parts": (lambda _: Task().train(1, [(X,)]), InputError, "a batch has 1 parts and feed_list has 2 inputs"),
     "keep": (lambda folder: Task().train(1, checkpoints=folder, keep=0), OptionError, "keep must be 1 or more"),
+    "schedule_by": (lambda _: Task().train(1, schedule_by="batch"), OptionError, "schedule_by must be 'step', 'epoch'"),
     "no folder": (lambda _: Task().train(1, save_every=3), OptionError, "needs checkpoints"),
     "an unknown option": (lambda _: Task().train(1, epoch=3), TypeError, "epoch"),
     "a damaged checkpoint": (_damaged, InputError, "no state of a training"),
@@ -202,3 +203,14 @@ MISTAKES = {
 def test_a_mistake_is_named(tmp_path, make, kind, text):
     with pytest.raises(kind, match=text):
         make(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("by", "want"), [("step", [0.5**n for n in range(8)]), ("epoch", [1.0] * 4 + [0.5] * 4), (None, [1.0] * 8)]
+)
+def test_schedules_are_stepped(tmp_path, by, want):
+    rates, schedule = [], lr.ExponentialDecay(1e-3, 0.5)
+    Task(rate=schedule).train(1, schedule_by=by, callbacks=[lambda _: rates.append(schedule())], checkpoints=tmp_path)
+    resumed = lr.ExponentialDecay(1e-3, 0.5)
+    Task(rate=resumed).train(2, schedule_by=by, callbacks=[lambda _: rates.append(resumed())], checkpoints=tmp_path)
+    np.testing.assert_allclose(rates, [1e-3 * factor for factor in want])

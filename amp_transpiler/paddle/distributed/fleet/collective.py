@@ -12,7 +12,6 @@ A process that torchrun did not start is alone. There are no parameter servers.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -48,8 +47,6 @@ __all__ = [
     "worker_index",
     "worker_num",
 ]
-
-logger = logging.getLogger(__name__)
 
 _AMP = {
     "init_loss_scaling": "init_loss_scaling",
@@ -151,8 +148,7 @@ def init(
     if not is_collective and role_maker is None:
         raise OptionError("fleet.init: there are no parameter servers: give is_collective=True")
     _state["strategy"] = strategy or DistributedStrategy()
-    if environment.is_launched():
-        environment.init_parallel_env()
+    environment.init_parallel_env()
 
 
 _state: dict[str, DistributedStrategy] = {}
@@ -161,10 +157,11 @@ _state: dict[str, DistributedStrategy] = {}
 def distributed_optimizer(optimizer: Any, strategy: DistributedStrategy | None = None) -> Any:
     """Return an optimizer with what the strategy says around it.
 
-    With several processes run the program with `distributed.DataParallelExecutor`, which joins their gradients;
-    `static.Executor` would train each alone.
+    With several processes `static.Executor` trains the program together with the others: it joins their gradients, as
+    `distributed.DataParallelExecutor` does.
 
     Raises:
+        EnvironmentProblem, DistributedError: `init` was not called, and joining now fails; as `init_parallel_env`.
         OptionError: a setting means nothing, or LARS and LAMB get another optimizer than Momentum and Adam.
     """
     chosen = strategy or _state.get("strategy") or DistributedStrategy()
@@ -179,12 +176,7 @@ def distributed_optimizer(optimizer: Any, strategy: DistributedStrategy | None =
     if chosen.gradient_merge:
         given = _known("gradient_merge_configs", chosen.gradient_merge_configs, ("k_steps", "avg"))
         optimizer = GradientMergeOptimizer(optimizer, **given)
-    if worker_num() > 1:
-        logger.warning(
-            "there are %d processes: run the training program with paddle.distributed.DataParallelExecutor, which "
-            "joins their gradients; static.Executor trains each alone",
-            worker_num(),
-        )
+    environment.init_parallel_env()
     return optimizer
 
 
