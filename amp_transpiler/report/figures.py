@@ -74,6 +74,8 @@ class Figure:
 FIGURES = (
     Figure("max abs", lambda o: human_number(o.max_abs), has_floats, spared=3),
     Figure("relative", lambda o: percent(o.relative), has_floats),
+    Figure("whole", lambda o: percent(o.of_all), lambda o: bool(o.part), spared=5),
+    Figure("of spread", lambda o: percent(o.of_spread or 0.0), lambda o: o.of_spread is not None, spared=6),
     Figure("SNR dB", _decibels, has_floats, spared=1),
     Figure("cosine", lambda o: f"{o.cosine:.6f}", has_floats, spared=2),
     Figure("top-1", lambda o: share_that_agrees(o.top1 or 0.0), lambda o: o.top1 is not None),

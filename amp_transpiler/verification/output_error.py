@@ -155,7 +155,7 @@ def _feature_axes(rank: int) -> Iterator[tuple[int, str]]:
     """Yield the axes that classes, coordinates or channels may lie on, with their names."""
     if rank > 1:
         yield rank - 1, "the last axis"
-    if rank > 2:  # noqa: PLR2004  batch, channels, and at least one more
+    if rank > 2:
         yield 1, "axis 1"
 
 
