@@ -18,8 +18,8 @@ that a norm over both is that of their neighbours alone: all scores of a detecto
 
 A part is judged by itself where that is fair:
 
-- its largest magnitude is at least 2^-14, float16's smallest normal number, and at least 2^-22 of the output's largest,
-  which is what float32 itself leaves of a sum;
+- its largest magnitude is at least 2^-14, float16's smallest normal number, and at least 2^-22 of the output's largest
+  (without extreme values), which is what float32 itself leaves of a sum;
 - it has at least `_FEWEST` elements, and there are at most `_MOST_SLICES` times as many parts of its kind as each has
   elements: of many small parts, some are close to zero by chance.
 
@@ -112,7 +112,6 @@ class PartErrors:
             largest = _largest(reference)
             if not 0.0 < largest < _BEYOND or not _largest(result) < _BEYOND:
                 continue
-            self._largest = max(self._largest, largest)
             name = f"sample {self._samples}" + (f", item {item + 1}" if len(arrays) > 1 else "")
             self._add(name, reference, result, largest)
 
@@ -132,9 +131,13 @@ class PartErrors:
     def _add(self, name: str, reference: np.ndarray, result: np.ndarray, largest: float) -> None:
         threshold = _extreme_from(reference, largest)
         whole = _sums(reference, result, None)
+        if threshold is None:
+            self._largest = max(self._largest, largest)
+        else:
+            others = _sums(reference, result, None, threshold)
+            self._largest = max(self._largest, float(others.largest[0]))
+            self._others.add(others)
         self._note(name, whole)
-        if threshold is not None:
-            self._others.add(_sums(reference, result, None, threshold))
         if reference.ndim > 1 and reference.shape[0] > 1:
             self._note(f"{name}, row", _sums(reference, result, 0))
         for axis, word in _feature_axes(reference.ndim):
@@ -174,8 +177,10 @@ def part_weights(reference: np.ndarray) -> np.ndarray | None:
     largest = _largest(reference)
     if not 0.0 < largest < _BEYOND or reference.dtype.kind != "f":
         return None
-    least, weights = max(_COUNTS, _OF_LARGEST * largest), []
-    threshold = _extreme_from(reference, largest)
+    threshold, weights = _extreme_from(reference, largest), []
+    if threshold is not None:
+        largest = float(_sums(reference, reference, None, threshold).largest[0])
+    least = max(_COUNTS, _OF_LARGEST * largest)
     axes = [axis for axis, _ in _feature_axes(reference.ndim) if reference.shape[axis] > 1]
     for axis in (*axes, *([0] if reference.ndim > 1 and reference.shape[0] > 1 else [])):
         sums = _sums(reference, reference, axis, threshold)

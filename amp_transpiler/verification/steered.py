@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_TRIES = 16
 _NUMBERS = (0, 1, 2, -1, 8000, 16000)  # for a single integer: switches, and rates of sound
-_FACTORS = (-1.0, 0.0, 100.0)  # for floats, which conditions compare with thresholds
+_FACTORS = (-1.0, 0.0)  # for floats, which conditions compare with thresholds; larger ones would overflow
 _REFUSALS: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
 
 

@@ -49,9 +49,9 @@ def never_ran(program: Program, low: Collection[str], samples: Sequence[Mapping[
         for node in ifs:
             told += _untaken(node, low, seen, in_loops)
     for node in all_nodes(program.model):
-        if node.op_type == "Loop" and is_standard(node) and not _trips_are_fixed(node):
-            if count := sum(_low_inside(body, low) for _, body in bodies(node)):
-                told.append(f"further trips of Loop '{node.name}' ({counted(count, 'low node')})")
+        count = sum(_low_inside(body, low) for _, body in bodies(node)) if node.op_type == "Loop" else 0
+        if count and is_standard(node) and not _trips_are_fixed(node):
+            told.append(f"further trips of Loop '{node.name}' ({counted(count, 'low node')})")
     return tuple(told)
 
 

@@ -63,17 +63,16 @@ def fault_of(row: OutputComparison, limits: Limits) -> str:
         return f"{name} has {row.nonfinite} non-finite values where fp32 is finite"
     allowed = limits.for_output(row.name)
     if not row.relative <= allowed:
-        return (
-            f"{name} differs by {percent(row.relative)} in relative norm{_where(row)}, allowed are {percent(allowed)}"
-        )
+        return f"{name} differs by {_relative(row)}, allowed are {percent(allowed)}"
     differing, most = row.mismatched - row.excused, limits.mismatch_for(row.name)
     allowed_share = f"allowed are {percent(most)}" if most else "none may"
     return f"{name}: {differing} of {row.elements} {_kind([row])} differ, {allowed_share}"
 
 
-def _where(row: OutputComparison) -> str:
-    """Say which part of an output is that far off, where the whole is nearer."""
-    return f" ({row.part}; the whole by {percent(row.of_all)})" if row.part else ""
+def _relative(row: OutputComparison) -> str:
+    """Say how far an output is off, and which part of it where the whole is nearer."""
+    where = f" ({row.part}; the whole by {percent(row.of_all)})" if row.part else ""
+    return f"{percent(row.relative)} in relative norm{where}"
 
 
 def judge(
@@ -329,9 +328,7 @@ def _warnings(unlimited: list[OutputComparison], dtype: str) -> Iterator[str]:
         if row.mismatch:
             differs = f"differs in {row.mismatched - row.excused} of {row.elements} {_kind([row])}"
         else:
-            differs = (
-                f"differs by {percent(row.relative)} in relative norm{_where(row)}, its cosine is {row.cosine:.3f}"
-            )
+            differs = f"differs by {_relative(row)}, its cosine is {row.cosine:.3f}"
         yield f"output '{row.name}' {differs}; no limit was set that forbids it"
     if len(remarkable) > _MOST_NAMED:
         yield f"{len(remarkable) - _MOST_NAMED} more outputs without a limit differ much"
