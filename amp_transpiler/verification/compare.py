@@ -34,9 +34,9 @@ def compare_outputs(
     The error of an output is that of its worst part (`output_error.py`); all other figures are over all samples
     together. Samples are taken one after the other, so both sides may be made while they are compared. Norms are
     float64, over the elements that are finite in the reference. A result that is not finite there counts in `nonfinite`
-    and makes `relative` infinite. Elements that are not finite in the reference are ignored. For arrays of different shape or
-    kind of elements, or sequences of different length, `structure_differs`, `relative` is infinite, and `mismatched`
-    the number of elements. A complex number counts as two elements.
+    and makes `relative` infinite. Elements that are not finite in the reference are ignored. For arrays of different
+    shape or kind of elements, or sequences of different length, `structure_differs`, `relative` is infinite, and
+    `mismatched` the number of elements. A complex number counts as two elements.
 
     Args:
         reference: for each sample, output name -> array, list of arrays (a sequence), mapping, or None (an empty

@@ -85,7 +85,7 @@ def test_a_rule_makes_no_verdict_smaller(case):
 
 
 def test_equal_runs_have_equal_draws_and_draws_differ():
-    x = array(4, 64, seed=5)
+    x = array(4, 64, seed=1)
     first, again = (judged("y = MatMul (x, w)", "float16", x, w=W).draws.errors["y"] for _ in range(2))
     assert first == again
     assert len(set(first)) > 1
