@@ -32,6 +32,7 @@ from amp_transpiler.verification.output_kind import OutputKind, output_kinds
 from amp_transpiler.verification.randomness import differing, random_upstream
 from amp_transpiler.verification.remote import RemoteSession, open_program, open_source
 from amp_transpiler.verification.spilled import Spill
+from amp_transpiler.verification.steered import steered_samples
 from amp_transpiler.verification.synthesis import CannotSynthesise, further_samples, synthesise_inputs
 
 __all__ = ["CannotCompare", "Reference", "intermediate_values", "make_reference", "named_outputs"]
@@ -180,7 +181,7 @@ def make_reference(
         samples, outputs, given, found = [], [], Spill(), Spill()
         is_in_memory = isinstance(inputs, (Mapping, list, tuple))
         try:
-            for sample in _samples(program.model, kept, inputs, step, further):
+            for sample in _samples(program, kept, inputs, step, further):
                 outputs.append(found.kept(kept.outputs(sample)))
                 samples.append(sample if is_in_memory else given.kept(sample))
             repeated = differing(outputs[0], named_outputs(session, samples[0]))
@@ -301,16 +302,26 @@ def _made_up(model: ir.Model, kept: _LastRun, step: TrainingStep | None) -> tupl
 
 
 def _samples(
-    model: ir.Model, kept: _LastRun, inputs: Inputs | None, step: TrainingStep | None, further: int
+    program: Program, kept: _LastRun, inputs: Inputs | None, step: TrainingStep | None, further: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the user's samples, read one after the other, or made-up ones."""
     if inputs is not None:
-        yield from (sample for _, sample in named_inputs(inputs, model))
+        yield from (sample for _, sample in named_inputs(inputs, program.model))
         return
-    sample, drawn = _made_up(model, kept, step)
+    sample, drawn = _made_up(program.model, kept, step)
     yield sample
-    if further and step is None:
-        yield from _further(model, kept, sample, further, drawn=drawn)
+    if step is not None:
+        return
+    found = [sample]
+    if further:
+        for one in _further(program.model, kept, sample, further, drawn=drawn):
+            found.append(one)
+            yield one
+
+    def accepts(one: dict[str, Any]) -> bool:
+        return _is_comparable(kept.outputs(sample), kept.outputs(one))
+
+    yield from steered_samples(program, found, accepts)
 
 
 def _further(
@@ -323,9 +334,14 @@ def _further(
     outputs = kept.outputs(first)
     for sample in further_samples(model, kept.outputs, count, drawn=drawn):
         found = kept.outputs(sample)
-        alike = all(np.ndim(found[name]) == np.ndim(output) for name, output in outputs.items())
-        if alike and set(sample) == set(first) and all(map(_is_finite, found.values())):
+        if set(sample) == set(first) and _is_comparable(outputs, found):
             yield sample
+
+
+def _is_comparable(first: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether the outputs of a further made-up sample are finite, and of the ranks of the first one's."""
+    alike = all(np.ndim(found[name]) == np.ndim(output) for name, output in first.items())
+    return alike and all(map(_is_finite, found.values()))
 
 
 def _is_finite(output: Any) -> bool:

@@ -33,7 +33,7 @@ __all__ = ["Answer", "Question", "digest_of"]
 logger = logging.getLogger(__name__)
 
 _RECORDS = Records("verified")
-_FORMAT = 4  # raised when what is verified changes
+_FORMAT = 5  # raised when what is verified changes
 _BLOCK = 1 << 20
 _NOTE = "compared and run before: the same model, data, options and versions gave this result; --no-cache does it again"
 

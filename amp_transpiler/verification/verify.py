@@ -19,10 +19,11 @@ from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import MetricValue, Report, Verdict
+from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.calibrate import PIECE
 from amp_transpiler.verification.child import RUN_ERRORS
-from amp_transpiler.verification.conversions import Conversions, judging_arithmetic
+from amp_transpiler.verification.conversions import Conversions, Measured, judging_arithmetic
 from amp_transpiler.verification.default_device import CheckedDevice, DeviceCheck, device_to_check
 from amp_transpiler.verification.exact_update import exact_update
 from amp_transpiler.verification.inputs import Inputs
@@ -31,6 +32,7 @@ from amp_transpiler.verification.search import Found, best_conversion
 from amp_transpiler.verification.steps import compare_steps
 from amp_transpiler.verification.steps_verdict import judge_steps
 from amp_transpiler.verification.synthesis import MOST_FURTHER
+from amp_transpiler.verification.unseen import never_ran
 from amp_transpiler.verification.user_metric import Metric
 from amp_transpiler.verification.verdict import failing_outputs, judge, never_measured
 from amp_transpiler.verification.verified import Answer, Question, digest_of
@@ -180,7 +182,7 @@ def convert_and_compare(
         report.metric = MetricValue(asked.metric.name, best.metric, asked.metric.bound)
     failing = failing_outputs(report.outputs.values(), reference, policy.limits)
     never = never_measured(policy.target, policy.device, best.draws)
-    failure = judge(report, reference, failing, policy.limits, never)
+    failure = judge(report, reference, failing, policy.limits, never, _unseen(best, conversions, report))
     program, conversion, step = best.program, best.conversion, best.program.step
     if not failure and step is not None and step.parameters and policy.low is not FLOAT32:
         with phase("run steps"):
@@ -205,6 +207,17 @@ def _reference(
         further = _further_samples(prepared) if asked.limited and asked.inputs is None else 0
         reference = make_reference(source, stand_in, asked.inputs, prepared.step, further=further)
     return dataclasses.replace(reference, name="the source") if prepared.widened else reference
+
+
+def _unseen(best: Measured, conversions: Conversions, report: Report) -> tuple[str, ...]:
+    """Return what of the conversion no sample shows; a note where that is not known."""
+    decisions = best.conversion.assignment.decisions
+    low = {str(node.name) for node, made in decisions.items() if made.precision == "low"}
+    try:
+        return never_ran(conversions.prepared, low, conversions.feeds())
+    except RUN_ERRORS as error:
+        report.notes = (*report.notes, f"which branches ran is not known: {error_text(error)}")
+        return ()
 
 
 def _further_samples(prepared: Program) -> int:
