@@ -30,7 +30,7 @@ from amp_transpiler.precision.device_faults import DeviceFaults
 from amp_transpiler.precision.evidence import TensorRange, range_fault
 from amp_transpiler.precision.fastest import fastest
 from amp_transpiler.precision.folded import folded_nodes
-from amp_transpiler.precision.growth import GROWS, degrees, growing
+from amp_transpiler.precision.growth import GROWS, degrees, growing, touches_growing
 from amp_transpiler.precision.islands import islands
 from amp_transpiler.precision.known_shapes import KnownShapes
 from amp_transpiler.precision.masks import NO_MASKS, find_masks
@@ -251,7 +251,7 @@ class _Assigner:
         found = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe, counting)
         steep = near_zero(nodes, self._policy.low, self._given_ranges(), self._policy.headroom, safe, integers)
         grown = growing(model, nodes, KnownShapes(model, {}))
-        grows = {node: GROWS for node in nodes if self._reads_or_makes(node, grown) and node not in self.masks.nodes}
+        grows = {node: GROWS for node in nodes if touches_growing(node, grown) and node not in self.masks.nodes}
         powers = degrees(nodes)
         unsafe = {
             node: reason
@@ -259,12 +259,6 @@ class _Assigner:
             if node in grows or not self._is_shown_safe(node, counting, powers)
         }
         self._unsafe = {**grows, **steep, **unsafe}
-
-    @staticmethod
-    def _reads_or_makes(node: ir.Node, values: Collection[ir.Value]) -> bool:
-        """Whether a node computes what is among some values, or divides by it."""
-        divides = is_standard(node) and node.op_type == "Div"
-        return any(value in values for value in (*node.outputs, *(node.inputs if divides else ())))
 
     def _given_ranges(self) -> Mapping[str, TensorRange]:
         """Return the ranges that the user's data showed: made-up numbers do not say how small real ones may be."""

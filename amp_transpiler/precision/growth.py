@@ -7,7 +7,8 @@ summed along an open size grows with that instead: no headroom of a magnitude sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
@@ -15,13 +16,14 @@ from amp_transpiler.errors import AmpError
 from amp_transpiler.graph.constness import constant_of, single_number
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.input_roles import ModelInput
-from amp_transpiler.ops.kinds import EXACT, MOVEMENT
-from amp_transpiler.ops.names import is_standard
+from amp_transpiler.ops.kinds import COMPUTE, EXACT, MOVEMENT
+from amp_transpiler.ops.names import is_standard, operator_name
+from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.known_shapes import KnownShapes
 from amp_transpiler.targets.kernel_conditions import summed_axes
 
-__all__ = ["GROWS", "degrees", "fits", "growing"]
+__all__ = ["GROWS", "degrees", "fits", "growing", "touches_growing"]
 
 GROWS = "it grows with an open size: a longer input leaves the range, whatever shorter ones show"
 """The reason why a node stays float32."""
@@ -39,6 +41,8 @@ _LINEAR = frozenset({"Add", "Mean", "ReduceL1", "ReduceL2", "ReduceMean", "Reduc
 def degrees(nodes: list[ir.Node]) -> dict[ir.Value, float]:
     """Return the powers with which values grow that are products and powers of what was computed before; 1 for others.
 
+    That of an exponential, and of a sum of exponentials, is infinite.
+
     Args:
         nodes: of a typed program, in the order of execution.
     """
@@ -53,6 +57,8 @@ def _degree(node: ir.Node, known: Mapping[ir.Value, float]) -> float:
     read = [known.get(value, 1.0) for value in node.inputs if value is not None and constant_of(value) is None]
     if not read:
         return 1.0
+    if node.op_type in _EXPONENTIALS or (node.op_type == "Pow" and constant_of(node.inputs[1]) is None):
+        return math.inf
     if node.op_type == "Mul":
         return sum(read)
     if node.op_type == "Pow" and (power := single_number(node.inputs[1])) is not None:
@@ -66,20 +72,17 @@ def _degree(node: ir.Node, known: Mapping[ir.Value, float]) -> float:
     return max(read) if node.op_type in EXACT or node.op_type in _LINEAR else 1.0
 
 
-def fits(node: ir.Node, value: ir.Value, seen: TensorRange, low: LowFormat, headroom: float, degree: float) -> bool:
-    """Whether a value that a node reads or computes stays in the range if what is read grows by the headroom.
+def fits(seen: TensorRange, low: LowFormat, headroom: float, degree: float) -> bool:
+    """Whether a value stays in the range if what it is computed from grows by the headroom.
 
     Args:
-        node: the node.
-        value: one of its inputs or outputs.
         seen: the range of the value.
         low: the low format.
         headroom: how many times larger inputs may be.
         degree: the power with which the value grows.
     """
-    is_power_of_constant = node.op_type == "Pow" and constant_of(node.inputs[1]) is None
-    if value in node.outputs and (node.op_type in _EXPONENTIALS or is_power_of_constant):
-        return seen.largest <= 1.0 or seen.largest <= low.max ** (1.0 / headroom)
+    if math.isinf(degree):
+        return seen.largest <= max(1.0, low.max ** (1.0 / headroom))
     return bool(seen.largest * headroom ** max(1.0, degree) <= low.max)
 
 
@@ -96,6 +99,17 @@ def growing(model: ir.Model, nodes: list[ir.Node], shapes: KnownShapes) -> set[i
         if is_standard(node) and (_starts(node, shapes) or _follows(node, found)):
             found.update(node.outputs)
     return found
+
+
+def touches_growing(node: ir.Node, grown: Collection[ir.Value]) -> bool:
+    """Whether a node computes a number that grows with an open size, or reads one.
+
+    What a product with weights makes of such numbers is as large as any features: ranges and comparisons say whether
+    it may read them.
+    """
+    if any(value in grown for value in node.outputs):
+        return True
+    return operator_name(node) not in COMPUTE and any(is_float32(value) and value in grown for value in node.inputs)
 
 
 def _counts(value: ir.Value) -> bool:

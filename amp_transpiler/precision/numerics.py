@@ -261,7 +261,7 @@ def shown_safe(
         if not is_float32(value) or constant_of(value) is not None:
             continue
         seen = ranges.get(str(value.name))
-        if seen is None or not fits(node, value, seen, low, headroom, degrees.get(value, 1.0)):
+        if seen is None or not fits(seen, low, headroom, degrees.get(value, 1.0)):
             return False
         if counts and seen.largest * headroom > 2.0**low.digits:
             return False

@@ -38,6 +38,7 @@ from amp_transpiler.verification.calibrate import NamedSample, calibrate
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.device_draws import arithmetic_for, open_device_runs
 from amp_transpiler.verification.dial import Trial, turn
+from amp_transpiler.verification.gains import AS_GIVEN, Gains, JudgedAtGains
 from amp_transpiler.verification.judge import Compared, Judge
 from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.remembered import Outcome, Outcomes, remembered_evidence
@@ -89,6 +90,8 @@ class Measured:
         is_float32: it has no low node, and no low inputs or outputs.
         draws: what a device may make of it; None until all draws have run, or where no device's arithmetic is emulated.
         confirmed: whether `excess` is that of the worst draw.
+        worst: the level of the given signals at which it is, in words; see `gains.py`.
+        gains: level -> the largest error of an output there; empty where no other level ran.
     """
 
     program: Program
@@ -102,6 +105,8 @@ class Measured:
     is_float32: bool = False
     draws: DeviceDraws | None = None
     confirmed: bool = False
+    worst: str = AS_GIVEN
+    gains: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,6 +120,7 @@ class Conversions:
         reference: what to compare with.
         metric: the user's own measure, or None.
         phase: times a block.
+        gains: the samples at other levels, which a conversion is judged on before it counts; None for none.
         source_in_tf32: the source's own outputs with its products in TF32, once they are asked for.
     """
 
@@ -124,6 +130,7 @@ class Conversions:
     reference: Reference
     metric: Metric | None
     phase: Phase
+    gains: Gains | None = None
     source_in_tf32: list[Compared | None] = dataclasses.field(default_factory=list, repr=False)
 
     def measured(self, policy: Policy, *, confirm: bool = False) -> Measured:
@@ -145,9 +152,8 @@ class Conversions:
         decisions = conversion.assignment.decisions.values()
         is_float32 = not policy.low_io and not any(decision.precision == "low" for decision in decisions)
         limits = policy.limits.of_float32() if is_float32 else policy.limits
-        judge = self._judge(limits, is_float32=is_float32)
-        with self.phase("compare"):
-            judged = judge.judged(program, confirm=confirm)
+        found = self._judged(program, limits, is_float32=is_float32, confirm=confirm)
+        judged = found.judged
         return Measured(
             program,
             conversion,
@@ -160,6 +166,8 @@ class Conversions:
             is_float32,
             judged.draws,
             judged.confirmed,
+            found.worst,
+            found.errors,
         )
 
     def confirmed(self, measured: Measured) -> Measured:
@@ -171,9 +179,9 @@ class Conversions:
         """
         if measured.confirmed:
             return measured
-        judge = self._judge(measured.limits, is_float32=measured.is_float32)
-        with self.phase("compare"):
-            judged = judge.judged(measured.program, confirm=True, certain=True)
+        limits, is_float32 = measured.limits, measured.is_float32
+        found = self._judged(measured.program, limits, is_float32=is_float32, confirm=True, certain=True)
+        judged = found.judged
         return dataclasses.replace(
             measured,
             outputs=judged.outputs,
@@ -182,9 +190,33 @@ class Conversions:
             excess=judged.excess,
             draws=judged.draws,
             confirmed=True,
+            worst=found.worst,
+            gains=found.errors,
         )
 
-    def _judge(self, limits: Limits, *, is_float32: bool) -> Judge:
+    def _judged(
+        self, program: Program, limits: Limits, *, is_float32: bool, confirm: bool, certain: bool = False
+    ) -> JudgedAtGains:
+        """Judge a converted program: by one draw, or where it counts at every level of the samples and by all draws."""
+        with self.phase("compare"):
+            if self.gains is None or is_float32 or not confirm:
+                judge = self.judge(limits, is_float32=is_float32)
+                return JudgedAtGains(judge.judged(program, confirm=confirm, certain=certain), AS_GIVEN, {})
+            return self.gains.judged(program, lambda at: self.at(at).judge(limits, is_float32=False), certain=certain)
+
+    def at(self, reference: Reference) -> Conversions:
+        """Return the same with other samples."""
+        return (
+            self if reference is self.reference else dataclasses.replace(self, reference=reference, source_in_tf32=[])
+        )
+
+    def beside_worst(self, measured: Measured) -> Conversions:
+        """Return the same with the samples at the level where a conversion is beyond the limits beside those given."""
+        if self.gains is None or measured.worst == AS_GIVEN:
+            return self
+        return self.at(self.reference.beside(self.gains.references()[measured.worst]))
+
+    def judge(self, limits: Limits, *, is_float32: bool) -> Judge:
         """Return what judges a conversion: by a device's arithmetic, unless fp32 itself would be judged."""
         # Random operators draw other numbers in each run of a session, and a draw is such a run.
         is_random = bool(random_upstream(self.prepared.model))
@@ -272,6 +304,8 @@ def best_conversion(
             policy = dataclasses.replace(policy, evidence=evidence)
     tried = [conversions.measured(policy, confirm=True)]
     holds = tried[0].excess <= 1.0 or not policy.search_runs
+    if not holds:
+        conversions = conversions.beside_worst(tried[0])
     if evidence is not None and (limited or not holds):
         policy = dataclasses.replace(policy, numerics="shown")
         if holds and _allows_more(conversions, policy, tried[0]):

@@ -67,6 +67,9 @@ def test_what_grows(text, expected):
 KEPT = {
     "positions": f"{LENGTH} r = Range (zero, n, step) f = Cast <to = 1> (r) [b] g = Mul (f, tenth) c = Sin (g) "
     "u = Unsqueeze (c, last) h = Add (x, u)",
+    "their sine": f"{LENGTH} r = Range (zero, n, step) f = Cast <to = 1> (r) g = Mul (f, tenth) [b] c = Sin (g) "
+    "u = Unsqueeze (c, last) h = Add (x, u)",
+    "the sine of a running sum": "c = CumSum (x, place) [b] h = Sin (c)",
     "a running sum": "[b] h = CumSum (x, place)",
     "what is added to it": "c = CumSum (x, place) [b] h = Add (c, tenth)",
     "a sum": "[b] s = ReduceSum (x, axis) t = Tanh (s) h = Add (x, t)",

@@ -280,6 +280,14 @@ SHOWN = {
     "a value that was not seen": ("y = Exp (x)", {"x": (2.0, 0.1)}, False, False),
     "a logarithm": ("y = Log (x)", {"x": (9.0, 0.01), "y": (4.6, 0.1)}, False, True),
     "a quotient": ("y = Div (x, p)", {"x": (1.0, 2e-7), "p": (9.0, 0.1), "y": (9.0, 2e-8)}, False, True),
+    "a sum of exponentials": ("e = Exp (x) y = ReduceSum (e)", {"e": (12.0, 0.1), "y": (40.0, 0.1)}, False, False),
+    "a small one": ("e = Exp (x) y = ReduceSum (e)", {"e": (5.0, 0.1), "y": (15.0, 0.1)}, False, True),
+    "a logarithm of one": (
+        "e = Exp (x) s = ReduceSum (e) y = Log (s)",
+        {"s": (40.0, 0.1), "y": (3.7, 0.1)},
+        False,
+        False,
+    ),
     "a square": ("y = Mul (x, x)", {"x": (63.0, 0.1), "y": (3969.0, 0.1)}, False, True),
     "one that is too large with headroom before it": (
         "y = Mul (x, x)",
