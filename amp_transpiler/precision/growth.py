@@ -82,7 +82,7 @@ def fits(seen: TensorRange, low: LowFormat, headroom: float, degree: float) -> b
         degree: the power with which the value grows.
     """
     if math.isinf(degree):
-        return seen.largest <= max(1.0, low.max ** (1.0 / headroom))
+        return bool(seen.largest <= max(1.0, low.max ** (1.0 / headroom)))
     return bool(seen.largest * headroom ** max(1.0, degree) <= low.max)
 
 

@@ -134,7 +134,7 @@ def _is_signal(value: ir.Value, array: Any) -> bool:
     except AmpError:  # no tensor
         return False
     if info.role == "image":
-        return min(sorted(array.shape)[-2:]) >= _LEAST_PICTURE
+        return bool(min(sorted(array.shape)[-2:]) >= _LEAST_PICTURE)
     if info.role == "bytes":
         return array.ndim == len(("batch", "height", "width", "channels"))
     if array.dtype.kind != "f":
