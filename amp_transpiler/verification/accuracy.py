@@ -35,7 +35,15 @@ from amp_transpiler.verification.spilled import Spill
 from amp_transpiler.verification.steered import steered_samples
 from amp_transpiler.verification.synthesis import CannotSynthesise, further_samples, synthesise_inputs
 
-__all__ = ["CannotCompare", "Reference", "intermediate_values", "make_reference", "named_outputs"]
+__all__ = [
+    "CannotCompare",
+    "Reference",
+    "intermediate_values",
+    "is_finite",
+    "is_practically_zero",
+    "make_reference",
+    "named_outputs",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -89,11 +97,29 @@ class Reference:
             {name: why for name, why in self.unsteady.items() if name in outputs},
         )
 
+    def with_samples(
+        self, samples: list[dict[str, Any]], outputs: list[dict[str, Any]], unsteady: Mapping[str, str] | None = None
+    ) -> Reference:
+        """Return one of the same program with other samples.
+
+        Args:
+            samples: input name -> array, one dict per sample.
+            outputs: output name -> array, one dict per sample.
+            unsteady: outputs that are not judged, beside those that are not anyway -> why.
+        """
+        unsteady = {**(unsteady or {}), **self.unsteady}
+        added = dict(self._added)
+        return dataclasses.replace(self, samples=samples, outputs=outputs, unsteady=unsteady, _fetched={}, _added=added)
+
+    def beside(self, other: Reference) -> Reference:
+        """Return one with the samples of another, too, of the same program."""
+        return self.with_samples([*self.samples, *other.samples], [*self.outputs, *other.outputs])
+
     def unjudged(self) -> dict[str, str]:
         """Return the names of outputs whose errors say nothing -> why."""
         if self.given:
             return dict(self.unsteady)
-        zero = [name for name in self.outputs[0] if all(_is_practically_zero(o[name]) for o in self.outputs)]
+        zero = [name for name in self.outputs[0] if all(is_practically_zero(o[name]) for o in self.outputs)]
         return {**dict.fromkeys(zero, "practically zero on made-up inputs"), **self.unsteady}
 
     def compare(
@@ -292,9 +318,9 @@ def _made_up(model: ir.Model, kept: _LastRun, step: TrainingStep | None) -> tupl
     """
     try:
         sample = synthesise_inputs(model, kept.outputs)
-        if all(map(_is_practically_zero, kept.outputs(sample).values())):
+        if all(map(is_practically_zero, kept.outputs(sample).values())):
             drawn = synthesise_inputs(model, kept.outputs, drawn=True)
-            if not all(map(_is_practically_zero, kept.outputs(drawn).values())):
+            if not all(map(is_practically_zero, kept.outputs(drawn).values())):
                 return drawn, True
     except CannotSynthesise as error:
         raise CannotCompare(f"no inputs could be made up ({error}); supply some with --inputs") from error
@@ -341,14 +367,15 @@ def _further(
 def _is_comparable(first: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
     """Whether the outputs of a further made-up sample are finite, and of the ranks of the first one's."""
     alike = all(np.ndim(found[name]) == np.ndim(output) for name, output in first.items())
-    return alike and all(map(_is_finite, found.values()))
+    return alike and all(map(is_finite, found.values()))
 
 
-def _is_finite(output: Any) -> bool:
+def is_finite(output: Any) -> bool:
+    """Whether an output has no infinite number and no NaN."""
     return not isinstance(output, np.ndarray) or output.dtype.kind not in "fc" or bool(np.isfinite(output).all())
 
 
-def _is_practically_zero(output: Any) -> bool:
+def is_practically_zero(output: Any) -> bool:
     """Whether the largest magnitude of a float output is too small for a relative error to mean anything."""
     if not isinstance(output, np.ndarray) or output.dtype.kind != "f" or not output.size:
         return False

@@ -13,6 +13,7 @@ from amp_transpiler.targets import Target
 from amp_transpiler.targets.measured import unmeasured
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.advice import advice
+from amp_transpiler.verification.gains import AS_GIVEN
 from amp_transpiler.verification.unseen import shows_nothing
 
 __all__ = ["failing_outputs", "fault_of", "judge", "never_measured", "tell_measured", "worst"]
@@ -93,7 +94,7 @@ def judge(
         never: whose arithmetic was emulated and never measured on a device; empty if all of it was.
         unseen: what of the conversion no sample shows, in words.
     """
-    samples = _samples(reference)
+    samples = f"{_samples(reference)}{_worst_level(report.gains)}"
     if failing:
         row = worst(failing)
         fault = fault_of(row, limits)
@@ -122,7 +123,7 @@ def judge(
     estimate = _never_measured(never) if word is Verdict.ESTIMATED else ""
     own = "" if metric is None else f"{metric.name} is {metric.value:.4g}, at most {metric.bound:.4g} allowed; "
     no_limit = _without_limit(unlimited, judged)
-    emulated = _emulated(judged, reference, report.draws)
+    emulated = _emulated(judged, reference, report)
     report.verdict = f"{word}: {own}{emulated}{estimate}{no_limit}{_named(left_out)}{_named_unseen(unseen)}"
     if report.draws is not None:
         report.notes = (*report.notes, *_both_roundings(judged, report.draws, reference.name))
@@ -173,7 +174,7 @@ def tell_measured(report: Report, reference: Reference, limits: Limits, never: s
     if judged and len(rows) == len(judged):
         words = f"{_measured(rows, reference.name)} on {_samples(reference)}, measured on {measured}"
         words += f" (emulated: {_measured(judged, reference.name)})"
-        report.verdict = report.verdict.replace(_emulated(judged, reference, report.draws), words, 1)
+        report.verdict = report.verdict.replace(_emulated(judged, reference, report), words, 1)
         if report.verdict_word is Verdict.ESTIMATED and measured.runtime.startswith(f"{report.ort}."):
             certain = report.verdict.replace(Verdict.ESTIMATED, Verdict.VERIFIED, 1)
             report.verdict = certain.replace(_never_measured(never), "", 1)
@@ -183,12 +184,24 @@ def tell_measured(report: Report, reference: Reference, limits: Limits, never: s
     report.warnings += tuple(f"{measured.device} contradicts the emulation: {text}" for text in measured.contradictions)
 
 
-def _emulated(judged: list[OutputComparison], reference: Reference, draws: DeviceDraws | None) -> str:
-    on_samples = f"{_measured(judged, reference.name)} on {_samples(reference)}"
+def _emulated(judged: list[OutputComparison], reference: Reference, report: Report) -> str:
+    draws = report.draws
+    on_samples = f"{_measured(judged, reference.name)} on {_samples(reference)}{_levels(report.gains)}"
     if draws is None:
         return f"{on_samples}, rounding emulated"
     arithmetic = f"arithmetic of {draws.device}, ONNX Runtime {draws.runtime}"
     return f"{on_samples} ({_spread(judged, draws)}{_in_tf32(draws)}; {arithmetic}; not run on a GPU)"
+
+
+def _worst_level(gains: Mapping[str, float]) -> str:
+    worst = max(gains, key=lambda words: gains[words], default="")
+    return f" {worst}" if worst and worst != AS_GIVEN else ""
+
+
+def _levels(gains: Mapping[str, float]) -> str:
+    """Say at which levels of the samples the result was compared, the worst one first."""
+    ranked = sorted(gains, key=lambda words: -gains[words])
+    return "".join(f", {words}: {percent(gains[words])}" for words in ranked)
 
 
 def _in_tf32(draws: DeviceDraws) -> str:

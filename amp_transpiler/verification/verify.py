@@ -26,7 +26,9 @@ from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.conversions import Conversions, Measured, judging_arithmetic
 from amp_transpiler.verification.default_device import CheckedDevice, DeviceCheck, device_to_check
 from amp_transpiler.verification.exact_update import exact_update
+from amp_transpiler.verification.gains import Gains
 from amp_transpiler.verification.inputs import Inputs
+from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.remote import open_program
 from amp_transpiler.verification.search import Found, best_conversion
 from amp_transpiler.verification.steps import compare_steps
@@ -163,7 +165,14 @@ def convert_and_compare(
             reference = _reference(source, prepared, policy, asked, reference)
             report.notes = (*report.notes, *_reference_note(reference, source, prepared, policy))
         conversions = Conversions(
-            prepared, policy, ranges, reference, asked.metric, phase, judging_arithmetic(prepared, policy)
+            prepared,
+            policy,
+            ranges,
+            reference,
+            asked.metric,
+            phase,
+            judging_arithmetic(prepared, policy),
+            _gains(prepared, policy, asked, reference),
         )
         found = best_conversion(conversions, report, frontier=asked.frontier, cache=asked.cache, limited=asked.limited)
     except CannotCompare as reason:
@@ -176,7 +185,7 @@ def convert_and_compare(
         return program, conversion, "", Basis(source, policy, reference, device=device)
     best, policy = found.best, dataclasses.replace(policy, limits=found.best.limits)
     report.outputs, report.repaired, report.frontier = best.outputs, found.repaired, found.curve
-    report.draws = best.draws
+    report.draws, report.gains = best.draws, dict(best.gains)
     report.headroom = None if found.evidence is None else policy.headroom
     if asked.metric is not None and best.metric is not None:
         report.metric = MetricValue(asked.metric.name, best.metric, asked.metric.bound)
@@ -218,6 +227,15 @@ def _unseen(best: Measured, conversions: Conversions, report: Report) -> tuple[s
     except RUN_ERRORS as error:
         report.notes = (*report.notes, f"which branches ran is not known: {error_text(error)}")
         return ()
+
+
+def _gains(prepared: Program, policy: Policy, asked: Questions, reference: Reference) -> Gains | None:
+    """Return the user's samples at other levels; None where a result is not to be held against them.
+
+    A metric is the user's word on the samples as they are, and random operators draw other numbers in each run.
+    """
+    special = asked.metric is not None or prepared.step is not None or policy.low is FLOAT32
+    return None if special or not reference.given or random_upstream(prepared.model) else Gains(reference)
 
 
 def _further_samples(prepared: Program) -> int:
@@ -284,6 +302,7 @@ def _answer(found: Found, program: Program, report: Report, before: tuple[tuple[
         result=digest_of(program),
         outputs=found.best.outputs,
         draws=found.best.draws,
+        gains=found.best.gains,
         evidence=shown,
         headroom=report.headroom,
         verdict=report.verdict,
