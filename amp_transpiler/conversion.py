@@ -53,6 +53,7 @@ from amp_transpiler.passes.set_ir_version import SetIrVersion
 from amp_transpiler.passes.sign_rotations import SignRotations
 from amp_transpiler.passes.skip_expand_checks import SkipExpandChecks
 from amp_transpiler.passes.skip_identities import SkipIdentities
+from amp_transpiler.passes.spell_defaults import SpellDefaults
 from amp_transpiler.passes.spell_norms import SpellNorms
 from amp_transpiler.passes.training.split_biases import SplitBiases
 from amp_transpiler.passes.training.split_gemm_updates import SplitGemmUpdates
@@ -274,6 +275,7 @@ def _source_passes(program: Program, listed: Collection[str] = ()) -> list[Pass[
     return [
         ReleaseInitializers(keep=listed),
         UnifyConstants(),
+        SpellDefaults(),
         SkipIdentities(keep=program.has_variables),
         *(() if program.has_variables else (FoldKnownSizes(), SkipExpandChecks())),
         NameNodes(),

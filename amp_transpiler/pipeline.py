@@ -243,6 +243,7 @@ def transpile(
         frontier=frontier,
         cache=cache,
         limited=limited,
+        required=limited or mismatch is not None,
         device_check=checked_wish(device_check, verify=verify),
     )
     chosen = dataclasses.replace(chosen, device=find_device(device).name, dims=checked_dims(dims))

@@ -224,5 +224,6 @@ def _kept(wanted: bool | Collection[str], program: Program) -> bool | dict[str, 
 
 
 def _warn_of_unknown(names: Iterable[str], known: Iterable[str], argument: str) -> None:
-    if unknown := [name for name in names if name not in set(known)]:
+    found = frozenset(known)
+    if unknown := [name for name in names if name not in found]:
         logger.warning("%s: %s names nothing in the model: %s", _NAME, argument, ", ".join(unknown))

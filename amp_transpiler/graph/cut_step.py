@@ -21,6 +21,7 @@ from amp_transpiler.graph.assemble import Assembled
 from amp_transpiler.graph.batch_statistics import BATCH_STATISTIC, is_batch_statistic, mark_batch_statistic
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor, is_static, shape_of
 from amp_transpiler.graph.roles import ROLE_KEY, role_of
+from amp_transpiler.graph.tensors import element_bytes
 from amp_transpiler.graph.walk import bodies, reads_of
 from amp_transpiler.ops.kinds import RANDOM
 
@@ -394,7 +395,7 @@ def _redirect(uses: Iterable[Any], new: ir.Value) -> None:
 
 
 def _bytes(value: ir.Value) -> int:
-    return math.prod(shape_of(value)) * (value.dtype or ir.DataType.FLOAT).bitwidth // 8
+    return int(math.prod(shape_of(value)) * element_bytes(value.dtype or ir.DataType.FLOAT))
 
 
 def _name(value: ir.Value) -> str:

@@ -8,7 +8,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from amp_transpiler.graph.proto import to_proto_without_weights
-from amp_transpiler.graph.tensors import initializer_tensors
+from amp_transpiler.graph.tensors import content_of, initializer_tensors
 
 __all__ = ["Digest", "add_model", "new_digest"]
 
@@ -33,4 +33,4 @@ def add_model(digest: Digest, model: ir.Model) -> None:
     digest.update(to_proto_without_weights(model).SerializeToString(deterministic=True))
     for tensor in initializer_tensors(model):
         digest.update(f"{tensor.name} {tensor.dtype} {tensor.shape} ".encode())
-        digest.update(tensor.tobytes())
+        digest.update(content_of(tensor))

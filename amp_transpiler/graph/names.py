@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.walk import bodies, has_bodies, scopes
 
-__all__ = ["NameAllocator", "name_nodes", "values_by_name"]
+__all__ = ["NameAllocator", "adopt_initializers", "name_nodes", "values_by_name"]
 
 
 class NameAllocator:
@@ -64,6 +64,19 @@ class NameAllocator:
                     graphs += [body for _, body in bodies(node)]
         self._names.discard("")
         self._names |= self._reserved
+
+
+def adopt_initializers(graph: ir.Graph, values: Iterable[ir.Value]) -> None:
+    """Make initializers that were taken out of a body those of `graph`, under another name where theirs is taken.
+
+    Names count per body: a sibling, or a graph around, may have an initializer of the same name.
+    """
+    for value in values:
+        name, count = str(value.name), 0
+        while graph.initializers.get(str(value.name), value) is not value:
+            count += 1
+            value.name = f"{name}_{count}"
+        graph.register_initializer(value)
 
 
 def name_nodes(model: ir.Model, names: NameAllocator) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableSequence
 
 import numpy as np
 import onnx
@@ -52,6 +52,7 @@ _FIELDS = {
 _VALUES = frozenset(_FIELDS.values())
 _GRAPHS = (_A.GRAPH, _A.GRAPHS)
 _TENSORS = (_A.TENSOR, _A.TENSORS)
+_SPARSE = (_A.SPARSE_TENSOR, _A.SPARSE_TENSORS)
 
 _T = onnx.TensorProto
 _BITS = {int(dtype): 0 if dtype == ir.DataType.STRING else dtype.bitwidth for dtype in ir.DataType if dtype}
@@ -191,13 +192,17 @@ class _Look:
             self.mends.append(functools.partial(self._make_dense, graph))
         return own | initializers
 
-    def _nodes(self, nodes: Iterable[onnx.NodeProto], own: set[str], new: set[str], depth: int) -> dict[str, str]:
+    def _nodes(
+        self, nodes: MutableSequence[onnx.NodeProto], own: set[str], new: set[str], depth: int
+    ) -> dict[str, str]:
         """Look at nodes, and return the names that they read before these were known, each with its reader.
 
         What they compute is added to `own`, and to `new` if no graph around has a value of the same name.
         """
         known, late = self._known, dict[str, str]()
         for node in nodes:
+            if not node.output and _is_idle(node):
+                self.mends.append(functools.partial(_remove_node, nodes, node))
             for value in node.input[:]:  # a slice is a list, whose walk takes a fifth of the time
                 if value not in known:
                     late.setdefault(value, _words(node))
@@ -228,6 +233,10 @@ class _Look:
             fault = _attribute_fault(attribute, seen)
             if not fault and attribute.ref_attr_name and self._in_function and attribute.type in _GRAPHS:
                 fault = "refers to a graph that the function is given, which ONNX Runtime cannot write out"
+            if not fault and attribute.type in _SPARSE:
+                if (node.op_type, attribute.name) != ("Constant", "sparse_value") or node.domain not in _STANDARD:
+                    fault = "is a sparse tensor, which only a Constant may hold: write it out as a dense tensor"
+                self.mends.append(functools.partial(self._write_out, node, attribute))
             if fault:
                 raise self._refusal(f"{_words(node)}: attribute '{visible(attribute.name, 60)}' {fault}")
             if attribute.type in _GRAPHS:
@@ -279,12 +288,16 @@ class _Look:
     def _make_dense(self, graph: onnx.GraphProto) -> None:
         for sparse in graph.sparse_initializer:
             name = visible(sparse.values.name, 60)
-            fault = tensor_fault(sparse.values) or tensor_fault(sparse.indices)
-            if not fault:
-                fault = _append_dense(graph, sparse)
-            if fault:
+            if fault := _write_dense(sparse, graph.initializer.add()):
                 raise self._refusal(f"sparse initializer '{name}' {fault}")
         graph.ClearField("sparse_initializer")
+
+    def _write_out(self, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
+        """Make a constant that is written as a sparse tensor a dense one: `onnx_ir` reads no other."""
+        dense = onnx.TensorProto()
+        if fault := _write_dense(attribute.sparse_tensor, dense):
+            raise self._refusal(f"{_words(node)}: the sparse tensor of attribute '{attribute.name}' {fault}")
+        attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
 
     # Functions.
 
@@ -322,6 +335,11 @@ class _Look:
         for attribute in function.attribute_proto:
             if fault := _attribute_fault(attribute, set()):
                 raise self._refusal(f"{where}: default of attribute '{visible(attribute.name, 60)}' {fault}")
+
+
+def _is_idle(node: onnx.NodeProto) -> bool:
+    """Whether a node without outputs does nothing: no body, and no operator of others, which may print or store."""
+    return node.domain in _STANDARD and not any(attribute.type in _GRAPHS for attribute in node.attribute)
 
 
 def _words(node: onnx.NodeProto) -> str:
@@ -434,8 +452,16 @@ def _drop(graph: onnx.GraphProto, name: str) -> None:
             del graph.initializer[index]
 
 
-def _append_dense(graph: onnx.GraphProto, sparse: onnx.SparseTensorProto) -> str:
-    """Write a sparse tensor out as an initializer; return its fault instead if it has one."""
+def _remove_node(nodes: MutableSequence[onnx.NodeProto], node: onnx.NodeProto) -> None:
+    del nodes[next(index for index, other in enumerate(nodes) if other is node)]
+
+
+def _write_dense(sparse: onnx.SparseTensorProto, dense_tensor: onnx.TensorProto) -> str:
+    """Write a sparse tensor out as a dense one; return its fault instead if it has one."""
+    if fault := tensor_fault(sparse.values) or tensor_fault(sparse.indices):
+        return fault
+    if sparse.values.data_type == _T.STRING:
+        return "holds texts, which ONNX Runtime reads from dense tensors alone"
     dims = list(sparse.dims)
     values = onnx.numpy_helper.to_array(sparse.values)
     indices = onnx.numpy_helper.to_array(sparse.indices)
@@ -451,8 +477,11 @@ def _append_dense(graph: onnx.GraphProto, sparse: onnx.SparseTensorProto) -> str
         dense.reshape(-1)[indices] = values
     else:
         dense[tuple(indices.T)] = values
-    tensor = graph.initializer.add(name=sparse.values.name, data_type=sparse.values.data_type, dims=dims)
-    tensor.raw_data = dense.tobytes()
+    dense_tensor.name, dense_tensor.data_type = sparse.values.name, sparse.values.data_type
+    dense_tensor.dims.extend(dims)
+    dense_tensor.raw_data = ir.Tensor(
+        dense, dtype=ir.DataType(sparse.values.data_type)
+    ).tobytes()  # packs 4-bit numbers
     return ""
 
 

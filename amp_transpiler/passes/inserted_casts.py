@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.builder import is_static
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import INSERTED, Use
 
@@ -45,7 +46,23 @@ def insert_after_definition(value: ir.Value, node: ir.Node) -> None:
 
 
 def _copy_shape(value: ir.Value) -> ir.Shape | None:
+    if value.is_graph_output():  # what is declared of an output may be wrong, see `rename_output`
+        return _confirmed(value)
     return None if value.shape is None else ir.Shape(value.shape)
+
+
+def _confirmed(value: ir.Value) -> ir.Shape | None:
+    """Return what is known of the shape of an output beside its declaration: all of it, or the rank alone.
+
+    ONNX Runtime only warns where an output has another shape than declared. Of a value inside the graph it believes
+    the declaration, and gives it the memory of another one of the same shape. Shapes of known inputs are known to
+    inference, which contradicts wrong ones.
+    """
+    producer = value.producer()
+    if value.shape is None or producer is None:
+        return value.shape
+    inferred = all(is_static(v) for v in (value, *producer.inputs) if v is not None)
+    return ir.Shape(value.shape if inferred else [None] * len(value.shape))
 
 
 def redirect(uses: list[Use], value: ir.Value) -> None:
@@ -58,8 +75,10 @@ def redirect(uses: list[Use], value: ir.Value) -> None:
 
 
 def rename_output(old: ir.Value, new: ir.Value, names: NameAllocator, suffix: str) -> None:
-    """Hand the name of graph output `old` over to `new`, which has taken its place."""
+    """Hand the name of graph output `old` over to `new`, which has taken its place, and what is declared of it."""
     name = old.name
+    if old.shape is not None:
+        new.shape, old.shape = ir.Shape(old.shape), _confirmed(old)
     old.name = names.fresh(f"{name}__amp_before_{suffix}")
     new.name = name
     new.doc_string = old.doc_string

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import onnx
@@ -15,16 +15,18 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of, signature
 from amp_transpiler.passes.convert_opset import OpsetConversionError
 from amp_transpiler.passes.inline_functions import InlineFunctions
-from amp_transpiler.passes.lower_opset import LowerOpset
+from amp_transpiler.passes.lower_opset import LowerOpset, needing
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.unify_constants import UnifyConstants
+from amp_transpiler.phrases import first_few
 
 __all__ = ["LimitOpset"]
 
 logger = logging.getLogger(__name__)
 
 _OPSET_OF_CASTS = 13  # Cast knows bfloat16 from here on
+_MOST_NAMED = 3
 _DOMAIN = "amp_transpiler.written_out"  # of the functions that stand for the operators until they are inlined
 
 
@@ -57,14 +59,32 @@ class LimitOpset(Pass[PassResult]):
         try:
             lowered = LowerOpset(self._newest)(model)
         except OpsetConversionError:
+            own, opset = frozenset(all_nodes(model)), opset_of(model, "")
+            newer = (node for node in own if is_standard(node) and _is_newer(node, opset, self._newest))
+            named = [f"{node.op_type} '{node.name}'" for node in newer]
             written = _write_out_newer(model, self._newest)
-            LowerOpset(self._newest)(model)
+            _lower(model, self._newest, own, sorted(named))
             UnifyConstants()(model)
             NameNodes()(model)
             kinds = ", ".join(sorted(set(written)))
             note = f"newer than opset {self._newest}, so written out by definition: {kinds}"
             return PassResult(model, modified=True, count=len(written), notes=(note,))
         return PassResult(model, modified=lowered.modified or not spelled)
+
+
+def _lower(model: ir.Model, newest: int, own: Collection[ir.Node], written: Sequence[str]) -> None:
+    """Lower the opset; where a node of a definition stands in the way, name the operators that were written out."""
+    opset = opset_of(model, "")
+    foreign = next((node for node in needing(model, newest) if node not in own), None)
+    try:
+        LowerOpset(newest)(model)
+    except OpsetConversionError as error:
+        if foreign is None or next(needing(model, newest)) in own:
+            raise
+        raise OpsetConversionError(
+            f"opset {opset} is needed by {first_few(written, _MOST_NAMED)}: written out by definition, "
+            f"{'it uses' if len(written) == 1 else 'they use'} {foreign.op_type} of that opset"
+        ) from error
 
 
 def _write_out_newer(model: ir.Model, newest: int) -> list[str]:

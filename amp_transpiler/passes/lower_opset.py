@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Iterator
 
 import onnx
 import onnx_ir as ir
@@ -15,7 +16,7 @@ from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.schema_changes import keeps_meaning, schema_history, schema_in_force, since_version
 from amp_transpiler.passes.standard_opset import set_standard_opset, standard_nodes, standard_opset
 
-__all__ = ["LowerOpset"]
+__all__ = ["LowerOpset", "needing"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +45,17 @@ class LowerOpset(Pass[PassResult]):
                 f"opset {source} is not known to the installed onnx {onnx.__version__}, "
                 f"which ends at opset {known}: install a newer onnx"
             )
-        called = (node for function in model.functions.values() for node in function.all_nodes() if is_standard(node))
-        for node in (*standard_nodes(model), *called):
-            if not _valid_before(node, source, target):
-                raise OpsetConversionError(f"opset {source} is needed by node '{node.name}' ({node.op_type})")
+        for node in needing(model, target):
+            raise OpsetConversionError(f"opset {source} is needed by node '{node.name}' ({node.op_type})")
         set_standard_opset(model, target)
         return PassResult(model, modified=True)
+
+
+def needing(model: ir.Model, target: int) -> Iterator[ir.Node]:
+    """Yield the nodes that keep a model from opset `target`, which is below its own."""
+    called = (node for function in model.functions.values() for node in function.all_nodes() if is_standard(node))
+    source = standard_opset(model)
+    return (node for node in (*standard_nodes(model), *called) if not _valid_before(node, source, target))
 
 
 _VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic

@@ -27,6 +27,8 @@ class OutputComparison:
         elements: how many elements were compared: all, but of floats only those that are finite in fp32.
         structure_differs: it has another shape, length or kind of elements than in fp32.
         excused: how many of the mismatched elements are labels that fp32 decided by a hair's breadth.
+        as_numbers: small integers that floats were rounded to: `relative` and `max_abs` are theirs, none counts as
+            mismatched.
         top1: for scores of classes: share of the rows whose best class is the same; else None.
         top5: share of the rows whose best class in fp32 is among the best five; None without scores of six classes.
         iou: for masks, maps of labels and boxes: intersection over union; else None.
@@ -48,6 +50,7 @@ class OutputComparison:
     elements: int = 0
     structure_differs: bool = False
     excused: int = 0
+    as_numbers: bool = False
     top1: float | None = None
     top5: float | None = None
     iou: float | None = None

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import is_static, shape_of
+from amp_transpiler.graph.tensors import element_bytes
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.passes.training import VIEWS
 from amp_transpiler.precision.cost.operators import in_place
@@ -79,4 +80,4 @@ def bytes_of(value: ir.Value) -> int:
     """
     if value.dtype is None or not is_static(value):
         raise InputError(f"'{value.name}' has no known size, {value.type} {value.shape}: give every input a full shape")
-    return math.prod(shape_of(value)) * value.dtype.bitwidth // 8
+    return int(math.prod(shape_of(value)) * element_bytes(value.dtype))

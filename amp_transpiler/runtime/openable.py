@@ -23,6 +23,7 @@ from amp_transpiler.graph.saving import save
 from amp_transpiler.graph.tensors import initializer_tensors, tensor_bytes
 from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.passes.emulate import emulate as emulate_program
+from amp_transpiler.passes.lower_to_kernels import lowered_to_kernels
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
 
@@ -77,6 +78,8 @@ def openable(program: AnyProgram, place: Place, *, emulate: bool = True) -> Open
         return Openable(os.fspath(pathlib.Path(program).absolute()), settings, emulated)
     program = load(program)
     model = written_model(program)
+    if place.emulates_low and (lowered := lowered_to_kernels(model)) is not model:
+        model, program = lowered, Program(lowered)
     files = [tensor for tensor in initializer_tensors(model) if isinstance(tensor, ir.ExternalTensor)]
     folders = {os.fspath(pathlib.Path(tensor.base_dir).absolute()) for tensor in files}
     inline = sum(tensor_bytes(model)) - sum(tensor.nbytes for tensor in files)

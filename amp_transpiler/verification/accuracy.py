@@ -31,6 +31,7 @@ from amp_transpiler.verification.made_up_states import with_made_up_states
 from amp_transpiler.verification.output_kind import OutputKind, output_kinds
 from amp_transpiler.verification.randomness import differing, random_upstream
 from amp_transpiler.verification.remote import RemoteSession, open_program, open_source
+from amp_transpiler.verification.rounded import RoundedOutputs, rounded_outputs
 from amp_transpiler.verification.spilled import Spill
 from amp_transpiler.verification.steered import steered_samples
 from amp_transpiler.verification.synthesis import CannotSynthesise, further_samples, synthesise_inputs
@@ -77,6 +78,7 @@ class Reference:
     unsteady: Mapping[str, str] = dataclasses.field(default_factory=dict)
     _fetched: dict[tuple[str, ...], list[dict[str, Any]]] = dataclasses.field(default_factory=dict, repr=False)
     _added: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    _rounded: list[tuple[str, ...]] = dataclasses.field(default_factory=list, repr=False)  # once it is known
 
     def feeds(self, inputs: Iterable[str]) -> list[dict[str, Any]]:
         """Return the samples for a program with these inputs: the source, or a result, which may have states more."""
@@ -160,8 +162,11 @@ class Reference:
             kinds: output name -> how its numbers are to be read, as far as the graph says it.
         """
         watch = Watch(self.program.model.graph, self.outputs, limits)
-        rows = compare_outputs(self.outputs, watch.watched(results), kinds)
-        return watch.excused(rows, self._fetch)
+        if not self._rounded:
+            self._rounded.append(rounded_outputs(self.program.model))
+        rounded = RoundedOutputs(self._rounded[0], self.outputs, limits)
+        rows = compare_outputs(self.outputs, rounded.watched(watch.watched(results)), kinds)
+        return rounded.measured(watch.excused(rows, self._fetch))
 
     def _fetch(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Return values of the main graph, of every sample; those that cannot be had are missing."""

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.names import values_by_name
 from amp_transpiler.graph.program import Program
+from amp_transpiler.graph.tensors import element_bytes
 from amp_transpiler.graph.walk import reads_of
 from amp_transpiler.verification.settled_sample import drop_unread
 
@@ -78,7 +79,7 @@ def result_bytes(program: Program) -> float:
 def _bytes(value: ir.Value) -> float:
     if value.dtype is None or not is_static(value):
         return 0.0
-    return math.prod(shape_of(value)) * float(value.dtype.itemsize)
+    return math.prod(shape_of(value)) * element_bytes(value.dtype)
 
 
 def cut_out(program: Program, piece: Piece, outputs: Collection[str]) -> Program:

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
-from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.names import NameAllocator, adopt_initializers
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import bodies, is_used, reads_of
 from amp_transpiler.ops.kinds import RANDOM
@@ -225,9 +225,9 @@ def _take_branch(node: ir.Node, branch: ir.Graph, program: Program) -> None:
     assert isinstance(graph, ir.Graph)
     results = list(branch.outputs)
     branch.outputs.clear()
-    for name, value in list(branch.initializers.items()):
-        branch.initializers.pop(name)
-        graph.register_initializer(value)
+    constants = list(branch.initializers.values())
+    branch.initializers.clear()
+    adopt_initializers(graph, constants)
     inner = list(branch)
     branch.remove(inner)
     graph.insert_before(node, inner)
@@ -310,8 +310,10 @@ def write_shapes(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]]) -> None
 def _lift_constants(graph: ir.Graph) -> None:
     """Make Constant nodes initializers: a piece of the program would read their results as inputs."""
     for node in list(graph):
-        tensor = constant_of(node.outputs[0]) if node.op_type == "Constant" else None
+        if node.op_type != "Constant":
+            continue
         value = node.outputs[0]
+        tensor = constant_of(value)
         if tensor is None or value.is_graph_output():
             continue
         lifted = ir.Value(name=value.name, type=value.type, shape=ir.Shape(tensor.numpy().shape), const_value=tensor)

@@ -135,8 +135,8 @@ class _Run:
         self.now = dict(zip(self._outputs, values, strict=True))
 
     def change(self, name: str) -> np.ndarray | None:
-        """Return how far a state has come; None if the program does not have it, or its start is not known."""
-        if name not in self.start or name not in self.now:
+        """Return how far a state has come; None for texts, without a start, or if the program does not have it."""
+        if name not in self.start or name not in self.now or np.asarray(self.start[name]).dtype.kind in "OUS":
             return None
         change: np.ndarray = _float64(self.now[name]) - _float64(self.start[name])
         return change

@@ -262,8 +262,8 @@ def _has_limit(row: OutputComparison, limits: Limits) -> bool:
 
 
 def _has_floats(row: OutputComparison) -> bool:
-    """Whether an output is, or may hold (the mapping of a ZipMap), floating-point numbers."""
-    return any(sign in row.dtype for sign in ("float", "complex", "map"))
+    """Whether an output is, or may hold (the mapping of a ZipMap), floating-point numbers or is compared as such."""
+    return row.as_numbers or any(sign in row.dtype for sign in ("float", "complex", "map"))
 
 
 def _left_out(report: Report, reference: Reference) -> dict[str, str]:

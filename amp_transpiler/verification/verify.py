@@ -24,6 +24,7 @@ from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_
 from amp_transpiler.verification.calibrate import PIECE
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.conversions import Conversions, Measured, judging_arithmetic
+from amp_transpiler.verification.declared_shapes import open_contradicted_sizes
 from amp_transpiler.verification.default_device import CheckedDevice, DeviceCheck, device_to_check
 from amp_transpiler.verification.exact_update import exact_update
 from amp_transpiler.verification.gains import Gains
@@ -116,6 +117,7 @@ class Questions:
         frontier: whether the curve between error and cost is wanted, even if the first conversion keeps the limits.
         cache: whether what runs have shown may be kept, and found again.
         limited: the limits are the user's own.
+        required: a limit was asked for, so that a result without a comparison is a failure.
         device_check: whether the written file is run on a device.
     """
 
@@ -124,6 +126,7 @@ class Questions:
     frontier: bool = False
     cache: bool = True
     limited: bool = False
+    required: bool = False
     device_check: DeviceCheck = "auto"
 
 
@@ -163,7 +166,7 @@ def convert_and_compare(
     try:
         with phase("run fp32"):
             reference = _reference(source, prepared, policy, asked, reference)
-            report.notes = (*report.notes, *_reference_note(reference, source, prepared, policy))
+            report.notes += _reference_notes(reference, source, prepared, policy)
         conversions = Conversions(
             prepared,
             policy,
@@ -176,13 +179,12 @@ def convert_and_compare(
         )
         found = best_conversion(conversions, report, frontier=asked.frontier, cache=asked.cache, limited=asked.limited)
     except CannotCompare as reason:
-        report.verdict = f"{Verdict.STRUCTURE_ONLY}: {reason}"
-        report.notes = (*report.notes, f"not compared with the fp32 model: {reason}")
+        failure = _not_compared(report, str(reason), required=asked.required and (device is None or reference is None))
         program = prepared.clone()
         with phase("convert"):
             conversion = convert(program, policy, ranges)
         # Users' sessions may run what emulation cannot, so the samples are kept for them.
-        return program, conversion, "", Basis(source, policy, reference, device=device)
+        return program, conversion, failure, Basis(source, policy, reference, device=device)
     best, policy = found.best, dataclasses.replace(policy, limits=found.best.limits)
     report.outputs, report.repaired, report.frontier = best.outputs, found.repaired, found.curve
     report.draws, report.gains = best.draws, dict(best.gains)
@@ -191,20 +193,38 @@ def convert_and_compare(
         report.metric = MetricValue(asked.metric.name, best.metric, asked.metric.bound)
     failing = failing_outputs(report.outputs.values(), reference, policy.limits)
     never = never_measured(policy.target, policy.device, best.draws)
-    failure = judge(report, reference, failing, policy.limits, never, _unseen(best, conversions, report))
-    program, conversion, step = best.program, best.conversion, best.program.step
-    if not failure and step is not None and step.parameters and policy.low is not FLOAT32:
-        with phase("run steps"):
-            final = dataclasses.replace(policy, settled=best.settled)
-            exact = functools.partial(exact_update, prepared, step, final, ranges, conversion)
-            report.steps = compare_steps(program, step, reference, exact)
-        wanted = policy.wishes.master_weights is False  # small updates vanish, as was asked for
-        failure = judge_steps(report, report.steps, fails=reference.given and not wanted)
+    unseen = _unseen(best, conversions, report)
+    failure = judge(report, reference, failing, policy.limits, never, unseen)
+    failure = failure or _unjudged(report, reference, asked, device)
+    program, conversion = best.program, best.conversion
+    if not failure:
+        failure = _compared_steps(prepared, policy, ranges, best, reference, report, phase)
     basis = Basis(source, policy, reference, found.evidence, device=device)
     if question is not None and found.searched and found.evidence is not None and not failure:
         answer = _answer(found, program, report, before)
         basis = dataclasses.replace(basis, question=question, answer=answer)
     return program, conversion, failure, basis
+
+
+def _compared_steps(
+    prepared: Program,
+    policy: Policy,
+    ranges: RangeFaults,
+    best: Measured,
+    reference: Reference,
+    report: Report,
+    phase: Phase,
+) -> str:
+    """Run a training step that was converted beside fp32, step by step; return what is wrong, empty if nothing is."""
+    step = best.program.step
+    if step is None or not step.parameters or policy.low is FLOAT32:
+        return ""
+    with phase("run steps"):
+        final = dataclasses.replace(policy, settled=best.settled)
+        exact = functools.partial(exact_update, prepared, step, final, ranges, best.conversion)
+        report.steps = compare_steps(best.program, step, reference, exact)
+    wanted = policy.wishes.master_weights is False  # small updates vanish, as was asked for
+    return judge_steps(report, report.steps, fails=reference.given and not wanted)
 
 
 def _reference(
@@ -318,6 +338,35 @@ def _stand_in(source: Program, prepared: Program, policy: Policy) -> Program:
     float32 is what is wanted, so there the source is emulated, which rounds as it does.
     """
     return emulate(source) if policy.low is FLOAT32 and prepared.widened else prepared
+
+
+def _not_compared(report: Report, reason: str, *, required: bool) -> str:
+    """Write into the report that nothing was compared; return why that is a failure, empty if it is none."""
+    report.notes = (*report.notes, f"not compared with the fp32 model: {reason}")
+    if not required:
+        report.verdict = f"{Verdict.STRUCTURE_ONLY}: {reason}"
+        return ""
+    fault = f"the limit that was asked for could not be checked: {reason}"
+    report.verdict = f"{Verdict.FAILED}: {fault}"
+    return (
+        f"{report.source}: {fault}; nothing was written. Leave --tolerance, --mismatch and --metric out to have it "
+        "converted without a comparison"
+    )
+
+
+def _unjudged(report: Report, reference: Reference, asked: Questions, device: CheckedDevice | None) -> str:
+    """Return why a limit that was asked for was not checked although the programs ran; empty if it was."""
+    if not asked.required or device is not None or report.verdict_word != Verdict.STRUCTURE_ONLY:
+        return ""
+    whys = ", ".join(dict.fromkeys(reference.unjudged().values())) or "it has none with finite values"
+    remedy = "" if reference.unsteady else "; supply other inputs with --inputs"  # no remedy for random ones
+    return _not_compared(report, f"no output can be judged ({whys}){remedy}", required=True)
+
+
+def _reference_notes(reference: Reference, source: Program, prepared: Program, policy: Policy) -> tuple[str, ...]:
+    """Leave declared sizes open that the run contradicts, and say that and what the result is compared with."""
+    wrong = open_contradicted_sizes(prepared.model, reference)
+    return (*wrong, *_reference_note(reference, source, prepared, policy))
 
 
 def _reference_note(reference: Reference, source: Program, prepared: Program, policy: Policy) -> tuple[str, ...]:

@@ -411,3 +411,14 @@ def test_every_argument_of_the_original_is_known_and_in_its_place(module, functi
         in_place = [name for name, p in ours.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
         assert theirs[: len(in_place)] == [name if name != "model" else theirs[0] for name in in_place][: len(theirs)]
         assert set(theirs) <= set(ours)
+
+
+@pytest.mark.parametrize("blocked", [["n0"], ["n1", "n2"], ["n2", "n1"], ["n0", "n1", "n2"], ["n0", "n0"], []])
+def test_names_that_are_there_are_not_warned_of(blocked, caplog):
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[n,2] x) => (float[n,2] y) <float[2,2] w = {1, 2, 3, 4}> {
+        a = MatMul(x, w) b = Relu(a) y = MatMul(b, w) }""")
+    for index, node in enumerate(model.graph.node):
+        node.name = f"n{index}"
+    convert_float_to_float16(model, keep_io_types=["x", "y"], node_block_list=blocked)
+    assert "names nothing" not in caplog.text

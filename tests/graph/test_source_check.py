@@ -307,6 +307,75 @@ def test_sparse_initializers_are_written_out():
         assert dense.tolist() == expected
 
 
+def _sparse_constant(dims, values, indices, op_type="Constant", name="sparse_value", type_=TensorProto.FLOAT):
+    sparse = helper.make_sparse_tensor(
+        helper.make_tensor("", type_, [len(values)], values),
+        helper.make_tensor("", TensorProto.INT64, np.shape(indices), np.ravel(indices)),
+        dims,
+    )
+    return helper.make_node(op_type, [], ["k"], name="K", **{name: sparse})
+
+
+SPARSE = {
+    "positions": ([5, 4], [0.5, -1.5, 2.0], [0, 7, 13], TensorProto.FLOAT),
+    "coordinates": ([5, 4], [0.5, -1.5], [[0, 1], [4, 3]], TensorProto.FLOAT),
+    "three axes": ([2, 2, 2], [1.0], [[1, 0, 1]], TensorProto.FLOAT),
+    "nothing but zeros": ([3, 2], [], [], TensorProto.FLOAT),
+    "float64": ([4], [1.0, 3.0], [1, 2], TensorProto.DOUBLE),
+    "bfloat16": ([4], [1.0, 3.0], [1, 2], TensorProto.BFLOAT16),
+    "integers": ([4], [1, 3], [1, 2], TensorProto.INT64),
+    "numbers of 4 bits": ([4], [1, 3], [1, 2], TensorProto.INT4),
+}
+
+
+@pytest.mark.parametrize("form", SPARSE)
+def test_sparse_constants_are_written_out(form):
+    dims, values, indices, type_ = SPARSE[form]
+    model = onnx.parser.parse_model(TEXT)
+    model.graph.node.append(_sparse_constant(dims, values, indices, type_=type_))
+    model.graph.output.add(name="k")
+    wanted = np.zeros(dims)
+    for value, index in zip(values, indices, strict=True):
+        wanted[tuple(index) if np.ndim(index) else np.unravel_index(index, dims)] = value
+    node = next(node for node in load(model).model.graph if node.name == "K")
+    tensor = node.attributes["value"].as_tensor()
+    assert tensor.dtype == type_
+    np.testing.assert_array_equal(tensor.numpy().astype(np.float64), wanted)
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (_sparse_constant([4], [1.0], [9]), "Constant 'K': the sparse tensor .* has an index outside"),
+        (
+            _sparse_constant([4], [b"a"], [1], type_=TensorProto.STRING),
+            "Constant 'K': the sparse tensor .* holds texts",
+        ),
+        (_sparse_constant([2**40], [1.0], [1]), "Constant 'K': the sparse tensor .* are written out"),
+        (_sparse_constant([4], [1.0], [1], "Own", "table"), "Own 'K': attribute 'table' is a sparse tensor"),
+        (_sparse_constant([4], [1.0], [1], name="table"), "Constant 'K': attribute 'table' is a sparse tensor"),
+    ],
+)
+def test_other_sparse_attributes_are_refused(node, message):
+    model = onnx.parser.parse_model(TEXT)
+    model.graph.node.append(node)
+    with pytest.raises(ModelError, match=message):
+        load(model)
+
+
+@pytest.mark.parametrize("inputs", [[], ["x"], ["x", "h"], [""], ["w"]])
+@pytest.mark.parametrize("op_type", ["", "Relu", "Add"])
+def test_nodes_without_outputs_are_left_out(op_type, inputs):
+    model = onnx.parser.parse_model(TEXT)
+    model.graph.node.extend([helper.make_node(op_type, inputs, []), helper.make_node("Relu", ["y"], ["r"])])
+    model.graph.node.append(helper.make_node("Print", ["y"], [], domain="own"))
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    before = model.SerializeToString()
+    kept = [node.op_type for node in load(model).model.graph if node.op_type != "Constant"]
+    assert kept == ["MatMul", "Add", "Softmax", "Relu", "Print"]
+    assert model.SerializeToString() == before
+
+
 def test_a_huge_sparse_initializer_is_refused():
     model = onnx.parser.parse_model(TEXT)
     _sparse(model, shape=(2**40, 4))

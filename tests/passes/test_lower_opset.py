@@ -5,7 +5,9 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.passes.convert_opset import OpsetConversionError
+from amp_transpiler.passes.limit_opset import LimitOpset
 from amp_transpiler.passes.lower_opset import LowerOpset
+from amp_transpiler.passes.name_nodes import NameNodes
 from tests.support import needs_onnx
 
 
@@ -69,3 +71,20 @@ def test_an_opset_that_the_installed_onnx_does_not_know_is_not_lowered():
     unknown = onnx.defs.onnx_opset_version() + 1
     with pytest.raises(OpsetConversionError, match=f"opset {unknown} is not known to the installed onnx"):
         LowerOpset(26)(parse("agraph (float[N] x) => (float[N] y) { y = Relu (x) }", unknown))
+
+
+@pytest.mark.parametrize(
+    ("node", "named"),
+    [
+        ("y = RMSNormalization(x, g)", "RMSNormalization 'RMSNormalization_y'"),
+        ("r = RMSNormalization(x, g) y = Relu(r)", "RMSNormalization 'RMSNormalization_r'"),
+        ("r = RMSNormalization(x, g) y = RMSNormalization(x, g)", "RMSNormalization 'RMSNormalization_r', RMSNorm"),
+    ],
+)
+def test_the_operator_is_named_whose_definition_is_newer(node, named):
+    model = parse(f"a (float[n,8] x) => (float[n,8] y) <float[8] g = {{1,1,1,1,1,1,1,1}}> {{ {node} }}", 23)
+    NameNodes()(model)
+    with pytest.raises(OpsetConversionError, match="opset 23 is needed by") as caught:
+        LimitOpset(21)(model)
+    assert named in str(caught.value)
+    assert "'node'" not in str(caught.value)

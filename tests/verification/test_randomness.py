@@ -51,9 +51,16 @@ def test_random_outputs_are_left_out_by_name(nodes, why, level):
 
 def test_where_all_outputs_are_random_only_the_structure_is_checked():
     nodes = "[noise] n = RandomUniformLike (x) y = Add (x, n) z = Sub (x, n)"
-    report = convert(nodes, tolerance="1%")
+    report = convert(nodes)
     assert report.verdict.startswith("structure only: no output can be judged; not judged: 'y' (random: ")
     assert report.notes == ()
+
+
+def test_a_tolerance_for_random_outputs_alone_cannot_be_checked():
+    report = convert("[noise] n = RandomUniformLike (x) y = Add (x, n) z = Sub (x, n)", tolerance="1%")
+    assert report.verdict.startswith("failed: the limit that was asked for could not be checked: no output can be")
+    assert "random: RandomUniformLike 'noise'" in report.verdict
+    assert "--inputs" not in report.verdict  # others would be no remedy
 
 
 def test_an_inaccurate_output_beside_a_random_one_still_fails():

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LOW_DTYPES
+from amp_transpiler.graph.tensors import element_bytes
 from amp_transpiler.passes.training.update_chains import Chain, is_scalar, source_of
 
 __all__ = ["CPU_WORTH", "CUDA_WORTH", "MOST_INPUTS", "Group", "Worth", "plan_groups", "runs_of"]
@@ -236,5 +237,5 @@ def _is_narrowed(value: ir.Value) -> bool:
 def _bytes(value: ir.Value) -> float:
     """Return the bytes of an element as it is handed out: cast first, if all its readers do so."""
     kinds = {use.node.outputs[0].dtype for use in value.uses() if use.node.op_type == "Cast"}
-    narrow = min((kind.itemsize for kind in kinds if kind is not None), default=4.0)
-    return min(narrow, (value.dtype or ir.DataType.FLOAT).itemsize)
+    narrow = min((element_bytes(kind) for kind in kinds if kind is not None), default=4.0)
+    return min(narrow, element_bytes(value.dtype or ir.DataType.FLOAT))

@@ -12,6 +12,7 @@ from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.cross_entropy import label_margin, narrow_scores
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.tensors import content_of
 from amp_transpiler.graph.walk import is_used, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
@@ -237,7 +238,7 @@ def _is_same(a: ir.Value | None, b: ir.Value | None) -> bool:
     if one is not None and other is not None:
         if one.size > _SHORT or (one.dtype, one.shape) != (other.dtype, other.shape):
             return False
-        return one.tobytes() == other.tobytes()
+        return content_of(one) == content_of(other)
     first, second = a.producer(), b.producer()
     if first is None or second is None or not (_is_of_constants(first) and _is_of_constants(second)):
         return False

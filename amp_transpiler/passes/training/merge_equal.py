@@ -9,6 +9,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import elements_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.tensors import content_of
 from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.passes.manager import Pass, PassResult
@@ -84,7 +85,7 @@ def _identity(value: ir.Value, twins: dict[ir.Value, ir.Value]) -> Hashable:
 
 
 def _of_tensor(tensor: ir.TensorProtocol) -> str:
-    return f"{tensor.dtype} {tensor.shape} {tensor.tobytes().hex()}"
+    return f"{tensor.dtype} {tensor.shape} {content_of(tensor).hex()}"
 
 
 def _content(attribute: ir.Attr) -> str:

@@ -11,6 +11,7 @@ from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.tensors import element_bytes
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
@@ -197,7 +198,7 @@ def _is_moderate(value: ir.Value) -> bool:
 def _bytes_of(value: ir.Value) -> int | None:
     if value.dtype is None or not is_static(value):
         return None
-    return math.prod(shape_of(value)) * int(value.dtype.itemsize)
+    return int(math.prod(shape_of(value)) * element_bytes(value.dtype))
 
 
 def _reads(node: ir.Node) -> Iterator[ir.Value]:

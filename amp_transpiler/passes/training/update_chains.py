@@ -12,6 +12,7 @@ from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.tensors import content_of
 from amp_transpiler.graph.walk import has_bodies, reads_of
 from amp_transpiler.ops.names import is_standard
 
@@ -296,7 +297,7 @@ class _Reading:
             return "node", self._place[value]
         tensor = constant_of(value)
         if tensor is not None and is_scalar(value) and tensor.size <= _SHORT:
-            return "constant", tensor.dtype, tensor.tobytes()
+            return "constant", tensor.dtype, content_of(tensor)
         state = self._is_state(value)
         if is_scalar(value) and not state:
             return "scalar", self._scalars.setdefault(value, len(self._scalars))

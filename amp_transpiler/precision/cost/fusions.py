@@ -14,6 +14,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.tensors import content_of
 from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.ops.names import is_standard
@@ -255,9 +256,9 @@ class _Same:
             return None
         if value not in self._first:
             tensor = constant_of(value)
-            is_small = tensor is not None and tensor.size <= _SMALL and tensor.dtype != ir.DataType.STRING
+            is_small = tensor is not None and tensor.size <= _SMALL
             self._first[value] = (
-                (tensor.dtype, tuple(tensor.shape), tensor.tobytes()) if tensor is not None and is_small else value
+                (tensor.dtype, tuple(tensor.shape), content_of(tensor)) if tensor is not None and is_small else value
             )
         return self._first[value]
 

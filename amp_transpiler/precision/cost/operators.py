@@ -288,6 +288,8 @@ SCRATCH: Mapping[str, Number] = MappingProxyType(dict.fromkeys(("Attention", "Mu
 # ---- what is copied by the device itself, without a kernel ----
 def copied_bytes(node: ir.Node, sizes: Sizes) -> int:
     """Return the bytes that the kernel of a node has copied within the device, instead of launching or besides."""
+    if not node.outputs:
+        return 0
     op, written = node.op_type, sizes.bytes(node.outputs[0])
     if op in ALIASES:  # an output of a graph has memory of its own
         return written if node.outputs[0].is_graph_output() else 0

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.shape_inference import sizes_from_inputs
+from amp_transpiler.graph.tensors import content_of
 from amp_transpiler.graph.walk import bodies, has_bodies
 from amp_transpiler.ops.dtype_attributes import tensor_of
 from amp_transpiler.ops.kinds import RANDOM
@@ -163,9 +164,9 @@ def _numbers(graph: ir.Graph) -> dict[ir.Value, int]:
 
 def _leaf(value: ir.Value) -> Hashable:
     tensor = constant_of(value)
-    if tensor is None or tensor.size > _SMALL or tensor.dtype is ir.DataType.STRING:
+    if tensor is None or tensor.size > _SMALL:
         return ("value", id(value))
-    return (tensor.dtype, tuple(tensor.shape), tensor.tobytes())
+    return (tensor.dtype, tuple(tensor.shape), content_of(tensor))
 
 
 def _is_transparent(node: ir.Node) -> bool:
@@ -185,7 +186,7 @@ def _attributes(node: ir.Node) -> Hashable:
         content: Hashable = attribute.value if not attribute.is_ref() else ("ref", attribute.ref_attr_name)
         if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
             tensor = tensor_of(attribute)
-            content = tensor.tobytes() if tensor.size <= _SMALL else id(tensor)
+            content = content_of(tensor) if tensor.size <= _SMALL else id(tensor)
         elif isinstance(content, list | tuple):
             content = tuple(content)
         items.append((name, content))

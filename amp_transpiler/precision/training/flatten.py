@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.graph.names import adopt_initializers
 from amp_transpiler.ops.names import is_standard
 
 __all__ = ["flattened", "has_control_flow"]
@@ -81,8 +82,7 @@ class _Dissolved:
         body.remove(nodes)
         body.initializers.clear()
         self._graph.insert_before(self._node, nodes)
-        for tensor in tensors:
-            self._graph.register_initializer(tensor)
+        adopt_initializers(self._graph, tensors)
         return results
 
     def _stacked(self, value: ir.Value) -> ir.Value:
