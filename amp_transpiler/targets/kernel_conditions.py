@@ -219,10 +219,21 @@ def _several_rows(node: ir.Node, shape_of: ShapeOf) -> bool:
     return rows > 1
 
 
+def _several_results(node: ir.Node, shape_of: ShapeOf) -> bool:
+    """Hold for a Gemm that computes more than one number, and where that is not known."""
+    weight = shape_of(node.inputs[1])
+    if weight is None or len(weight) != 2:
+        return True
+    columns = weight[0 if node.attributes.get_int("transB", 0) else 1]
+    return columns > 1 or _several_rows(node, shape_of)
+
+
 CONDITIONS: Mapping[str, Condition] = MappingProxyType(
     {
         "a bias": _has_bias,
-        "a bias, several rows": lambda node, shape_of: _has_bias(node, shape_of) and _several_rows(node, shape_of),
+        "a bias, several results": lambda node, shape_of: (
+            _has_bias(node, shape_of) and _several_results(node, shape_of)
+        ),
         "a past, and a head size that is no multiple of 4": _ragged_past,
         "adds": lambda node, _: node.attributes.get_string("reduction", "none") == "add",
         "alpha or beta": _is_scaled,

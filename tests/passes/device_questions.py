@@ -19,13 +19,13 @@ from amp_transpiler.runtime.session import Session
 from amp_transpiler.targets.arithmetic import arithmetic_of
 
 H100 = arithmetic_of("H100", "1.31")
-RUN = pathlib.Path(__file__).parents[2] / "docs" / "benchmarks" / "gpu" / "2026-11-26-h100-2.jsonl"
+RUNS = sorted((pathlib.Path(__file__).parents[2] / "docs" / "benchmarks" / "gpu").glob("*.jsonl"))
 
 
 @functools.cache
 def device_rows():
-    """(probe, operator, format, condition) -> the device's answer."""
-    records = map(json.loads, RUN.read_text(encoding="utf-8").splitlines())
+    """(probe, operator, format, condition) -> the device's answer, the first one where several runs have it."""
+    records = [json.loads(line) for run in reversed(RUNS) for line in run.read_text(encoding="utf-8").splitlines()]
     rows = [record for record in records if record.get("stage") == "truths"]
     return {(row["probe"], row["op"], row["format"], row["condition"]): row for row in rows}
 

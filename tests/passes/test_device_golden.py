@@ -22,6 +22,8 @@ GROUPS = {
     ("accumulator", "bfloat16"): (6, 6, 0.0),
     ("followed", "float16"): (9, 4, 0.004),
     ("followed", "bfloat16"): (9, 6, 0.0),
+    ("one row", "float16"): (4, 3, 0.04),
+    ("one row", "bfloat16"): (4, 4, 0.0),
     ("convolution", "float16"): (20, 17, 0.009),
     ("convolution", "bfloat16"): (20, 19, 5e-4),
     ("norm", "float16"): (5, 1, 6e-4),
