@@ -75,7 +75,11 @@ def test_the_action_calls_the_command(tmp_path, changed, expected, status):
     script = steps()["Check models"]
     assert {name for name in given if f'"${name}"' in script} == given.keys()
     done = run(["bash", "-euo", "pipefail", "-c", script], env={**os.environ, **given, **runner})
-    assert (done.stdout.strip(), done.returncode) == (expected, status)
+    stopped, *printed, resumed = done.stdout.splitlines()
+    assert (printed, done.returncode) == ([expected], status)
+    token = stopped.removeprefix("::stop-commands::")
+    assert len(token) == 32  # hexadecimal digits that no name of a file can hold
+    assert resumed == f"::{token}::"
     assert (tmp_path / "outputs").read_text() == f"status={status}\n"
 
 

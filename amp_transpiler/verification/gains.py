@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import AmpError
-from amp_transpiler.graph.input_roles import ModelInput
+from amp_transpiler.graph.input_roles import ModelInput, names_sound
 from amp_transpiler.graph.program import Program
 from amp_transpiler.verification.accuracy import Reference, is_finite, is_practically_zero, named_outputs
 from amp_transpiler.verification.child import RUN_ERRORS
@@ -145,7 +145,9 @@ def _is_signal(value: ir.Value, array: Any) -> bool:
         return array.ndim == len(("batch", "height", "width", "channels"))
     if array.dtype.kind != "f":
         return bool(array.dtype == np.int16) and _is_long(array)
-    return info.role == "sound" or (info.role == "numbers" and _is_long(array))
+    named = info.role == "sound" and names_sound(info.name, info.dims or ())
+    # Any long row of floats has the role of a sound, and rows of features are none.
+    return named or (info.role in ("sound", "numbers") and _is_long(array))
 
 
 def _is_long(array: np.ndarray) -> bool:

@@ -16,7 +16,7 @@ from amp_transpiler.verification.advice import advice
 from amp_transpiler.verification.gains import AS_GIVEN
 from amp_transpiler.verification.unseen import shows_nothing
 
-__all__ = ["failing_outputs", "fault_of", "judge", "never_measured", "tell_measured", "worst"]
+__all__ = ["failing_outputs", "fault_of", "judge", "never_measured", "outputs_left_out", "tell_measured", "worst"]
 
 # Low format -> the relative error from which on an output without a limit is worth a warning.
 _MUCH = {"float16": 0.02, "bfloat16": 0.05}
@@ -107,7 +107,7 @@ def judge(
         report.verdict = f"{Verdict.FAILED}: {fault}, on {samples}"
         least = f" in the best conversion that was found, with {counted(len(report.repaired), 'node')} made float32"
         return f"{report.source}: {fault}{least if report.repaired else ''}; nothing was written"
-    left_out = _left_out(report, reference)
+    left_out = outputs_left_out(report, reference)
     judged = [row for row in report.outputs.values() if row.name not in left_out]
     report.notes = (*report.notes, *_remarks(report, reference, left_out, limits))
     if not judged:
@@ -168,7 +168,7 @@ def tell_measured(report: Report, reference: Reference, limits: Limits, never: s
     """
     measured = report.measured
     assert measured is not None
-    left_out = _left_out(report, reference)
+    left_out = outputs_left_out(report, reference)
     judged = [row for row in report.outputs.values() if row.name not in left_out]
     rows = [measured.outputs[row.name] for row in judged if row.name in measured.outputs]
     if judged and len(rows) == len(judged):
@@ -266,7 +266,7 @@ def _has_floats(row: OutputComparison) -> bool:
     return row.as_numbers or any(sign in row.dtype for sign in ("float", "complex", "map"))
 
 
-def _left_out(report: Report, reference: Reference) -> dict[str, str]:
+def outputs_left_out(report: Report, reference: Reference) -> dict[str, str]:
     """Return the names of the outputs that are not judged -> why."""
     empty = {row.name: "empty, NaN or infinite in fp32" for row in report.outputs.values() if not row.elements}
     graph_outputs = {str(value.name): value for value in reference.program.model.graph.outputs}

@@ -37,7 +37,7 @@ from amp_transpiler.verification.steps_verdict import judge_steps
 from amp_transpiler.verification.synthesis import MOST_FURTHER
 from amp_transpiler.verification.unseen import never_ran
 from amp_transpiler.verification.user_metric import Metric
-from amp_transpiler.verification.verdict import failing_outputs, judge, never_measured
+from amp_transpiler.verification.verdict import failing_outputs, judge, never_measured, outputs_left_out
 from amp_transpiler.verification.verified import Answer, Question, digest_of
 
 __all__ = ["Basis", "Questions", "check_source", "convert_and_compare", "loads"]
@@ -358,7 +358,7 @@ def _unjudged(report: Report, reference: Reference, asked: Questions, device: Ch
     """Return why a limit that was asked for was not checked although the programs ran; empty if it was."""
     if not asked.required or device is not None or report.verdict_word != Verdict.STRUCTURE_ONLY:
         return ""
-    whys = ", ".join(dict.fromkeys(reference.unjudged().values())) or "it has none with finite values"
+    whys = ", ".join(dict.fromkeys(outputs_left_out(report, reference).values())) or "the model has none"
     remedy = "" if reference.unsteady else "; supply other inputs with --inputs"  # no remedy for random ones
     return _not_compared(report, f"no output can be judged ({whys}){remedy}", required=True)
 

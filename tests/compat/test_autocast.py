@@ -130,7 +130,7 @@ WRONG = {
     "plugins": ({"trt_plugins": ["plugin.so"]}, "trt_plugins=.* is not supported"),
     "provider": ({"providers": ["trt", "cpu"]}, "provider 'trt' is not supported"),
     "JSON": ({"calibration_data": "inputs.json"}, "calibration_data is JSON: save the arrays with numpy.savez"),
-    "pattern": ({"nodes_to_exclude": ["("]}, "nodes_to_exclude: .* is no regular expression"),
+    "pattern": ({"nodes_to_exclude": ["("]}, "nodes_to_exclude pattern .* is not a regular expression"),
     "text": ({"op_types_to_exclude": "Relu"}, "op_types_to_exclude: expected a list"),
     "a threshold": ({"data_max": -1}, "data_max is -1.0: expected a number above 0"),
 }

@@ -15,6 +15,7 @@ from tests.support import array, parse
 NUMBERS = {
     "axis": np.int64([1]),
     "last": np.int64([2]),
+    "end": np.int64([1]),
     "place": np.int64(1),
     "zero": np.int64(0),
     "step": np.int64(1),
@@ -66,9 +67,9 @@ def test_what_grows(text, expected):
 # name: a body that level auto keeps float32, whose ranges on short data fit with headroom
 KEPT = {
     "positions": f"{LENGTH} r = Range (zero, n, step) f = Cast <to = 1> (r) [b] g = Mul (f, tenth) c = Sin (g) "
-    "u = Unsqueeze (c, last) h = Add (x, u)",
+    "u = Unsqueeze (c, end) h = Add (x, u)",
     "their sine": f"{LENGTH} r = Range (zero, n, step) f = Cast <to = 1> (r) g = Mul (f, tenth) [b] c = Sin (g) "
-    "u = Unsqueeze (c, last) h = Add (x, u)",
+    "u = Unsqueeze (c, end) h = Add (x, u)",
     "the sine of a running sum": "c = CumSum (x, place) [b] h = Sin (c)",
     "a running sum": "[b] h = CumSum (x, place)",
     "what is added to it": "c = CumSum (x, place) [b] h = Add (c, tenth)",

@@ -184,7 +184,7 @@ def decided(bound, least=1.0, **options):
         b=np.float32(bound),
         w=array(64, 16, seed=2),
     )
-    report = amp.transpile(model, inputs={"x": np.ones((4, 64), np.float32)}, tolerance=0.05, **options)
+    report = amp.transpile(model, inputs={"x": np.full((4, 64), 1.5, np.float32)}, tolerance=0.05, **options)
     return support.decisions(report)
 
 

@@ -193,8 +193,8 @@ def test_the_search_takes_what_holds_in_all_draws(monkeypatch, most, low):
     """Plant a worst draw that is beyond the limits wherever more than some nodes are low."""
     plain = Judge.judged
 
-    def planted(judge, program, *, confirm=False, certain=False):
-        result = plain(judge, program, confirm=confirm, certain=certain)
+    def planted(judge, program, **options):
+        result = plain(judge, program, **options)
         if result.draws is None:
             return result
         count = sum(node.op_type in ("MatMul", "Tanh") and node.outputs[0].dtype != 1 for node in program.model.graph)

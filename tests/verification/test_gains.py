@@ -25,6 +25,8 @@ INPUTS = {
     "a picture, channels last": ("float[n, 32, 32, 3] x", np.zeros((1, 32, 32, 3), np.float32), True),
     "a picture of bytes": ("uint8[1, 3, 32, 32] x", np.zeros((1, 3, 32, 32), np.uint8), True),
     "not features": ("float[4, 64] x", np.zeros((4, 64), np.float32), False),
+    "not many features": ("float[8, 2048] x", np.zeros((8, 2048), np.float32), False),
+    "several recordings": ("float[b, n] audio", np.zeros((8, 512), np.float32), True),
     "not a spectrogram": ("float[1, 80, 3000] mel", np.zeros((1, 80, 3000), np.float32), False),
     "not ids": ("int64[1, n] x", np.zeros((1, 4096), np.int64), False),
     "not a mask": ("float[1, n] mask", np.zeros((1, 4096), np.float32), False),
@@ -96,7 +98,7 @@ def test_draws_run_at_the_worst_level_alone(monkeypatch):
     compared = DeviceRuns.compared
 
     def recorded(self, turn, keep=None):
-        seen.append(float(np.abs(self._reference.samples[0]["audio"]).max()))
+        seen.append(float(np.abs(self.reference.samples[0]["audio"]).max()))
         return compared(self, turn, keep)
 
     monkeypatch.setattr(DeviceRuns, "compared", recorded)

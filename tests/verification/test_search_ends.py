@@ -86,7 +86,7 @@ class Simulated(Conversions):
     error: object = None
     runs: list = dataclasses.field(default_factory=list)
 
-    def measured(self, policy, *, confirm=False):  # noqa: ARG002  the signature of Conversions
+    def measured(self, policy, **_):
         model = self.prepared.clone().model
         assignment = assign(model, policy, self.ranges)
         low = {str(node.name) for node, made in assignment.decisions.items() if made.precision == "low"}
@@ -180,7 +180,7 @@ CHANGES = {  # name: (model, inputs): nodes before the shape have weights, and t
     ),
     "ConstantOfShape": (
         """(float[30,8] x, float[1] t) => (float[30,8] y, float[K] k) { y = MatMul (x, w) [f] c = Mul (t, q)
-            e = Cast <to = 7> (c) k = ConstantOfShape (e) }""",
+            e = Cast <to = 7> (c) k = ConstantOfShape <value = float[1] {1.0}> (e) }""",
         COUNT,
     ),
 }
