@@ -36,7 +36,7 @@ MODELS = {
         s = MatMul(x, w) p = Constant<value_string = " x">() u = StringConcat(t, p)
         v, c = StringSplit<delimiter=" ">(u) }}""",
     "a comparison": """g (float[2] x, string[2] t) => (float[2] y)
-        <string[2] a = {"a","b"}, float z = {0.0}, float k = {3.0}> {
+        <string[2] a = {"a b","b"}, float z = {0.0}, float k = {3.0}> {
         m = Mul(x, k) c = Equal(t, a) y = Where(c, m, z) }""",
     "numbers read from text": """g (float[2] x) => (float[2] y) <string[2] t = {"1.5","2"}, float k = {3.0}> {
         v = Cast<to=1>(t) m = Mul(x, v) y = Mul(m, k) }""",

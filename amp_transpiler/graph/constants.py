@@ -16,7 +16,16 @@ import onnx_ir as ir
 from amp_transpiler.errors import AmpError
 from amp_transpiler.graph.dtypes import LowFormat
 
-__all__ = ["ConstantRange", "computed_tensor", "constant_range", "convert_array", "limited_array", "low_tensor", "read"]
+__all__ = [
+    "ConstantRange",
+    "computed_tensor",
+    "constant_range",
+    "convert_array",
+    "limited_array",
+    "lost_bound",
+    "low_tensor",
+    "read",
+]
 
 Result = TypeVar("Result")
 
@@ -123,6 +132,32 @@ def _has_nonfinite(rounded: np.ndarray, low: LowFormat) -> bool:
 def low_tensor(tensor: ir.TensorProtocol, low: LowFormat, name: str) -> ir.TensorProtocol:
     """Return `tensor` (float32) in `low`, converted when it is read; small ones at once."""
     return computed_tensor(tensor, lambda array: convert_array(array, low), low.dtype, name)
+
+
+def lost_bound(array: np.ndarray, low: LowFormat, most: float) -> tuple[float, float] | None:
+    """Return the first number that is another bound in `low`, and what it becomes; None if there is none.
+
+    That is one that changes by more than a share `most`, or that becomes one or minus one: `1 - 1e-6` keeps a
+    logarithm of the difference finite. A number that becomes infinite is none: it still bounds nothing.
+
+    Args:
+        array: the float32 bounds.
+        low: the low format.
+        most: the largest share of a number that may be lost.
+    """
+    flat = array.reshape(-1)
+    for at in range(0, flat.size, _BLOCK):
+        block = flat[at : at + _BLOCK]
+        block = block[np.isfinite(block)]
+        # One by one: a single number that is not zero does not become zero, but is another number all the same.
+        with np.errstate(over="ignore", under="ignore"):
+            rounded = block.astype(low.numpy).astype(np.float32)
+        beside_one = (np.abs(rounded) == 1.0) & (rounded != block)
+        lost = np.isfinite(rounded) & ((np.abs(rounded - block) > most * np.abs(block)) | beside_one)
+        if lost.any():
+            number = block[int(np.argmax(lost))]
+            return float(number), float(convert_array(np.array([number]), low)[0])
+    return None
 
 
 def limited_array(array: np.ndarray, low: LowFormat) -> np.ndarray:

@@ -116,8 +116,12 @@ def _is_sound(name: str, dims: Dims) -> bool:
         return False
     if isinstance(length, int):
         return length >= _SHORTEST_SOUND
-    symbols = " ".join([name, *(dim for dim in dims if isinstance(dim, str))])
-    return bool(_AUDIO.search(symbols))
+    return names_sound(name, dims)
+
+
+def names_sound(name: str, dims: Dims = ()) -> bool:
+    """Whether the name of an input, or of one of its dimensions, is one of sounds."""
+    return bool(_AUDIO.search(" ".join([name, *(dim for dim in dims if isinstance(dim, str))])))
 
 
 def image_layout(dims: Dims) -> str | None:

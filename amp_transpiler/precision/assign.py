@@ -30,13 +30,15 @@ from amp_transpiler.precision.device_faults import DeviceFaults
 from amp_transpiler.precision.evidence import TensorRange, range_fault
 from amp_transpiler.precision.fastest import fastest
 from amp_transpiler.precision.folded import folded_nodes
+from amp_transpiler.precision.growth import GROWS, degrees, growing, touches_growing
 from amp_transpiler.precision.islands import islands
+from amp_transpiler.precision.known_shapes import KnownShapes
 from amp_transpiler.precision.masks import NO_MASKS, find_masks
+from amp_transpiler.precision.near_zero import near_zero
 from amp_transpiler.precision.numerics import from_integers, in_order, normalisations, shown_safe, unsafe_nodes
 from amp_transpiler.precision.objectives import LowWeights
 from amp_transpiler.precision.optimum import OpenDecisions, open_decisions
 from amp_transpiler.precision.patterns import NORMALISATION, Match, matches
-from amp_transpiler.precision.poles import up_to_bound
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.quantized import quantizes_low
 from amp_transpiler.precision.ranges import RangeFaults
@@ -172,7 +174,6 @@ class _Assigner:
         self._folded = folded_nodes(in_order(model.graph))
         self._thresholds = ThresholdFaults(model, policy.thresholds, ranges, policy.dims)
         self.masks, self._unsafe, self._wholes = NO_MASKS, dict[ir.Node, str](), list[Match]()
-        self._tied: list[tuple[ir.Node, ...]] = []
         if policy.numerics != "ignore":
             self._judge()
         elif policy.drop_islands != "none":
@@ -218,8 +219,7 @@ class _Assigner:
         return [whole.nodes for whole in self._wholes]
 
     def tied(self, decisions: Mapping[ir.Node, Decision]) -> Iterator[tuple[ir.Node, ...]]:
-        """Yield nodes with those that they may be low only together with (see `quantizes_low` and `up_to_bound`)."""
-        yield from self._tied
+        """Yield nodes with those that they may be low only together with (see `quantizes_low`)."""
         for node in self._unsafe:
             value = node.inputs[0] if decisions[node].form is not None and not decisions[node].forced else None
             if value is not None and (maker := value.producer()) is not None:
@@ -251,23 +251,29 @@ class _Assigner:
             self._wholes += [Match(NORMALISATION, each) for each in normalisations(nodes) if not each & taken]
         sizing = dict.fromkeys(size_chains(nodes))  # whatever ranges say: a shape has no tolerance
         found = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe, counting, sizing)
-        self._unsafe = {
-            node: reason for node, reason in found.items() if node in sizing or not self._is_shown_safe(node, counting)
+        steep = near_zero(nodes, self._policy.low, self._given_ranges(), self._policy.headroom, safe, integers)
+        grown = growing(model, nodes, KnownShapes(model, {}))
+        grows = {node: GROWS for node in nodes if touches_growing(node, grown) and node not in self.masks.nodes}
+        powers = degrees(nodes)
+        unsafe = {
+            node: reason
+            for node, reason in found.items()
+            if node in sizing or node in grows or not self._is_shown_safe(node, counting, powers)
         }
+        self._unsafe = {**grows, **steep, **unsafe}
 
-    def _is_shown_safe(self, node: ir.Node, counting: Collection[ir.Node]) -> bool:
-        """Whether data speak for a node that is unsafe by its nature; one that needs a bound is tied to that."""
+    def _given_ranges(self) -> Mapping[str, TensorRange]:
+        """Return the ranges that the user's data showed: made-up numbers do not say how small real ones may be."""
+        evidence = self._policy.evidence
+        return evidence.ranges if evidence is not None and evidence.given else {}
+
+    def _is_shown_safe(self, node: ir.Node, counting: Collection[ir.Node], powers: Mapping[ir.Value, float]) -> bool:
+        """Whether data speak for a node that is unsafe by its nature."""
         policy = self._policy
         if policy.numerics != "shown" or policy.evidence is None:
             return False
         ranges, counts = policy.evidence.ranges, node in counting
-        if shown_safe(node, ranges, policy.low, policy.headroom, counts=counts):
-            return True
-        chain = up_to_bound(node)
-        if not chain or not shown_safe(node, ranges, policy.low, policy.headroom, counts=counts, is_bounded=True):
-            return False
-        self._tied.append(chain)
-        return True
+        return shown_safe(node, ranges, policy.low, policy.headroom, counts=counts, degrees=powers)
 
     def _positions(self) -> dict[ir.Node, str]:
         """Find what is computed from integers alone with a node that has no low form, such as a Range.
@@ -425,11 +431,19 @@ class _Assigner:
 
     def _must_stay_float32(self, node: ir.Node, form: LowForm) -> str:
         """Say why the numerics keep the node in float32 whatever list it is on; empty if they do not."""
-        if node.op_type not in CAPPED:
-            for index in sorted(form.inputs):
-                if (node, index) not in self.masks.uses and (fault := self._ranges.of(node.inputs[index])):
-                    return fault
+        if fault := self._constant_fault(node, form):
+            return fault
         if beyond := range_fault(node, form, self._seen, self._policy.low, self._policy.headroom):
             return beyond
         unsafe = "" if quantizes_low(node, self._state) else self._unsafe.get(node, "")
         return unsafe or self._faults.of(node) or self._faults.beyond_sum(node, self._seen, self._policy.headroom)
+
+    def _constant_fault(self, node: ir.Node, form: LowForm) -> str:
+        """Say which constant the format cannot hold; empty if none."""
+        is_bound = node.op_type in CAPPED
+        for index in sorted(form.inputs):
+            value = node.inputs[index]
+            fault = self._ranges.of_bound(value) if is_bound else self._ranges.of(value)
+            if fault and (node, index) not in self.masks.uses:
+                return fault
+        return self._ranges.of_bound_attributes(node) if is_bound else ""

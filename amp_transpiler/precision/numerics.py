@@ -14,6 +14,7 @@ Where data showed the ranges of all values around a node, `shown_safe` says whet
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -25,8 +26,8 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.table import column, operator_table
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.evidence import TensorRange
+from amp_transpiler.precision.growth import fits
 from amp_transpiler.precision.masks import NO_MASKS, Masks
-from amp_transpiler.precision.poles import input_at_pole
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.size_chains import size_chains
 
@@ -248,33 +249,31 @@ def shown_safe(
     headroom: float,
     *,
     counts: bool,
-    is_bounded: bool = False,
+    degrees: Mapping[ir.Value, float] = MappingProxyType({}),
 ) -> bool:
     """Whether the ranges that data showed speak for a node that is unsafe by its nature.
 
-    They must be known for all that it reads and computes, and must fit with headroom: below the largest number, at a
-    pole above the smallest one, and for index arithmetic within the integers that the format holds.
-    Where some of what it reads became zero on the data, the pole was met there: then nothing worse is to come.
+    They must be known for all that it reads and computes, and must fit with headroom: below the largest number, and for
+    index arithmetic within the integers that the format holds. What is steep near zero is `near_zero`'s question, what
+    grows with an open size that of `growth`.
     By how much its rounding is felt is another question, which only a comparison answers.
 
     Args:
         node: the node.
         ranges: value -> its range.
         low: the low format.
-        headroom: how many times a range must fit.
+        headroom: how many times larger than on the data the node's inputs may be, each in its own scale.
         counts: the node is part of index arithmetic.
-        is_bounded: what it reads is kept from zero (`poles.up_to_bound`), so that a pole does not matter.
+        degrees: value -> the power with which it grows; 1 for others.
     """
     if not is_standard(node) or node.op_type == "QuantizeLinear" or has_bodies(node):
         return False  # a number that is rounded once more may fall on the other side of a step
-    most = 2.0**low.digits if counts else low.max
-    at_pole = None if is_bounded else input_at_pole(node)
     for value in (*node.inputs, *node.outputs):
         if not is_float32(value) or constant_of(value) is not None:
             continue
         seen = ranges.get(str(value.name))
-        if seen is None or seen.largest * headroom > most:
+        if seen is None or not fits(seen, low, headroom, degrees.get(value, 1.0)):
             return False
-        if at_pole is value and seen.smallest < headroom * low.smallest and not seen.flushed:
+        if counts and seen.largest * headroom > 2.0**low.digits:
             return False
     return True

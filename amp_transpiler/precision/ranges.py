@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.constants import constant_range
+from amp_transpiler.graph.constants import constant_range, lost_bound, read
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import FLOAT16, LowFormat
+from amp_transpiler.ops.dtype_attributes import tensor_of
+from amp_transpiler.ops.kinds import MOVEMENT
+from amp_transpiler.ops.names import is_standard
 
 __all__ = ["RangeFaults", "range_fault"]
 
 _SMALL_LOSS = 2.0**-7  # of a constant's norm: if rounding loses more, the nodes that read it stay float32
+_BOUND_ATTRIBUTES = {"Clip": ("min", "max")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class RangeFaults:
         self._strict = strict
         self._known: dict[int, tuple[ir.TensorProtocol, _Fault]] = {}
         self._largest: dict[int, tuple[ir.TensorProtocol, float]] = {}
+        self._bounds: dict[int, tuple[ir.TensorProtocol, str]] = {}
 
     def of(self, value: ir.Value | None) -> str:
         """Say why a constant must not be rounded; empty if it may be, or if the value is no float32 constant."""
@@ -74,6 +80,30 @@ class RangeFaults:
             self._largest[id(tensor)] = (tensor, constant_range(tensor, self._low).largest)
         return self._largest[id(tensor)][1]
 
+    def of_bound(self, value: ir.Value | None) -> str:
+        """Say why a bound, or one side of a comparison, must not be rounded; empty if it may be.
+
+        One that becomes infinite keeps its meaning. One that becomes another number does not: a logarithm of what
+        `Clip(x, 1e-10)` lets pass is another one where that is 6e-8.
+        """
+        tensor = _moved_constant(value) if self._strict and self._low.name == "float16" else None
+        if tensor is None or not tensor.dtype.is_floating_point():
+            return ""
+        if id(tensor) not in self._bounds:
+            lost = read(tensor, lambda array: lost_bound(array.astype(np.float32), self._low, _SMALL_LOSS))
+            reason = "" if lost is None else f"bound {lost[0]:.7g} becomes {lost[1]:.7g} in {self._low.name}"
+            self._bounds[id(tensor)] = (tensor, reason)
+        return self._bounds[id(tensor)][1]
+
+    def of_bound_attributes(self, node: ir.Node) -> str:
+        """Say the same of bounds that are attributes, as those of Clip were before opset 11."""
+        for name in _BOUND_ATTRIBUTES.get(node.op_type, ()) if self._strict and self._low.name == "float16" else ():
+            if name in node.attributes:
+                number = np.array([node.attributes[name].as_float()], np.float32)
+                if (lost := lost_bound(number, self._low, _SMALL_LOSS)) is not None:
+                    return f"bound {lost[0]:.7g} becomes {lost[1]:.7g} in {self._low.name}"
+        return ""
+
     def _fault(self, value: ir.Value | None) -> _Fault:
         tensor = constant_of(value)
         if tensor is None or tensor.dtype != ir.DataType.FLOAT:
@@ -81,6 +111,18 @@ class RangeFaults:
         if id(tensor) not in self._known:  # the tensor is kept too: were it freed, another could get its id
             self._known[id(tensor)] = (tensor, _fault(tensor, self._low, self._strict))
         return self._known[id(tensor)][1]
+
+
+def _moved_constant(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """Return the constant that a value has the numbers of, however they are moved, repeated or cast; None for none."""
+    while value is not None and (tensor := constant_of(value)) is None:
+        node = value.producer()
+        if node is None or not is_standard(node):
+            return None
+        if node.op_type == "ConstantOfShape":
+            return tensor_of(node.attributes["value"]) if "value" in node.attributes else None
+        value = node.inputs[0] if node.op_type in MOVEMENT or node.op_type in ("Cast", "CastLike") else None
+    return None if value is None else tensor
 
 
 def range_fault(tensor: ir.TensorProtocol, low: LowFormat, strict: bool = True) -> str:

@@ -17,7 +17,8 @@ class OutputComparison:
         dtype: its element type in the fp32 program.
         shape: its shape in the first sample.
         max_abs: largest absolute difference, over the elements that are finite in both.
-        relative: norm of the difference over norm of the fp32 output, a fraction; 0 if both are zero.
+        relative: the error that is judged, that of the worst part: the norm of its difference over its norm in fp32, a
+            fraction; 0 if both are zero. Parts are the whole, samples, and slices (docs/concepts/error.md).
         cosine: cosine of the angle between the two.
         nonfinite_reference: elements that are NaN or infinite in fp32.
         nonfinite: elements that are NaN or infinite in low precision where fp32 is finite.
@@ -30,7 +31,10 @@ class OutputComparison:
             mismatched.
         top1: for scores of classes: share of the rows whose best class is the same; else None.
         top5: share of the rows whose best class in fp32 is among the best five; None without scores of six classes.
-        iou: for masks and maps of labels: intersection over union; else None.
+        iou: for masks, maps of labels and boxes: intersection over union; else None.
+        part: which part has the error `relative`, in words; empty for the whole.
+        whole: the error of the whole; None: it is `relative`.
+        of_spread: norm of the difference over that of the fp32 output without its mean; None if it does not vary.
     """
 
     name: str
@@ -50,11 +54,20 @@ class OutputComparison:
     top1: float | None = None
     top5: float | None = None
     iou: float | None = None
+    part: str = ""
+    whole: float | None = None
+    of_spread: float | None = None
 
     @property
     def snr_db(self) -> float:
         """The signal-to-noise ratio in decibels; infinite if the floats are equal."""
-        return -20.0 * math.log10(self.relative) if self.relative else math.inf
+        error = self.of_all
+        return -20.0 * math.log10(error) if error else math.inf
+
+    @property
+    def of_all(self) -> float:
+        """The error of the whole: norm of the difference over norm of the fp32 output, all elements together."""
+        return self.relative if self.whole is None else self.whole
 
     @property
     def mismatch(self) -> float:
@@ -64,4 +77,5 @@ class OutputComparison:
     def __repr__(self) -> str:
         faults = "".join(f", {name}={count}" for name in ("nonfinite", "mismatched") if (count := getattr(self, name)))
         errors = f"relative={self.relative:.3g}, max_abs={self.max_abs:.3g}"
+        errors += f" ({self.part}; the whole {self.of_all:.3g})" if self.part else ""
         return f"OutputComparison({self.name!r}, {self.dtype!r}, {self.shape}, {errors}{faults})"

@@ -72,12 +72,14 @@ class Figure:
 
 
 FIGURES = (
-    Figure("max abs", lambda o: human_number(o.max_abs), has_floats, spared=3),
+    Figure("max abs", lambda o: human_number(o.max_abs), has_floats, spared=5),
     Figure("relative", lambda o: percent(o.relative), has_floats),
+    Figure("whole", lambda o: percent(o.of_all), lambda o: bool(o.part), spared=3),
+    Figure("of spread", lambda o: percent(o.of_spread or 0.0), lambda o: o.of_spread is not None, spared=4),
     Figure("SNR dB", _decibels, has_floats, spared=1),
     Figure("cosine", lambda o: f"{o.cosine:.6f}", has_floats, spared=2),
     Figure("top-1", lambda o: share_that_agrees(o.top1 or 0.0), lambda o: o.top1 is not None),
-    Figure("top-5", lambda o: share_that_agrees(o.top5 or 0.0), lambda o: o.top5 is not None, spared=4),
+    Figure("top-5", lambda o: share_that_agrees(o.top5 or 0.0), lambda o: o.top5 is not None, spared=6),
     Figure("IoU", lambda o: share_that_agrees(o.iou or 0.0), lambda o: o.iou is not None),
     Figure("differ", _differing, _has_elements_to_count, lambda o: o.mismatch > 0 or o.structure_differs),
     Figure("non-finite", _nonfinite, lambda o: o.nonfinite + o.nonfinite_reference > 0, lambda o: o.nonfinite > 0),

@@ -180,6 +180,8 @@ class Report:
         steps: of a training step: how far its states came in several steps, in fp32 and in the result; None if none was
             found, or nothing was compared.
         outputs: graph output -> comparison; empty if nothing was compared.
+        gains: level of the given signals and pictures, such as `at a tenth` -> the largest error of an output there;
+            `outputs` and `draws` are those of the worst one. Empty where no other level ran.
         draws: what a device may make of the result, its kernels' arithmetic emulated; None where that was not done.
         measured: what a device computed with the written file; None where none did.
         metric: the user's own measure; None without one.
@@ -224,6 +226,7 @@ class Report:
     steps: StepsComparison | None = None
     outputs: dict[str, OutputComparison] = dataclasses.field(default_factory=dict)
     draws: DeviceDraws | None = None
+    gains: dict[str, float] = dataclasses.field(default_factory=dict)
     measured: DeviceMeasurement | None = None
     metric: MetricValue | None = None
     verdict: str = Verdict.NOT_CHECKED

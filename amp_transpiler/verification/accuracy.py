@@ -33,9 +33,18 @@ from amp_transpiler.verification.randomness import differing, random_upstream
 from amp_transpiler.verification.remote import RemoteSession, open_program, open_source
 from amp_transpiler.verification.rounded import RoundedOutputs, rounded_outputs
 from amp_transpiler.verification.spilled import Spill
+from amp_transpiler.verification.steered import steered_samples
 from amp_transpiler.verification.synthesis import CannotSynthesise, further_samples, synthesise_inputs
 
-__all__ = ["CannotCompare", "Reference", "intermediate_values", "make_reference", "named_outputs"]
+__all__ = [
+    "CannotCompare",
+    "Reference",
+    "intermediate_values",
+    "is_finite",
+    "is_practically_zero",
+    "make_reference",
+    "named_outputs",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -90,11 +99,29 @@ class Reference:
             {name: why for name, why in self.unsteady.items() if name in outputs},
         )
 
+    def with_samples(
+        self, samples: list[dict[str, Any]], outputs: list[dict[str, Any]], unsteady: Mapping[str, str] | None = None
+    ) -> Reference:
+        """Return one of the same program with other samples.
+
+        Args:
+            samples: input name -> array, one dict per sample.
+            outputs: output name -> array, one dict per sample.
+            unsteady: outputs that are not judged, beside those that are not anyway -> why.
+        """
+        unsteady = {**(unsteady or {}), **self.unsteady}
+        added = dict(self._added)
+        return dataclasses.replace(self, samples=samples, outputs=outputs, unsteady=unsteady, _fetched={}, _added=added)
+
+    def beside(self, other: Reference) -> Reference:
+        """Return one with the samples of another, too, of the same program."""
+        return self.with_samples([*self.samples, *other.samples], [*self.outputs, *other.outputs])
+
     def unjudged(self) -> dict[str, str]:
         """Return the names of outputs whose errors say nothing -> why."""
         if self.given:
             return dict(self.unsteady)
-        zero = [name for name in self.outputs[0] if all(_is_practically_zero(o[name]) for o in self.outputs)]
+        zero = [name for name in self.outputs[0] if all(is_practically_zero(o[name]) for o in self.outputs)]
         return {**dict.fromkeys(zero, "practically zero on made-up inputs"), **self.unsteady}
 
     def compare(
@@ -185,7 +212,7 @@ def make_reference(
         samples, outputs, given, found = [], [], Spill(), Spill()
         is_in_memory = isinstance(inputs, (Mapping, list, tuple))
         try:
-            for sample in _samples(program.model, kept, inputs, step, further):
+            for sample in _samples(program, kept, inputs, step, further):
                 outputs.append(found.kept(kept.outputs(sample)))
                 samples.append(sample if is_in_memory else given.kept(sample))
             repeated = differing(outputs[0], named_outputs(session, samples[0]))
@@ -296,9 +323,9 @@ def _made_up(model: ir.Model, kept: _LastRun, step: TrainingStep | None) -> tupl
     """
     try:
         sample = synthesise_inputs(model, kept.outputs)
-        if all(map(_is_practically_zero, kept.outputs(sample).values())):
+        if all(map(is_practically_zero, kept.outputs(sample).values())):
             drawn = synthesise_inputs(model, kept.outputs, drawn=True)
-            if not all(map(_is_practically_zero, kept.outputs(drawn).values())):
+            if not all(map(is_practically_zero, kept.outputs(drawn).values())):
                 return drawn, True
     except CannotSynthesise as error:
         raise CannotCompare(f"no inputs could be made up ({error}); supply some with --inputs") from error
@@ -306,16 +333,26 @@ def _made_up(model: ir.Model, kept: _LastRun, step: TrainingStep | None) -> tupl
 
 
 def _samples(
-    model: ir.Model, kept: _LastRun, inputs: Inputs | None, step: TrainingStep | None, further: int
+    program: Program, kept: _LastRun, inputs: Inputs | None, step: TrainingStep | None, further: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the user's samples, read one after the other, or made-up ones."""
     if inputs is not None:
-        yield from (sample for _, sample in named_inputs(inputs, model))
+        yield from (sample for _, sample in named_inputs(inputs, program.model))
         return
-    sample, drawn = _made_up(model, kept, step)
+    sample, drawn = _made_up(program.model, kept, step)
     yield sample
-    if further and step is None:
-        yield from _further(model, kept, sample, further, drawn=drawn)
+    if step is not None:
+        return
+    found = [sample]
+    if further:
+        for one in _further(program.model, kept, sample, further, drawn=drawn):
+            found.append(one)
+            yield one
+
+    def accepts(one: dict[str, Any]) -> bool:
+        return _is_comparable(kept.outputs(sample), kept.outputs(one))
+
+    yield from steered_samples(program, found, accepts)
 
 
 def _further(
@@ -328,16 +365,22 @@ def _further(
     outputs = kept.outputs(first)
     for sample in further_samples(model, kept.outputs, count, drawn=drawn):
         found = kept.outputs(sample)
-        alike = all(np.ndim(found[name]) == np.ndim(output) for name, output in outputs.items())
-        if alike and set(sample) == set(first) and all(map(_is_finite, found.values())):
+        if set(sample) == set(first) and _is_comparable(outputs, found):
             yield sample
 
 
-def _is_finite(output: Any) -> bool:
+def _is_comparable(first: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether the outputs of a further made-up sample are finite, and of the ranks of the first one's."""
+    alike = all(np.ndim(found[name]) == np.ndim(output) for name, output in first.items())
+    return alike and all(map(is_finite, found.values()))
+
+
+def is_finite(output: Any) -> bool:
+    """Whether an output has no infinite number and no NaN."""
     return not isinstance(output, np.ndarray) or output.dtype.kind not in "fc" or bool(np.isfinite(output).all())
 
 
-def _is_practically_zero(output: Any) -> bool:
+def is_practically_zero(output: Any) -> bool:
     """Whether the largest magnitude of a float output is too small for a relative error to mean anything."""
     if not isinstance(output, np.ndarray) or output.dtype.kind != "f" or not output.size:
         return False

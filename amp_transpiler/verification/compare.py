@@ -13,11 +13,14 @@ import numpy as np
 from amp_transpiler.errors import InputError
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.verification.metrics import Agreement
+from amp_transpiler.verification.output_error import PartErrors, WorstPart
 from amp_transpiler.verification.output_kind import OutputKind
 
 __all__ = ["compare_outputs", "relative_error"]
 
 _CHUNK = 1_000_000  # elements that are looked at together: they bound the memory that a comparison takes
+_FEWEST_OF_SPREAD = 8  # elements that a spread is told of
+_NO_SPREAD = 2.0**-44  # of the square of the norm: less is float32's own rounding
 _LARGEST_EXPONENT = 1023  # of a power of two in float64
 
 
@@ -26,13 +29,14 @@ def compare_outputs(
     result: Iterable[Mapping[str, Any]],
     kinds: Mapping[str, OutputKind] | None = None,
 ) -> dict[str, OutputComparison]:
-    """Compare the outputs of two programs on the same samples, all samples of an output together.
+    """Compare the outputs of two programs on the same samples.
 
-    Samples are taken one after the other, so both sides may be made while they are compared. Norms are float64, over
-    the elements that are finite in the reference. A result that is not finite there counts in `nonfinite` and makes
-    `relative` infinite. Elements that are not finite in the reference are ignored. For arrays of different shape or
-    kind of elements, or sequences of different length, `structure_differs`, `relative` is infinite, and `mismatched`
-    the number of elements. A complex number counts as two elements.
+    The error of an output is that of its worst part (`output_error.py`); all other figures are over all samples
+    together. Samples are taken one after the other, so both sides may be made while they are compared. Norms are
+    float64, over the elements that are finite in the reference. A result that is not finite there counts in `nonfinite`
+    and makes `relative` infinite. Elements that are not finite in the reference are ignored. For arrays of different
+    shape or kind of elements, or sequences of different length, `structure_differs`, `relative` is infinite, and
+    `mismatched` the number of elements. A complex number counts as two elements.
 
     Args:
         reference: for each sample, output name -> array, list of arrays (a sequence), mapping, or None (an empty
@@ -93,6 +97,8 @@ class _Total:
     mismatched: int = 0
     elements: int = 0
     structure_differs: bool = False
+    total: float = 0.0  # of the reference, to tell its mean
+    parts: PartErrors = dataclasses.field(default_factory=PartErrors)
 
     def add(self, reference: Any, result: Any) -> None:
         """Add a sample."""
@@ -103,12 +109,16 @@ class _Total:
             pairs = list(zip(wanted, got, strict=True))
         else:
             self.structure_differs = True
+        floats: list[tuple[np.ndarray, np.ndarray]] = []
         for leaf, other in pairs:
             if other is None or leaf.shape != other.shape or _kind(leaf) != _kind(other):
                 self._add_different(leaf)
             else:
                 self._add_alike(leaf, other)
                 self.agreement.add(leaf, other)
+                if _kind(leaf) == "float":
+                    floats.append((leaf, other))
+        self.parts.add(floats)
 
     def _add_different(self, leaf: np.ndarray) -> None:
         self.structure_differs = True
@@ -140,6 +150,7 @@ class _Total:
         self.reference += float(np.sum(np.square(x)))
         self.result += float(np.sum(np.square(y)))
         self.product += float(np.dot(x, y))
+        self.total += float(np.sum(x))
 
     def _rescale(self, largest: float) -> None:
         scale = 2.0 ** min(math.frexp(largest)[1], _LARGEST_EXPONENT)
@@ -150,15 +161,21 @@ class _Total:
             self.reference *= factor
             self.result *= factor
             self.product *= factor
+            self.total *= math.sqrt(factor)
 
     def comparison(self) -> OutputComparison:
         """Return the figures."""
+        whole, part = self._whole(), self._worst_part()
+        is_part = part.error > whole
         return OutputComparison(
             name=self.name,
             dtype=self.dtype,
             shape=self.shape,
             max_abs=math.inf if self.structure_differs else self.max_abs,
-            relative=self._relative(),
+            relative=part.error if is_part else whole,
+            part=part.name if is_part else "",
+            whole=whole,
+            of_spread=self._of_spread(),
             cosine=self._cosine(),
             nonfinite_reference=self.nonfinite_reference,
             nonfinite=self.nonfinite,
@@ -169,7 +186,19 @@ class _Total:
             **(Agreement() if self.structure_differs else self.agreement).figures(),
         )
 
-    def _relative(self) -> float:
+    def _worst_part(self) -> WorstPart:
+        is_broken = self.structure_differs or self.nonfinite
+        return WorstPart(0.0, "") if is_broken else self.parts.worst()
+
+    def _of_spread(self) -> float | None:
+        """Return the norm of the difference over that of the reference without its mean; None if it does not vary."""
+        counted = self.elements - self.nonfinite
+        if self.structure_differs or self.nonfinite or counted < _FEWEST_OF_SPREAD:
+            return None
+        varied = self.reference - self.total**2 / counted
+        return math.sqrt(self.difference / varied) if varied > _NO_SPREAD * self.reference else None
+
+    def _whole(self) -> float:
         if self.structure_differs or self.nonfinite:
             return math.inf
         return relative_error(self.difference, self.reference)

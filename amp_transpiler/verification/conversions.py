@@ -20,6 +20,7 @@ from amp_transpiler.targets.arithmetic import DeviceArithmetic
 from amp_transpiler.verification.accuracy import CannotCompare, Reference
 from amp_transpiler.verification.calibrate import NamedSample
 from amp_transpiler.verification.device_draws import arithmetic_for, open_device_runs
+from amp_transpiler.verification.gains import AS_GIVEN, Gains, JudgedAtGains
 from amp_transpiler.verification.judge import Compared, Judge
 from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.user_metric import Metric
@@ -66,6 +67,8 @@ class Measured:
         draws: what a device may make of it; None until all draws have run, or where no device's arithmetic is emulated.
         confirmed: whether `excess` is that of the worst draw.
         failing_turn: the turn that is most beyond the limits, once all have run; None if none is.
+        worst: the level of the given signals at which it is, in words; see `gains.py`.
+        gains: level -> the largest error of an output there; empty where no other level ran.
     """
 
     program: Program
@@ -80,6 +83,8 @@ class Measured:
     draws: DeviceDraws | None = None
     confirmed: bool = False
     failing_turn: int | None = None
+    worst: str = AS_GIVEN
+    gains: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,6 +99,7 @@ class Conversions:
         metric: the user's own measure, or None.
         phase: times a block.
         arithmetic: the device's, by which they are judged; None to round each low result once.
+        gains: the samples at other levels, which a conversion is judged on before it counts; None for none.
         source_in_tf32: the source's own outputs with its products in TF32, once they are asked for.
     """
 
@@ -104,6 +110,7 @@ class Conversions:
     metric: Metric | None
     phase: Phase
     arithmetic: DeviceArithmetic | None = None
+    gains: Gains | None = None
     source_in_tf32: list[Compared | None] = dataclasses.field(default_factory=list, repr=False)
 
     def measured(self, policy: Policy, *, confirm: bool = False, deciding: int | None = None) -> Measured:
@@ -126,9 +133,8 @@ class Conversions:
         decisions = conversion.assignment.decisions.values()
         is_float32 = not policy.low_io and not any(decision.precision == "low" for decision in decisions)
         limits = policy.limits.of_float32() if is_float32 else policy.limits
-        judge = self._judge(limits, is_float32=is_float32)
-        with self.phase("compare"):
-            judged = judge.judged(program, confirm=confirm, deciding=deciding)
+        found = self._judged(program, limits, is_float32=is_float32, confirm=confirm, deciding=deciding)
+        judged = found.judged
         return Measured(
             program,
             conversion,
@@ -142,6 +148,8 @@ class Conversions:
             judged.draws,
             judged.confirmed,
             judged.failing_turn,
+            found.worst,
+            found.errors,
         )
 
     def confirmed(self, measured: Measured) -> Measured:
@@ -153,9 +161,9 @@ class Conversions:
         """
         if measured.confirmed:
             return measured
-        judge = self._judge(measured.limits, is_float32=measured.is_float32)
-        with self.phase("compare"):
-            judged = judge.judged(measured.program, confirm=True, certain=True)
+        limits, is_float32 = measured.limits, measured.is_float32
+        found = self._judged(measured.program, limits, is_float32=is_float32, confirm=True, certain=True)
+        judged = found.judged
         return dataclasses.replace(
             measured,
             outputs=judged.outputs,
@@ -165,9 +173,46 @@ class Conversions:
             draws=judged.draws,
             confirmed=True,
             failing_turn=judged.failing_turn,
+            worst=found.worst,
+            gains=found.errors,
         )
 
-    def _judge(self, limits: Limits, *, is_float32: bool) -> Judge:
+    def _judged(
+        self,
+        program: Program,
+        limits: Limits,
+        *,
+        is_float32: bool,
+        confirm: bool,
+        certain: bool = False,
+        deciding: int | None = None,
+    ) -> JudgedAtGains:
+        """Judge a converted program: by one draw, or where it counts at every level of the samples and by all draws."""
+        with self.phase("compare"):
+            if self.gains is None or is_float32 or not confirm:
+                judge = self.judge(limits, is_float32=is_float32)
+                judged = judge.judged(program, confirm=confirm, certain=certain, deciding=deciding)
+                return JudgedAtGains(judged, AS_GIVEN, {})
+            return self.gains.judged(
+                program,
+                lambda at: self.at(at).judge(limits, is_float32=False),
+                certain=certain,
+                deciding=deciding,
+            )
+
+    def at(self, reference: Reference) -> Conversions:
+        """Return the same with other samples."""
+        return (
+            self if reference is self.reference else dataclasses.replace(self, reference=reference, source_in_tf32=[])
+        )
+
+    def beside_worst(self, measured: Measured) -> Conversions:
+        """Return the same with the samples at the level where a conversion is beyond the limits beside those given."""
+        if self.gains is None or measured.worst == AS_GIVEN:
+            return self
+        return self.at(self.reference.beside(self.gains.references()[measured.worst]))
+
+    def judge(self, limits: Limits, *, is_float32: bool) -> Judge:
         """Return what judges a conversion: by the device's arithmetic, unless fp32 itself would be judged."""
         plain = Judge(self.reference, limits, self.metric, None if is_float32 else self.arithmetic)
         return dataclasses.replace(plain, in_tf32=lambda: self._source_rows(plain))

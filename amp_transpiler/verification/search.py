@@ -117,6 +117,8 @@ def best_conversion(
             policy = dataclasses.replace(policy, evidence=evidence)
     tried = [conversions.measured(policy, confirm=True)]
     holds = tried[0].excess <= 1.0 or not policy.search_runs
+    if not holds:
+        conversions = conversions.beside_worst(tried[0])
     if evidence is not None and (limited or not holds):
         policy = dataclasses.replace(policy, numerics="shown")
         if holds and _allows_more(conversions, policy, tried[0]):

@@ -3,7 +3,8 @@
 For the error e of a result, made by rounding, and the adjoint a of that result, an output changes by the sum over
 elements of a * e. Where the signs of rounding errors are as good as random, the square of that is the sum of (a * e)^2.
 The adjoint is that of random signs over the output's norm, averaged over a few draws: so the sum is the square of the
-share of the output's norm that the rounding adds. The contributions of different nodes add up as squares.
+share of the output's norm that the rounding adds. The contributions of different nodes add up as squares. Where slices
+of an output are of uneven size (class scores beside boxes), each is weighed over its own norm, as errors are judged.
 
 A node's own error is that of its twin in lower precision on inputs that are low already; the rounding of an input is
 that of its cast. Where an operator has no gradient rule its gain is measured: its input changes a little, at random.
@@ -30,6 +31,7 @@ from amp_transpiler.precision.poles import input_at_pole
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.calibrate import PIECE, Calibration, NamedSample, calibrate
 from amp_transpiler.verification.child import lease
+from amp_transpiler.verification.output_error import part_weights
 from amp_transpiler.verification.pieces import result_bytes
 from amp_transpiler.verification.settled_sample import SettledProgram, Surveys, settle
 from amp_transpiler.verification.sweep import Contributions, Draw, Sweep, open_sweep
@@ -284,13 +286,15 @@ def _one_by_one(settled: SettledProgram, outputs: Sequence[str], most: int) -> l
 
 
 def _signs(settled: SettledProgram, outputs: Sequence[str], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return random signs over the norm, for the values that outputs are or come from."""
+    """Return random signs over the norm, for the values that outputs are or come from; over those of uneven slices."""
     seeds: dict[str, np.ndarray] = {}
     for output in outputs:
         norm = math.sqrt(_norm(settled, output))
         for name in settled.targets[output]:
             array = settled.values[name]
-            signs = rng.choice(np.array([-1.0, 1.0], np.float32), array.shape) / np.float32(norm)
+            signs = rng.choice(np.array([-1.0, 1.0], np.float32), array.shape)
+            own = part_weights(array) if settled.targets[output] == (output,) else None
+            signs = signs / np.float32(norm) if own is None else signs * own
             made = np.where(np.isfinite(array), signs, np.float32(0.0)).astype(np.float32)
             seeds[name] = seeds[name] + made if name in seeds else made
     return seeds

@@ -185,8 +185,16 @@ def _values(graph: ir.Graph) -> dict[str, ir.Value]:
 # ---- branches ----
 
 
-def inline_branches(program: Program, feeds: Mapping[str, Any], child: Child | None = None) -> list[bool]:
+def inline_branches(
+    program: Program, feeds: Mapping[str, Any], child: Child | None = None, told: set[tuple[str, bool]] | None = None
+) -> list[bool]:
     """Put the branch that is taken in the place of every If of the main graph; return which they were.
+
+    Args:
+        program: the program; edited.
+        feeds: the sample.
+        child: where it runs; None for any child.
+        told: gets the name of the first output of each If, with which branch it took.
 
     Raises:
         RUN_ERRORS: the program does not run.
@@ -206,6 +214,8 @@ def inline_branches(program: Program, feeds: Mapping[str, Any], child: Child | N
             tensor = constant_of(condition)
             truth = bool(np.asarray(found[str(condition.name)] if tensor is None else tensor.numpy()).reshape(-1)[0])
             taken.append(truth)
+            if told is not None:
+                told.add((str(node.outputs[0].name), truth))
             _take_branch(node, dict(bodies(node))["then_branch" if truth else "else_branch"], program)
     return taken
 

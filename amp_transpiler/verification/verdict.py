@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from amp_transpiler.phrases import counted, first_few, quoted
 from amp_transpiler.precision.limits import Limits
@@ -13,13 +13,17 @@ from amp_transpiler.targets import Target
 from amp_transpiler.targets.measured import unmeasured
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.advice import advice
+from amp_transpiler.verification.gains import AS_GIVEN
+from amp_transpiler.verification.unseen import shows_nothing
 
-__all__ = ["failing_outputs", "fault_of", "judge", "never_measured", "tell_measured", "worst"]
+__all__ = ["failing_outputs", "fault_of", "judge", "never_measured", "outputs_left_out", "tell_measured", "worst"]
 
 # Low format -> the relative error from which on an output without a limit is worth a warning.
 _MUCH = {"float16": 0.02, "bfloat16": 0.05}
 _LIKE = 0.99  # likewise, a cosine below this
 _MOST_NAMED = 5
+_LOST = 0.1  # of an output's spread: what it tells beside its mean is lost
+_FAR_FROM_ZERO = 10.0  # times the error of the whole: the mean hides it
 
 
 def failing_outputs(rows: Iterable[OutputComparison], reference: Reference, limits: Limits) -> list[OutputComparison]:
@@ -60,14 +64,25 @@ def fault_of(row: OutputComparison, limits: Limits) -> str:
         return f"{name} has {row.nonfinite} non-finite values where fp32 is finite"
     allowed = limits.for_output(row.name)
     if not row.relative <= allowed:
-        return f"{name} differs by {percent(row.relative)} in relative norm, allowed are {percent(allowed)}"
+        return f"{name} differs by {_relative(row)}, allowed are {percent(allowed)}"
     differing, most = row.mismatched - row.excused, limits.mismatch_for(row.name)
     allowed_share = f"allowed are {percent(most)}" if most else "none may"
     return f"{name}: {differing} of {row.elements} {_kind([row])} differ, {allowed_share}"
 
 
+def _relative(row: OutputComparison) -> str:
+    """Say how far an output is off, and which part of it where the whole is nearer."""
+    where = f" ({row.part}; the whole by {percent(row.of_all)})" if row.part else ""
+    return f"{percent(row.relative)} in relative norm{where}"
+
+
 def judge(
-    report: Report, reference: Reference, failing: list[OutputComparison], limits: Limits, never: str = ""
+    report: Report,
+    reference: Reference,
+    failing: list[OutputComparison],
+    limits: Limits,
+    never: str = "",
+    unseen: Sequence[str] = (),
 ) -> str:
     """Write verdict, warnings and notes into `report`; return why the result is not good enough, empty if it is.
 
@@ -77,8 +92,9 @@ def judge(
         failing: the outputs that are not as they should be.
         limits: of the outputs.
         never: whose arithmetic was emulated and never measured on a device; empty if all of it was.
+        unseen: what of the conversion no sample shows, in words.
     """
-    samples = _samples(reference)
+    samples = f"{_samples(reference)}{_worst_level(report.gains)}"
     if failing:
         row = worst(failing)
         fault = fault_of(row, limits)
@@ -91,7 +107,7 @@ def judge(
         report.verdict = f"{Verdict.FAILED}: {fault}, on {samples}"
         least = f" in the best conversion that was found, with {counted(len(report.repaired), 'node')} made float32"
         return f"{report.source}: {fault}{least if report.repaired else ''}; nothing was written"
-    left_out = _left_out(report, reference)
+    left_out = outputs_left_out(report, reference)
     judged = [row for row in report.outputs.values() if row.name not in left_out]
     report.notes = (*report.notes, *_remarks(report, reference, left_out, limits))
     if not judged:
@@ -101,13 +117,14 @@ def judge(
     unlimited = [row for row in judged if not _has_limit(row, limits)]
     if metric is not None:  # it is the limit
         unlimited = []
-    report.warnings = (*report.warnings, *_warnings(unlimited, report.dtype))
-    word = _word(unlimited=bool(unlimited), wholly=reference.given and not left_out, unmeasured=never)
+    report.warnings = (*report.warnings, *_warnings(unlimited, report.dtype), *_lost_spread(judged))
+    wholly = reference.given and not left_out and not unseen
+    word = _word(unlimited=bool(unlimited), wholly=wholly, unmeasured=never)
     estimate = _never_measured(never) if word is Verdict.ESTIMATED else ""
     own = "" if metric is None else f"{metric.name} is {metric.value:.4g}, at most {metric.bound:.4g} allowed; "
     no_limit = _without_limit(unlimited, judged)
-    emulated = _emulated(judged, reference, report.draws)
-    report.verdict = f"{word}: {own}{emulated}{estimate}{no_limit}{_named(left_out)}"
+    emulated = _emulated(judged, reference, report)
+    report.verdict = f"{word}: {own}{emulated}{estimate}{no_limit}{_named(left_out)}{_named_unseen(unseen)}"
     if report.draws is not None:
         report.notes = (*report.notes, *_both_roundings(judged, report.draws, reference.name))
         report.warnings = (*report.warnings, *_ill_conditioned(judged, report.draws))
@@ -151,13 +168,13 @@ def tell_measured(report: Report, reference: Reference, limits: Limits, never: s
     """
     measured = report.measured
     assert measured is not None
-    left_out = _left_out(report, reference)
+    left_out = outputs_left_out(report, reference)
     judged = [row for row in report.outputs.values() if row.name not in left_out]
     rows = [measured.outputs[row.name] for row in judged if row.name in measured.outputs]
     if judged and len(rows) == len(judged):
         words = f"{_measured(rows, reference.name)} on {_samples(reference)}, measured on {measured}"
         words += f" (emulated: {_measured(judged, reference.name)})"
-        report.verdict = report.verdict.replace(_emulated(judged, reference, report.draws), words, 1)
+        report.verdict = report.verdict.replace(_emulated(judged, reference, report), words, 1)
         if report.verdict_word is Verdict.ESTIMATED and measured.runtime.startswith(f"{report.ort}."):
             certain = report.verdict.replace(Verdict.ESTIMATED, Verdict.VERIFIED, 1)
             report.verdict = certain.replace(_never_measured(never), "", 1)
@@ -167,12 +184,24 @@ def tell_measured(report: Report, reference: Reference, limits: Limits, never: s
     report.warnings += tuple(f"{measured.device} contradicts the emulation: {text}" for text in measured.contradictions)
 
 
-def _emulated(judged: list[OutputComparison], reference: Reference, draws: DeviceDraws | None) -> str:
-    on_samples = f"{_measured(judged, reference.name)} on {_samples(reference)}"
+def _emulated(judged: list[OutputComparison], reference: Reference, report: Report) -> str:
+    draws = report.draws
+    on_samples = f"{_measured(judged, reference.name)} on {_samples(reference)}{_levels(report.gains)}"
     if draws is None:
         return f"{on_samples}, rounding emulated"
     arithmetic = f"arithmetic of {draws.device}, ONNX Runtime {draws.runtime}"
     return f"{on_samples} ({_spread(judged, draws)}{_in_tf32(draws)}; {arithmetic}; not run on a GPU)"
+
+
+def _worst_level(gains: Mapping[str, float]) -> str:
+    worst = max(gains, key=lambda words: gains[words], default="")
+    return f" {worst}" if worst and worst != AS_GIVEN else ""
+
+
+def _levels(gains: Mapping[str, float]) -> str:
+    """Say at which levels of the samples the result was compared, the worst one first."""
+    ranked = sorted(gains, key=lambda words: -gains[words])
+    return "".join(f", {words}: {percent(gains[words])}" for words in ranked)
 
 
 def _in_tf32(draws: DeviceDraws) -> str:
@@ -237,10 +266,16 @@ def _has_floats(row: OutputComparison) -> bool:
     return row.as_numbers or any(sign in row.dtype for sign in ("float", "complex", "map"))
 
 
-def _left_out(report: Report, reference: Reference) -> dict[str, str]:
+def outputs_left_out(report: Report, reference: Reference) -> dict[str, str]:
     """Return the names of the outputs that are not judged -> why."""
     empty = {row.name: "empty, NaN or infinite in fp32" for row in report.outputs.values() if not row.elements}
-    return {**empty, **reference.unjudged()}
+    graph_outputs = {str(value.name): value for value in reference.program.model.graph.outputs}
+    nothing = {
+        row.name: why
+        for row in report.outputs.values()
+        if reference.given and (why := shows_nothing(row, graph_outputs.get(row.name), reference.outputs))
+    }
+    return {**nothing, **empty, **reference.unjudged()}
 
 
 def _named(left_out: Mapping[str, str]) -> str:
@@ -248,6 +283,20 @@ def _named(left_out: Mapping[str, str]) -> str:
         return ""
     shown = [f"'{name}' ({why})" for name, why in left_out.items()]
     return f"; not judged: {first_few(shown, _MOST_NAMED)}"
+
+
+def _named_unseen(unseen: Sequence[str]) -> str:
+    return f"; never ran, so not verified: {first_few(unseen, _MOST_NAMED)}" if unseen else ""
+
+
+def _lost_spread(judged: Iterable[OutputComparison]) -> Iterator[str]:
+    """Yield a warning for each output that is near as a whole, but whose values differ by less than the error."""
+    for row in judged:
+        if row.of_spread is not None and row.of_spread > _LOST and row.of_spread > _FAR_FROM_ZERO * row.relative:
+            yield (
+                f"output '{row.name}' differs by {percent(row.relative)} of its size, but by {percent(row.of_spread)} "
+                "of its spread: its values lie far from zero and close together; compute what is added last in float32"
+            )
 
 
 def _without_limit(unlimited: list[OutputComparison], judged: list[OutputComparison]) -> str:
@@ -292,7 +341,7 @@ def _warnings(unlimited: list[OutputComparison], dtype: str) -> Iterator[str]:
         if row.mismatch:
             differs = f"differs in {row.mismatched - row.excused} of {row.elements} {_kind([row])}"
         else:
-            differs = f"differs by {percent(row.relative)} in relative norm, its cosine is {row.cosine:.3f}"
+            differs = f"differs by {_relative(row)}, its cosine is {row.cosine:.3f}"
         yield f"output '{row.name}' {differs}; no limit was set that forbids it"
     if len(remarkable) > _MOST_NAMED:
         yield f"{len(remarkable) - _MOST_NAMED} more outputs without a limit differ much"

@@ -33,7 +33,7 @@ __all__ = ["Answer", "Question", "digest_of"]
 logger = logging.getLogger(__name__)
 
 _RECORDS = Records("verified")
-_FORMAT = 4  # raised when what is verified changes
+_FORMAT = 7  # raised when what is verified changes
 _BLOCK = 1 << 20
 _NOTE = "compared and run before: the same model, data, options and versions gave this result; --no-cache does it again"
 
@@ -54,6 +54,7 @@ class Answer:
         checks, final_verdict, final_notes, final_warnings: of the written file.
         measured: what a device computed with it; None where none did.
         draws: what a device may make of it; None where that was not emulated.
+        gains: its errors at other levels of the data.
     """
 
     settled: Mapping[str, Settled]
@@ -72,11 +73,12 @@ class Answer:
     final_warnings: tuple[str, ...] = ()
     measured: DeviceMeasurement | None = None
     draws: DeviceDraws | None = None
+    gains: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def tell(self, report: Report) -> None:
         """Write what the comparison said into a report."""
         report.outputs, report.repaired, report.headroom = dict(self.outputs), self.repaired, self.headroom
-        report.verdict, report.draws = self.verdict, self.draws
+        report.verdict, report.draws, report.gains = self.verdict, self.draws, dict(self.gains)
         report.notes = (*report.notes, *self.notes, _NOTE)
         report.warnings = (*report.warnings, *self.warnings)
 

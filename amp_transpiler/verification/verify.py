@@ -19,21 +19,25 @@ from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import MetricValue, Report, Verdict
+from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.calibrate import PIECE
 from amp_transpiler.verification.child import RUN_ERRORS
-from amp_transpiler.verification.conversions import Conversions, judging_arithmetic
+from amp_transpiler.verification.conversions import Conversions, Measured, judging_arithmetic
 from amp_transpiler.verification.declared_shapes import open_contradicted_sizes
 from amp_transpiler.verification.default_device import CheckedDevice, DeviceCheck, device_to_check
 from amp_transpiler.verification.exact_update import exact_update
+from amp_transpiler.verification.gains import Gains
 from amp_transpiler.verification.inputs import Inputs
+from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.remote import open_program
 from amp_transpiler.verification.search import Found, best_conversion
 from amp_transpiler.verification.steps import compare_steps
 from amp_transpiler.verification.steps_verdict import judge_steps
 from amp_transpiler.verification.synthesis import MOST_FURTHER
+from amp_transpiler.verification.unseen import never_ran
 from amp_transpiler.verification.user_metric import Metric
-from amp_transpiler.verification.verdict import failing_outputs, judge, never_measured
+from amp_transpiler.verification.verdict import failing_outputs, judge, never_measured, outputs_left_out
 from amp_transpiler.verification.verified import Answer, Question, digest_of
 
 __all__ = ["Basis", "Questions", "check_source", "convert_and_compare", "loads"]
@@ -164,7 +168,14 @@ def convert_and_compare(
             reference = _reference(source, prepared, policy, asked, reference)
             report.notes += _reference_notes(reference, source, prepared, policy)
         conversions = Conversions(
-            prepared, policy, ranges, reference, asked.metric, phase, judging_arithmetic(prepared, policy)
+            prepared,
+            policy,
+            ranges,
+            reference,
+            asked.metric,
+            phase,
+            judging_arithmetic(prepared, policy),
+            _gains(prepared, policy, asked, reference),
         )
         found = best_conversion(conversions, report, frontier=asked.frontier, cache=asked.cache, limited=asked.limited)
     except CannotCompare as reason:
@@ -176,26 +187,44 @@ def convert_and_compare(
         return program, conversion, failure, Basis(source, policy, reference, device=device)
     best, policy = found.best, dataclasses.replace(policy, limits=found.best.limits)
     report.outputs, report.repaired, report.frontier = best.outputs, found.repaired, found.curve
-    report.draws = best.draws
+    report.draws, report.gains = best.draws, dict(best.gains)
     report.headroom = None if found.evidence is None else policy.headroom
     if asked.metric is not None and best.metric is not None:
         report.metric = MetricValue(asked.metric.name, best.metric, asked.metric.bound)
     failing = failing_outputs(report.outputs.values(), reference, policy.limits)
     never = never_measured(policy.target, policy.device, best.draws)
-    failure = judge(report, reference, failing, policy.limits, never) or _unjudged(report, reference, asked, device)
-    program, conversion, step = best.program, best.conversion, best.program.step
-    if not failure and step is not None and step.parameters and policy.low is not FLOAT32:
-        with phase("run steps"):
-            final = dataclasses.replace(policy, settled=best.settled)
-            exact = functools.partial(exact_update, prepared, step, final, ranges, conversion)
-            report.steps = compare_steps(program, step, reference, exact)
-        wanted = policy.wishes.master_weights is False  # small updates vanish, as was asked for
-        failure = judge_steps(report, report.steps, fails=reference.given and not wanted)
+    unseen = _unseen(best, conversions, report)
+    failure = judge(report, reference, failing, policy.limits, never, unseen)
+    failure = failure or _unjudged(report, reference, asked, device)
+    program, conversion = best.program, best.conversion
+    if not failure:
+        failure = _compared_steps(prepared, policy, ranges, best, reference, report, phase)
     basis = Basis(source, policy, reference, found.evidence, device=device)
     if question is not None and found.searched and found.evidence is not None and not failure:
         answer = _answer(found, program, report, before)
         basis = dataclasses.replace(basis, question=question, answer=answer)
     return program, conversion, failure, basis
+
+
+def _compared_steps(
+    prepared: Program,
+    policy: Policy,
+    ranges: RangeFaults,
+    best: Measured,
+    reference: Reference,
+    report: Report,
+    phase: Phase,
+) -> str:
+    """Run a training step that was converted beside fp32, step by step; return what is wrong, empty if nothing is."""
+    step = best.program.step
+    if step is None or not step.parameters or policy.low is FLOAT32:
+        return ""
+    with phase("run steps"):
+        final = dataclasses.replace(policy, settled=best.settled)
+        exact = functools.partial(exact_update, prepared, step, final, ranges, best.conversion)
+        report.steps = compare_steps(best.program, step, reference, exact)
+    wanted = policy.wishes.master_weights is False  # small updates vanish, as was asked for
+    return judge_steps(report, report.steps, fails=reference.given and not wanted)
 
 
 def _reference(
@@ -207,6 +236,26 @@ def _reference(
         further = _further_samples(prepared) if asked.limited and asked.inputs is None else 0
         reference = make_reference(source, stand_in, asked.inputs, prepared.step, further=further)
     return dataclasses.replace(reference, name="the source") if prepared.widened else reference
+
+
+def _unseen(best: Measured, conversions: Conversions, report: Report) -> tuple[str, ...]:
+    """Return what of the conversion no sample shows; a note where that is not known."""
+    decisions = best.conversion.assignment.decisions
+    low = {str(node.name) for node, made in decisions.items() if made.precision == "low"}
+    try:
+        return never_ran(conversions.prepared, low, conversions.feeds())
+    except RUN_ERRORS as error:
+        report.notes = (*report.notes, f"which branches ran is not known: {error_text(error)}")
+        return ()
+
+
+def _gains(prepared: Program, policy: Policy, asked: Questions, reference: Reference) -> Gains | None:
+    """Return the user's samples at other levels; None where a result is not to be held against them.
+
+    A metric is the user's word on the samples as they are, and random operators draw other numbers in each run.
+    """
+    special = asked.metric is not None or prepared.step is not None or policy.low is FLOAT32
+    return None if special or not reference.given or random_upstream(prepared.model) else Gains(reference)
 
 
 def _further_samples(prepared: Program) -> int:
@@ -273,6 +322,7 @@ def _answer(found: Found, program: Program, report: Report, before: tuple[tuple[
         result=digest_of(program),
         outputs=found.best.outputs,
         draws=found.best.draws,
+        gains=found.best.gains,
         evidence=shown,
         headroom=report.headroom,
         verdict=report.verdict,
@@ -308,7 +358,7 @@ def _unjudged(report: Report, reference: Reference, asked: Questions, device: Ch
     """Return why a limit that was asked for was not checked although the programs ran; empty if it was."""
     if not asked.required or device is not None or report.verdict_word != Verdict.STRUCTURE_ONLY:
         return ""
-    whys = ", ".join(dict.fromkeys(reference.unjudged().values())) or "it has none with finite values"
+    whys = ", ".join(dict.fromkeys(outputs_left_out(report, reference).values())) or "the model has none"
     remedy = "" if reference.unsteady else "; supply other inputs with --inputs"  # no remedy for random ones
     return _not_compared(report, f"no output can be judged ({whys}){remedy}", required=True)
 

@@ -11,6 +11,7 @@ from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.ops.kinds import BOUNDED, CAPPED, COMPUTE, EXACT, MOVEMENT, SQUARES
 from amp_transpiler.precision.evidence import TensorRange
+from amp_transpiler.precision.growth import degrees
 from amp_transpiler.precision.numerics import UNSAFE, in_order, normalisations, shown_safe, unsafe_nodes
 from amp_transpiler.precision.ranges import RangeFaults
 from tests import support
@@ -266,20 +267,45 @@ def test_auto_follows_these_rules_and_o2_does_not():
 
 # name: (node, ranges of what it reads and computes: (largest, smallest), whether it counts, whether float16 is safe)
 SHOWN = {
-    "an exponential of moderate numbers": ("y = Exp (x)", {"x": (5.0, 0.1), "y": (148.0, 0.9)}, False, True),
-    "one of large numbers": ("y = Exp (x)", {"x": (10.0, 0.1), "y": (22026.0, 0.9)}, False, False),
-    "a value that was not seen": ("y = Exp (x)", {"x": (5.0, 0.1)}, False, False),
-    "a logarithm far from zero": ("y = Log (x)", {"x": (9.0, 0.01), "y": (4.6, 0.1)}, False, True),
-    "a logarithm near zero": ("y = Log (x)", {"x": (1.0, 2e-7), "y": (15.4, 0.1)}, False, False),
-    "a logarithm of what became zero": ("y = Log (x)", {"x": (1.0, 2e-9, "", 0.5), "y": (20.0, 0.1)}, False, True),
-    "one near zero, bounded": ("b = Clip (x, least) y = Log (b)", {"b": (1.0, 2e-7), "y": (15.4, 0.1)}, False, False),
-    "a quotient near zero": ("y = Div (x, p)", {"x": (1.0, 2e-7), "p": (9.0, 0.1), "y": (9.0, 2e-8)}, False, True),
-    "one by numbers near zero": ("y = Div (x, p)", {"x": (1.0, 0.1), "p": (9.0, 2e-7), "y": (9.0, 0.1)}, False, False),
-    "a product near zero has no pole": ("y = Mul (x, x)", {"x": (1.0, 2e-7), "y": (1.0, 4e-14)}, False, True),
+    "an exponential of small numbers": ("y = Exp (x)", {"x": (2.7, 0.1), "y": (14.9, 0.9)}, False, True),
+    "one of numbers of which four times as much overflows": (
+        "y = Exp (x)",
+        {"x": (5.0, 0.1), "y": (148.0, 0.9)},
+        False,
+        False,
+    ),
+    "one of numbers below zero": ("y = Exp (x)", {"x": (90.0, 0.1), "y": (1.0, 0.0)}, False, True),
+    "a hyperbolic cosine": ("y = Cosh (x)", {"x": (5.0, 0.1), "y": (74.0, 1.0)}, False, False),
+    "a power of a constant": ("y = Pow (ten, x)", {"x": (2.0, 0.1), "y": (100.0, 1.0)}, False, False),
+    "a value that was not seen": ("y = Exp (x)", {"x": (2.0, 0.1)}, False, False),
+    "a logarithm": ("y = Log (x)", {"x": (9.0, 0.01), "y": (4.6, 0.1)}, False, True),
+    "a quotient": ("y = Div (x, p)", {"x": (1.0, 2e-7), "p": (9.0, 0.1), "y": (9.0, 2e-8)}, False, True),
+    "a sum of exponentials": ("e = Exp (x) y = ReduceSum (e)", {"e": (12.0, 0.1), "y": (40.0, 0.1)}, False, False),
+    "a small one": ("e = Exp (x) y = ReduceSum (e)", {"e": (5.0, 0.1), "y": (15.0, 0.1)}, False, True),
+    "a logarithm of one": (
+        "e = Exp (x) s = ReduceSum (e) y = Log (s)",
+        {"s": (40.0, 0.1), "y": (3.7, 0.1)},
+        False,
+        False,
+    ),
+    "a square": ("y = Mul (x, x)", {"x": (63.0, 0.1), "y": (3969.0, 0.1)}, False, True),
+    "one that is too large with headroom before it": (
+        "y = Mul (x, x)",
+        {"x": (65.0, 0.1), "y": (4225.0, 0.1)},
+        False,
+        False,
+    ),
+    "a square by Pow": ("y = Pow (x, two)", {"x": (65.0, 0.1), "y": (4225.0, 0.1)}, False, False),
+    "a cube": ("y = Pow (x, three)", {"x": (11.0, 0.1), "y": (1331.0, 0.1)}, False, False),
+    "a product of two": ("y = Mul (x, p)", {"x": (65.0, 0.1), "p": (65.0, 0.1), "y": (4225.0, 0.1)}, False, False),
+    "a product with a constant": ("y = Mul (x, ten)", {"x": (422.0, 0.1), "y": (4220.0, 0.1)}, False, True),
+    "a sum of squares": ("s = Mul (x, x) y = ReduceSum (s)", {"s": (400.0, 0.1), "y": (4225.0, 0.1)}, False, False),
+    "squares that an operator sums": ("y = ReduceSumSquare (x)", {"x": (65.0, 0.1), "y": (4225.0, 0.1)}, False, False),
+    "the root of them": ("s = Mul (x, x) y = Sqrt (s)", {"s": (4000.0, 0.1), "y": (65.0, 0.1)}, False, True),
     "small positions": ("y = Mul (x, x)", {"x": (20.0, 1.0), "y": (400.0, 1.0)}, True, True),
     "large positions": ("y = Mul (x, x)", {"x": (30.0, 1.0), "y": (900.0, 1.0)}, True, False),
     "a quantization": ("y = QuantizeLinear (x, scale)", {"x": (1.0, 0.1)}, False, False),
-    "an operator of another domain": ("y = my.domain.Exp (x)", {"x": (5.0, 0.1), "y": (148.0, 0.9)}, False, False),
+    "an operator of another domain": ("y = my.domain.Exp (x)", {"x": (2.0, 0.1), "y": (7.4, 0.9)}, False, False),
 }
 
 
@@ -290,19 +316,15 @@ def test_ranges_speak_for_what_is_unsafe_by_nature(text, sizes, counts, expected
             f"(float[4] x, float[4] p) => (float[4] y) {{ {text} }}",
             imports=', "my.domain" : 1',
             scale=np.float32(0.1),
-            least=np.float32(1e-12),
+            two=np.float32(2.0),
+            three=np.float32(3.0),
+            ten=np.float32(10.0),
         )
     )
     propagate_types(model)
     ranges = {name: TensorRange(*seen) for name, seen in sizes.items()}
-    assert shown_safe(model.graph[-1], ranges, FLOAT16, 4.0, counts=counts) is expected
-
-
-def test_a_pole_does_not_matter_to_what_is_bounded():
-    model = ir.from_proto(parse("(float[4] x) => (float[4] y) { y = Log (x) }"))
-    propagate_types(model)
-    ranges = {"x": TensorRange(1.0, 2e-7), "y": TensorRange(15.4, 0.1)}
-    assert shown_safe(model.graph[-1], ranges, FLOAT16, 4.0, counts=False, is_bounded=True)
+    powers = degrees(list(model.graph))
+    assert shown_safe(model.graph[-1], ranges, FLOAT16, 4.0, counts=counts, degrees=powers) is expected
 
 
 RMS = "p = Pow ({x}, two) m = ReduceMean (p) e = Add (m, eps) r = Sqrt (e) {y} = Div ({x}, r)"

@@ -316,7 +316,7 @@ def test_splitting_into_samples_or_a_sequence_changes_nothing(pairs, cut):
     samples = compare_outputs([{"y": x[:cut]}, {"y": x[cut:]}], [{"y": y[:cut]}, {"y": y[cut:]}])["y"]
     sequence = compare([x[:cut], x[cut:]], [y[:cut], y[cut:]])
     for other in (samples, sequence):
-        assert other.relative == pytest.approx(whole.relative, rel=1e-9)
+        assert other.of_all == pytest.approx(whole.of_all, rel=1e-9)
         assert other.cosine == pytest.approx(whole.cosine, rel=1e-9, abs=1e-12)
         assert other.max_abs == whole.max_abs
         assert other.elements == whole.elements == len(pairs)

@@ -45,7 +45,7 @@ def convert(nodes, given=True, **options):
 def test_random_outputs_are_left_out_by_name(nodes, why, level):
     report = convert(nodes, level=level)
     assert report.verdict_word == ("compared" if level == "O2" else "plausible" if why else "verified")
-    assert report.verdict.endswith(f"; not judged: 'y' ({why})") == (why is not None)
+    assert (f"; not judged: 'y' ({why})" in report.verdict) == (why is not None)
     assert report.repaired == ()
 
 

@@ -180,7 +180,7 @@ CHANGES = {  # name: (model, inputs): nodes before the shape have weights, and t
     ),
     "ConstantOfShape": (
         """(float[30,8] x, float[1] t) => (float[30,8] y, float[K] k) { y = MatMul (x, w) [f] c = Mul (t, q)
-            e = Cast <to = 7> (c) k = ConstantOfShape (e) }""",
+            e = Cast <to = 7> (c) k = ConstantOfShape <value = float[1] {1.0}> (e) }""",
         COUNT,
     ),
 }
