@@ -114,9 +114,9 @@ def test_the_table_of_the_repository():
         assert all(entry.low >= 0 and entry.casts >= 0 for entry in entries.values())
 
 
-def _report(word, **relative):
-    rows = {name: types.SimpleNamespace(relative=value) for name, value in relative.items()}
-    return types.SimpleNamespace(verdict_word=word, verdict=word, outputs=rows, draws=None)
+def _report(word, *, part="", gains=(), **relative):
+    rows = {name: types.SimpleNamespace(relative=value, part=part) for name, value in relative.items()}
+    return types.SimpleNamespace(verdict_word=word, verdict=word, outputs=rows, draws=None, gains=dict(gains))
 
 
 CONTRADICTED = [
@@ -139,6 +139,13 @@ def test_contradictions(word, ours, theirs, said):
     found = contradictions(_report(word, y=ours), Values({"y": theirs}), "float16")
     assert bool(found) == bool(said)
     assert not said or said in found[0]
+
+
+@pytest.mark.parametrize("stated_of", [{"part": "index 3 of the last axis, of 80"}, {"gains": {"at a tenth": 0.019}}])
+def test_the_error_of_a_part_or_a_level_may_be_larger_than_that_of_the_whole(stated_of):
+    assert not contradictions(_report("verified", y=0.019, **stated_of), Values({"y": 0.001}), "float16")
+    assert contradictions(_report("verified", y=0.001, **stated_of), Values({"y": 0.015}), "float16")
+    assert contradictions(_report("verified", y=0.019), Values({"y": 0.001}), "float16")
 
 
 def test_labels_that_differ_contradict_a_good_word():
