@@ -19,7 +19,7 @@ from amp_transpiler.report import DeviceDraws, OutputComparison
 from amp_transpiler.targets.arithmetic import DeviceArithmetic
 from amp_transpiler.verification.accuracy import CannotCompare, Reference
 from amp_transpiler.verification.calibrate import NamedSample
-from amp_transpiler.verification.device_draws import arithmetic_for, open_device_runs
+from amp_transpiler.verification.device_draws import arithmetic_for, error_of, open_device_runs
 from amp_transpiler.verification.gains import AS_GIVEN, Gains, JudgedAtGains
 from amp_transpiler.verification.judge import Compared, Judge
 from amp_transpiler.verification.randomness import random_upstream
@@ -217,13 +217,27 @@ class Conversions:
         plain = Judge(self.reference, limits, self.metric, None if is_float32 else self.arithmetic)
         return dataclasses.replace(plain, in_tf32=lambda: self._source_rows(plain))
 
+    def error_of_source_in_tf32(self) -> float:
+        """Return the largest relative error of an output of the source itself with its products in TF32.
+
+        A device computes float32 products so unless a session is told otherwise. 0.0 where no device's arithmetic is
+        emulated, where the source has no such products, or where it does not run so.
+        """
+        if self.arithmetic is None:
+            return 0.0
+        found = self._source_rows(self.judge(self.policy.limits, is_float32=False))
+        unjudged = self.reference.unjudged()
+        rows = () if found is None else found[0].items()
+        return max((error_of(row) for name, row in rows if name not in unjudged), default=0.0)
+
     def _source_rows(self, judge: Judge) -> Compared | None:
-        """Return the source's own outputs with its products in TF32; None where it does not run so."""
+        """Return the source's own outputs with its products in TF32; None if that is not known or there are none."""
         assert self.arithmetic is not None  # nothing else asks for TF32
         if not self.source_in_tf32:
             try:
                 with open_device_runs(self.reference, self.reference.program, self.arithmetic, judge.limits) as runs:
-                    self.source_in_tf32.append(judge.turn(runs, _TURN_IN_TF32))
+                    in_tf32 = judge.turn(runs, _TURN_IN_TF32) if runs.is_tf32(_TURN_IN_TF32) else None
+                    self.source_in_tf32.append(in_tf32)
             except (CannotCompare, ModelError) as reason:
                 logger.info("what TF32 makes of the source is not known: %s", reason)
                 self.source_in_tf32.append(None)

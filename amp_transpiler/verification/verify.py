@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import InputError, ModelError
@@ -19,6 +19,7 @@ from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import MetricValue, Report, Verdict
+from amp_transpiler.report.wording import percent
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.calibrate import PIECE
@@ -198,12 +199,26 @@ def convert_and_compare(
     failure = failure or _unjudged(report, reference, asked, device)
     program, conversion = best.program, best.conversion
     if not failure:
+        report.notes = (*report.notes, *_float32_throughout(best, conversions))
         failure = _compared_steps(prepared, policy, ranges, best, reference, report, phase)
     basis = Basis(source, policy, reference, found.evidence, device=device)
     if question is not None and found.searched and found.evidence is not None and not failure:
         answer = _answer(found, program, report, before)
         basis = dataclasses.replace(basis, question=question, answer=answer)
     return program, conversion, failure, basis
+
+
+def _float32_throughout(best: Measured, conversions: Conversions) -> Iterator[str]:
+    """Yield a note on a result that is the source: "within 0 %" says nothing of TF32, which takes both off fp32."""
+    if not best.is_float32 or conversions.arithmetic is None:
+        return
+    with conversions.phase("compare"):
+        error = conversions.error_of_source_in_tf32()
+    if error > 0.0:
+        yield (
+            "the result is float32 throughout, so it computes what the source does; products in TF32, the default on "
+            f"{conversions.arithmetic.wanted_device}, take both up to {percent(error)} off fp32"
+        )
 
 
 def _compared_steps(
