@@ -52,6 +52,11 @@ class Limits:
         """Return the tolerance of an output; infinite for no limit."""
         return self.outputs.get(name, self.tolerance)
 
+    @property
+    def are_none(self) -> bool:
+        """Whether any error would do: no output has a limit."""
+        return not any(map(math.isfinite, (self.tolerance, *self.outputs.values())))
+
     def of_float32(self) -> Limits:
         """Return the limits of a program that is float32 throughout: its own rounding is none of a conversion's."""
         outputs = {name: max(tolerance, _FLOAT32) for name, tolerance in self.outputs.items()}

@@ -196,6 +196,7 @@ class Conversions:
             return self.gains.judged(
                 program,
                 lambda at: self.at(at).judge(limits, is_float32=False),
+                binding=not limits.are_none,
                 certain=certain,
                 deciding=deciding,
             )

@@ -76,6 +76,7 @@ class Gains:
         program: Program,
         judge_of: Callable[[Reference], Judge],
         *,
+        binding: bool = True,
         certain: bool = False,
         deciding: int | None = None,
     ) -> JudgedAtGains:
@@ -84,6 +85,8 @@ class Gains:
         Args:
             program: the program; not changed.
             judge_of: returns what judges it against a reference.
+            binding: whether limits are held at other levels, too; otherwise these are told, and the judgement is that
+                of the samples as given.
             certain: all draws run even if the limits are not kept.
             deciding: the turn of draws that runs first.
 
@@ -96,7 +99,7 @@ class Gains:
             return JudgedAtGains(judged, AS_GIVEN, {})
         plain = {words: _plainly(judge_of(at)).judged(program) for words, at in every.items()}
         errors = {words: _error(judged, every[words]) for words, judged in plain.items()}
-        worst = max(every, key=lambda words: (plain[words].excess, errors[words]))
+        worst = max(every, key=lambda words: (plain[words].excess, errors[words])) if binding else AS_GIVEN
         if plain[worst].excess > 1.0 and not certain:
             return JudgedAtGains(dataclasses.replace(plain[worst], confirmed=False), worst, errors)
         judged = judge_of(every[worst]).judged(program, confirm=True, certain=certain, deciding=deciding)

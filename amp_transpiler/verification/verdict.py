@@ -94,7 +94,7 @@ def judge(
         never: whose arithmetic was emulated and never measured on a device; empty if all of it was.
         unseen: what of the conversion no sample shows, in words.
     """
-    samples = f"{_samples(reference)}{_worst_level(report.gains)}"
+    samples = f"{_samples(reference)}{'' if limits.are_none else _worst_level(report.gains)}"
     if failing:
         row = worst(failing)
         fault = fault_of(row, limits)
@@ -117,7 +117,12 @@ def judge(
     unlimited = [row for row in judged if not _has_limit(row, limits)]
     if metric is not None:  # it is the limit
         unlimited = []
-    report.warnings = (*report.warnings, *_warnings(unlimited, report.dtype), *_lost_spread(judged))
+    report.warnings = (
+        *report.warnings,
+        *_warnings(unlimited, report.dtype),
+        *_lost_spread(judged),
+        *_overflown(report.gains),
+    )
     wholly = reference.given and not left_out and not unseen
     word = _word(unlimited=bool(unlimited), wholly=wholly, unmeasured=never)
     estimate = _never_measured(never) if word is Verdict.ESTIMATED else ""
@@ -201,7 +206,15 @@ def _worst_level(gains: Mapping[str, float]) -> str:
 def _levels(gains: Mapping[str, float]) -> str:
     """Say at which levels of the samples the result was compared, the worst one first."""
     ranked = sorted(gains, key=lambda words: -gains[words])
-    return "".join(f", {words}: {percent(gains[words])}" for words in ranked)
+    errors = {words: percent(error) if math.isfinite(error) else "not finite" for words, error in gains.items()}
+    return "".join(f", {words}: {errors[words]}" for words in ranked)
+
+
+def _overflown(gains: Mapping[str, float]) -> Iterator[str]:
+    """Yield a warning for each level of the samples at which the result has values that are not finite."""
+    for words, error in gains.items():
+        if words != AS_GIVEN and not math.isfinite(error):
+            yield f"{words} of the samples' level the result has infinite values or NaN where fp32 has none"
 
 
 def _in_tf32(draws: DeviceDraws) -> str:

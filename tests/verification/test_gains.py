@@ -125,3 +125,16 @@ def test_made_up_inputs_and_features_run_as_they_are(inputs):
     report = amp.transpile(model, inputs=None if inputs is None else {"x": array(4, 8, seed=2)}, cache=False)
     assert not report.gains
     assert "at a tenth" not in report.verdict
+
+
+# levels that keep no limit: another level of the sound is told, and refuses nothing
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_without_a_limit_another_level_is_told_and_refuses_nothing(level, tmp_path):
+    model = front_end("s = Mul (audio, large) y = MatMul (s, w)", large=np.array(6e3, np.float32))
+    quiet = SOUND / np.abs(SOUND).max()
+    report = amp.transpile(model, tmp_path / "low.onnx", level=level, inputs={"audio": quiet * 4})
+    assert report.verdict_word == "compared"
+    assert report.gains["at three times"] == math.inf
+    assert "at three times: not finite" in report.verdict
+    assert any("at three times of the samples' level" in warning for warning in report.warnings)
+    assert report.outputs["y"].relative < 0.01
