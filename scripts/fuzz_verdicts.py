@@ -7,7 +7,7 @@
 A trial draws a model, a format and a limit, and changes the sample beside it: other levels of signals and pictures,
 shorter lengths, masked ends, the other value of a switch or a sampling rate. It converts at level auto on that sample.
 Where the result is *verified* or *estimated*, the tests' oracle (`tests/oracle`, which shares no code with the package)
-rounds it on the sample and, where the verdict names levels, on levels between a tenth and three times. A float output
+rounds it on the sample and, where the verdict names levels, on those. A float output
 that is off by more than twice the limit is a wrong verdict, and exit status 1. A trial depends on the run's seed, its
 number and the corpus alone.
 """
@@ -42,7 +42,7 @@ _JUDGE: Any = importlib.import_module("tests.oracle.judge")
 Sample = dict[str, np.ndarray]
 
 _TOLERANCES = {"float16": (0.001, 0.005, 0.02), "bfloat16": (0.02, 0.05)}
-_LEVELS = (0.1, 0.3, 1.0, 3.0)  # within what a verdict with levels claims
+_LEVELS = (0.1, 1.0, 3.0)  # those that a verdict names
 _ALLOWED = 2.0  # times the limit: two judges add up in another order
 _RATES = (8000, 16000)
 _CERTAIN = ("verified", "estimated")

@@ -10,8 +10,9 @@ and the error of the output is the largest of those of
 - each sample: an array that was given or made up, or an item of a sequence; and each row of its first axis;
 - each slice of the last axis, and of axis 1 where there are three axes or more, over all samples: a class, a
   coordinate, a channel;
-- what is left without extreme values, such as the -10000 of masked logits: at least two elements that are each more
-  than `_GAP` times as large as all others.
+- what is left without one extreme value that is repeated, such as the -10000 of masked logits: at least two elements
+  of nearly one magnitude, `_LEAST_EXTREME` or more, and `_GAP` times as large as all others. The probabilities near one
+  of a sure classifier are no such value.
 
 Class scores beside boxes in pixels, a quiet recording beside a loud one, and logits beside their masks are so small
 that a norm over both is that of their neighbours alone: all scores of a detector may become zero at 0.0007 %.
@@ -40,8 +41,9 @@ _COUNTS = 2.0**-14  # float16's smallest normal number
 _OF_LARGEST = 2.0**-22  # a unit in the last place of float32, twice
 _FEWEST = 8  # elements of a part
 _MOST_SLICES = 64  # times as many as each has elements
-_GAP = 8.0  # between extreme values and all others
-_WITHIN = 4.0  # extreme values differ by less than this factor
+_GAP = 32.0  # between the extreme value and all others
+_WITHIN = 1.0625  # what is added to a mask's value changes it by less than this factor
+_LEAST_EXTREME = 16.0  # an exponential of minus so much is nothing in a sum of those of logits
 _BEYOND = 2.0**500  # squares overflow
 _CHUNK = 1_000_000  # elements that are looked at together
 _UNEVEN = 4.0  # slices whose sizes differ by more than this are weighed each by its own
@@ -217,13 +219,15 @@ def _largest(array: np.ndarray) -> float:
 
 
 def _extreme_from(array: np.ndarray, largest: float) -> float | None:
-    """Return the magnitude from which values are extreme: few or many, but far from all others; None if none are.
+    """Return the magnitude from which values are the extreme one, be they few or many; None if there is none.
 
     Args:
         array: the output in fp32.
         largest: its largest magnitude.
     """
-    high, low = largest / _WITHIN, largest / (_WITHIN * _GAP)
+    if largest < _LEAST_EXTREME:
+        return None
+    high, low = largest / _WITHIN, largest / _GAP
     extreme = others = 0
     flat = array.reshape(-1)
     for start in range(0, flat.size, _CHUNK):
