@@ -64,7 +64,8 @@ OPTIONS = (
         metavar="MODEL",
         parameter="src",
         text="An fp32 ONNX file; a folder, for every `.onnx` file directly in it except results of former runs "
-        "(`*.fp16.onnx`, `*.bf16.onnx`, `*.fp32.onnx`); or `-`, for standard input.",
+        "(`*.fp16.onnx`, `*.bf16.onnx`, `*.fp32.onnx`), with `--recursive` for those in the folders inside it, too; or "
+        "`-`, for standard input.",
         python="The model: a path, `onnx.ModelProto`, `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. It is "
         "never changed.",
     ),
@@ -78,6 +79,20 @@ OPTIONS = (
         "for standard output. Default: `STEM.fp16.onnx` or `STEM.bf16.onnx` beside the model. An existing file is "
         "replaced, a missing folder is made.",
         python="The file to write; None keeps the result in memory, as `Report.program`.",
+    ),
+    Option(
+        name="recursive",
+        group="files",
+        flags=("-r", "--recursive"),
+        text="Take the models of the folders inside a folder, too, except hidden ones. Behind `-o` the results get the "
+        "same folders.",
+    ),
+    Option(
+        name="skip_unchanged",
+        group="files",
+        flags=("--skip-unchanged",),
+        text="Skip a model whose result is there and was made by this command from the same files, with the same "
+        "options and versions. A call for several models that was cut goes on so where it ended.",
     ),
     Option(
         name="dry_run",
@@ -402,8 +417,12 @@ OPTIONS = (
         flags=("--inputs",),
         metavar="DATA.npz|FOLDER",
         parameter="inputs",
-        text="Samples to compare on: an .npz file, a folder of them, or one of ONNX's `test_data_set_*`. Default: "
-        "inputs made up from the model's shapes.",
+        text="Samples to compare on: an .npz file, a folder of them, or one of ONNX's `test_data_set_*`. For several "
+        "models a place with `{stem}` (the model's name), `{path}` (the same with its folders inside the one that was "
+        "named) or `{folder}` (where it lies), such as `samples/{stem}.npz`; or a manifest, a `.toml` or `.json` with "
+        'a row for each model or pattern: `"resnet*.onnx" = "samples/resnet.npz"`, from its own folder. Default: '
+        "`STEM.inputs.npz` beside the model, else the `test_data_set_0` of a model that is alone in its folder, else "
+        "inputs made up from the model's shapes, as with `made-up`.",
         python="Samples to compare on: an .npz file, a folder, a dict, or several dicts. None: inputs made up from the "
         "model's shapes.",
     ),
@@ -527,6 +546,20 @@ OPTIONS = (
         flags=("--json",),
         metavar="OUT.json",
         text="Write the report as JSON; `-` prints it, and nothing else, to stdout.",
+    ),
+    Option(
+        name="junit",
+        group="report",
+        flags=("--junit",),
+        metavar="OUT.xml",
+        text="Write which models were converted, and why others were not, as JUnit XML.",
+    ),
+    Option(
+        name="sarif",
+        group="report",
+        flags=("--sarif",),
+        metavar="OUT.sarif",
+        text="Write what failed or looks wrong as SARIF, for the page of a pull request.",
     ),
     Option(
         name="save_recipe",

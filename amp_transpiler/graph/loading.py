@@ -15,6 +15,7 @@ from amp_transpiler.errors import ModelError, innermost_text, visible
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.external_data import check_external_data, check_external_files
 from amp_transpiler.graph.functions import check_expansion
+from amp_transpiler.graph.git_lfs import REMEDY, is_lfs_pointer
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import from_proto
 from amp_transpiler.graph.regions import enter_regions
@@ -81,6 +82,8 @@ def _load_file(path: pathlib.Path) -> Program:
         raise ModelError(f"{path}: not a regular file")
     if path.stat().st_size == 0:
         raise ModelError(f"{path}: the file is empty")
+    if is_lfs_pointer(path):
+        raise ModelError(f"{path}: is a pointer of Git LFS, not the model; {REMEDY}")
     try:
         proto = onnx.load_model(path, load_external_data=False)
     except OSError as error:
