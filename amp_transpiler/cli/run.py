@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 
 from amp_transpiler.cli import printing
 from amp_transpiler.cli.destinations import Job, check_places, jobs_of, makes_folder, output_folder
 from amp_transpiler.cli.log import logging_to_stderr
+from amp_transpiler.cli.next_option import next_option
 from amp_transpiler.cli.options import Options
 from amp_transpiler.cli.outcome import Outcome
 from amp_transpiler.cli.reports import write_reports
@@ -38,6 +40,8 @@ def run(options: Options) -> int:
             write_reports(outcomes, options, are_many=sources.are_many)
             if sources.are_many:
                 printing.show_all(outcomes, options)
+            elif not options.silent and (worth := next_option(outcomes[0], options)):
+                printing.output(f"\nnext  {worth}", sys.stderr if options.to_stdout else sys.stdout)
         return max(outcome.status for outcome in outcomes)
 
 

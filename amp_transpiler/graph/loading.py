@@ -6,6 +6,7 @@ import logging
 import os
 import pathlib
 from collections.abc import Mapping
+from typing import Protocol, TypeAlias
 
 import onnx
 import onnx.external_data_helper
@@ -23,9 +24,21 @@ from amp_transpiler.graph.source_check import checked_proto, mend_text, settle_d
 from amp_transpiler.graph.training_info import training_graphs
 from amp_transpiler.graph.walk import bodies, scopes
 
-__all__ = ["load"]
+__all__ = ["ExportedProgram", "Source", "load"]
 
 logger = logging.getLogger(__name__)
+
+
+class ExportedProgram(Protocol):
+    """What `torch.onnx.export` returns, an `ONNXProgram`."""
+
+    @property
+    def model(self) -> ir.Model:
+        """The model."""
+
+
+Source: TypeAlias = str | os.PathLike[str] | onnx.ModelProto | ir.Model | Program | ExportedProgram
+"""A model in any of its forms."""
 
 
 def load(model: object, input_types: Mapping[str, str] | None = None) -> Program:
