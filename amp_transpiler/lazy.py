@@ -50,7 +50,9 @@ def lazy_names(
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *find("__all__")})
+        # Only these: modules that were imported on the way are no public names.
+        special = (name for name in vars(sys.modules[package]) if name.startswith("__"))
+        return sorted({*special, *find("__all__")})
 
     return find, names
 

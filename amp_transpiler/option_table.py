@@ -8,13 +8,20 @@ systems describe themselves in tables that are cheap to import.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
 
+from amp_transpiler.errors import WrongTypeError
 from amp_transpiler.systems.registry import SYSTEMS
 from amp_transpiler.targets import TARGETS
 from amp_transpiler.targets.devices import DEVICES
 
-__all__ = ["GROUPS", "OPTIONS", "Option"]
+__all__ = ["GROUPS", "OPTIONS", "Option", "flag_for", "named_as_in_the_table"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 GROUPS = {
     "files": "files",
@@ -40,7 +47,8 @@ class Option:
         repeated: may be given several times.
         copying: the value with which the files are copied as they are; None if no value does that.
         parameter: the parameter of `transpile` that it sets; None if only the command has it.
-        text: one or more sentences, for `--help` and the page about the command.
+        short: a few words, for the options used most, which `--help` shows on one screen; empty: it is none.
+        text: one or more sentences, for `--help all` and the page about the command.
         python: the same for `transpile`, where the Python value is of another kind; empty to use `text`.
     """
 
@@ -53,6 +61,7 @@ class Option:
     repeated: bool = False
     copying: str | None = None
     parameter: str | None = None
+    short: str = ""
     text: str = ""
     python: str = ""
 
@@ -64,7 +73,8 @@ OPTIONS = (
         metavar="MODEL",
         parameter="src",
         text="An fp32 ONNX file; a folder, for every `.onnx` file directly in it except results of former runs "
-        "(`*.fp16.onnx`, `*.bf16.onnx`, `*.fp32.onnx`); or `-`, for standard input.",
+        "(`*.fp16.onnx`, `*.bf16.onnx`, `*.fp32.onnx`), with `--recursive` for those in the folders inside it, too; or "
+        "`-`, for standard input.",
         python="The model: a path, `onnx.ModelProto`, `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. It is "
         "never changed.",
     ),
@@ -74,10 +84,26 @@ OPTIONS = (
         flags=("-o",),
         metavar="OUT",
         parameter="dst",
+        short="where to write: a file, or a folder with a slash",
         text="The file to write; with a slash at its end, and for several models or a folder of them, the folder; `-` "
         "for standard output. Default: `STEM.fp16.onnx` or `STEM.bf16.onnx` beside the model. An existing file is "
         "replaced, a missing folder is made.",
         python="The file to write; None keeps the result in memory, as `Report.program`.",
+    ),
+    Option(
+        name="recursive",
+        group="files",
+        flags=("-r", "--recursive"),
+        short="take the models of folders inside a folder, too",
+        text="Take the models of the folders inside a folder, too, except hidden ones. Behind `-o` the results get the "
+        "same folders.",
+    ),
+    Option(
+        name="skip_unchanged",
+        group="files",
+        flags=("--skip-unchanged",),
+        text="Skip a model whose result is there and was made by this command from the same files, with the same "
+        "options and versions. A call for several models that was cut goes on so where it ended.",
     ),
     Option(
         name="dry_run",
@@ -90,6 +116,7 @@ OPTIONS = (
         group="files",
         flags=("--jobs",),
         metavar="N",
+        short="convert N models at a time",
         text="Convert several models at a time, in N processes. Default: 1.",
     ),
     Option(
@@ -116,6 +143,7 @@ OPTIONS = (
         flags=("--dtype",),
         metavar="float16|bfloat16|float32",
         parameter="dtype",
+        short="the format; float16 unless given",
         text="The format to convert to. Default: `float16`, or `bfloat16` with a preset or mixed operators. The source "
         "may be in any of the three: another 16-bit format is made float32 first, exactly. With `float32` all 16-bit "
         "floats inside the model become float32; inputs and outputs follow with `--io-types low`.",
@@ -240,6 +268,7 @@ OPTIONS = (
         metavar="WHAT",
         parameter="prefer",
         default="low",
+        short="low (default) or time: most in 16 bits, or fastest",
         text="What level auto aims at, among all conversions that keep the limits.",
         values={
             "low": "the most computation in lower precision, at the fewest casts",
@@ -253,6 +282,7 @@ OPTIONS = (
         metavar="DEVICE",
         parameter="device",
         default="H100",
+        short="the GPU whose times are predicted",
         text="The GPU whose times are predicted, for the report and for `--prefer time`.",
         values={name: device.words for name, device in DEVICES.items()},
     ),
@@ -402,8 +432,13 @@ OPTIONS = (
         flags=("--inputs",),
         metavar="DATA.npz|FOLDER",
         parameter="inputs",
-        text="Samples to compare on: an .npz file, a folder of them, or one of ONNX's `test_data_set_*`. Default: "
-        "inputs made up from the model's shapes.",
+        short="your data to compare on",
+        text="Samples to compare on: an .npz file, a folder of them, or one of ONNX's `test_data_set_*`. For several "
+        "models a place with `{stem}` (the model's name), `{path}` (the same with its folders inside the one that was "
+        "named) or `{folder}` (where it lies), such as `samples/{stem}.npz`; or a manifest, a `.toml` or `.json` with "
+        'a row for each model or pattern: `"resnet*.onnx" = "samples/resnet.npz"`, from its own folder. Default: '
+        "`STEM.inputs.npz` beside the model, else the `test_data_set_0` of a model that is alone in its folder, else "
+        "inputs made up from the model's shapes, as with `made-up`.",
         python="Samples to compare on: an .npz file, a folder, a dict, or several dicts. None: inputs made up from the "
         "model's shapes.",
     ),
@@ -413,6 +448,7 @@ OPTIONS = (
         flags=("--tolerance",),
         metavar="T|NAME=T,...",
         parameter="tolerance",
+        short="the largest error of an output, such as 1%",
         text="The largest relative error (of the norm) of an output, such as `0.01` or `1%`; of single outputs, by "
         "names or patterns, `logits=1%,boxes=0.5`; or both, `2%,logits=1%`. Default: 2% in float16 and 5% in bfloat16 "
         "at level auto of policy paddle. Otherwise there is no limit: large errors are only warned of, but values that "
@@ -512,6 +548,7 @@ OPTIONS = (
         name="explain",
         group="report",
         flags=("--explain",),
+        short="the precision of every node, and why",
         text="Print the precision of every node, and the reason.",
     ),
     Option(
@@ -519,6 +556,7 @@ OPTIONS = (
         group="report",
         flags=("--report",),
         metavar="OUT.html",
+        short="a page with the graph and every node",
         text="Write the report as an HTML page.",
     ),
     Option(
@@ -527,6 +565,20 @@ OPTIONS = (
         flags=("--json",),
         metavar="OUT.json",
         text="Write the report as JSON; `-` prints it, and nothing else, to stdout.",
+    ),
+    Option(
+        name="junit",
+        group="report",
+        flags=("--junit",),
+        metavar="OUT.xml",
+        text="Write which models were converted, and why others were not, as JUnit XML.",
+    ),
+    Option(
+        name="sarif",
+        group="report",
+        flags=("--sarif",),
+        metavar="OUT.sarif",
+        text="Write what failed or looks wrong as SARIF, for the page of a pull request.",
     ),
     Option(
         name="save_recipe",
@@ -555,3 +607,74 @@ OPTIONS = (
         text="Called with the name of a phase and the fraction of it that is done.",
     ),
 )
+
+
+def flag_for(flag: str) -> str:
+    """Return, for a flag that the command has not, what it has instead; empty if nothing is like it."""
+    option = _meant(flag)
+    if option is None:
+        return ""
+    if not option.flags:
+        return f"{flag} is no option of the command: {option.name!r} is a parameter of transpile only"
+    own = [row.flags[-1] for row in OPTIONS if row is option or (row.parameter and row.parameter == option.parameter)]
+    if own[0].startswith("--no-") and not _plain(flag).startswith("no_"):
+        return f"{flag} is the default; {own[0]} switches it off"
+    return f"{flag} is {', '.join(own)} on the command line; see amp-transpile --help all"
+
+
+def _meant(name: str) -> Option | None:
+    """Return the option that a user means, by any of its names: a flag, a parameter, with dashes or underscores."""
+    wanted = _plain(name)
+    for option in OPTIONS:
+        names = (option.name, option.parameter or "", *option.flags, *_OTHER_NAMES.get(option.name, ()))
+        if wanted in map(_plain, names):
+            return option
+    return None
+
+
+def named_as_in_the_table(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function answer an argument that it does not know with the name that it has for it.
+
+    Raises:
+        WrongTypeError: by the function, which is a TypeError, too.
+    """
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                raise WrongTypeError(f"{function.__name__} has no parameter {name!r}{_other_name(name, known)}")
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _other_name(name: str, known: Mapping[str, object]) -> str:
+    from amp_transpiler.graph.name_matching import did_you_mean  # few calls are wrong
+
+    option = _meant(name)
+    if option is None:
+        return did_you_mean(name, known) or "; see help(transpile)"
+    if option.parameter is None:
+        return f": {option.flags[-1]} is an option of the command only; the report that transpile returns has it all"
+    flag = option.flags[-1] if option.flags else option.metavar
+    python = f"{option.parameter}=False" if str(flag).startswith("--no-") else option.parameter
+    return f": the command's {flag} is {python} in Python"
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").lower()
+
+
+_OTHER_NAMES = {
+    "output": ("output", "out"),
+    "models": ("model", "path", "source"),
+    "no_verify": ("skip_verify",),
+    "white": ("white_list", "custom_white_list"),
+    "black": ("black_list", "custom_black_list"),
+    "io_types": ("keep_io",),
+    "dims": ("dim", "shapes"),
+    "inputs": ("samples", "data"),
+}
+"""What users call an option that neither the command nor Python does."""

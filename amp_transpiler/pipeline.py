@@ -17,12 +17,13 @@ from amp_transpiler.graph.assemble import written_model
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.garbage import collection_paused
-from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.loading import Source, load
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.graph.saving import DefaultPlace, Staged, check_destination, stage
 from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.graph.training_info import merge, split
+from amp_transpiler.option_table import named_as_in_the_table
 from amp_transpiler.passes.training.aids import add_training_aids
 from amp_transpiler.precision.limits import HEADROOM, Mismatch, Tolerance, checked_headroom, with_limits
 from amp_transpiler.precision.policy import Policy
@@ -53,6 +54,7 @@ from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.check_file import check_result
 from amp_transpiler.verification.child import start_early
 from amp_transpiler.verification.default_device import DeviceCheck, checked_wish
+from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.transformers import (
     NotOptimized,
     attentions_to_fuse,
@@ -66,8 +68,9 @@ from amp_transpiler.verification.verify import Basis, Questions, check_source, c
 __all__ = ["DefaultPlace", "transpile"]
 
 
+@named_as_in_the_table
 def transpile(
-    src: Any,
+    src: Source,
     dst: str | os.PathLike[str] | None = None,
     *,
     level: LevelName = "auto",
@@ -78,7 +81,7 @@ def transpile(
     use_promote: bool = False,
     guard: str | Collection[str] = (),
     disable_amp: str | Collection[str] = (),
-    inputs: Any = None,
+    inputs: Inputs | None = None,
     tolerance: Tolerance | None = None,
     verify: bool = True,
     policy: PolicyName = "paddle",
@@ -323,7 +326,7 @@ class _Marks:
 class _Job:
     """The arguments of `transpile` that no policy is made of."""
 
-    src: Any
+    src: Source
     dst: str | os.PathLike[str] | None
     amp_lists: UserLists | None
     marks: _Marks

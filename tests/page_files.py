@@ -107,11 +107,22 @@ def optimum_files() -> dict[str, object]:
     return {}
 
 
+def zoo_files() -> dict[str, object]:
+    """Make a folder of models in folders of their own, each with its sample beside it."""
+    for name, source in (("a/convnet", "rocm_convnet"), ("b/lenet", "paddle_lenet")):
+        folder = pathlib.Path("models", name).parent
+        folder.mkdir(parents=True)
+        for ending in ("onnx", "inputs.npz"):
+            shutil.copy(ROOT / "models" / f"{source}.{ending}", f"models/{name}.{ending}")
+    return {}
+
+
 FILES: dict[str, Callable[[], dict[str, object]]] = {
     "docs/concepts/gpus.md": bert_files,
     "docs/howto/bert.md": bert_files,
     "docs/howto/bfloat16.md": bert_files,
     "docs/howto/large_models.md": large_files,
+    "docs/howto/many_models.md": zoo_files,
     "docs/howto/openvino.md": bert_files,
     "docs/howto/optimum.md": optimum_files,
     "docs/howto/several_inputs.md": bert_files,
@@ -137,6 +148,7 @@ COMMANDS = {
 """Command that is not run -> the reason."""
 
 TEXTS = {
+    ("docs/howto/many_models.md", '"resnet.onnx" ='): "a manifest: tests/cli/test_many_models.py reads others",
     ("docs/howto/pre_commit.md", "repos:"): "the hook's configuration: tests/compat/test_hook.py compares it with ours",
     (
         "docs/howto/web.md",

@@ -172,6 +172,21 @@ BAD_OPTIONS = {
     "disable-amp matches nothing": (["{folder}/model.onnx", "--disable-amp", "^absent$"], ["^absent$"]),
     "tolerance is no number": (["{folder}/model.onnx", "--tolerance", "tight"], ["--tolerance", "'tight'", "0.01"]),
     "tolerance below zero": (["{folder}/model.onnx", "--tolerance=-1"], ["--tolerance", "'-1'"]),
+    **{
+        f"tolerance {given} without a percent sign": (
+            ["{folder}/model.onnx", "--tolerance", given],
+            ["--tolerance", f"write {percent}", "without a percent sign"],
+        )
+        for given, percent in {
+            "1": "1%",
+            "5": "5%",
+            "1.0": "1.0%",
+            "2.5": "2.5%",
+            "y=1": "1%",
+            "0.01,y=3": "3%",
+            " 1 ": "1%",
+        }.items()
+    },
     "tolerance is NaN": (["{folder}/model.onnx", "--tolerance", "nan"], ["--tolerance", "'nan'"]),
     "tolerance of no output": (["{folder}/model.onnx", "--tolerance", "nothing=1%"], ["tolerance names 'nothing'"]),
     "two tolerances": (["{folder}/model.onnx", "--tolerance", "1%,2%"], ["--tolerance", "two tolerances"]),

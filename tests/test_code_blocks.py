@@ -119,7 +119,10 @@ def precision_files() -> dict[str, object]:
 
 FILES: dict[str, Callable[[], dict[str, object]]] = {
     "README.md": readme_files,
-    **dict.fromkeys(("docs/howto/olive.md", "docs/howto/onnx_ir.md", "docs/howto/pre_commit.md"), usual_files),
+    **dict.fromkeys(
+        ("docs/howto/olive.md", "docs/howto/onnx_ir.md", "docs/howto/pre_commit.md"),
+        usual_files,
+    ),
     "docs/index.md": usual_files,
     "docs/precision.md": precision_files,
     "docs/reference/command.md": usual_files,

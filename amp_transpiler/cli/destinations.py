@@ -14,12 +14,14 @@ from collections.abc import Iterator, Sequence
 
 from amp_transpiler.cli.options import Options
 from amp_transpiler.cli.places import STREAM, check_name, is_standard_input
+from amp_transpiler.cli.samples import MADE_UP, is_template, samples_of
 from amp_transpiler.cli.sources import Sources
 from amp_transpiler.cli.streams import is_closed
 from amp_transpiler.errors import OutputError
 
-__all__ = ["Job", "check_places", "destinations", "makes_folder", "output_folder"]
+__all__ = ["Job", "check_places", "destinations", "jobs_of", "makes_folder", "output_folder"]
 
+_REPORTS = ("report", "json", "junit", "sarif", "save_recipe")  # options that name a file to write
 _SUFFIXES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
@@ -30,10 +32,31 @@ class Job:
     Attributes:
         model: a file, or a name of standard input.
         output: a file, or `-` for standard output.
+        inputs: its samples: a file or folder; None for made-up ones.
+        found: the samples were found beside the model; nobody named them.
+        keep: remember the conversion, so that a later call may skip it.
     """
 
     model: pathlib.Path
     output: pathlib.Path
+    inputs: str | None = None
+    found: bool = False
+    keep: bool = False
+
+
+def jobs_of(sources: Sources, options: Options) -> list[Job]:
+    """Return each model with its destination and its samples.
+
+    Raises:
+        OutputError: `-o` cannot mean what it says, or two results would be the same file.
+        InputError: what `--inputs` names cannot be read.
+    """
+    samples = samples_of(sources, options)
+    keep = (sources.are_many or options.skip_unchanged) and not (options.dry_run or options.no_cache)
+    return [
+        dataclasses.replace(job, inputs=samples[job.model].place, found=samples[job.model].found, keep=keep)
+        for job in destinations(sources, options)
+    ]
 
 
 def destinations(sources: Sources, options: Options) -> list[Job]:
@@ -84,7 +107,7 @@ def _destination(model: pathlib.Path, sources: Sources, options: Options) -> pat
     if options.output is None:
         return model.with_name(name) if model.name else model
     output = pathlib.Path(options.output)
-    return output / name if _is_folder(sources, options) else output
+    return output / sources.inside(model).with_name(name) if _is_folder(sources, options) else output
 
 
 def _is_folder(sources: Sources, options: Options) -> bool:
@@ -108,25 +131,38 @@ def makes_folder(sources: Sources, options: Options) -> bool:
 
 
 @contextlib.contextmanager
-def output_folder(sources: Sources, options: Options) -> Iterator[None]:
-    """Create the folder that results go to; remove it again if nothing was written."""
+def output_folder(sources: Sources, options: Options, jobs: Sequence[Job]) -> Iterator[None]:
+    """Create the folder that results go to, and those inside it; remove them again if nothing was written there."""
     if not makes_folder(sources, options):
         yield
         return
     folder = pathlib.Path(str(options.output))
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"-o {options.output}: names a folder here, but this is a file")
-    is_new = not folder.exists()
+    made: list[pathlib.Path] = []
+    try:
+        for needed in dict.fromkeys([folder, *_folders_inside(folder, jobs)]):
+            if not needed.exists():
+                made.append(needed)
+            _make(needed)
+        yield
+    finally:
+        for needed in reversed(made):
+            with contextlib.suppress(OSError):  # Not empty: there are results in it.
+                needed.rmdir()
+
+
+def _folders_inside(folder: pathlib.Path, jobs: Sequence[Job]) -> list[pathlib.Path]:
+    """Return the folders inside `folder` that results go to, each behind the one that it is in."""
+    needed = {job.output.parent for job in jobs} | {parent for job in jobs for parent in job.output.parents}
+    return sorted(place for place in needed if folder in place.parents)
+
+
+def _make(folder: pathlib.Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise OutputError(f"{folder}: cannot make this folder ({error.strerror}); create it first") from error
-    try:
-        yield
-    finally:
-        if is_new:
-            with contextlib.suppress(OSError):  # Not empty: there are results in it.
-                folder.rmdir()
 
 
 def check_places(options: Options, jobs: Sequence[Job], *, makes_folder: bool) -> None:
@@ -149,11 +185,11 @@ def check_places(options: Options, jobs: Sequence[Job], *, makes_folder: bool) -
     if options.save_recipe is not None and len(jobs) > 1:
         raise OutputError("--save-recipe: a recipe is of one model; convert the models one by one")
     taken: dict[str, str] = {}
-    written = (("--report", options.report), ("--json", options.json), ("--save-recipe", options.save_recipe))
+    written = [(f"--{name.replace('_', '-')}", getattr(options, name)) for name in _REPORTS]
     for option, text in written:
         if text is None or text == STREAM:
             continue
-        path = _report_place(option, text, new_folder=jobs[0].output.parent if makes_folder else None)
+        path = _report_place(option, text, new_folder=pathlib.Path(str(options.output)) if makes_folder else None)
         place = os.path.realpath(path)
         owner = taken.get(place) or str(in_use.file_at(path) or in_use.result_at(path) or "")
         if owner:
@@ -184,7 +220,8 @@ class _InUse:
 
     def __init__(self, options: Options, jobs: Sequence[Job]) -> None:
         self._jobs = jobs
-        self._inputs = options.inputs
+        named = {options.inputs, *(job.inputs for job in jobs)} - {None, MADE_UP}
+        self._inputs = sorted(os.path.realpath(place) for place in named if place and not is_template(place))
         self._files: dict[pathlib.Path, set[pathlib.Path]] = {}
 
     def file_at(self, path: pathlib.Path) -> pathlib.Path | None:
@@ -199,8 +236,7 @@ class _InUse:
             for file in files:
                 if place == file or (place.exists() and file.exists() and place.samefile(file)):
                     return model if file.name == model.name else file
-        samples = pathlib.Path(os.path.realpath(self._inputs)) if self._inputs else None
-        is_sample = samples is not None and (place == samples or samples in place.parents)
+        is_sample = any(place == samples or samples in place.parents for samples in map(pathlib.Path, self._inputs))
         return path if is_sample and place.exists() else None
 
     def weights_of(self, model: pathlib.Path) -> list[pathlib.Path]:

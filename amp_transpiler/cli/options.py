@@ -69,6 +69,8 @@ class Options:
 
     models: list[str]
     output: str | None
+    recursive: bool
+    skip_unchanged: bool
     level: str
     dtype: str | None
     target: str
@@ -110,6 +112,8 @@ class Options:
     explain: bool
     report: str | None
     json: str | None
+    junit: str | None
+    sarif: str | None
     save_recipe: str | None
     dry_run: bool
     jobs: int
@@ -242,6 +246,14 @@ def _check_contradictions(options: Options) -> None:
         raise OptionError(f"operator {both[0]!r} is both in --white and in --black; drop one of the two")
     if options.benchmark and options.jobs > 1:
         raise OptionError("--benchmark and --jobs: the measurements would disturb each other; drop one of the two")
+    for name in ("report", "save_recipe", "explain", "benchmark", "no_cache", "dry_run"):
+        if options.skip_unchanged and getattr(options, name):
+            raise OptionError(
+                f"--skip-unchanged and --{name.replace('_', '-')}: a model that is skipped is not converted, so there "
+                "would be nothing to show or to remember; drop one of the two"
+            )
+    if options.skip_unchanged and options.to_stdout:
+        raise OptionError("--skip-unchanged needs a result that stays; give -o a file instead of -")
     named = [name for name, _ in options.state]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise OptionError(f"--state binds input {twice[0]!r} twice; drop one of the two")

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from amp_transpiler.cli.destinations import Job
 from amp_transpiler.cli.exit_status import OK, status_of
+from amp_transpiler.cli.kept import Kept, Made
 from amp_transpiler.cli.options import Options
+from amp_transpiler.cli.overview import Row, row_of
 from amp_transpiler.cli.places import STREAM, check_name, is_standard_input
 from amp_transpiler.cli.progress import progress_bar
+from amp_transpiler.cli.samples import MADE_UP
 from amp_transpiler.cli.sources import STANDARD_INPUT, spooled
 from amp_transpiler.cli.streams import copy_to_stdout
 from amp_transpiler.errors import CheckFailed, InputError, OutputError, help_link
@@ -40,6 +43,7 @@ class Outcome:
         error: the message, or None.
         link: the place on the page of errors that is about it.
         benchmark: None if none was asked for or it failed.
+        skipped: the conversion of a former call, for which this one was left out.
         log: log messages that are still to be printed, one a line.
     """
 
@@ -49,7 +53,13 @@ class Outcome:
     error: str | None = None
     link: str = ""
     benchmark: BenchmarkResult | None = None
+    skipped: Made | None = None
     log: str = ""
+
+    @property
+    def row(self) -> Row:
+        """What the table about several models says."""
+        return self.skipped.row if self.skipped is not None else row_of(self.report, failed=self.status != OK)
 
     def name_model(self) -> None:
         """Put the model's name before an error that does not mention it."""
@@ -63,6 +73,9 @@ def convert(job: Job, options: Options) -> Outcome:
     temporary: dict[str, str] = {}  # the files that stand for standard streams -> what messages call them
     try:
         check_name("MODEL", str(job.model))
+        kept = Kept(job, options) if job.keep else None
+        if kept is not None and options.skip_unchanged and (made := kept.find()) is not None:
+            return Outcome(job, skipped=made)
         with spooled(job.model) as source, _written(job, options) as result:
             if is_standard_input(job.model):
                 temporary[str(source)] = STANDARD_INPUT
@@ -71,11 +84,15 @@ def convert(job: Job, options: Options) -> Outcome:
             _convert(outcome, source, result, options)
             if result is not None and str(job.output) == STREAM:
                 _deliver(result)
+        if kept is not None and outcome.report is not None:
+            kept.keep(row_of(outcome.report, failed=False), outcome.report)
     except Exception as error:  # noqa: BLE001 - one line instead of a traceback, and the next model
         outcome.status, outcome.error = status_of(error, verbose=options.verbose > 0)
         outcome.link = help_link(error)
         if isinstance(error, CheckFailed):
             outcome.report = error.report
+        elif isinstance(error, InputError) and job.found and str(job.inputs) in outcome.error:
+            outcome.error += f"; it was found beside the model, and --inputs {MADE_UP} does without it"
     _rename(outcome, temporary)
     return outcome
 
@@ -104,11 +121,11 @@ def _convert(outcome: Outcome, source: pathlib.Path, result: pathlib.Path | None
         outcome.report = transpile(
             model,
             DefaultPlace(result) if result is not None and options.output is None else result,
-            **options.conversion(),
+            **options.conversion() | {"inputs": outcome.job.inputs},
             progress=progress,
         )
     if options.benchmark:
-        outcome.benchmark = _benchmark(model, source, outcome.report, options)
+        outcome.benchmark = _benchmark(model, source, outcome.report, outcome.job.inputs)
 
 
 def _deliver(result: pathlib.Path) -> None:
@@ -135,7 +152,7 @@ def _rename(outcome: Outcome, temporary: dict[str, str]) -> None:
                 outcome.report.destination = outcome.report.destination.replace(file, name)
 
 
-def _benchmark(source: Any, file: pathlib.Path, report: Report, options: Options) -> BenchmarkResult | None:
+def _benchmark(source: Any, file: pathlib.Path, report: Report, inputs: str | None) -> BenchmarkResult | None:
     """Measure both models. The result is already written, so a failure is only a warning."""
     from amp_transpiler.runtime.benchmark import benchmark
     from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
@@ -149,8 +166,8 @@ def _benchmark(source: Any, file: pathlib.Path, report: Report, options: Options
     failures: tuple[type[Exception], ...] = (CannotSynthesise, *RUN_ERRORS)
     caught: tuple[type[Exception], ...] = (*failures, InputError)
     try:
-        if options.inputs is not None:
-            feeds = given_inputs(options.inputs, source.model)[0]
+        if inputs is not None:
+            feeds = given_inputs(inputs, source.model)[0]
         else:
             with open_program(file) as session:
                 feeds = synthesise_inputs(source.model, session.run)

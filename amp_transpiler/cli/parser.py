@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from amp_transpiler.cli.exit_status import EXIT_STATUS_TEXT
 from amp_transpiler.errors import OptionError
-from amp_transpiler.option_table import GROUPS, OPTIONS, Option
+from amp_transpiler.option_table import GROUPS, OPTIONS, Option, flag_for
 from amp_transpiler.precision.limits import HEADROOM, checked_headroom, parse_mismatch, parse_tolerance
 from amp_transpiler.version import __version__
 
 __all__ = ["FIRST_EXAMPLES", "Formatter", "Parser", "build_parser"]
 
+_COMMAND = "amp-transpile"
+_UNKNOWN = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 _MOST_JOBS = 256
 
 _USAGE = """\
@@ -22,6 +26,17 @@ _USAGE = """\
        %(prog)s --check [OPTION]... PATH...
        %(prog)s doctor [--measure] [--json]
        %(prog)s --completion bash|zsh|fish"""
+
+_MOST_USED = """\
+usage: amp-transpile MODEL... [OPTION]...
+
+Turns fp32 ONNX models into checked float16 or bfloat16 ones, beside the model or in -o.
+
+{options}
+
+  amp-transpile --help all       every option; or a group of them: {groups}
+  amp-transpile diff, --check, doctor    two models; a repository; this machine; each has a --help
+"""
 
 _EXAMPLES = """\
 examples:
@@ -41,7 +56,7 @@ amp-transpile turns float32 ONNX models into checked float16 or bfloat16 ones. T
   amp-transpile model.onnx --inputs samples.npz --tolerance 1%   the fastest one within 1 % on your data
   amp-transpile diff model.onnx model.fp16.onnx                  what has changed, side by side
 
-amp-transpile --help lists every option; amp-transpile doctor says what will run where on this machine.
+amp-transpile --help lists the options used most; amp-transpile doctor says what will run where on this machine.
 """
 """What the command prints without arguments."""
 
@@ -49,7 +64,7 @@ amp-transpile --help lists every option; amp-transpile doctor says what will run
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser, whose results are named as the fields of `Options`."""
     parser = Parser(
-        prog="amp-transpile",
+        prog=_COMMAND,
         usage=_USAGE,
         description="Turn fp32 ONNX models into valid, checked mixed-precision (float16 or bfloat16) models.",
         epilog=f"{EXIT_STATUS_TEXT}\n{_EXAMPLES}",
@@ -62,9 +77,48 @@ def build_parser() -> argparse.ArgumentParser:
         if option.flags or option.metavar:
             _add(groups[option.group], option)
     other = parser.add_argument_group("other")
-    other.add_argument("-h", "--help", action="help", help="Print this text.")
+    other.add_argument(
+        "-h",
+        "--help",
+        action=_Help,
+        nargs="?",
+        metavar="all|GROUP",
+        default=argparse.SUPPRESS,
+        help=f"Print the options used most; all; or a group of them: {', '.join(GROUPS)}.",
+    )
     other.add_argument("--version", action="version", version=f"%(prog)s {__version__}", help="Print the version.")
     return parser
+
+
+class _Help(argparse.Action):
+    """Prints the options used most on one screen; behind `all` or the name of a group those."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, values: Any, option_string: str | None = None) -> None:
+        del option_string
+        if values == "all":
+            text = parser.format_help()
+        elif values in GROUPS:
+            text = _group_help(values)
+        else:
+            text = _short_help()
+        sys.stdout.write(text)
+        parser.exit()
+
+
+def _short_help() -> str:
+    rows = [(f"{', '.join(row.flags)} {row.metavar or ''}", row.short) for row in OPTIONS if row.short]
+    width = max(len(flags) for flags, _ in rows)
+    options = "\n".join(f"  {flags:<{width}}  {meaning}" for flags, meaning in rows)
+    return _MOST_USED.format(options=options, groups=", ".join(GROUPS))
+
+
+def _group_help(name: str) -> str:
+    parser = Parser(prog=_COMMAND, usage=argparse.SUPPRESS, formatter_class=Formatter, add_help=False)
+    group = parser.add_argument_group(GROUPS[name])
+    for option in OPTIONS:
+        if option.group == name and (option.flags or option.metavar):
+            _add(group, option)
+    return parser.format_help()
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,7 +126,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise OptionError with the message."""
-        raise OptionError(f"{message}; see {self.prog} --help")
+        unknown = _UNKNOWN.match(message) if self.prog == _COMMAND else None
+        remedy = None if unknown is None else flag_for(unknown[1])
+        raise OptionError(remedy or f"{message}; see {self.prog} --help")
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):

@@ -1,4 +1,4 @@
-"""The files of `--report` and `--json`."""
+"""The files of `--report`, `--json`, `--junit`, `--sarif` and `--save-recipe`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ def write_reports(outcomes: Sequence[Outcome], options: Options, *, are_many: bo
         for outcome in reported:
             if outcome.report is not None and outcome.error is None:
                 outcome.report.save_recipe(options.save_recipe)
+    for name, path in (("junit", options.junit), ("sarif", options.sarif)):
+        if path is not None:
+            from amp_transpiler.cli.check.formats import written
+            from amp_transpiler.cli.findings import checked_conversions
+
+            _write(f"{written(checked_conversions(outcomes), name)}\n", path)
     if options.json is None or not (reported or are_many):
         return
     from amp_transpiler.report.as_json import dump
@@ -54,6 +60,9 @@ def _record(outcome: Outcome, options: Options) -> dict[str, Any]:
     if isinstance(options.io_types, bool):
         asked["io_types"] = "keep" if options.io_types else "low"
     record: dict[str, Any] = {"model": outcome.job.model, "exit_status": outcome.status, "error": outcome.error}
-    if outcome.report is not None:
+    if outcome.skipped is not None:
+        record |= outcome.skipped.record
+    elif outcome.report is not None:
         record |= report_as_dict(outcome.report)
+    record |= {"skipped": outcome.skipped is not None, "inputs": outcome.job.inputs}
     return record | {"benchmark": outcome.benchmark, "options": asked, "versions": package_versions()}

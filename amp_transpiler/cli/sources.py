@@ -9,12 +9,12 @@ import os
 import pathlib
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from amp_transpiler.cli.places import STREAM, check_name, is_standard_input
 from amp_transpiler.errors import ModelError, OptionError
 
-__all__ = ["STANDARD_INPUT", "Sources", "find_models", "spooled"]
+__all__ = ["STANDARD_INPUT", "Sources", "find_models", "is_result", "onnx_files", "spooled"]
 
 _logger = logging.getLogger(__name__)
 
@@ -30,17 +30,28 @@ class Sources:
     Attributes:
         models: the files, each as it was named; a folder's in the order of their names.
         are_many: whether the call is for many models: several were named, or a folder.
+        folders: a model of a folder that was named -> that folder.
     """
 
     models: tuple[pathlib.Path, ...]
     are_many: bool
+    folders: Mapping[pathlib.Path, pathlib.Path] = dataclasses.field(default_factory=dict)
+
+    def inside(self, model: pathlib.Path) -> pathlib.Path:
+        """Return the path of a model in the folder that was named; of one that was named itself, its name."""
+        folder = self.folders.get(model)
+        return pathlib.Path(model.name) if folder is None else model.relative_to(folder)
 
 
-def find_models(named: Sequence[str]) -> Sources:
+def find_models(named: Sequence[str], *, recursive: bool = False) -> Sources:
     """Return the models that the command line names.
 
     A folder stands for the `.onnx` files directly in it, except hidden ones and those that are named like results
     (`*.fp16.onnx`, `*.bf16.onnx`, `*.fp32.onnx`).
+
+    Args:
+        named: the names.
+        recursive: a folder stands for those in the folders inside it, too, except hidden ones.
 
     Raises:
         OptionError: a name is impossible, a folder has no model, or standard input is not the only model.
@@ -52,25 +63,53 @@ def find_models(named: Sequence[str]) -> Sources:
             raise OptionError(f"{STREAM}: {STANDARD_INPUT} must be the only model; convert the others by themselves")
         return Sources((pathlib.Path(named[0]),), are_many=False)
     models: list[pathlib.Path] = []
+    folders: dict[pathlib.Path, pathlib.Path] = {}
     for path in map(pathlib.Path, named):
-        models += _models_in(path) if path.is_dir() else [path]
-    return Sources(tuple(models), are_many=len(models) > 1 or any(map(os.path.isdir, named)))
+        found = _models_in(path, recursive=recursive) if path.is_dir() else [path]
+        folders |= dict.fromkeys(found, path) if path.is_dir() else {}
+        models += found
+    return Sources(tuple(models), are_many=len(models) > 1 or any(map(os.path.isdir, named)), folders=folders)
 
 
-def _models_in(folder: pathlib.Path) -> list[pathlib.Path]:
+def _models_in(folder: pathlib.Path, *, recursive: bool) -> list[pathlib.Path]:
     try:
-        names = sorted(entry.name for entry in folder.iterdir())
+        found = list(onnx_files(folder, recursive=recursive))
     except OSError as error:
-        raise OptionError(f"{folder}: this folder cannot be read: {error.strerror}") from error
-    found = [name for name in names if name.lower().endswith(".onnx") and not name.startswith(".")]
-    models = [name for name in found if not name.lower().endswith(_RESULTS)]
-    files = [folder / name for name in models if not (folder / name).is_dir()]
-    if len(models) < len(found):
-        _logger.info("%s: %d results of former conversions are skipped", folder, len(found) - len(models))
+        raise OptionError(f"{error.filename}: this folder cannot be read: {error.strerror}") from error
+    files = [file for file in found if not is_result(file.name)]
+    if len(files) < len(found):
+        _logger.info("%s: %d results of former conversions are skipped", folder, len(found) - len(files))
     if not files:
-        why = f"only results such as {found[0]}; name them one by one" if found else "no .onnx file"
-        raise OptionError(f"{folder}: this folder has {why}; folders inside it are not searched")
+        why = f"only results such as {found[0].name}; name them one by one" if found else "no .onnx file"
+        inside = "nor have the folders in it" if recursive else "folders inside it are searched with --recursive"
+        raise OptionError(f"{folder}: this folder has {why}; {inside}")
     return files
+
+
+def onnx_files(folder: pathlib.Path, *, recursive: bool) -> Iterator[pathlib.Path]:
+    """Yield the `.onnx` files in a folder, hidden ones excepted, by name; each folder's before those of its folders.
+
+    Args:
+        folder: the folder.
+        recursive: look into the folders inside it, too, except hidden ones; links to folders are not followed.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    for parent, folders, files in os.walk(folder, onerror=_raise):
+        folders[:] = sorted(name for name in folders if not name.startswith(".")) if recursive else []
+        for name in sorted(files):
+            if name.lower().endswith(".onnx") and not name.startswith("."):
+                yield pathlib.Path(parent) / name
+
+
+def is_result(name: str) -> bool:
+    """Whether a file is named as the command names its results."""
+    return name.lower().endswith(_RESULTS)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import weakref
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, innermost_text, visible
+from amp_transpiler.graph.git_lfs import REMEDY, is_lfs_pointer
 from amp_transpiler.graph.tensors import stored_tensors
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.dtype_attributes import tensor_of
@@ -131,6 +132,8 @@ class _Files:
         if found is None or not stat.S_ISREG(found.st_mode):
             kind = "is missing: no file" if found is None else "is not a regular file"
             raise ModelError(f"{where} {kind} '{shown}'; {_remedy(location)}")
+        if is_lfs_pointer(file):
+            raise ModelError(f"{where}: '{shown}' is a pointer of Git LFS, not the weights; {REMEDY}")
         self.seen.add(file)
         if not is_link(file, self._folder):
             return self._folder, location, found.st_size

@@ -6,6 +6,7 @@ import logging
 import os
 import pathlib
 from collections.abc import Mapping
+from typing import Protocol, TypeAlias
 
 import onnx
 import onnx.external_data_helper
@@ -15,6 +16,7 @@ from amp_transpiler.errors import ModelError, innermost_text, visible
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.external_data import check_external_data, check_external_files
 from amp_transpiler.graph.functions import check_expansion
+from amp_transpiler.graph.git_lfs import REMEDY, is_lfs_pointer
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import from_proto
 from amp_transpiler.graph.regions import enter_regions
@@ -22,9 +24,21 @@ from amp_transpiler.graph.source_check import checked_proto, mend_text, settle_d
 from amp_transpiler.graph.training_info import training_graphs
 from amp_transpiler.graph.walk import bodies, scopes
 
-__all__ = ["load"]
+__all__ = ["ExportedProgram", "Source", "load"]
 
 logger = logging.getLogger(__name__)
+
+
+class ExportedProgram(Protocol):
+    """What `torch.onnx.export` returns, an `ONNXProgram`."""
+
+    @property
+    def model(self) -> ir.Model:
+        """The model."""
+
+
+Source: TypeAlias = str | os.PathLike[str] | onnx.ModelProto | ir.Model | Program | ExportedProgram
+"""A model in any of its forms."""
 
 
 def load(model: object, input_types: Mapping[str, str] | None = None) -> Program:
@@ -81,6 +95,8 @@ def _load_file(path: pathlib.Path) -> Program:
         raise ModelError(f"{path}: not a regular file")
     if path.stat().st_size == 0:
         raise ModelError(f"{path}: the file is empty")
+    if is_lfs_pointer(path):
+        raise ModelError(f"{path}: is a pointer of Git LFS, not the model; {REMEDY}")
     try:
         proto = onnx.load_model(path, load_external_data=False)
     except OSError as error:

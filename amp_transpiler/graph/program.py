@@ -400,6 +400,10 @@ class Program(StateDictionary):
             copy._forget_training()
         return copy
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Program:
+        copy = memo[id(self)] = self.clone()  # deepcopy would go from node to node, as deep as the program is long
+        return copy
+
     def become(self, earlier: Program) -> None:
         """Go back to an earlier state.
 

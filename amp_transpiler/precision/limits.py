@@ -94,17 +94,17 @@ def parse_tolerance(given: Tolerance) -> tuple[float | None, dict[str, float]]:
     """Return the tolerance of all outputs, None if none is given, and those of single outputs.
 
     Raises:
-        OptionError: it is no tolerance.
+        OptionError: it is no tolerance; or it is a text such as `1`, which is 100 % and was meant as 1 %.
     """
     if isinstance(given, Mapping):
-        return None, {str(name): _fraction(value, given, _is_tolerance, _EXPECTED) for name, value in given.items()}
+        return None, {str(name): _tolerance(value, given) for name, value in given.items()}
     if not isinstance(given, str):
-        return _fraction(given, given, _is_tolerance, _EXPECTED), {}
+        return _tolerance(given, given), {}
     overall: float | None = None
     outputs: dict[str, float] = {}
     for item in given.split(","):
         name, equals, text = item.rpartition("=")
-        name, value = name.strip(), _fraction(text, given, _is_tolerance, _EXPECTED)
+        name, value = name.strip(), _tolerance(text, given)
         if (equals and not name) or name in outputs or (not equals and overall is not None):
             twice = f"{name!r} twice" if name else "no name before '='" if equals else "two tolerances for all outputs"
             raise OptionError(f"tolerance is {given!r}, which has {twice}: expected one for each, as 2%,logits=1%")
@@ -138,8 +138,15 @@ def checked_headroom(given: float) -> float:
 _EXPECTED = "tolerance is {}: expected a fraction of at least 0 such as 0.01, '1%', or 'logits=1%,boxes=0.5'"
 
 
-def _is_tolerance(value: float) -> bool:
-    return value >= 0.0
+def _tolerance(value: float | str, given: Tolerance) -> float:
+    fraction = _fraction(value, given, lambda number: number >= 0.0, _EXPECTED)
+    if isinstance(value, str) and fraction >= 1.0 and not value.strip().endswith("%"):
+        meant = value.strip()
+        raise OptionError(
+            f"tolerance is {given!r}, where {meant} without a percent sign is {100 * fraction:g}%: write {meant}% for "
+            f"{meant} percent, or {100 * fraction:g}% if you mean that"
+        )
+    return fraction
 
 
 def _fraction(value: Any, given: Any, fits: Callable[[float], bool], expected: str) -> float:

@@ -196,7 +196,9 @@ def _tiles(report: Report) -> list[tuple[str, str]]:
         tiles.append((human_bytes(report.file_bytes[1]), f"on disk, was {human_bytes(report.file_bytes[0])}"))
     before, after = report.predicted_ms
     if before is not None and after:
-        tiles.append((f"{before / after:.3g}x", f"as fast as float32, predicted on {report.device}"))
+        slower = after > before
+        times = f"{(after / before if slower else before / after):.3g}x"
+        tiles.append((times, f"as {'slow' if slower else 'fast'} as float32, predicted on {report.device}"))
     floats = [output for output in outputs_worst_first(report.outputs.values()) if has_floats(output)]
     if floats:
         tiles.append((percent(floats[0].relative), "relative error of the worst output"))

@@ -6,18 +6,15 @@ import math
 
 from amp_transpiler.report.figures import has_floats
 from amp_transpiler.report.report import Report
-from amp_transpiler.report.wording import human_time, percent
+from amp_transpiler.report.wording import NOTICEABLE, human_time, percent, speed_words
 
 __all__ = ["headline", "predicted_words", "slower_words"]
-
-
-_NOTICEABLE = 0.01  # a smaller difference of predicted times says nothing
 
 
 def slower_words(report: Report) -> str:
     """Return that the result is predicted slower than fp32, by how much, and from where on it pays; else nothing."""
     before, after = report.predicted_ms
-    if before is None or after is None or after <= before * (1 + _NOTICEABLE):
+    if before is None or after is None or after <= before * (1 + NOTICEABLE):
         return ""
     pays = f"; it pays from {report.pays_from} on" if report.pays_from else ""
     return (
@@ -27,13 +24,13 @@ def slower_words(report: Report) -> str:
 
 
 def predicted_words(report: Report) -> str:
-    """Return the predicted times: `1.8 ms instead of 3.1 ms on H100 (1.7x as fast)`; nothing if they are not known."""
+    """Return the predicted times, `1.8 ms instead of 3.1 ms on H100 (1.7 times as fast)`; nothing if unknown."""
     before, after = report.predicted_ms
     if not before or not after:
         return ""
-    if abs(after / before - 1) <= _NOTICEABLE:
+    if abs(after / before - 1) <= NOTICEABLE:
         return f"{human_time(after)} on {report.device}, as in float32"
-    return f"{human_time(after)} instead of {human_time(before)} on {report.device} ({before / after:.3g}x as fast)"
+    return f"{human_time(after)} instead of {human_time(before)} on {report.device} ({speed_words(before, after)})"
 
 
 def headline(report: Report) -> str:

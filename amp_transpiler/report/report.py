@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib
 import os
@@ -272,6 +273,13 @@ class Report:
         if callable(self.times):
             self.times = self.times()
         return self.times
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Report:
+        # Predicted times may be a function of the program, and pictures of it never change.
+        shared: dict[str, Any] = {"times": self.known_times(), "graphs": self.graphs}
+        names = [field.name for field in dataclasses.fields(self) if field.name not in shared]
+        copies: dict[str, Any] = {name: copy.deepcopy(getattr(self, name), memo) for name in names}
+        return dataclasses.replace(self, **shared, **copies)
 
     def __repr__(self) -> str:
         nodes = f"{self.low_nodes} of {self.nodes} nodes {self.dtype}, {self.high_nodes} float32, {self.casts} casts"

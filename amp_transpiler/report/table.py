@@ -316,4 +316,6 @@ def benchmark_table(result: BenchmarkResult, dtype: str) -> RenderableType:
 def _speed(result: BenchmarkResult) -> Text:
     if result.speedup is None:
         return Text("-")
-    return Text(f"{result.speedup:.2f}x as fast", style="bold red" if result.slower_than_fp32 else "")
+    if result.slower_than_fp32:
+        return Text(f"{1 / result.speedup:.2f} times as slow", style="bold red")
+    return Text(f"{result.speedup:.2f} times as fast")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from amp_transpiler.graph.training_step import State
 
 __all__ = [
+    "NOTICEABLE",
     "PRECISIONS",
     "human_number",
     "human_time",
@@ -23,6 +24,7 @@ __all__ = [
     "precision_name",
     "reasons",
     "remarks",
+    "speed_words",
     "state_lines",
     "target_words",
     "training_words",
@@ -39,6 +41,9 @@ _QUOTED = re.compile(r"(?<!\w)'.*?'(?!\w)")
 _QUANTIZED = re.compile(r"(?:com\.microsoft::)?(?:QLinear\w+|\w*QuantizeLinear|\w*Integer\w*|QAttention|QGemm)")
 _HARDLY_SMALLER = 0.95
 
+NOTICEABLE = 0.01
+"""A smaller difference of predicted times says nothing."""
+
 # Made by ONNX Runtime's optimizer, some of them for the CPU alone.
 _FUSED = re.compile(r"com\.microsoft::Fused\w+|com\.microsoft\.nchwc::\w+")
 
@@ -54,6 +59,20 @@ def human_time(milliseconds: float) -> str:
         if milliseconds * factor >= 1 or unit == "µs":
             return f"{float(f'{milliseconds * factor:.3g}'):g} {unit}"
     raise AssertionError("the last unit takes every time")
+
+
+def speed_words(before: float | None, after: float | None) -> str:
+    """Return how a time compares with float32's: `1.42 times as fast`, `2.4 times as slow`; nothing if one is unknown.
+
+    Args:
+        before: time of float32, in any unit.
+        after: time of the result, in the same unit.
+    """
+    if not before or not after:
+        return ""
+    if abs(after / before - 1) <= NOTICEABLE:
+        return "as fast as float32"
+    return f"{before / after:.3g} times as fast" if after < before else f"{after / before:.3g} times as slow"
 
 
 def percent(fraction: float) -> str:

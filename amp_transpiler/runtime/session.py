@@ -180,6 +180,7 @@ class Session:
                 ONNX Runtime failed while running.
             EnvironmentProblem: in the first run, another layout computes something else than the default one.
         """
+        _check_order(feeds, fetch)
         self._open()
         names = self._fetched(fetch)
         if not names:
@@ -382,3 +383,13 @@ def _info(argument: Any, *, required: bool) -> ValueInfo:
     # ONNX Runtime shows no dimensions both for a scalar and for an unknown rank, so no dimensions count as unknown.
     shape = tuple(argument.shape) or None
     return ValueInfo(argument.name, name, shape, dtype.numpy(), required)
+
+
+def _check_order(feeds: Any, fetch: Any) -> None:
+    """Raise InputError for the arguments of ONNX Runtime's `InferenceSession.run`, which are in the other order."""
+    if isinstance(fetch, Mapping) or feeds is None:
+        names = "" if feeds is None else f", {feeds!r}"
+        raise InputError(
+            f"run: feeds is {type(feeds).__name__}, fetch {type(fetch).__name__}; the feeds come first here, not last "
+            f"as in ONNX Runtime: write run(feeds{names}), or run(feeds) for all outputs"
+        )

@@ -15,6 +15,7 @@ from typing import IO
 import numpy as np
 
 from amp_transpiler.errors import InputError, innermost_text, visible
+from amp_transpiler.graph.git_lfs import REMEDY, is_lfs_pointer
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 
 __all__ = ["check_regular", "read_npz"]
@@ -59,7 +60,7 @@ def read_npz(path: pathlib.Path, inputs: Mapping[str, ValueInfo]) -> dict[str, n
 
 
 def check_regular(path: pathlib.Path) -> None:
-    """Raise InputError unless `path` is a regular file: a pipe or device would be waited for."""
+    """Raise InputError unless `path` is a regular file, no pointer of Git LFS: a pipe or device would be waited for."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
@@ -67,6 +68,8 @@ def check_regular(path: pathlib.Path) -> None:
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or device, not a regular file"
         raise InputError(f"{path}: is {kind}; expected a file of arrays")
+    if is_lfs_pointer(path):
+        raise InputError(f"{path}: is a pointer of Git LFS, not the arrays; {REMEDY}")
 
 
 def _members(archive: zipfile.ZipFile, path: pathlib.Path) -> list[tuple[str, zipfile.ZipInfo]]:

@@ -219,7 +219,7 @@ def refusing(*_args, **_named):
 # Arguments of the command -> what the system has as a fault or limit, as `setattr` takes it, and words of the message.
 FAULTS = {
     "m.onnx --report report.txt": ((os, "access", lambda *_: False), "cannot be written there; choose another place"),
-    ". --dry-run": ((pathlib.Path, "iterdir", refusing), "this folder cannot be read: Permission denied"),
+    ". --dry-run": ((os, "scandir", refusing), "this folder cannot be read: Permission denied"),
     "/dev/fd/1000000 -o out.onnx": ((), "standard input: cannot be read: No such file"),
     "wide.onnx -o -": ((saving, "_INLINE_LIMIT", 1), "its weights need a file of their own ("),
     "m.onnx -o -": ((outcome, "copy_to_stdout", refusing), "the model cannot be written: Permission denied"),

@@ -51,12 +51,15 @@ SENTENCES = {
     "a copy": ({"is_copy": True}, "The result is a copy of the source: nothing was changed.", ""),
     "faster": (
         {"times": PredictedTimes(3.0, 1.5)},
-        "3 of 4 float nodes run in float16, with 2 casts; predicted 1.5 ms instead of 3 ms on H100 (2x as fast).",
+        "3 of 4 float nodes run in float16, with 2 casts; predicted 1.5 ms instead of 3 ms on H100 (2 times as fast).",
         "",
     ),
     "slower": (
         {"times": PredictedTimes(1.0, 1.25, "batch 8")},
-        "3 of 4 float nodes run in float16, with 2 casts; predicted 1.25 ms instead of 1 ms on H100 (0.8x as fast).",
+        (
+            "3 of 4 float nodes run in float16, with 2 casts; predicted 1.25 ms instead of 1 ms on H100 "
+            "(1.25 times as slow)."
+        ),
         "predicted slower than float32 at these shapes on H100: 1.25 ms instead of 1 ms (25% more)" + PAYS,
     ),
 }

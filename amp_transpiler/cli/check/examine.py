@@ -16,6 +16,7 @@ from amp_transpiler.cli.check.twins import other_interface, overflowing_weight, 
 from amp_transpiler.errors import AmpError, innermost_text
 from amp_transpiler.graph.checker import checker_fault, fault_in_words
 from amp_transpiler.graph.dtypes import LOW_DTYPES
+from amp_transpiler.graph.git_lfs import is_lfs_pointer
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.tensors import initializer_tensors
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["examine"]
 
-_POINTER = b"version https://git-lfs"
 _GAIN = 1.1  # a prediction is no measurement: less is not worth a word
 _FLOATS = frozenset({ir.DataType.FLOAT, *LOW_DTYPES})
 _BLOCK = 1 << 22  # elements looked at together
@@ -65,7 +65,7 @@ def examine(path: pathlib.Path, device: str, ignored: frozenset[str]) -> Iterato
         device: where times are predicted for.
         ignored: names of rules that are left out.
     """
-    if _is_pointer(path):
+    if is_lfs_pointer(path):
         if "lfs-pointer" not in ignored:
             yield _finding(path, "lfs-pointer", "holds the address of the model, not the model")
         return
@@ -97,14 +97,6 @@ def _looked(look: Callable[[_Model], str], rule: str, model: _Model) -> Finding 
 
 def _finding(path: pathlib.Path, rule: str, said: str) -> Finding:
     return Finding(str(path), rule, f"{said}; {RULES[rule].remedy}")
-
-
-def _is_pointer(path: pathlib.Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_POINTER)) == _POINTER
-    except OSError:
-        return False  # loading says why
 
 
 # ---- looks: what is said about a model; empty: nothing is wrong ----

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
+
+from amp_transpiler.graph.git_lfs import REMEDY
 
 __all__ = ["RULES", "SEVERITIES", "Checked", "Finding", "Rule", "Severity"]
 
@@ -32,7 +35,7 @@ class Rule:
 RULES = {
     rule.name: rule
     for rule in (
-        Rule("lfs-pointer", "error", "the file is a pointer of Git LFS, not the model", "run git lfs pull"),
+        Rule("lfs-pointer", "error", "the file is a pointer of Git LFS, not the model", REMEDY),
         Rule("unreadable", "error", "the file cannot be read as ONNX", "export or download the model again"),
         Rule(
             "mixed-types",
@@ -96,11 +99,6 @@ class Finding:
     rule: str
     message: str
 
-    @property
-    def severity(self) -> Severity:
-        """How bad it is."""
-        return RULES[self.rule].severity
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checked:
@@ -110,15 +108,29 @@ class Checked:
         models: the files looked at.
         findings: what was found, by file.
         fails_on: the mildest severity that fails the check; None: none does.
+        rules: name -> rule, those that were looked at.
+        title: what looked: the command with its option.
+        seconds: file -> how long it took, where that is told.
+        skipped: file -> why it was not looked at.
     """
 
     models: tuple[str, ...]
     findings: tuple[Finding, ...]
     fails_on: Severity | None
+    rules: Mapping[str, Rule] = dataclasses.field(default_factory=lambda: RULES)
+    title: str = "amp-transpile --check"
+    seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def fails(self, finding: Finding) -> bool:
         """Whether a finding fails the check."""
-        return self.fails_on is not None and SEVERITIES.index(finding.severity) <= SEVERITIES.index(self.fails_on)
+        if self.fails_on is None:
+            return False
+        return SEVERITIES.index(self.severity_of(finding)) <= SEVERITIES.index(self.fails_on)
+
+    def severity_of(self, finding: Finding) -> Severity:
+        """How bad a finding is."""
+        return self.rules[finding.rule].severity
 
     @property
     def has_failed(self) -> bool:

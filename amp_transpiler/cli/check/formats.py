@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from typing import Any
 
-from amp_transpiler.cli.check.finding import RULES, SEVERITIES, Checked, Finding
+from amp_transpiler.cli.check.finding import SEVERITIES, Checked, Finding
 from amp_transpiler.errors import visible
 from amp_transpiler.version import __version__
 
@@ -26,8 +26,10 @@ def written(checked: Checked, form: str) -> str:
 
 
 def _text(checked: Checked) -> str:
-    lines = [f"{visible(row.path, None)}: {row.severity}: {row.message} [{row.rule}]" for row in checked.findings]
-    counts = collections.Counter(row.severity for row in checked.findings)
+    lines = [
+        f"{visible(row.path, None)}: {checked.severity_of(row)}: {row.message} [{row.rule}]" for row in checked.findings
+    ]
+    counts = collections.Counter(map(checked.severity_of, checked.findings))
     words = [f"{counts[severity]} {severity}{'s' * (counts[severity] != 1)}" for severity in SEVERITIES]
     models = f"{len(checked.models)} model{'s' * (len(checked.models) != 1)}"
     return "\n".join([*lines, f"{models}: {', '.join(words)}"])
@@ -35,7 +37,7 @@ def _text(checked: Checked) -> str:
 
 def _json(checked: Checked) -> str:
     findings = [
-        {"path": row.path, "rule": row.rule, "severity": row.severity, "message": row.message}
+        {"path": row.path, "rule": row.rule, "severity": checked.severity_of(row), "message": row.message}
         for row in checked.findings
     ]
     record = {
@@ -49,7 +51,7 @@ def _json(checked: Checked) -> str:
 
 
 def _sarif(checked: Checked) -> str:
-    names = list(RULES)
+    names = list(checked.rules)
     rules = [
         {
             "id": rule.name,
@@ -57,13 +59,13 @@ def _sarif(checked: Checked) -> str:
             "help": {"text": rule.remedy},
             "defaultConfiguration": {"level": rule.severity},
         }
-        for rule in RULES.values()
+        for rule in checked.rules.values()
     ]
     results = [
         {
             "ruleId": row.rule,
             "ruleIndex": names.index(row.rule),
-            "level": row.severity,
+            "level": checked.severity_of(row),
             "message": {"text": row.message},
             "locations": [{"physicalLocation": {"artifactLocation": {"uri": _uri(row.path)}}}],
         }
@@ -86,25 +88,29 @@ def _uri(path: str) -> str:
 def _junit(checked: Checked) -> str:
     failing = [row for row in checked.findings if checked.fails(row)]
     failed = {row.path for row in failing}
-    totals = {"tests": str(len(checked.models)), "failures": str(len(failed))}
+    totals = {"tests": str(len(checked.models)), "failures": str(len(failed)), "skipped": str(len(checked.skipped))}
     root = ET.Element("testsuites", totals)
-    suite = ET.SubElement(root, "testsuite", {"name": f"{_TOOL} --check", "errors": "0", **totals})
+    suite = ET.SubElement(root, "testsuite", {"name": checked.title, "errors": "0", **totals})
     for model in checked.models:
         case = ET.SubElement(suite, "testcase", {"classname": _TOOL, "name": visible(model, None)})
+        if model in checked.seconds:
+            case.set("time", f"{checked.seconds[model]:.3f}")
+        if model in checked.skipped:
+            ET.SubElement(case, "skipped", {"message": visible(checked.skipped[model], None)})
         rows = [row for row in checked.findings if row.path == model]
         bad = [row for row in rows if checked.fails(row)]
         if bad:
-            text = "\n".join(map(_line, bad))
+            text = "\n".join(_line(checked, row) for row in bad)
             failure = {"type": bad[0].rule, "message": visible(bad[0].message, None)}
             ET.SubElement(case, "failure", failure).text = visible(text, None) if len(bad) == 1 else text
         if milder := [row for row in rows if row not in bad]:
-            ET.SubElement(case, "system-out").text = "\n".join(map(_line, milder))
+            ET.SubElement(case, "system-out").text = "\n".join(_line(checked, row) for row in milder)
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode")
 
 
-def _line(row: Finding) -> str:
-    return f"{row.severity}: {visible(row.message, None)} [{row.rule}]"
+def _line(checked: Checked, row: Finding) -> str:
+    return f"{checked.severity_of(row)}: {visible(row.message, None)} [{row.rule}]"
 
 
 _FORMATS: dict[str, Callable[[Checked], str]] = {"text": _text, "json": _json, "sarif": _sarif, "junit": _junit}

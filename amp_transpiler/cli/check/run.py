@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ from amp_transpiler.cli.check.options import CHECK, NEVER, CheckOptions
 from amp_transpiler.cli.exit_status import CHECK_FAILED, OK
 from amp_transpiler.cli.log import logging_to_stderr
 from amp_transpiler.cli.places import STREAM, check_name
+from amp_transpiler.cli.sources import onnx_files
 from amp_transpiler.errors import OptionError, OutputError
 from amp_transpiler.graph.durable import write_file
 
@@ -52,19 +52,10 @@ def _models(places: list[str]) -> Iterator[pathlib.Path]:
         if not place.is_dir():
             yield place
             continue
-        found = list(_models_in(place))
+        found = list(onnx_files(place, recursive=True))
         if not found:
             raise OptionError(f"{CHECK} {text}: this folder has no .onnx file, nor have the folders in it")
         yield from found
-
-
-def _models_in(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield the models in a folder and the folders inside it, hidden ones excepted, by name."""
-    for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            if name.lower().endswith(".onnx") and not name.startswith("."):
-                yield pathlib.Path(parent) / name
 
 
 def _check_place(output: str, models: list[pathlib.Path]) -> None:

@@ -1,0 +1,31 @@
+"""The option that is worth a try after a conversion: the last line about a single model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amp_transpiler.cli.options import Options
+from amp_transpiler.report.headline import slower_words
+from amp_transpiler.report.verdict import Verdict
+
+if TYPE_CHECKING:
+    from amp_transpiler.cli.outcome import Outcome
+
+__all__ = ["next_option"]
+
+
+def next_option(outcome: Outcome, options: Options) -> str:
+    """Return the option that helps most now, with what it does; empty where none is known to."""
+    report = outcome.report
+    if report is None or outcome.error is not None or report.is_copy or options.copied_by is not None:
+        return ""
+    if slower_words(report) and options.prefer != "time":
+        sizes = f", or --dim {report.pays_from} if that is what you run" if report.pays_from else ""
+        return f"--prefer time: the fastest conversion, which may be float32{sizes}"
+    if outcome.job.inputs is None and report.verdict_word is Verdict.PLAUSIBLE:
+        return "--inputs samples.npz: compares on your data, where this rests on made-up inputs"
+    if report.outputs and options.tolerance is None and options.metric is None:
+        return "--tolerance 0.1%: the best conversion within an error that you choose"
+    if options.report is None:
+        return "--report report.html: a page with the graph and every node"
+    return ""
