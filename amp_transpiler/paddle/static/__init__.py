@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.param_attr import WeightNormParamAttr as WeightNormParamAttr
     from amp_transpiler.paddle.static import amp as amp, nn as nn
     from amp_transpiler.paddle.static.averages import ExponentialMovingAverage as ExponentialMovingAverage
+    from amp_transpiler.paddle.static.buckets import Bucket as Bucket
     from amp_transpiler.paddle.static.evaluation import (
         accuracy as accuracy,
         auc as auc,
