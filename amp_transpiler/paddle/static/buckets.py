@@ -47,10 +47,10 @@ class Bucket:
             raise OptionError(f"Bucket: axis must be an integer, got {self.axis!r:.80}")
         if not isinstance(self.value, (int, float, np.number, np.bool_)):
             raise OptionError(f"Bucket: value must be a number, got {self.value!r:.80}")
-        sizes = [self.sizes] if _is_integer(self.sizes) else self.sizes
-        if sizes is None:
+        if self.sizes is None:
             return
-        if not isinstance(sizes, Sequence) or not sizes or not all(_is_integer(s) and s > 0 for s in sizes):
+        sizes = self.sizes if isinstance(self.sizes, Sequence) else [self.sizes]
+        if not sizes or not all(_is_integer(size) and size > 0 for size in sizes):
             raise OptionError(f"Bucket: sizes must be positive integers, got {self.sizes!r:.80}")
 
     def size_for(self, size: int) -> int:
