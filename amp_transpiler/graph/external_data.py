@@ -106,8 +106,8 @@ class _Weights(ir.ExternalTensor):
 
     def _changed(self) -> ModelError:
         return ModelError(
-            f"external data of '{visible(str(self.name), 60)}': '{visible(str(self.path), 80)}' changed since the model "
-            "was loaded: another program writes it; begin again when it is whole"
+            f"external data of '{visible(str(self.name), 60)}': '{visible(str(self.path), 80)}' changed since the "
+            "model was loaded: another program writes it; begin again when it is whole"
         )
 
     def _check_path_containment(self) -> None:
