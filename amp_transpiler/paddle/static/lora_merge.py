@@ -92,9 +92,9 @@ def merge_lora(program: Program, scope: Scope | None = None) -> Program:
         delta = pair.delta(*(_exact(program, held, f"{name}.lora_{end}") for end in "AB"))
         changed[f"{name}.lora_B"] = np.zeros_like(_held(held, f"{name}.lora_B"))
         if name not in program.persistables:
-            array = program.value(name).const_value
-            assert array is not None  # it is a weight
-            constants[name] = _added(array.numpy(), delta)
+            constant = program.value(name).const_value
+            assert constant is not None  # it is a weight
+            constants[name] = _added(constant.numpy(), delta)
             continue
         for kept in (name, master_name(name)):
             if kept in program.persistables:
