@@ -34,6 +34,7 @@ from amp_transpiler.passes.fill_sums import FillSums
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
+from amp_transpiler.passes.guard_statistics import GuardStatistics
 from amp_transpiler.passes.guard_transposes import GuardTransposes
 from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.import_domains import ImportDomains
@@ -362,6 +363,7 @@ def _carried_out(program: Program, policy: Policy, ranges: RangeFaults) -> Conve
                 run_pass(spelling, model)
         run_pass(GuardTransposes(), model)
         run_pass(GuardVectors(), model)
+        run_pass(GuardStatistics(), model)
     if policy.included:
         drop_region(model, INCLUDE)
     casts = sum(INSERTED in node.meta for node in all_nodes(model))

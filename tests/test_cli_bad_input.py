@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import numpy as np
 import onnx
@@ -233,6 +234,29 @@ BAD_OPTIONS = {
     ),
 }
 
+PATTERNS = {
+    "unclosed groups": "((((",
+    "a repeat of more than memory": "a{99999999999}",
+    "an unclosed class": "[a",
+    "nothing to repeat": "*a",
+    "an unknown escape": "\\p{Nope",
+    "a bad range": "[z-a]",
+    "groups 9,000 deep": "(" * 9000 + ")" * 9000,
+    "brackets 9,000 deep": "[" * 9000,
+    "repeats of repeats": "((a{9999}){9999}){9999}",
+    "a group that is not there": "(?P=none)",
+}
+PATTERN_OPTIONS = ("--guard", "--disable-amp", "--black-varnames", "--black", "--white", "--include")
+
+INPUT_FILES = {
+    "a pipe": os.mkfifo,
+    "a folder": lambda path: path.mkdir(),
+    "a link to a pipe": lambda path: (os.mkfifo(path.with_name("p")), path.symlink_to("p")),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "no file": lambda path: None,
+}
+
 
 def snapshot(folder: pathlib.Path) -> dict[str, str]:
     return {
@@ -363,3 +387,25 @@ def test_a_folder_made_in_vain_is_removed(folder, capfd):
     assert cli.main([str(folder / "bad.onnx"), str(folder / "worse.onnx"), "-o", str(folder / "made")]) == 2
     assert len(capfd.readouterr().err.splitlines()) == 2
     assert not (folder / "made").exists()
+
+
+@pytest.mark.parametrize("option", PATTERN_OPTIONS)
+@pytest.mark.parametrize("case", PATTERNS)
+def test_a_pattern_that_does_not_compile_is_one_message_within_seconds(case, option, tmp_path, capfd):
+    write(tmp_path / "model.onnx")
+    start = time.perf_counter()
+    status = cli.main([str(tmp_path / "model.onnx"), f"{option}={PATTERNS[case]}"])
+    assert time.perf_counter() - start < 10
+    check_refusal(status, *capfd.readouterr(), [option.removeprefix("--")[:4]])
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("case", INPUT_FILES)
+def test_inputs_that_are_no_file_are_not_waited_for(case, tmp_path, capfd):
+    write(tmp_path / "model.onnx")
+    INPUT_FILES[case](tmp_path / "samples.npz")
+    start = time.perf_counter()
+    status = cli.main([str(tmp_path / "model.onnx"), "--inputs", str(tmp_path / "samples.npz")])
+    assert time.perf_counter() - start < 10
+    check_refusal(status, *capfd.readouterr(), ["samples.npz"])
+    assert not (tmp_path / "model.fp16.onnx").exists()

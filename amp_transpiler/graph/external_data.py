@@ -7,7 +7,9 @@ import pathlib
 import stat
 import threading
 import weakref
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, innermost_text, visible
@@ -33,12 +35,88 @@ _SMALL = 1024  # bytes; constants up to this size, such as shapes, are read by i
 
 
 class _Weights(ir.ExternalTensor):
-    """External weights whose file was checked when the model was loaded."""
+    """External weights whose file was checked when the model was loaded.
 
-    __slots__ = ()
+    They are read each time they are asked for, and not mapped: another process may cut the file off, and the end of a
+    mapped file ends this process without a word (SIGBUS). A file that has changed since is an error.
+    """
+
+    __slots__ = ("_loaded",)
+
+    _loaded: tuple[int, int, int]
+
+    def bind(self, found: os.stat_result) -> None:
+        """Note the state of the file when the model was loaded."""
+        self._loaded = _state(found)
+
+    def numpy(self) -> np.ndarray:
+        """Return the values, which nobody else holds.
+
+        Raises:
+            ModelError: the file has changed since the model was loaded, or cannot be read any more.
+        """
+        self._check_validity()
+        if self.dtype.bitwidth < 8:
+            packed = ir.ExternalTensor.numpy(self)  # the original unpacks them, in memory of its own
+            self.release()
+            return packed
+        return np.frombuffer(self._read(), self.dtype.numpy().newbyteorder("<")).reshape(self.shape.numpy())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.numpy(), dtype, copy=copy)
+
+    def tobytes(self) -> bytes:
+        """Return the bytes of the file; see `numpy`."""
+        self._check_validity()
+        return bytes(self._read())
+
+    def tofile(self, file: Any) -> None:
+        """Write the bytes of the file to another; see `numpy`."""
+        try:
+            super().tofile(file)
+        except OSError:
+            self._check_path()  # else it is the other file's
+            raise
+        self._check_path()
+
+    def _read(self) -> bytearray:
+        buffer = bytearray(self.nbytes)
+        try:
+            with open(self.path, "rb", buffering=0) as file:  # noqa: PTH123  # a string
+                file.seek(self.offset or 0)
+                view, done = memoryview(buffer), 0
+                while done < len(buffer) and (count := file.readinto(view[done:])):
+                    done += count
+                self._check_state(os.fstat(file.fileno()))
+        except OSError as error:
+            raise self._changed() from error
+        if done < len(buffer):
+            raise self._changed()
+        return buffer
+
+    def _check_path(self) -> None:
+        try:
+            found = pathlib.Path(self.path).stat()
+        except OSError as error:
+            raise self._changed() from error
+        self._check_state(found)
+
+    def _check_state(self, found: os.stat_result) -> None:
+        if _state(found) != self._loaded:
+            raise self._changed()
+
+    def _changed(self) -> ModelError:
+        return ModelError(
+            f"external data of '{visible(str(self.name), 60)}': '{visible(str(self.path), 80)}' changed since the "
+            "model was loaded: another program writes it; begin again when it is whole"
+        )
 
     def _check_path_containment(self) -> None:
         """Do not check again: the original refuses files with several hard links, as package stores make them."""
+
+
+def _state(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
@@ -78,7 +156,8 @@ class _Files:
         self._folder = path.parent
         # ONNX Runtime reads from the folder of the path and, where that is a link, from the folder of its target.
         self._allowed = tuple({os.path.realpath(self._folder), os.path.dirname(os.path.realpath(path))})  # noqa: PTH120  strings
-        self._places: dict[str, tuple[pathlib.Path, str, int]] = {}  # location -> base folder, location in it, size
+        # location -> base folder, location in it, state of the file
+        self._places: dict[str, tuple[pathlib.Path, str, os.stat_result]] = {}
         self.seen: set[pathlib.Path] = set()
 
     def weights(self, tensor: ir.ExternalTensor) -> ir.ExternalTensor:
@@ -91,7 +170,8 @@ class _Files:
         where = f"{visible(str(self._path), 100)}: external data of '{name}'"
         if location not in self._places:
             self._places[location] = self._find(location, where)
-        folder, inside, size = self._places[location]
+        folder, inside, found = self._places[location]
+        size = found.st_size
         offset, length = tensor.offset or 0, tensor.length or tensor.nbytes
         if offset + max(length, tensor.nbytes) > size or length < tensor.nbytes:
             end = offset + max(length, tensor.nbytes)
@@ -99,7 +179,7 @@ class _Files:
                 f"{where} ends at byte {end} and has {tensor.nbytes} bytes, length {length}, but "
                 f"{visible(inside, 60)} has {size}: the file is truncated"
             )
-        return _Weights(
+        weights = _Weights(
             inside,
             tensor.offset,
             tensor.length or None,
@@ -110,8 +190,10 @@ class _Files:
             metadata_props=dict(tensor.metadata_props),
             base_dir=folder,
         )
+        weights.bind(found)
+        return weights
 
-    def _find(self, location: str, where: str) -> tuple[pathlib.Path, str, int]:
+    def _find(self, location: str, where: str) -> tuple[pathlib.Path, str, os.stat_result]:
         shown = visible(location, 80)
         if not location:
             raise ModelError(f"{where} has no location: the entry that names its file is empty or missing")
@@ -136,9 +218,9 @@ class _Files:
             raise ModelError(f"{where}: '{shown}' is a pointer of Git LFS, not the weights; {REMEDY}")
         self.seen.add(file)
         if not is_link(file, self._folder):
-            return self._folder, location, found.st_size
+            return self._folder, location, found
         # Without links, which ONNX Runtime may refuse.
-        return pathlib.Path(base), os.path.relpath(real, base), found.st_size
+        return pathlib.Path(base), os.path.relpath(real, base), found
 
 
 def _contains(folder: str, file: str) -> bool:

@@ -8,6 +8,7 @@ import dataclasses
 import errno
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ _WRITERS = 2  # threads that convert and write weights; each holds one tensor in
 _OUTSIDE = 256  # bytes; larger weights go outside, and ONNX Runtime wants shapes and axes inside
 _INLINE_LIMIT = 1_900_000_000  # bytes of weights; a protobuf message ends at 2 GiB, and the graph needs some of it
 _DISK_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO, errno.ENAMETOOLONG}
+_SHORT = re.compile(r"\d+ requested and \d+ written")  # numpy's error for a write that ends early, without a number
 _PLACE_FAULTS = {errno.EBUSY, errno.EPERM}  # a file that is mounted by itself, or that may not be changed
 
 
@@ -176,6 +178,11 @@ def stage(
     except OSError as error:
         if error.errno in _DISK_FAULTS | _PLACE_FAULTS:
             raise OutputError(f"{target}: cannot be written: {error.strerror}; nothing was left behind") from error
+        if error.errno is None and _SHORT.fullmatch(str(error)):
+            raise OutputError(
+                f"{target}: cannot be written whole: the disk is full, or a limit on the size of files is reached; "
+                "nothing was left behind"
+            ) from error
         raise
 
 

@@ -5,7 +5,8 @@ AMP_TRANSPILER_CACHE_MB is the most that a folder of it may take, 4096 unless se
 
 An entry is written beside its place and moved there when it is whole, so that a kill or a second process leaves either
 nothing or a whole file. Entries that were not used for the longest time go when their folder becomes too large. The
-cache is a help, not a need: what cannot be read or written is logged, and done without.
+cache is a help, not a need: what cannot be read or written is logged, and done without. What another user owns, root
+apart, is neither read nor written: a session would run the graph that somebody else put there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pathlib
 from amp_transpiler.errors import OutputError
 from amp_transpiler.graph.staging import staging_folder
 
-__all__ = ["FOLDER_VARIABLE", "SIZE_VARIABLE", "Records", "base_folder", "keep_within_bounds"]
+__all__ = ["FOLDER_VARIABLE", "SIZE_VARIABLE", "Records", "base_folder", "is_own", "keep_within_bounds"]
 
 _logger = logging.getLogger(__name__)
 
@@ -28,24 +29,47 @@ SIZE_VARIABLE = "AMP_TRANSPILER_CACHE_MB"
 
 _OFF = frozenset({"0", "off", "no", "false"})
 _DEFAULT_MEGABYTES = 4096
+_told: set[pathlib.Path] = set()  # what belongs to another user
 
 
 def base_folder() -> tuple[pathlib.Path, bool] | None:
     """Return the user's cache folder, which need not exist, and whether it was named.
 
-    None if it is switched off, or if this user has no home.
+    None if it is switched off, if this user has no home, or if the folder is another user's, which is told once.
     """
     chosen = os.environ.get(FOLDER_VARIABLE, "")
     if chosen.lower() in _OFF:
         return None
     if chosen:
-        return pathlib.Path(chosen), True
+        return (pathlib.Path(chosen), True) if is_own(pathlib.Path(chosen)) else None
     home = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if os.name == "nt" else "")
     try:
         base = pathlib.Path(home) if home and pathlib.Path(home).is_absolute() else pathlib.Path.home() / ".cache"
     except RuntimeError:  # neither HOME nor an entry for this user, as in many containers
         return None
-    return base / "amp_transpiler", False
+    folder = base / "amp_transpiler"
+    return (folder, False) if is_own(folder) else None
+
+
+def is_own(path: pathlib.Path) -> bool:
+    """Whether a folder or entry of the cache is this user's, root's, or not there; one of another user is told once."""
+    if not hasattr(os, "geteuid"):
+        return True
+    try:
+        owner = path.stat().st_uid
+    except OSError:  # not there; or out of reach, which reading will tell
+        return True
+    if owner in (os.geteuid(), 0):
+        return True
+    if path not in _told:
+        _told.add(path)
+        _logger.warning(
+            "%s belongs to another user (%d): it is not used as a cache; %s names another folder",
+            path,
+            owner,
+            FOLDER_VARIABLE,
+        )
+    return False
 
 
 def keep_within_bounds(folder: pathlib.Path, suffix: str, keep: pathlib.Path) -> None:
@@ -96,15 +120,18 @@ class Records:
 
     @property
     def folder(self) -> pathlib.Path | None:
-        """The folder, which need not exist; None if the cache is switched off."""
+        """The folder, which need not exist; None if the cache is switched off or another user's."""
         base = base_folder()
-        return None if base is None else base[0] / self.kind
+        folder = None if base is None else base[0] / self.kind
+        return folder if folder is None or is_own(folder) else None
 
     def get(self, digest: str) -> bytes | None:
         """Return a record; None if it is not there."""
         if (folder := self.folder) is None:
             return None
         place = self._place(folder, digest)
+        if not is_own(place):
+            return None
         try:
             data = place.read_bytes()
         except OSError:  # most of the time there is none

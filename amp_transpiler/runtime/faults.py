@@ -104,6 +104,16 @@ FAULTS = (
         test=f"{_HERE}::test_the_reciprocal_of_a_removed_node_is_refused",
     ),
     Fault(
+        name="statistics written over constants",
+        releases="1.31",
+        provider="CPU",
+        symptom="wrong numbers, without an error, from BatchNormalization in training mode whose running statistics "
+        "are read by another node and begin as constants: the kernel writes them into the constants, which other "
+        "inputs share, and the next run begins with them",
+        guards=("passes.guard_statistics.GuardStatistics",),
+        test=f"{_HERE}::test_statistics_are_written_over_constants",
+    ),
+    Fault(
         name="normalisation of mixed types",
         releases="1.31",
         provider="CUDA",

@@ -23,7 +23,7 @@ import onnxruntime
 
 from amp_transpiler.errors import OutputError
 from amp_transpiler.graph.staging import staging_folder
-from amp_transpiler.graph.user_cache import base_folder, keep_within_bounds
+from amp_transpiler.graph.user_cache import base_folder, is_own, keep_within_bounds
 from amp_transpiler.runtime import ort
 from amp_transpiler.version import __version__
 
@@ -39,12 +39,13 @@ Open: TypeAlias = Callable[[bytes | str | os.PathLike[str], ort.SessionSettings]
 
 
 def cache_folder() -> pathlib.Path | None:
-    """Return the folder of optimized graphs, which need not exist; None if the cache is switched off."""
+    """Return the folder of optimized graphs, which need not exist; None if there is no cache."""
     base = base_folder()
     if base is None:
         return None
     folder, is_named = base
-    return folder if is_named else folder / "graphs"
+    folder = folder if is_named else folder / "graphs"
+    return folder if is_own(folder) else None
 
 
 def open_cached(
@@ -158,7 +159,7 @@ def _flags() -> str:
 
 def _kept(place: pathlib.Path, settings: ort.SessionSettings, open_: Open) -> onnxruntime.InferenceSession | None:
     """Open a session of an entry; None without one. A damaged entry is removed."""
-    if not place.is_file():
+    if not place.is_file() or not is_own(place):
         return None
     try:
         session = open_(os.fspath(place), dataclasses.replace(settings, optimize=False))

@@ -12,6 +12,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.loading import load
+from amp_transpiler.graph.saving import save
 from amp_transpiler.runtime.ort import ORT_ERRORS
 
 TEXT = """<ir_version: 10, opset_import: ["" : 17]>
@@ -150,3 +151,66 @@ def test_a_model_read_elsewhere_is_looked_at_too(tmp_path):
     for source in (model, onnx.load(path, load_external_data=False)):
         with pytest.raises(ModelError, match=r"external data of 'w': .*w\.bin' cannot be read: .*No such file"):
             load(source)
+
+
+def truncated(file):
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def emptied(file):
+    os.truncate(file, 0)
+
+
+def overwritten(file):
+    with file.open("r+b") as opened:
+        opened.write(bytes(file.stat().st_size))
+    os.utime(file, ns=(0, 1))
+
+
+def replaced(file):
+    other = file.with_name("other")
+    other.write_bytes(bytes(file.stat().st_size))
+    other.replace(file)
+
+
+def lengthened(file):
+    with file.open("ab") as opened:
+        opened.write(b"more")
+
+
+def removed(file):
+    file.unlink()
+
+
+READS = {
+    "numpy": lambda tensor, _: tensor.numpy(),
+    "array": lambda tensor, _: np.asarray(tensor),
+    "bytes": lambda tensor, _: tensor.tobytes(),
+    "file": lambda tensor, folder: to_file(tensor, folder / "copy"),
+}
+
+
+def to_file(tensor, place):
+    with place.open("wb") as file:
+        tensor.tofile(file)
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("change", [truncated, emptied, overwritten, replaced, lengthened, removed])
+def test_weights_that_change_after_they_were_loaded_are_an_error_and_no_crash(tmp_path, change, read):
+    array = np.arange(100_000, dtype=np.float32)
+    graph = onnx.parser.parse_graph("g (float[100000] x) => (float[100000] y) { y = Add(x, w) }")
+    graph.initializer.append(onnx.numpy_helper.from_array(array, "w"))
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    onnx.save_model(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    program = load(tmp_path / "m.onnx")
+    tensor = program.model.graph.initializers["w"].const_value
+    np.testing.assert_array_equal(tensor.numpy(), array)
+    held = tensor.numpy()
+    change(tmp_path / "m.data")
+    with pytest.raises(ModelError, match="changed since the model was loaded"):
+        READS[read](tensor, tmp_path)
+    with pytest.raises(ModelError, match="changed since the model was loaded"):
+        save(program, tmp_path / "result.onnx")
+    assert not [*tmp_path.glob("result*"), *tmp_path.glob(".amp*")]
+    np.testing.assert_array_equal(held, array)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
+import resource
 import sys
 import time
 import warnings
@@ -98,6 +99,25 @@ def test_weights_that_cannot_be_written_leave_nothing(tmp_path, monkeypatch, ste
         save(program, tmp_path / "m.onnx", external=True)
     assert names(tmp_path) == before
     np.testing.assert_array_equal(program.model.graph.initializers["w"].const_value.numpy(), weights(2))
+
+
+@pytest.mark.parametrize("external", [True, False])
+@pytest.mark.parametrize("room", [0, 1, 4096, 100_000, 399_999, 500_000])
+def test_a_disk_that_fills_up_leaves_the_old_file_and_one_message(tmp_path, room, external):
+    """A limit on the size of files ends a write where a full disk would."""
+    graph = onnx.parser.parse_graph("g (float[100000] x) => (float[100000] y) { s = Add(x, v) y = Add(s, w) }")
+    for name in "vw":
+        graph.initializer.append(onnx.numpy_helper.from_array(np.ones(100_000, np.float32), name))
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    (tmp_path / "m.onnx").write_bytes(b"old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(OutputError, match=r"cannot be written.*nothing was left behind"):
+            save(model, tmp_path / "m.onnx", external=external, durable=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"m.onnx": b"old"}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])

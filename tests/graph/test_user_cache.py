@@ -70,3 +70,42 @@ def test_without_a_home_nothing_is_kept(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pathlib.Path, "home", no_home)
     assert base_folder() is None
+
+
+FOREIGN = {
+    "the base": lambda cache: cache,
+    "the kind's folder": lambda cache: cache / "evidence",
+    "the entry": lambda cache: cache / "evidence" / "a1.evidence",
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no owners")
+@pytest.mark.parametrize("default", [True, False])
+@pytest.mark.parametrize("what", FOREIGN)
+def test_what_another_user_owns_is_not_used_and_told_once(what, default, tmp_path, monkeypatch, caplog):
+    cache = tmp_path / "amp_transpiler"
+    if default:
+        monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    else:
+        monkeypatch.setenv(FOLDER_VARIABLE, str(cache))
+    RECORDS.put("a1", b"theirs")
+    foreign = FOREIGN[what](cache)
+    real = pathlib.Path.stat
+
+    def stat(path, **options):
+        found = real(path, **options)
+        if path != foreign:
+            return found
+        return os.stat_result([*found[:4], 4711, *found[5:10]])
+
+    monkeypatch.setattr(pathlib.Path, "stat", stat)
+    before = {path: path.read_bytes() for path in cache.rglob("*.evidence")}
+    for _ in range(3):
+        assert RECORDS.get("a1") is None
+    if what != "the entry":
+        RECORDS.put("a1", b"ours")
+        assert {path: path.read_bytes() for path in cache.rglob("*.evidence")} == before
+    assert caplog.text.count("belongs to another user (4711)") == 1
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    assert RECORDS.get("a1") == b"theirs"

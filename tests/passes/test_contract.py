@@ -19,6 +19,7 @@ from amp_transpiler.passes.fill_sums import FillSums
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
+from amp_transpiler.passes.guard_statistics import GuardStatistics
 from amp_transpiler.passes.guard_transposes import GuardTransposes
 from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.inline_functions import InlineFunctions
@@ -51,6 +52,13 @@ TEXTS = {
     "unnamed": ("(float[2,4] x) => (float[2,4] y) { h = Relu (x) y = Neg (h) }", {}),
     "numbers": ("(float[2] x) => (float[2] y) { [k] c = Constant <value_float = 2.0> () [a] y = Mul (x, c) }", {}),
     "identities": ("(float[2] x) => (float[2] y) { [i] j = Identity (w) [a] y = Add (x, j) }", {"w": array(2)}),
+    "spoilt statistics": (
+        (
+            "(float[4,2] x) => (float[4,2] y, float16[2] r) { [n] y, k, q = BatchNormalization <training_mode = 1> "
+            "(x, s, b, m, v) [c] r = Cast <to = 10> (k) }"
+        ),
+        VECTORS,
+    ),
     "a fixed size": (
         (
             "(float[N,2] x) => (float[N,2] y) {"
@@ -195,6 +203,7 @@ PASSES = {
     "FillSums": lambda _: FillSums(),
     "SignRotations": lambda _: SignRotations(),
     "GuardFusions": lambda _: GuardFusions(),
+    "GuardStatistics": lambda _: GuardStatistics(),
     "GuardTransposes": lambda _: GuardTransposes(),
     "GuardVectors": lambda _: GuardVectors(),
     "BakeCasts": lambda _: BakeCasts(),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 
+import onnx
+import onnx.parser
 import pytest
 import tomli_w
 
+from amp_transpiler.cli.command import main
 from amp_transpiler.errors import InputError
 from amp_transpiler.report.recipe import REPLAYED, Recipe
 
@@ -70,3 +73,22 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "r.toml")
     with pytest.raises(InputError, match="is no regular file"):
         Recipe.read(tmp_path / "r.toml")
+
+
+NAMES_OF_NODES = ["\x1b[31mred\x07", "a\nb", "a\rb", "\u202eb", "\x9b2J", "\x00z", "\x7f", "tab\t"]
+
+
+@pytest.mark.parametrize("name", NAMES_OF_NODES, ids=ascii)
+def test_control_characters_of_a_recipe_are_shown_as_escapes(name, tmp_path, capfd):
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    g (float[2, 64] x) => (float[2, 64] y) { y = Relu(x) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    node = {"op": f"Relu{name}", "precision": "low", "reason": f"as{name}"}
+    record = {"format": 1, "made_from": {"model": name, "sha256": "0"}, "nodes": {name: node}, "options": {}}
+    (tmp_path / "r.toml").write_text(tomli_w.dumps(record), encoding="utf-8")
+    place = str(tmp_path / "o.onnx")
+    status = main([str(tmp_path / "m.onnx"), "-o", place, "--recipe", str(tmp_path / "r.toml"), "--explain"])
+    out, err = capfd.readouterr()
+    assert status == 0
+    assert "only in the recipe" in out + err
+    assert [c for c in out + err if not c.isprintable() and c != "\n"] == []

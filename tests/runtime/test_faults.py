@@ -109,6 +109,24 @@ def test_the_reciprocal_of_a_removed_node_is_refused(saved):
         assert session.run(feeds)[0].tolist() == [0.25, 0.25]
 
 
+def test_statistics_are_written_over_constants(saved):
+    model = parse(
+        "(float[4,2] x) => (float[4,2] y, float16[2] m, float16[2] v) { y, rm, rv = BatchNormalization "
+        "<training_mode = 1> (x, s, b, m0, v0) m = Cast <to = 10> (rm) v = Cast <to = 10> (rv) }",
+        s=np.ones(2, np.float32),
+        b=np.zeros(2, np.float32),
+        m0=np.zeros(2, np.float32),
+        v0=np.ones(2, np.float32),
+    )
+    x = np.arange(8, dtype=np.float32).reshape(4, 2) ** 2
+    wanted = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+    path = saved(model)
+    session = onnxruntime.InferenceSession(path)
+    found, again = (session.run(None, {"x": x}) for _ in range(2))
+    assert np.abs(found[0] - wanted).max() > 0.5
+    assert not np.array_equal(found[1], again[1])
+
+
 def test_a_normalisation_is_fused_from_pow_and_not_from_mul(tmp_path):
     text = (
         "(float[2,4] x) => (float[2,4] y) {{ q = {square} m = ReduceMean <axes = [-1]> (q) v = Add (m, e) "

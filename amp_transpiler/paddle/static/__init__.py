@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.param_attr import WeightNormParamAttr as WeightNormParamAttr
     from amp_transpiler.paddle.static import amp as amp, nn as nn
     from amp_transpiler.paddle.static.averages import ExponentialMovingAverage as ExponentialMovingAverage
+    from amp_transpiler.paddle.static.buckets import Bucket as Bucket
     from amp_transpiler.paddle.static.evaluation import (
         accuracy as accuracy,
         auc as auc,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         set_program_state as set_program_state,
     )
     from amp_transpiler.paddle.static.lora import add_lora as add_lora, load_lora as load_lora, save_lora as save_lora
+    from amp_transpiler.paddle.static.lora_merge import merge_lora as merge_lora
     from amp_transpiler.paddle.static.onnx_import import from_onnx as from_onnx
     from amp_transpiler.paddle.static.printing import Print as Print
     from amp_transpiler.paddle.static.serialized import (

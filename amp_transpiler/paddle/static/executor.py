@@ -27,6 +27,7 @@ from amp_transpiler.paddle.framework.feeding import (
 from amp_transpiler.paddle.framework.persistables import renew_draws
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.framework.pruning import pruned, without_optimizer
+from amp_transpiler.paddle.static.buckets import Bucket, Buckets
 from amp_transpiler.paddle.static.io import program_state, set_program_state
 from amp_transpiler.paddle.static.printing import print_values, printed_names
 from amp_transpiler.paddle.static.settings import CompiledProgram
@@ -45,6 +46,7 @@ from amp_transpiler.runtime.gemm_options import TilingAccum
 from amp_transpiler.runtime.places import Place, default_place, place_named, to_host
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.runtime.step_options import StepOptions
+from amp_transpiler.runtime.values import to_ort
 
 __all__ = ["Executor"]
 
@@ -89,6 +91,11 @@ class Executor:
             emulation on the CPU from the same state and feeds, and compared; six with CUDA graphs, so that graphs are
             checked as they are captured and as they are repeated. On the CPU, too: there it compares two forms of the
             program. Steps of a program with random operators of ONNX are not compared, and the log says so.
+        bucket: feeds whose sizes vary -> how they are padded to few sizes (`static.Bucket`, or several), so that few
+            steps are compiled: `{"ids": Bucket(axis=1, value=0), "label": Bucket(axis=1, value=-100)}`. What is
+            fetched is cut back. The first step of a program that is padded is computed as it was fed, too, in float32
+            and without Dropout: where loss, gradients, statistics or what is fetched differ, an error says so. Masks
+            of Dropout are those of the padded sizes.
 
     On CUDA a run returns when its work is queued: feeds are copied while the step before runs, and the host waits only
     for what is read. All executors of a process queue work on a device in one stream, and share its memory.
@@ -97,8 +104,8 @@ class Executor:
 
     Raises:
         OptionError: there is no such place, `tiling_accum` is neither "fp32" nor "low", `max_sessions` is less than 1,
-            `weight_gradients` is none of the four, or `provider_options` has one that the executor sets itself (device,
-            stream, CUDA graph).
+            `weight_gradients` is none of the four, `bucket` is no dictionary of `Bucket`, or `provider_options` has one
+            that the executor sets itself (device, stream, CUDA graph).
         EnvironmentProblem: `tiling_accum` is "low", or there are `provider_options`, on the CPU.
     """
 
@@ -114,8 +121,10 @@ class Executor:
         weight_gradients: Formulation = "auto",
         provider_options: Mapping[str, str] | None = None,
         check: bool = False,
+        bucket: Mapping[str, Bucket | Sequence[Bucket]] | None = None,
     ) -> None:
         self._checks = check
+        self._buckets = None if bucket is None else Buckets(bucket)
         self.place: Place = _place_of(place)
         options = StepOptions(
             emulate=emulate,
@@ -227,7 +236,7 @@ class Executor:
         if not fetch and not program.updates:
             return []  # nothing to compute: an empty startup program, for one
         count, fetch = len(fetch), [*fetch, *printed_names(program)]
-        found = self._steps_for(program).run(program, fetch, arrays, scope, reaction)
+        found = self._run(program, fetch, arrays, scope, reaction)
         print_values(program, [to_host(value) for value in found[count:]])
         fetch, found = fetch[:count], found[:count]
         if not return_numpy:
@@ -235,6 +244,23 @@ class Executor:
         results = [to_host(value) for value in found]
         self._warn_of_lost_values(program, dict(zip(fetch, results, strict=True)), scope)
         return results
+
+    def _run(
+        self, program: Program, fetch: Sequence[str], arrays: Mapping[str, Any], scope: Scope, reaction: NotFinite
+    ) -> list[Any]:
+        """Run a step with its feeds, padded where they have a bucket."""
+        cuts: Mapping[str, tuple[slice, ...]] = {}
+        if self._buckets is not None:
+            arrays, cuts = self._buckets.fit(program, fetch, arrays, scope)
+        found = self._steps_for(program).run(program, fetch, arrays, scope, reaction)
+        if not cuts:
+            return found
+        whole = slice(None)
+        parts = [cuts.get(name, ()) for name in fetch]
+        return [
+            value if all(part == whole for part in cut) else to_ort(np.ascontiguousarray(to_host(value)[cut]))
+            for value, cut in zip(found, parts, strict=True)
+        ]
 
     def _without_updates(self, program: Program, fetch: Sequence[str]) -> Program:
         """Return the program for `use_prune`, made once for what is fetched."""

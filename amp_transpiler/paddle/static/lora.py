@@ -1,7 +1,8 @@
 """Low-rank adapters (LoRA): a large network stays as it is, and small pairs of matrices beside it are trained.
 
 Source of the method: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021: `y = x W + s x A B`, where
-A begins at random, B at zero, and s is `alpha / rank`.
+A begins at random, B at zero, and s is `alpha / rank`. Beside a convolution A is a convolution of its kernel to `rank`
+channels and B one of kernels of 1: `y = conv(x, W) + s conv1(conv(x, A), B)`, in each group of its own.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.initial_values import Uniform
 from amp_transpiler.paddle.static.io import set_program_state
+from amp_transpiler.paddle.static.lora_merge import Pair, mark_pair
 from amp_transpiler.paddle.static.tensor_file import read_header, read_tensors, with_suffix, write_tensors
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name
@@ -50,14 +52,29 @@ class _Product:
     """A product of data with a weight.
 
     Attributes:
-        node: a MatMul or Gemm.
+        node: a MatMul, Gemm or Conv.
         weight: the weight's name.
-        sizes: of what goes in, and of what comes out.
+        sizes: of what goes in, and of what comes out; of one group of a Conv.
+        turned: whether the weight is [out, in].
+        kernel: the sizes of a Conv's kernel; None for a matrix product.
+        groups: the groups of a Conv.
     """
 
     node: ir.Node
     weight: str
     sizes: tuple[int, int]
+    turned: bool = False
+    kernel: tuple[int, ...] | None = None
+    groups: int = 1
+
+    def shapes(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the shapes of its pair."""
+        rows, columns = self.sizes
+        if self.kernel is None:
+            return (rows, rank), (rank, columns)
+        channels = rows // math.prod(self.kernel)
+        first = (self.groups * rank, channels, *self.kernel)
+        return first, (self.groups * columns, rank, *(1 for _ in self.kernel))
 
 
 def add_lora(
@@ -67,16 +84,18 @@ def add_lora(
     alpha: float | None = None,
     startup_program: Program | None = None,
 ) -> list[Variable]:
-    """Freeze a network, and add a low-rank pair to each matrix product that a pattern chooses.
+    """Freeze a network, and add a low-rank pair to each matrix product and convolution that a pattern chooses.
 
         program = paddle.static.from_onnx("llama.onnx", startup)
         adapters = paddle.static.add_lora(program, "q_proj|v_proj", rank=8, startup_program=startup)
         ...  # a loss, decorate, minimize; run the startup program; train
         paddle.static.save_lora(program, "adapters.safetensors")
+        merged = paddle.static.merge_lora(program)  # for inference, without pairs
 
     Call it before `minimize` and before the startup program runs. A step begins as the network was, since the second
     matrix of a pair is zero. The pairs are `WEIGHT.lora_A` [in, rank] and `WEIGHT.lora_B` [rank, out], of the element
-    type of the data that they multiply. A weight that several products read has one pair.
+    type of the data that they multiply; of a convolution [groups x rank, in / groups, kernel ...] and [out, rank, 1
+    ...]. A weight that several products read has one pair.
 
     Args:
         program: a program that was built or imported, edited in place.
@@ -198,19 +217,27 @@ def _chosen(program: Program, patterns: list[str]) -> list[_Product]:
 
 
 def _products(program: Program) -> Iterator[_Product]:
-    """Yield every MatMul and Gemm of the main graph whose second input is a weight of known size."""
+    """Yield every MatMul, Gemm and Conv of the main graph whose second input is a weight of known size."""
     for node in program.model.graph:
-        if not is_standard(node) or node.op_type not in ("MatMul", "Gemm"):
+        if not is_standard(node) or node.op_type not in ("MatMul", "Gemm", "Conv"):
             continue
-        matrix = node.inputs[1]
-        name = _weight_of(program, matrix)
-        if name is None or matrix is None or not is_static(matrix) or len(shape_of(matrix)) != 2:
+        weight = node.inputs[1]
+        name = _weight_of(program, weight)
+        if name is None or weight is None or not is_static(weight):
             continue
-        rows, columns = (int(size) for size in shape_of(matrix))
+        shape = tuple(int(size) for size in shape_of(weight))
+        if node.op_type == "Conv":
+            groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
+            sizes = math.prod(shape[1:]), shape[0] // groups
+            yield _Product(node, name, sizes, turned=True, kernel=shape[2:], groups=groups)
+            continue
         flags = [node.attributes.get(key) for key in ("transA", "transB")]
         turned_data, turned = (flag is not None and bool(flag.as_int()) for flag in flags)
-        if not turned_data:
-            yield _Product(node, name, (columns, rows) if turned else (rows, columns))
+        if turned_data or len(shape) != 2:
+            continue
+        yield _Product(
+            node, name, (shape[1], shape[0]) if turned else (shape[0], shape[1]), turned != _is_turned(weight)
+        )
 
 
 def _weight_of(program: Program, value: ir.Value | None) -> str | None:
@@ -225,6 +252,14 @@ def _weight_of(program: Program, value: ir.Value | None) -> str | None:
     return None
 
 
+def _is_turned(value: ir.Value | None) -> bool:
+    """Whether an odd number of Transposes stands between a matrix and where it comes from."""
+    odd = False
+    while value is not None and (node := value.producer()) is not None and node.op_type in _PASSED:
+        odd, value = odd != (node.op_type == "Transpose"), node.inputs[0]
+    return odd
+
+
 def _add_pair(program: Program, startup: Program, product: _Product, rank: int, scale: float) -> None:
     """Add a pair's product to the result of a product with a weight."""
     node, data = product.node, product.node.inputs[0]
@@ -232,24 +267,32 @@ def _add_pair(program: Program, startup: Program, product: _Product, rank: int, 
     dtype = data.dtype if data.dtype in AMP_DTYPES else ir.DataType.FLOAT
     bound = 1 / math.sqrt(product.sizes[0])
     starts: tuple[Initial | float, ...] = (Uniform(-bound, bound), 0.0)
-    shapes = ((product.sizes[0], rank), (rank, product.sizes[1]))
     first, second = (
         create_persistable(
             Persistable(product.weight + end, "parameter"), shape, start, dtype, main=program, startup=startup
         ).value
-        for end, shape, start in zip(_ENDS, shapes, starts, strict=True)
+        for end, shape, start in zip(_ENDS, product.shapes(rank), starts, strict=True)
     )
     old = node.outputs[0]
     readers = list(old.uses())
     with _built_after(program.builder(), node), inside_region_of(node):
         builder = program.builder()
-        low_rank = builder.op("MatMul", [builder.op("MatMul", [data, first]), second])
+        low_rank = _low_rank(builder, product, data, first, second)
         new = builder.op("Add", [old, low_rank if scale == 1.0 else builder.mul(low_rank, scale)])
+    mark_pair(new, Pair(product.weight, scale, product.turned, product.groups))
     for reader, index in readers:
         reader.replace_input_with(index, new)
     name = old.name  # goes on to what readers see, so that Variables and outputs do
     old.name = builder.names.fresh(f"{name}__frozen")
     new.name = name
+
+
+def _low_rank(builder: GraphBuilder, product: _Product, data: ir.Value, first: ir.Value, second: ir.Value) -> ir.Value:
+    if product.kernel is None:
+        return builder.op("MatMul", [builder.op("MatMul", [data, first]), second])
+    own = {key: attribute.value for key, attribute in product.node.attributes.items()}
+    ones = {"kernel_shape": [1] * len(product.kernel), "group": product.groups}
+    return builder.op("Conv", [builder.op("Conv", [data, first], own), second], ones)
 
 
 @contextlib.contextmanager

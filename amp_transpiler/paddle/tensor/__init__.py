@@ -6,6 +6,12 @@ from typing import TYPE_CHECKING
 from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from amp_transpiler.paddle.tensor.arrays import (
+        array_length as array_length,
+        array_read as array_read,
+        array_write as array_write,
+        create_array as create_array,
+    )
     from amp_transpiler.paddle.tensor.creation import *
     from amp_transpiler.paddle.tensor.decompositions import inverse as inverse
     from amp_transpiler.paddle.tensor.distributions import (

@@ -4,6 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
+import amp_transpiler as amp
+import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler import paddle
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.paddle import static
@@ -136,6 +138,119 @@ def test_built_programs_and_a_weight_that_two_products_share():
     assert names == [f"{shared.name}.lora_A", f"{shared.name}.lora_B"]
     assert twice.shape == (-1, 4)
     assert [op.type for op in main.ops].count("elementwise_add") == 2
+
+
+def built(make):
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup), paddle.utils.unique_name.guard():
+        x = static.data("x", [None, 4, 9, 9])
+        y = make()(x)
+        adapters = static.add_lora(main, ".", 2, startup_program=startup)
+    return main, startup, y, adapters
+
+
+nn = paddle.nn
+
+
+def turned(rows):
+    weight = paddle.create_parameter([rows, 9], "float32")
+    return lambda x: paddle.matmul(x, weight, transpose_y=True)
+
+
+KINDS = {
+    "conv 1d": lambda: lambda x: nn.Conv1D(4, 6, 3, padding=1)(x[:, :, 0]),
+    "conv 2d": lambda: nn.Conv2D(4, 6, 3, stride=2, padding=1),
+    "dilated": lambda: nn.Conv2D(4, 6, 3, dilation=2, bias_attr=False),
+    "same": lambda: nn.Conv2D(4, 6, [3, 5], padding="SAME"),
+    "grouped": lambda: nn.Conv2D(4, 6, 3, groups=2),
+    "of one pixel": lambda: nn.Conv2D(4, 6, 1),
+    "linear": lambda: nn.Linear(9, 7),
+    "turned": lambda: turned(7),
+    "square and turned": lambda: turned(9),
+    "twice": lambda: nn.Sequential(*[nn.Linear(9, 9)] * 2),
+    "both": lambda: nn.Sequential(nn.Conv2D(4, 6, 3, padding=1), nn.ReLU(), nn.Linear(9, 7)),
+}
+IMAGES = RNG.standard_normal([2, 4, 9, 9]).astype(np.float32)
+
+
+@pytest.mark.parametrize("alpha", [None, 6.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_merged_program_computes_the_same_without_pairs(kind, alpha, tmp_path):
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup), paddle.utils.unique_name.guard():
+        y = KINDS[kind]()(static.data("x", [None, 4, 9, 9]))
+        adapters = static.add_lora(main, ".", 2, alpha, startup_program=startup)
+    with static.scope_guard(static.Scope()) as _:
+        exe, scope = static.Executor("cpu"), static.global_scope()
+        exe.run(startup)
+        [start] = exe.run(main, {"x": IMAGES}, [y])
+        for adapter in adapters:
+            scope[adapter.name] = RNG.standard_normal(adapter.shape).astype(np.float32)
+        [tuned] = exe.run(main, {"x": IMAGES}, [y])
+        assert np.abs(tuned - start).max() > 0.1
+        merged = static.merge_lora(main)
+        assert not [name for name in merged.vars if "lora" in name]
+        for program in (merged, main):  # the pair of `main` adds nothing from now on
+            [found] = exe.run(program, {"x": IMAGES}, [y.name])
+            np.testing.assert_allclose(found, tuned, rtol=1e-4, atol=1e-4 * np.abs(tuned).max())
+        static.save_inference_model(
+            str(tmp_path / "merged"), [merged.var("x")], [merged.var(y.name)], exe, program=merged
+        )
+    [again] = amp.Session(tmp_path / "merged.onnx").run({"x": IMAGES})
+    np.testing.assert_allclose(again, tuned, rtol=1e-4, atol=1e-4 * np.abs(tuned).max())
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_convolution_s_pair_is_of_its_groups(groups):
+    _, _, _, adapters = built(lambda: nn.Conv2D(4, 6, 3, groups=groups))
+    assert [adapter.shape for adapter in adapters] == [(2 * groups, 4 // groups, 3, 3), (6, 2, 1, 1)]
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2"])
+def test_merged_after_training(level):
+    tuned = Tuning(level=level, steps=5)
+    expected = tuned.outputs()
+    with static.scope_guard(tuned.scope):
+        merged = static.merge_lora(tuned.main)
+        [found] = tuned.exe.run(merged, {"x": X, "labels": LABELS}, ["y"])
+        [again] = tuned.exe.run(tuned.inference, {"x": X}, ["y"])
+    assert not np.any(tuned.scope["up.lora_B"])
+    tolerance = 1e-5 if level == "O0" else 1e-2
+    for value in (found, again):
+        np.testing.assert_allclose(np.asarray(value, np.float32), expected, rtol=tolerance, atol=tolerance)
+
+
+def tied():
+    weight = paddle.create_parameter([9, 9], "float32", name="tied")
+    return lambda x: paddle.matmul(F.embedding(paddle.cast(x[:, :, 0] > 0, "int64"), weight), weight)
+
+
+def both_ways():
+    weight = paddle.create_parameter([9, 9], "float32", name="both")
+    return lambda x: paddle.matmul(paddle.matmul(x, weight), weight, transpose_y=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"), [(tied, "'tied' is read by Gather"), (both_ways, "as it is, and turned")], ids=["tied", "both"]
+)
+def test_what_cannot_be_merged_is_refused_and_changes_nothing(make, message):
+    main, startup, _, _ = built(make)
+    with static.scope_guard(static.Scope()):
+        static.Executor("cpu").run(startup)
+        scope = static.global_scope()
+        before = {name: np.array(scope[name]) for name in main.persistables}
+        with pytest.raises(InputError, match=message):
+            static.merge_lora(main)
+        for name, value in before.items():
+            np.testing.assert_array_equal(scope[name], value)
+
+
+def test_nothing_to_merge():
+    with pytest.raises(InputError, match="has no adapters"):
+        static.merge_lora(static.Program())
+    main, _, _, _ = built(lambda: nn.Linear(9, 7))
+    with static.scope_guard(static.Scope()), pytest.raises(InputError, match="run the startup program first"):
+        static.merge_lora(main)
 
 
 REFUSED = (
