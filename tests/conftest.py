@@ -15,10 +15,12 @@ import pytest
 from amp_transpiler.runtime import cuda
 from amp_transpiler.runtime.places import PLACE_VARIABLE
 from launches_libraries import MARK
+from tests import named_nodes
 from tests.counted import Counted
 
 os.environ["AMP_TRANSPILER_CACHE"] = "off"  # tests leave nothing in the user's folder; those of the cache choose one
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # many a test imports onnxruntime before the package
+named_nodes.install()  # before any file of tests makes a model
 
 HOST_DEFAULT = "default"  # of --place: what the host decides
 SUMMARY = "summary"  # a user property of a test under this name is printed at the end of the run
