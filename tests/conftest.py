@@ -17,6 +17,7 @@ from amp_transpiler.runtime.places import PLACE_VARIABLE
 from launches_libraries import MARK
 from tests import named_nodes
 from tests.counted import Counted
+from tests.newer_needed import needed_here
 
 os.environ["AMP_TRANSPILER_CACHE"] = "off"  # tests leave nothing in the user's folder; those of the cache choose one
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # many a test imports onnxruntime before the package
@@ -63,6 +64,15 @@ def corpus(request: pytest.FixtureRequest) -> pathlib.Path:
 def counted(tmp_path: pathlib.Path) -> Counted:
     """Launches, copies and bytes of the real CUDA provider without a GPU; skipped where they cannot be counted."""
     return Counted(tmp_path)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what `newer_needed.txt` names for the installed versions."""
+    needs = needed_here()
+    for item in items:
+        for beginning, reason in needs.items():
+            if item.nodeid.startswith(beginning):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import onnx
 import onnx.inliner
@@ -49,7 +50,8 @@ def inlined_as_a_function_of_the_model(model: onnx.ModelProto) -> onnx.ModelProt
 def _function(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.FunctionProto | None:
     """Return the schema's function for a node, as one of the model."""
     imports = {entry.domain: entry.version for entry in model.opset_import}
-    schema = onnx.defs.get_schema(node.op_type, imports.get(node.domain, 1), node.domain)
+    # onnx's type stubs lack some of the properties used here
+    schema: Any = onnx.defs.get_schema(node.op_type, imports.get(node.domain, 1), node.domain)
     opset = imports.get("", 1)
     text = _body_of_any_node(schema, opset) or _body_of_this_node(schema, opset, model, node)
     if text is None:
@@ -61,14 +63,12 @@ def _function(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.FunctionProt
     return function
 
 
-def _body_of_any_node(schema: onnx.defs.OpSchema, opset: int) -> bytes | None:
+def _body_of_any_node(schema: Any, opset: int) -> bytes | None:
     version = max((known for known in schema.function_opset_versions if known <= opset), default=None)
-    return None if version is None else schema.get_function_with_opset_version(version)
+    return None if version is None else bytes(schema.get_function_with_opset_version(version))
 
 
-def _body_of_this_node(
-    schema: onnx.defs.OpSchema, opset: int, model: onnx.ModelProto, node: onnx.NodeProto
-) -> bytes | None:
+def _body_of_this_node(schema: Any, opset: int, model: onnx.ModelProto, node: onnx.NodeProto) -> bytes | None:
     """Return the body that the schema builds from a node and the types of its inputs."""
     versions = schema.context_dependent_function_opset_versions
     version = max((known for known in versions if known <= opset), default=None)
@@ -77,4 +77,4 @@ def _body_of_this_node(
     types = {value.name: value.type for value in model.graph.input}
     inputs = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
     body = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), inputs)
-    return body or None
+    return bytes(body) or None

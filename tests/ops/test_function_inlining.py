@@ -21,7 +21,6 @@ NODES = [
     ('y = Gelu <approximate="tanh"> (x)', 20),
     ("y = CastLike <saturate=1> (x, low)", 19),
     ("y = Celu <alpha=2.0> (x)", 12),
-    ("y = Shrink <bias=0.25, lambd=0.5> (x)", 9),
 ]
 
 
