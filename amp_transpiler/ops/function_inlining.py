@@ -56,7 +56,8 @@ def _function(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.FunctionProt
     text = _body_of_any_node(schema, opset) or _body_of_this_node(schema, opset, model, node)
     if text is None:
         return None
-    function = onnx.FunctionProto.FromString(text)
+    function = onnx.FunctionProto()
+    function.ParseFromString(text)
     function.domain, function.name = node.domain, node.op_type
     del function.opset_import[:]
     function.opset_import.extend(model.opset_import)  # the inliner wants the same; callers look at what has changed
