@@ -9,7 +9,7 @@
     │   ├── OptionError              an unknown level, dtype, operator, pattern that matches nothing, ...
     │   │   └── WrongTypeError       an argument is of a type that its parameter does not take; a TypeError, too
     │   └── OutputError              the output cannot be written where it was asked for
-    ├── EnvironmentProblem           the installation is broken (two ONNX Runtime wheels, CUDA libraries missing)
+    ├── EnvironmentProblem           the installation is broken (no ONNX Runtime, CUDA libraries missing)
     ├── DistributedError             another process of a distributed run is lost, or runs something else
     ├── NotFiniteError (FloatingPointError)  a run made infinity or NaN, and was told to stop there
     ├── StepCheckFailed              a training step computes something else than its emulation

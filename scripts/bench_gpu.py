@@ -33,10 +33,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
-from amp_transpiler.errors import EnvironmentProblem
 from amp_transpiler.precision.cost import DEVICES
 from amp_transpiler.runtime.cuda import cuda_problem, driver_device_count
-from amp_transpiler.runtime.ort import refuse_two_wheels
 from gpu import models, page, table
 from gpu.names import (
     COMPILED,
@@ -107,10 +105,6 @@ def problem_of(place: str) -> str | None:
     """Return why nothing can be measured."""
     if place != "cuda":
         return None
-    try:
-        refuse_two_wheels()
-    except EnvironmentProblem as problem:
-        return str(problem)
     return cuda_problem() if driver_device_count() else "no NVIDIA GPU answers (no driver, or no visible device)"
 
 

@@ -141,6 +141,10 @@ TRT_SHAPES = " ".join(
 )
 COMMANDS = {
     "./scripts/setup test dev": "it makes an environment; a test installs nothing",
+    "pip install '.[cpu]'": "a test installs nothing; scripts/fresh_environments.py does",
+    "pip install '.[cuda]'": "a test installs nothing; scripts/fresh_environments.py does",
+    "pip install .": "a test installs nothing; scripts/fresh_environments.py does",
+    "pip install --force-reinstall --no-deps onnxruntime-gpu": "a test installs nothing",
     "olive run --config workflow.json --package-config passes.json": "tests/compat/test_olive.py runs it",
     "optimum-cli export onnx --model distilbert-base-uncased-finetuned-sst-2-english exported/": "it downloads a model",
     f"trtexec --onnx=bert.trt.onnx --saveEngine=bert.plan --stronglyTyped {TRT_SHAPES}": "it needs TensorRT and a GPU",

@@ -8,15 +8,36 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from amp_transpiler import wheels
+from tests import newer_needed
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-DEPENDENCIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-REQUIREMENTS = {found.name: found for found in map(Requirement, DEPENDENCIES)}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# Only the extras cpu and cuda bring ONNX Runtime.
+RUNTIMES = {"onnxruntime": "cpu", "onnxruntime-gpu": "cuda"}
+STATED = [
+    *PROJECT["dependencies"],
+    *(line for extra in RUNTIMES.values() for line in PROJECT["optional-dependencies"][extra]),
+]
+REQUIREMENTS = {found.name: found for found in map(Requirement, STATED)}
 LINES = [line for line in (ROOT / "scripts/oldest.txt").read_text().splitlines() if not line.startswith("#")]
 OLDEST = dict(line.split("==") for line in LINES)
 
 
 def test_each_dependency_has_an_oldest_version():
     assert OLDEST.keys() == REQUIREMENTS.keys()
+
+
+def test_no_onnx_runtime_comes_with_the_package_alone():
+    assert not [line for line in PROJECT["dependencies"] if "onnxruntime" in line]
+
+
+@pytest.mark.parametrize("wheel", RUNTIMES)
+def test_an_extra_brings_onnx_runtime_from_the_release_that_is_accepted(wheel):
+    [requirement] = map(Requirement, PROJECT["optional-dependencies"][RUNTIMES[wheel]])
+    assert requirement.name == wheel
+    assert wheels.OLDEST in {one.version for one in requirement.specifier}
+    assert requirement.marker is None
 
 
 @pytest.mark.parametrize("name", REQUIREMENTS)
@@ -37,3 +58,17 @@ def test_a_python_that_cannot_be_had_is_named(arguments, status, said):
     done = subprocess.run([ROOT / "scripts/test", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(("package", "version", "beginning", "what"), newer_needed.rows())
+def test_what_needs_a_newer_package_is_a_test_and_has_a_reason(package, version, beginning, what):
+    file, _, name = beginning.partition("::")
+    assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text()
+    assert Version(version) > Version(OLDEST[package])
+    assert what
+
+
+def test_tests_are_skipped_by_the_installed_versions():
+    oldest = newer_needed.needed_here({"onnx": OLDEST["onnx"], "onnxruntime": OLDEST["onnxruntime"]})
+    assert len(oldest) == len(newer_needed.rows())
+    assert not newer_needed.needed_here({"onnx": "1.23.2", "onnxruntime": "1.31.1"})

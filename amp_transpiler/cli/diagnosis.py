@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from amp_transpiler.cli.installation import EXTRAS, Installation
 from amp_transpiler.targets.price_list import price_list
+from amp_transpiler.targets.releases import choose_release
 from amp_transpiler.telemetry import VARIABLE
+from amp_transpiler.wheels import PUT_GPU_WHEEL
 
 __all__ = ["Row", "State", "diagnose", "what_runs_where"]
 
@@ -51,8 +52,8 @@ def diagnose(found: Installation) -> list[Row]:
 
 def what_runs_where(found: Installation) -> list[tuple[str, str]]:
     """Return each kind of work, and the place where it will run."""
-    if found.runtime is None or len(found.wheels) > 1:
-        return [("conversion", "with --no-verify only: ONNX Runtime does not work here")]
+    if found.runtime is None:
+        return [("conversion", "nowhere: it needs an ONNX Runtime, of any kind")]
     low = check = "the CPU; float16 and bfloat16 are emulated there, rounded as a GPU rounds them"
     if found.place_problem is not None:
         low = check = place = "nothing runs until AMP_TRANSPILER_PLACE is corrected or unset"
@@ -84,21 +85,19 @@ def _device(found: Installation) -> str:
 
 
 def _runtime(found: Installation) -> Row:
-    part, wheels = "ONNX Runtime", ", ".join(f"{name} {version}" for name, version in found.wheels.items())
-    wheel = "onnxruntime-gpu" if sys.platform in ("linux", "win32") else "onnxruntime"
-    if len(found.wheels) > 1:
-        remedy = f"pip uninstall -y {' '.join(found.wheels)} && pip install {wheel}"
-        return Row(part, "problem", f"{wheels} are both installed and overwrite each other", remedy)
+    part, wheels = "ONNX Runtime", " and ".join(f"{name} {version}" for name, version in found.wheels.items())
     if found.runtime is None:
-        why = f"{wheels or 'not installed'}; {found.runtime_error}".rstrip("; ")
-        return Row(part, "problem", why, f"pip install --force-reinstall {next(iter(found.wheels), wheel)}")
+        return Row(part, "problem", found.runtime_error, found.runtime_remedy)
     build = f"built for CUDA {found.built_for}" if found.built_for else "a build for the CPU"
     names = ", ".join(name.removesuffix("ExecutionProvider") for name in found.providers)
     text = f"{found.runtime} ({wheels or 'no package of that name'}), {build}; providers: {names}"
     if found.gpus and found.built_for is None:
-        remedy = f"pip uninstall -y {next(iter(found.wheels), 'onnxruntime')} && pip install onnxruntime-gpu"
-        return Row(part, "problem", f"{text}; it cannot use the NVIDIA device", remedy)
-    return Row(part, "ok", text)
+        return Row(part, "problem", f"{text}; it cannot use the NVIDIA device", PUT_GPU_WHEEL)
+    notes = [choose_release(found.runtime).note]
+    if len(found.wheels) > 1:
+        notes.append("they share a folder, and the files of the one installed last are used")
+    told = "; ".join(note for note in notes if note)
+    return Row(part, "note", f"{text}; {told}") if told else Row(part, "ok", text)
 
 
 def _telemetry(found: Installation) -> Row:

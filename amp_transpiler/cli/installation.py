@@ -19,10 +19,9 @@ import warnings
 from amp_transpiler import telemetry
 from amp_transpiler.errors import EnvironmentProblem, OptionError
 from amp_transpiler.version import __version__
+from amp_transpiler.wheels import fault_of_runtime, installed_wheels
 
 __all__ = ["EXTRAS", "Gpu", "Installation", "look"]
-
-_RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-training")
 
 EXTRAS = {
     "torch": ("distributed", "training on several GPUs"),
@@ -65,6 +64,7 @@ class Installation:
         wheels: packages that bring the module `onnxruntime` -> version.
         runtime: the version of ONNX Runtime that was imported; None if that failed.
         runtime_error: why it could not be imported.
+        runtime_remedy: the command that mends that.
         providers: what this ONNX Runtime can run on.
         telemetry: why ONNX Runtime sends telemetry; empty if it does not.
         built_for: the CUDA release that it is built for, such as `13.0`; None for a build without CUDA.
@@ -89,6 +89,7 @@ class Installation:
     wheels: dict[str, str]
     runtime: str | None
     runtime_error: str = ""
+    runtime_remedy: str = ""
     providers: tuple[str, ...] = ()
     telemetry: str = ""
     built_for: str | None = None
@@ -112,7 +113,7 @@ def look() -> Installation:
     found = Installation(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        wheels={name: version for name in _RUNTIMES if (version := _version(name)) is not None},
+        wheels={wheel.name: wheel.version for wheel in installed_wheels()},
         runtime=None,
         driver=_driver_release(),
         hidden=os.environ.get("CUDA_VISIBLE_DEVICES"),
@@ -130,12 +131,14 @@ def _version(package: str) -> str | None:
 
 
 def _with_runtime(found: Installation) -> Installation:
-    try:
-        import onnxruntime
+    fault = fault_of_runtime()
+    if fault is not None:
+        what, remedy = fault
+        return dataclasses.replace(found, runtime_error=what, runtime_remedy=remedy)
+    import onnxruntime
 
-        from amp_transpiler.runtime import cuda, places
-    except (ImportError, AttributeError, OSError) as error:  # two wheels over each other lack parts of the module
-        return dataclasses.replace(found, runtime_error=f"{type(error).__name__}: {error}")
+    from amp_transpiler.runtime import cuda, places
+
     built_for = str(onnxruntime.cuda_version) if getattr(onnxruntime, "cuda_version", "") else None
     count = cuda.driver_device_count()
     place_name = os.environ.get(places.PLACE_VARIABLE, "")

@@ -36,8 +36,6 @@ def device_problem(machine: Installation) -> str | None:
     """Return why no device can be asked on a machine, or None."""
     if machine.runtime is None:
         return f"ONNX Runtime does not work here: {machine.runtime_error}"
-    if len(machine.wheels) > 1:
-        return f"{' and '.join(machine.wheels)} are both installed"
     if machine.wanted_place.upper() == "CPU":
         return "AMP_TRANSPILER_PLACE is CPU: unset it, or name a CUDA device"
     return machine.place_problem or machine.cuda_problem

@@ -17,6 +17,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler.wheels import require_runtime
+
 __all__ = [
     "Signature",
     "Slot",
@@ -128,7 +130,12 @@ def opset_of(model: ir.Model, domain: str) -> int:
 
 @functools.cache
 def runtime_schemas() -> Mapping[tuple[str, str], list[Any]]:
-    """Return domain and operator -> the schemas of all versions that ONNX Runtime bundles."""
+    """Return domain and operator -> the schemas of all versions that ONNX Runtime bundles.
+
+    Raises:
+        EnvironmentProblem: ONNX Runtime is not installed, or cannot be imported.
+    """
+    require_runtime()
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     found: dict[tuple[str, str], list[Any]] = collections.defaultdict(list)

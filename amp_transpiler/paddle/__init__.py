@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 
 from amp_transpiler.lazy import lazy_names
 from amp_transpiler.paddle.framework.missing_names import why_not
+from amp_transpiler.wheels import require_installed
+
+require_installed()  # modules here import it: this says what is missing
 
 if TYPE_CHECKING:
     from amp_transpiler.paddle import (

@@ -14,12 +14,13 @@ from typing import Any
 from amp_transpiler.report.report import Report
 from amp_transpiler.report.wording import remarks
 from amp_transpiler.version import __version__
+from amp_transpiler.wheels import installed_wheels
 
 __all__ = ["dump", "package_versions", "plain", "report_as_dict"]
 
 FORMAT = 1  # raised when a key is renamed or removed, not when one is added
 
-_PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "scipy")
+_PACKAGES = ("onnx", "onnx-ir", "numpy", "ml_dtypes", "scipy")
 
 
 def report_as_dict(report: Report) -> dict[str, Any]:
@@ -52,12 +53,8 @@ def package_versions() -> dict[str, str | int]:
         "amp_transpiler": __version__,
         "python": platform.python_version(),
     }
-    for name in _PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # only one of the two ONNX Runtime wheels is ever installed
-    return versions
+    versions |= {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return versions | {wheel.name: wheel.version for wheel in installed_wheels()}
 
 
 def plain(value: Any) -> Any:

@@ -3,6 +3,9 @@
 from typing import TYPE_CHECKING
 
 from amp_transpiler.lazy import lazy_names
+from amp_transpiler.wheels import require_runtime
+
+require_runtime()  # every module here imports it: this says what is missing
 
 if TYPE_CHECKING:
     from amp_transpiler.runtime.places import (

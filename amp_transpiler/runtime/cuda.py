@@ -24,6 +24,7 @@ from amp_transpiler.runtime.ort import (
     SessionSettings,
     create_session,
 )
+from amp_transpiler.wheels import PUT_GPU_WHEEL, installed_wheels
 
 __all__ = [
     "FIRST_DRIVERS",
@@ -140,10 +141,8 @@ def cuda_problem(device_id: int = 0) -> str | None:
     if device_id >= count:
         return f"there is no CUDA device {device_id}: {count} visible, the first is 0"
     if CUDA_PROVIDER not in onnxruntime.get_available_providers():
-        return (
-            "the installed onnxruntime has no CUDA provider: run `pip uninstall -y onnxruntime`, "
-            "then `pip install onnxruntime-gpu`"
-        )
+        wheels, remedy = " and ".join(wheel.name for wheel in installed_wheels()) or "onnxruntime", PUT_GPU_WHEEL
+        return f"the installed {wheels} has no CUDA provider: run `{remedy}`"
     if (problem := _driver_problem()) is not None:
         return problem
     _preload_cuda_libraries()

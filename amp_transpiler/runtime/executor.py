@@ -33,6 +33,7 @@ from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.session_limit import OWN_SHAPES, SessionLimit, share_sizes
 from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.runtime.values import to_ort
+from amp_transpiler.wheels import require_for_training
 
 __all__ = ["NotFinite", "StepExecutor", "replace"]
 
@@ -61,12 +62,13 @@ class StepExecutor:
 
     Raises:
         OptionError: an option is out of its range.
-        EnvironmentProblem: an option is for CUDA only, and this is the CPU.
+        EnvironmentProblem: an option is for CUDA only, and this is the CPU; or ONNX Runtime or `onnx` is too old.
     """
 
     _shares = True  # whether a session may be run with several shapes
 
     def __init__(self, place: Place, options: StepOptions, *, max_sessions: int | None = None) -> None:
+        require_for_training()
         options.check(place)
         self.place, self._options, self._limit = place, options, SessionLimit(max_sessions)
         self._runs = Runs(place)

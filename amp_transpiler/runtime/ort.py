@@ -1,11 +1,8 @@
-"""Sessions of ONNX Runtime on any list of providers: opening them quietly, its errors, its two wheels."""
+"""Sessions of ONNX Runtime on any list of providers: opening them quietly, its errors."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
-import importlib.metadata
 import os
 import re
 from collections.abc import Sequence
@@ -30,7 +27,6 @@ __all__ = [
     "is_about_feeds",
     "nodes_on_cpu",
     "open_session",
-    "refuse_two_wheels",
 ]
 
 Provider: TypeAlias = str | tuple[str, dict[str, str]]  # its name, with its options if it has any
@@ -171,10 +167,9 @@ def open_session(
         providers: ONNX Runtime's providers, the preferred one first.
 
     Raises:
-        EnvironmentProblem: two ONNX Runtime wheels are installed, or the session has other providers.
+        EnvironmentProblem: the session has other providers.
         ORT_ERRORS: ONNX Runtime refuses the model; `error_text` makes one line of such an error.
     """
-    refuse_two_wheels()
     return create_session(model if isinstance(model, bytes) else os.fspath(model), settings, providers)
 
 
@@ -226,26 +221,6 @@ def _on_its_providers(
             "`amp-transpile doctor` says what is missing; use CPUPlace() to run on the CPU"
         )
     return session
-
-
-@functools.cache
-def refuse_two_wheels() -> None:
-    """Raise EnvironmentProblem if `onnxruntime` and `onnxruntime-gpu` are both installed in one folder.
-
-    Both install the same module, so that files of the two are mixed. Of two folders, Python reads the first alone.
-    """
-    found, folders = [], set()
-    for wheel in ("onnxruntime", "onnxruntime-gpu"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            distribution = importlib.metadata.distribution(wheel)
-            found.append(f"{wheel} {distribution.version}")
-            folders.add(os.path.realpath(str(distribution.locate_file("onnxruntime"))))
-    if len(found) > len(folders):
-        raise EnvironmentProblem(
-            f"{found[0]} and {found[1]} are both installed and overwrite each other: run "
-            "`pip uninstall -y onnxruntime onnxruntime-gpu`, then install one of them "
-            "(`pip install onnxruntime-gpu`, or `onnxruntime` where there is no GPU wheel)"
-        )
 
 
 def nodes_on_cpu(session: onnxruntime.InferenceSession) -> tuple[str, ...]:

@@ -104,10 +104,9 @@ class Place(abc.ABC):
             settings: how to open it.
 
         Raises:
-            EnvironmentProblem: two ONNX Runtime wheels are installed, or this device cannot be used.
+            EnvironmentProblem: this device cannot be used.
             ORT_ERRORS: ONNX Runtime refuses the model.
         """
-        ort.refuse_two_wheels()
         problem = self.problem()
         if problem is not None:
             raise EnvironmentProblem(f"cannot run on {self}: {problem}")

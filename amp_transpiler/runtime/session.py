@@ -90,7 +90,7 @@ class Session:
         ModelError: the model cannot be read.
         OptionError: `tiling_accum` is neither "fp32" nor "low"; there is no such layout; `cuda_graph` is True and no
             graph is possible; or `provider_options` contradict it, or have one that computes something wrong.
-        EnvironmentProblem: the place cannot be used, or two ONNX Runtime wheels are installed; or `tiling_accum` is
+        EnvironmentProblem: the place cannot be used; or `tiling_accum` is
             "low" on the CPU, differs from an earlier CUDA session's, or contradicts ORT_CUDA_GEMM_OPTIONS; or
             `provider_options`, another layout or a CUDA graph are asked for on the CPU.
         InputError: ONNX Runtime refuses the model; its own error is the cause.

@@ -8,6 +8,7 @@ an array goes in as an `OrtValue` made from its bits (`to_ort`) and comes out by
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -107,8 +108,11 @@ def from_ort(value: onnxruntime.OrtValue) -> np.ndarray:
     if value.device_name() != "cpu":
         raise InputError(f"a {dtype} value on {value.device_name()} cannot be read: bind that output to the CPU")
     shape = tuple(value.shape())
-    bits = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()) if 0 not in shape else b""
-    # onnx knows the memory layout of each of these types.
+    size = -(-math.prod(shape) * dtype.bitwidth // 8)  # ONNX Runtime before 1.23 does not tell it
+    bits = ctypes.string_at(value.data_ptr(), size) if size else b""
+    if dtype.bitwidth >= 8:
+        return np.frombuffer(bits, dtype.numpy()).reshape(shape)
+    # Several share a byte: onnx knows how.
     return onnx.numpy_helper.to_array(onnx.TensorProto(data_type=dtype.value, dims=shape, raw_data=bits))
 
 

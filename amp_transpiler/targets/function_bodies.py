@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import onnx
-import onnx.inliner
 import onnx.shape_inference
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES
 from amp_transpiler.graph.kind import UNTYPED, kind_of
+from amp_transpiler.ops.function_inlining import inline_schema_function
 from amp_transpiler.ops.schema import type_string
 from amp_transpiler.targets.operator import Imports, Operator, Types
 from amp_transpiler.targets.releases import Release
@@ -87,11 +87,8 @@ def _body(operator: Operator, release: Release) -> tuple[Operator, ...] | None:
 @functools.lru_cache(maxsize=256)
 def _written_out(operator: Operator) -> onnx.ModelProto | Exception:
     """Return a typed model of the operator's body, or the error of the inliner or of type inference."""
-    name = (operator.domain, operator.op_type)
     try:
-        model = onnx.inliner.inline_selected_functions(
-            _model_of(operator), [name], exclude=False, inline_schema_functions=True
-        )
+        model = inline_schema_function(_model_of(operator))
         return onnx.shape_inference.infer_shapes(model, check_type=True)
     except (RuntimeError, onnx.shape_inference.InferenceError) as error:
         return error

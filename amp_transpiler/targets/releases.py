@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.targets.kernel_table import KernelTable, release_number, rows_of
+from amp_transpiler.wheels import installed_version
 
 __all__ = ["Choice", "Release", "choose_release", "installed_version", "known_releases", "load_release"]
 
@@ -96,23 +96,6 @@ def choose_release(asked: str | None) -> Choice:
         note = f"there is no kernel table for the installed ONNX Runtime {installed}: that of {names[-1]} decides"
         return Choice(load_release(names[-1]), note)
     raise OptionError(f"no kernel table for ONNX Runtime {asked!r}: expected one of {', '.join(names)}")
-
-
-def installed_version() -> str | None:
-    """Return the version of the installed ONNX Runtime without importing it; None if there is none."""
-    import importlib.util  # here, since they would delay `--help`, which lists the targets
-    import pathlib
-
-    loaded = sys.modules.get("onnxruntime")
-    if loaded is not None:
-        return str(loaded.__version__)
-    spec = importlib.util.find_spec("onnxruntime")
-    if spec is None or spec.origin is None:
-        return None
-    # Its wheels have several names, and nothing keeps two of them from being installed: the module says which it is.
-    text = pathlib.Path(spec.origin).read_text(encoding="utf-8", errors="replace")
-    found = re.search(r"""^__version__ = ["']([^"']+)["']""", text, re.MULTILINE)
-    return None if found is None else found[1]
 
 
 @functools.cache

@@ -38,6 +38,7 @@ FAULTS = {
     "graph.verifier": "VerificationError",
     "runtime.cuda": "EnvironmentProblem",
     "runtime.run_errors": "InputError",
+    "wheels": "EnvironmentProblem",
 }
 """Modules whose functions return the text of an error -> the class of the error that is raised with it."""
 

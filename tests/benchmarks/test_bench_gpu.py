@@ -18,7 +18,6 @@ import onnx
 import pytest
 
 import bench_gpu
-from amp_transpiler.errors import EnvironmentProblem
 from amp_transpiler.runtime.provider_options import EXACT_FLOAT32
 from gpu import inference, kernels, models, results, running, table
 from gpu.conversions import VARIANTS
@@ -223,16 +222,6 @@ def test_without_a_gpu_it_says_so_and_ends_with_2(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["bench_gpu.py"])
     assert bench_gpu.main() == 2
     assert "no NVIDIA GPU answers" in capsys.readouterr().err
-
-
-def test_two_wheels_in_one_folder_are_named(monkeypatch, capsys):
-    def refuse():
-        raise EnvironmentProblem("onnxruntime and onnxruntime-gpu are both installed")
-
-    monkeypatch.setattr(bench_gpu, "refuse_two_wheels", refuse)
-    monkeypatch.setattr("sys.argv", ["bench_gpu.py"])
-    assert bench_gpu.main() == 2
-    assert "both installed" in capsys.readouterr().err
 
 
 def part(tmp_path, stage, name):

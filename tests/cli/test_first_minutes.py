@@ -20,6 +20,7 @@ from amp_transpiler.runtime import cuda
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.probe import measure
 from amp_transpiler.runtime.probe.elementwise import tails
+from amp_transpiler.wheels import INSTALL
 
 
 def test_without_arguments_three_examples_are_shown(capsys):
@@ -93,7 +94,7 @@ MACHINES = {
                 "ONNX Runtime",
                 "problem",
                 "a build for the CPU; providers: CPU; it cannot use the NVIDIA device",
-                "pip uninstall -y onnxruntime && pip install onnxruntime-gpu",
+                "pip install --force-reinstall --no-deps onnxruntime-gpu",
             ),
             ("device 0", "problem", "not usable yet", ""),
         ],
@@ -102,20 +103,53 @@ MACHINES = {
         machine(wheels={"onnxruntime": "1.31.1"}, built_for=None, driver=None, driver_cuda=None, gpus=()),
         [("NVIDIA driver", "note", "none", "")],
     ),
-    "both packages": (
+    "two wheels, and the one with CUDA won": (
         machine(wheels={"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}),
         [
             (
                 "ONNX Runtime",
-                "problem",
-                "onnxruntime 1.31.1, onnxruntime-gpu 1.31.1 are both installed and overwrite each other",
-                "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu",
+                "note",
+                "CPU; they share a folder, and the files of the one installed last are used",
+                "",
             )
         ],
     ),
+    "two wheels, and the one without CUDA won": (
+        machine(
+            wheels={"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"},
+            built_for=None,
+            cuda_problem="the installed onnxruntime and onnxruntime-gpu has no CUDA provider",
+        ),
+        [
+            (
+                "ONNX Runtime",
+                "problem",
+                "it cannot use the NVIDIA device",
+                "pip install --force-reinstall --no-deps onnxruntime-gpu",
+            ),
+            ("device 0", "problem", "not usable yet", ""),
+        ],
+    ),
+    "two wheels without a GPU": (
+        machine(
+            wheels={"onnxruntime": "1.31.1", "onnxruntime-openvino": "1.24.1"},
+            built_for=None,
+            driver=None,
+            driver_cuda=None,
+            gpus=(),
+        ),
+        [("ONNX Runtime", "note", "they share a folder", ""), ("NVIDIA driver", "note", "none", "")],
+    ),
+    "a newer ONNX Runtime than the tables": (
+        machine(wheels={"onnxruntime-gpu": "1.99.0"}, runtime="1.99.0"),
+        [
+            ("ONNX Runtime", "note", "ONNX Runtime 1.99 is newer than the kernel tables: those of 1.31 decide", ""),
+            ("arithmetic", "note", "verdicts for 1.99 are estimates", ""),
+        ],
+    ),
     "no ONNX Runtime": (
-        machine(wheels={}, runtime=None, runtime_error="ModuleNotFoundError: No module named 'onnxruntime'"),
-        [("ONNX Runtime", "problem", "No module named 'onnxruntime'", "pip install --force-reinstall onnxruntime-gpu")],
+        machine(wheels={}, runtime=None, runtime_error="no wheel of it is installed", runtime_remedy=INSTALL),
+        [("ONNX Runtime", "problem", "no wheel of it is installed", "pip install 'amp-transpiler[cpu]'")],
     ),
     "cuDNN is missing": (
         machine(missing=("libcudnn.so.9",), cuda_problem="ONNX Runtime cannot load the cuDNN libraries"),
@@ -193,8 +227,7 @@ def test_what_is_missing_is_named_with_the_line_that_mends_it(name, monkeypatch,
         ("the CPU is wanted", "amp.Session, training", "emulated"),
         ("the CPU is wanted", "--benchmark", "the CPU, whose times"),
         ("the second device is wanted", "amp.Session, training", "CUDA:1 (NVIDIA L4)"),
-        ("both packages", "conversion", "with --no-verify only"),
-        ("no ONNX Runtime", "conversion", "with --no-verify only"),
+        ("no ONNX Runtime", "conversion", "nowhere: it needs an ONNX Runtime"),
     ],
 )
 def test_what_will_run_where(name, work, place):
@@ -224,10 +257,14 @@ def test_this_machine_as_json(capsys):
 
 
 def test_a_broken_onnx_runtime_is_told_and_not_raised(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    fault = ("a library is missing", "pip install it")
+    monkeypatch.setattr(installation, "fault_of_runtime", lambda: fault)
     found = look()
-    assert found.runtime is None
-    assert "ImportError" in found.runtime_error or "ModuleNotFoundError" in found.runtime_error
+    assert (found.runtime, found.runtime_error, found.runtime_remedy) == (
+        None,
+        "a library is missing",
+        "pip install it",
+    )
 
 
 class _Driver:
@@ -318,7 +355,7 @@ def test_what_was_measured_as_json(few_questions, capsys):
     [
         ("no GPU", "no NVIDIA device answers"),
         ("a driver that is too old", "the NVIDIA driver knows CUDA"),
-        ("both packages", "onnxruntime and onnxruntime-gpu are both installed"),
+        ("two wheels, and the one without CUDA won", "has no CUDA provider"),
         ("no ONNX Runtime", "ONNX Runtime does not work here"),
         ("the CPU is wanted", "AMP_TRANSPILER_PLACE is CPU"),
         ("a place that is not one", "AMP_TRANSPILER_PLACE is 'gpu'"),

@@ -25,7 +25,7 @@ from amp_transpiler.runtime.values import to_ort
 @pytest.fixture(autouse=True)
 def fresh_answers(monkeypatch):
     monkeypatch.delenv(places.PLACE_VARIABLE, raising=False)
-    cached = (places._logged_place, cuda.driver_device_count, cuda.cuda_problem, ort.refuse_two_wheels)
+    cached = (places._logged_place, cuda.driver_device_count, cuda.cuda_problem)
 
     def clear():
         for function in cached:
@@ -246,7 +246,7 @@ def test_sessions_and_executors_open_where_the_variable_says(monkeypatch):
     [
         (0, 0, ["CUDAExecutionProvider"], True, True, "no NVIDIA device answers"),
         (2, 2, ["CUDAExecutionProvider"], True, True, "no CUDA device 2: 2 visible"),
-        (1, 0, ["CPUExecutionProvider"], True, True, "pip install onnxruntime-gpu"),
+        (1, 0, ["CPUExecutionProvider"], True, True, "pip install --force-reinstall --no-deps onnxruntime-gpu"),
         (1, 0, ["CUDAExecutionProvider"], False, True, "the cuDNN libraries: `pip install 'amp_transpiler[cuda]'`"),
         (1, 0, ["CUDAExecutionProvider"], True, False, "the CUDA libraries: `pip install 'amp_transpiler[cuda]'`"),
     ],
@@ -292,21 +292,6 @@ def test_cuda_is_had_where_everything_answers(monkeypatch):
         monkeypatch.setattr(cuda, name, lambda: True)
     monkeypatch.setattr(cuda, "_provider_loads", lambda _device_id: True)
     assert cuda.cuda_problem(0) is None
-
-
-def install(folder, wheel):
-    folder.mkdir(exist_ok=True)
-    info = folder / f"{wheel.replace('-', '_')}-1.31.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {wheel}\nVersion: 1.31.1\n")
-    return str(folder)
-
-
-def test_two_wheels_at_once_are_refused(monkeypatch, tmp_path):
-    folders = [install(tmp_path, wheel) for wheel in ("onnxruntime", "onnxruntime-gpu")]
-    monkeypatch.setattr(sys, "path", folders[:1])
-    with pytest.raises(EnvironmentProblem, match="pip uninstall -y onnxruntime onnxruntime-gpu"):
-        ort.open_session(b"")
 
 
 class _Session:
@@ -368,12 +353,6 @@ def test_a_probe_without_the_cuda_provider_is_no_error(monkeypatch):
         assert not cuda.sessions_bring_an_allocator(0)
     finally:
         cuda._probed_options.cache_clear()
-
-
-def test_two_wheels_in_two_folders_do_not_mix(monkeypatch, tmp_path):
-    names = {"gpu": "onnxruntime-gpu", "cpu": "onnxruntime"}
-    monkeypatch.setattr(sys, "path", [install(tmp_path / name, wheel) for name, wheel in names.items()])
-    ort.refuse_two_wheels()
 
 
 def test_without_a_device_nothing_is_printed():

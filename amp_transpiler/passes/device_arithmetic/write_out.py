@@ -6,11 +6,11 @@ import dataclasses
 import logging
 
 import onnx
-import onnx.inliner
 import onnx_ir as ir
 
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import all_nodes, has_bodies
+from amp_transpiler.ops.function_inlining import inline_schema_function
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.inserted_casts import rename_output
 from amp_transpiler.passes.widening import is_low
@@ -110,9 +110,7 @@ def _body(model: ir.Model, node: ir.Node) -> ir.Model | None:
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
     proto_model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=opsets)
     try:
-        inlined = onnx.inliner.inline_selected_functions(
-            proto_model, [(node.domain, node.op_type)], exclude=False, inline_schema_functions=True
-        )
+        inlined = inline_schema_function(proto_model)
         inferred = onnx.shape_inference.infer_shapes(inlined, check_type=True, data_prop=True)
     except (RuntimeError, onnx.shape_inference.InferenceError) as error:
         logger.info("the body of %s cannot be written out: %s", node.op_type, error)
