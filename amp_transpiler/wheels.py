@@ -39,7 +39,7 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 _MODULE = "onnxruntime"
-OLDEST = "1.22"
+OLDEST = "1.31"
 """The oldest minor release that conversion and its check work with: the bound of the extras in pyproject.toml."""
 OLDEST_FOR_TRAINING = "1.31"
 """Training copies values between devices with what older releases lack."""

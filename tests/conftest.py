@@ -15,13 +15,10 @@ import pytest
 from amp_transpiler.runtime import cuda
 from amp_transpiler.runtime.places import PLACE_VARIABLE
 from launches_libraries import MARK
-from tests import named_nodes
 from tests.counted import Counted
-from tests.newer_needed import needed_here
 
 os.environ["AMP_TRANSPILER_CACHE"] = "off"  # tests leave nothing in the user's folder; those of the cache choose one
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # many a test imports onnxruntime before the package
-named_nodes.install()  # before any file of tests makes a model
 
 HOST_DEFAULT = "default"  # of --place: what the host decides
 SUMMARY = "summary"  # a user property of a test under this name is printed at the end of the run
@@ -64,15 +61,6 @@ def corpus(request: pytest.FixtureRequest) -> pathlib.Path:
 def counted(tmp_path: pathlib.Path) -> Counted:
     """Launches, copies and bytes of the real CUDA provider without a GPU; skipped where they cannot be counted."""
     return Counted(tmp_path)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what `newer_needed.txt` names for the installed versions."""
-    needs = needed_here()
-    for item in items:
-        for beginning, reason in needs.items():
-            if item.nodeid.startswith(beginning):
-                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -9,7 +9,6 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from amp_transpiler import wheels
-from tests import newer_needed
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -58,17 +57,3 @@ def test_a_python_that_cannot_be_had_is_named(arguments, status, said):
     done = subprocess.run([ROOT / "scripts/test", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert said in done.stderr
-
-
-@pytest.mark.parametrize(("package", "version", "beginning", "what"), newer_needed.rows())
-def test_what_needs_a_newer_package_is_a_test_and_has_a_reason(package, version, beginning, what):
-    file, _, name = beginning.partition("::")
-    assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text()
-    assert Version(version) > Version(OLDEST[package])
-    assert what
-
-
-def test_tests_are_skipped_by_the_installed_versions():
-    oldest = newer_needed.needed_here({"onnx": OLDEST["onnx"], "onnxruntime": OLDEST["onnxruntime"]})
-    assert len(oldest) == len(newer_needed.rows())
-    assert not newer_needed.needed_here({"onnx": "1.23.2", "onnxruntime": "1.31.1"})
