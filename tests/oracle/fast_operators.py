@@ -265,6 +265,34 @@ class GlobalMaxPool(OpRun):
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
 
 
+class BatchNormalization(OpRun):
+    """By the statistics that are given; ONNX's own takes those of the batch at opset 9 to 13, too, as if it trained."""
+
+    def _run(
+        self,
+        x: np.ndarray,
+        scale: np.ndarray,
+        bias: np.ndarray,
+        mean: np.ndarray,
+        variance: np.ndarray,
+        **options: Any,
+    ) -> tuple[np.ndarray, ...]:
+        training = bool(options.get("training_mode"))
+        if options.get("spatial") == 0 or (len(self.onnx_node.output) > 1 and not training):
+            raise NotImplementedError(f"{self.onnx_node.name}: BatchNormalization of an old form")
+        momentum, epsilon = options.get("momentum"), options.get("epsilon")
+        running: tuple[np.ndarray, ...] = ()
+        if training:
+            axes, kept = (0, *range(2, x.ndim)), 0.9 if momentum is None else momentum
+            found = x.mean(axes), x.var(axes)
+            running = tuple(old * kept + new * (1 - kept) for old, new in zip((mean, variance), found, strict=True))
+            mean, variance = found
+        by = (-1, *[1] * (x.ndim - 2))
+        steps = 1e-5 if epsilon is None else epsilon
+        y = (x - mean.reshape(by)) / np.sqrt(variance.reshape(by) + steps) * scale.reshape(by) + bias.reshape(by)
+        return (y.astype(x.dtype), *(found.astype(mean.dtype) for found in running))[: len(self.onnx_node.output)]
+
+
 class Scatter(OpRun):
     """The older name of ScatterElements."""
 
@@ -276,6 +304,7 @@ class Scatter(OpRun):
 
 FAST = [
     AveragePool,
+    BatchNormalization,
     Conv,
     ConvTranspose,
     DequantizeLinear,

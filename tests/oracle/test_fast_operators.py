@@ -78,5 +78,19 @@ def _declared(name: str, array: np.ndarray) -> str:
 
 def test_every_operator_has_a_case():
     tested = {case[0].split()[0] for case in CASES}
-    elsewhere = {"Scatter", "DequantizeLinear"}  # in ONNX's node tests
+    elsewhere = {"Scatter", "DequantizeLinear", "BatchNormalization"}  # in ONNX's node tests, and below
     assert {operator.__name__ for operator in FAST} == tested | elsewhere
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13, 14, 15, 18])
+@pytest.mark.parametrize("options", ["", "<epsilon = 0.01>", "<momentum = 0.5>"])
+def test_batch_normalization_takes_the_statistics_that_are_given(opset, options):
+    random = np.random.default_rng(3)
+    feeds = {"x": random.normal(3.0, 2.0, (2, 4, 5, 6)).astype(np.float32)}
+    feeds |= {name: random.uniform(0.5, 2.0, 4).astype(np.float32) for name in ("scale", "bias", "mean", "variance")}
+    declared = ", ".join(_declared(name, array) for name, array in feeds.items())
+    node = f"y = BatchNormalization {options}({', '.join(feeds)})"
+    text = f'<ir_version: 8, opset_import: ["": {opset}]> g ({declared}) => (float[2, 4, 5, 6] y) {{ {node} }}'
+    model = onnx.parser.parse_model(text)
+    wanted = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+    assert np.allclose(Interpreter(model).run(feeds)["y"], wanted, rtol=1e-5, atol=1e-5)
