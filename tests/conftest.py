@@ -5,6 +5,7 @@ Also the place of a run (`--place`), and the tests that need the host's real dev
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import pathlib
@@ -38,6 +39,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write the outcome of every test, and the reason of every skip, for scripts/skipped.py",
     )
     parser.addoption(
+        "--every",
+        metavar="N",
+        type=int,
+        default=1,
+        help="run the first and every Nth case of each test function (default 1: all)",
+    )
+    parser.addoption(
         "--place",
         metavar="NAME",
         default="cpu",
@@ -61,6 +69,19 @@ def corpus(request: pytest.FixtureRequest) -> pathlib.Path:
 def counted(tmp_path: pathlib.Path) -> Counted:
     """Launches, copies and bytes of the real CUDA provider without a GPU; skipped where they cannot be counted."""
     return Counted(tmp_path)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the first and every Nth case of each test function, if --every says so."""
+    seen: collections.Counter[str] = collections.Counter()
+    kept, left_out = [], []
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        (left_out if seen[function] % config.getoption("--every") else kept).append(item)
+        seen[function] += 1
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -155,6 +155,32 @@ def test_the_record_of_a_run_has_every_skip_and_its_reason(tmp_path, workers):
     assert (run.ran, run.failed, run.ended) == ({"test_some.py::test_runs", "test_some.py::test_fails"}, 1, True)
 
 
+CASES = """
+import pytest
+
+@pytest.mark.parametrize("n", range(7))
+def test_cases(n): pass
+
+@pytest.mark.parametrize("n", range(2))
+def test_few(n): pass
+
+def test_alone(): pass
+"""
+
+
+@pytest.mark.parametrize(("every", "ran"), [((), 10), (("--every", "1"), 10), (("--every", "3"), 5)])
+def test_every_function_runs_with_fewer_cases(tmp_path, every, ran):
+    (tmp_path / "test_some.py").write_text(CASES)
+    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", tmp_path, "--record", "fast.jsonl"]
+    scripts = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    child = subprocess.run([*command, *every], cwd=tmp_path, capture_output=True, text=True, check=True, env=scripts)
+    found = skipped.read(tmp_path / "fast.jsonl").ran
+    names = {name.partition("[")[0] for name in found}
+    assert len(found) == ran, child.stdout
+    assert names == {"test_some.py::test_cases", "test_some.py::test_few", "test_some.py::test_alone"}
+
+
 def run_of(name, skips=(), ran=(), absent=(), *, ended=True):
     return skipped.Run(name, "", dict(skips), frozenset(ran), 0, dict(absent), ended)
 
