@@ -254,7 +254,9 @@ def test_large_weights_of_a_file_stay_on_disk_until_the_startup_program_runs(tmp
     onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
     startup, scope = Program(), Scope()
     from_onnx(tmp_path / "model.onnx", startup)
-    other = W(100, 100, seed=1)
-    (tmp_path / "weights").write_bytes(other.tobytes())
+    (tmp_path / "weights").rename(tmp_path / "elsewhere")
+    with pytest.raises(ModelError, match="external data of 'w'"):
+        Executor(CPUPlace()).run(startup, scope=scope)
+    (tmp_path / "elsewhere").rename(tmp_path / "weights")
     Executor(CPUPlace()).run(startup, scope=scope)
-    np.testing.assert_array_equal(scope["w"], other)
+    np.testing.assert_array_equal(scope["w"], W(100, 100))
