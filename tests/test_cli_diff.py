@@ -65,7 +65,7 @@ def test_what_is_wrong_is_said_in_a_line(case, models, capsys):
 def test_help_tells_of_it(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
-    assert "diff [OPTION]... FIRST SECOND" in capsys.readouterr().out
+    assert "amp-transpile diff" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["diff", "--help"])
     assert "the other is measured by" in capsys.readouterr().out
