@@ -69,7 +69,7 @@ def _distances(runs: DeviceRuns, names: Sequence[str], turn: int) -> dict[str, f
     values = {str(value.name): value for node in graph for value in node.outputs}
     graph.outputs.extend(values[name] for name in names if name in values and name not in present)
     apart: dict[str, float] = {}
-    with open_program(exposed, emulate=False) as session:
+    with open_program(exposed, emulate=False, fuse=False) as session:
         for index, sample in enumerate(runs.reference.feeds(info.name for info in session.inputs)):
             exact = outputs_of_draw(session, sample, 0, tf32=False)
             noisy = outputs_of_draw(session, sample, runs.draw(turn, index), tf32=runs.is_tf32(turn))

@@ -147,7 +147,7 @@ def open_device_runs(
     simulation = simulated(low, arithmetic, shapes, draws=True)
     emulate_in_place(simulation.program)
     try:
-        with open_program(simulation.program, emulate=False) as session:
+        with open_program(simulation.program, emulate=False, fuse=False) as session:
             yield DeviceRuns(session, simulation, reference, limits, output_kinds(low.model, sample))
     except RUN_ERRORS as error:
         raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error

@@ -158,8 +158,14 @@ def _close(child: Child, number: int) -> None:
 
 
 @contextlib.contextmanager
-def open_program(program: AnyProgram, *, emulate: bool = True) -> Iterator[RemoteSession]:
+def open_program(program: AnyProgram, *, emulate: bool = True, fuse: bool = True) -> Iterator[RemoteSession]:
     """Open a program on the CPU of a child process, as `Session(program, CPUPlace(), emulate=emulate)` does here.
+
+    Args:
+        program: the program; never changed.
+        emulate: turn one with low values into its emulation.
+        fuse: whether ONNX Runtime may fuse nodes. In a program that rounds by casts, a fused LayerNormalization drops
+            some of them, or has no kernel for the types on its two sides.
 
     Raises:
         ModelError: the model cannot be read.
@@ -168,7 +174,9 @@ def open_program(program: AnyProgram, *, emulate: bool = True) -> Iterator[Remot
 
     def form() -> tuple[Openable, Way]:
         found = openable(program, CPUPlace(), emulate=emulate)
-        return found, _sharing(found.settings)
+        settings = found.settings if fuse else dataclasses.replace(found.settings, fuse=False)
+        found = dataclasses.replace(found, settings=settings)
+        return found, _sharing(settings)
 
     session = RemoteSession(form, str(CPUPlace()))
     with contextlib.closing(session):
