@@ -102,7 +102,9 @@ class Gains:
         worst = max(every, key=lambda words: (plain[words].excess, errors[words])) if binding else AS_GIVEN
         if plain[worst].excess > 1.0 and not certain:
             return JudgedAtGains(dataclasses.replace(plain[worst], confirmed=False), worst, errors)
-        judged = judge_of(every[worst]).judged(program, confirm=True, certain=certain, deciding=deciding)
+        known = plain[worst].outputs, plain[worst].metric
+        judge = judge_of(every[worst])
+        judged = judge.judged(program, confirm=True, certain=certain, deciding=deciding, plain=known)
         return JudgedAtGains(judged, worst, errors)
 
     def _run(self) -> Iterator[tuple[str, Reference]]:

@@ -70,7 +70,13 @@ class Judge:
     in_tf32: Callable[[], Compared | None] | None = None
 
     def judged(
-        self, program: Program, *, confirm: bool = False, certain: bool = False, deciding: int | None = None
+        self,
+        program: Program,
+        *,
+        confirm: bool = False,
+        certain: bool = False,
+        deciding: int | None = None,
+        plain: Compared | None = None,
     ) -> Judged:
         """Run a converted program emulated, and judge its outputs.
 
@@ -79,6 +85,7 @@ class Judge:
             confirm: whether all draws run, if the first keeps the limits.
             certain: all draws run in any case.
             deciding: the turn that runs first, such as one that another conversion failed in.
+            plain: what the program came to with each low result rounded once, where that has run already.
 
         Raises:
             CannotCompare: the emulated program does not run.
@@ -94,7 +101,7 @@ class Judge:
             if not certain and not (confirm and first.excess <= 1.0):
                 return first
             turns = {turn: first_turn if turn == deciding else self.turn(runs, turn) for turn in range(runs.turns)}
-        plain = self._plain(program)
+        plain = self._plain(program) if plain is None else plain
         shares = self._shares_of_source([compared for turn, compared in turns.items() if runs.is_tf32(turn)])
         if shares is not None:
             turns = {turn: compared for turn, compared in turns.items() if not runs.is_tf32(turn)}

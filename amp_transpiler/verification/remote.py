@@ -174,9 +174,8 @@ def open_program(program: AnyProgram, *, emulate: bool = True, fuse: bool = True
 
     def form() -> tuple[Openable, Way]:
         found = openable(program, CPUPlace(), emulate=emulate)
-        settings = found.settings if fuse else dataclasses.replace(found.settings, fuse=False)
-        found = dataclasses.replace(found, settings=settings)
-        return found, _sharing(settings)
+        settings = dataclasses.replace(found.settings, fuse=fuse and found.settings.fuse)
+        return dataclasses.replace(found, settings=settings), _sharing(settings)
 
     session = RemoteSession(form, str(CPUPlace()))
     with contextlib.closing(session):
