@@ -88,7 +88,7 @@ def _faults(node: ir.Node, opset: int) -> Iterator[str]:
     form = _form(node.domain, node.op_type, opset)
     check = _CHECKS.get(node.op_type) if is_standard(node) else None
     if form is None:
-        if check is not None:
+        if is_standard(node) and onnx.defs.has(node.op_type):
             yield f"is no operator of opset {opset}"
         return
     yield from _count_faults("inputs", _present(node.inputs), form.inputs)
@@ -152,9 +152,11 @@ _DTYPES = frozenset(dtype.value for dtype in ir.DataType)
 
 def _if_faults(node: ir.Node) -> Iterator[str]:
     for name in ("then_branch", "else_branch"):
-        found = len(node.attributes[name].as_graph().outputs)
-        if found != len(node.outputs):
-            yield f"has {len(node.outputs)} outputs, its {name} {found}"
+        branch = node.attributes[name].as_graph()
+        if len(branch.outputs) != len(node.outputs):
+            yield f"has {len(node.outputs)} outputs, its {name} {len(branch.outputs)}"
+        if branch.inputs:
+            yield f"has an attribute '{name}' with {len(branch.inputs)} inputs, expected none: a branch reads the enclosing graph"
 
 
 def _loop_faults(node: ir.Node) -> Iterator[str]:

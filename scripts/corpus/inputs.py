@@ -78,7 +78,7 @@ _ATOMS = {
 RULES = (
     ModelRule(r"silero_vad(_half|_v5|_v6|_op18_ifless|_16k_op15|_openvino_16k)?\.onnx$", inputs=_SILERO),
     ModelRule(r"swift-f0/", Plan(seq=16000), inputs={"fmin": 46.875, "fmax": 2093.75}),
-    ModelRule(r"PP-OCRv\d_det", Plan(h=640, w=640), page_lines=12),
+    ModelRule(r"PP-OCRv\d_det", Plan(h=320, w=320), page_lines=6),
     ModelRule(r"PP-OCRv\d_rec", Plan(h=48, w=320), page_lines=1),
     ModelRule(r"ppocr_mobile_v2\.0_cls", Plan(h=48, w=192), page_lines=1),
     ModelRule(r"rxnmap\.onnx$", Plan(h=1, w=1, seq=48), inputs=_ATOMS),

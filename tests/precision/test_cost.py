@@ -311,3 +311,21 @@ def test_rows_of_devices_are_of_the_right_order(device):
     assert 10e9 < device.memory < 200e9
     assert device.rates["float32"] <= device.rates["tf32"] <= device.rates["float16"]
     assert math.isclose(device.launch, 7e-6)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "x: seq(float[4])",
+        "x: seq(int64[N])",
+        "x: optional(seq(float[4]))",
+        "x: optional(float[4])",
+        "x: seq(string[N])",
+    ],
+)
+@pytest.mark.parametrize("operator", ["MatMul (x, w)", "Add (x, w)", "Gemm (x, w)", "Softmax (x)"])
+def test_a_node_that_reads_no_tensor_where_one_is_due_costs_what_is_guessed(read, operator):
+    """A model that ONNX Runtime refuses; whoever draws its report is told so, and gets no other exception."""
+    name, kind = read.split(": ")
+    text = f"g ({kind} {name}, float[4, 4] w) => (float[4, 4] z) {{ a = Relu (w) z = {operator} }}"
+    assert len(traffic(model_of(text), {})) == 2

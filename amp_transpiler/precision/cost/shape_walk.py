@@ -220,8 +220,11 @@ class ShapeWalk:
             return
         types, data = {}, {}
         for value in node.inputs:
-            if value is None or (dtype := self._dtype(value)) is None:
+            if value is None:
                 continue
+            if (dtype := self._dtype(value)) is None:  # a sequence, a map: ONNX infers from types that are all there
+                self._guess(node)
+                return
             types[str(value.name)] = onnx.helper.make_tensor_type_proto(int(dtype), self._shape(value))
             if (content := self._content(value)) is not None and content.dtype.kind in "iufb":
                 data[str(value.name)] = onnx.numpy_helper.from_array(np.array(content, order="C"), value.name)
