@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from amp_transpiler.verification import device_draws
 from tests.corpus import verdicts
 from tests.corpus.files import name_of, node_cases, real_models
 from tests.corpus.limits import FILE, PROPERTY, record
@@ -29,6 +32,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=pathlib.Path,
         help="write a page that counts the verdicts and those the oracle contradicts: see scripts/corpus_verdicts.py",
     )
+
+
+@pytest.fixture
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what leaves two draws of the emulated device: for levels that keep no limit, where more change nothing."""
+    return functools.partial(monkeypatch.setattr, device_draws, "DRAWS", 2)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ import onnx
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.verification import device_draws
 from tests.corpus import verdicts
 from tests.corpus.files import inputs_of, name_of, real_models
 from tests.corpus.judging import contradictions, judge
@@ -38,11 +37,11 @@ def test_converts(
     dtype: str,
     recording: bool,
     tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
+    few_draws: Callable[[], None],
     record_property: Callable[[str, object], None],
 ) -> None:
-    if level != "auto":  # it keeps no limits, and how many draws show its error changes nothing that is asked here
-        monkeypatch.setattr(device_draws, "DRAWS", 2)
+    if level != "auto":
+        few_draws()
     name, start, written = name_of(model), time.perf_counter(), tmp_path / "low.onnx"
     if name in BROKEN:
         with pytest.raises(amp.ModelError, match=BROKEN[name]):
