@@ -1,4 +1,4 @@
-"""Losses and inputs of float64 under mixed precision: the scale is float32, as in Paddle. Parameters are not float64."""
+"""Losses and inputs of float64 under mixed precision: the scale is float32, as in Paddle, and so are parameters."""
 
 import numpy as np
 import pytest
