@@ -22,7 +22,6 @@ _ALIASES = {
     "distributed": "paddle.distributed",
     "nn": "paddle.nn",
     "optimizer": "paddle.optimizer",
-    "paddle.amp.debugging": "paddle.static.amp.debugging",
     "paddle.fluid": "paddle.base",
     "regularizer": "paddle.regularizer",
     "static": "paddle.static",

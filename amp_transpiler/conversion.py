@@ -74,6 +74,7 @@ from amp_transpiler.precision.opset_choice import (
     asked_opset,
     choose_opset,
     opset_for_io,
+    opset_past_renames,
 )
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
@@ -300,6 +301,7 @@ def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[
     return [
         *_asked_opset(policy, constraints),
         *([RaiseOpset(lambda model: opset_for_io(model, policy.low), required=True)] if policy.low_io else ()),
+        *([RaiseOpset(lambda model: opset_past_renames(model, policy.low))] if policy.opset is None else ()),
         *([RaiseOpset(best_opset, training=policy.training)] if policy.opset is None else ()),
         *(() if policy.training else (FoldBatchNorm(folds_norm(constraints, policy.rules, ranges)),)),
         SetIrVersion(newest=policy.target.newest_ir),

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
+from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of, signature
@@ -63,6 +64,7 @@ class LimitOpset(Pass[PassResult]):
             newer = (node for node in own if is_standard(node) and _is_newer(node, opset, self._newest))
             named = [f"{node.op_type} '{node.name}'" for node in newer]
             written = _write_out_newer(model, self._newest)
+            propagate_types(model)  # what a definition computes has no types yet, and lowering asks for them
             _lower(model, self._newest, own, sorted(named))
             UnifyConstants()(model)
             NameNodes()(model)

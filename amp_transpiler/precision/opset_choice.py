@@ -22,7 +22,17 @@ from amp_transpiler.precision.constraints import FIRST_OPSET_WITH_BFLOAT16, Cons
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.operator import operator_of
 
-__all__ = ["FIRST_OPSET_WITH_BFLOAT16", "OpsetChoice", "asked_opset", "choose_opset", "opset_for_io"]
+__all__ = [
+    "FIRST_OPSET_WITH_BFLOAT16",
+    "OpsetChoice",
+    "asked_opset",
+    "choose_opset",
+    "opset_for_io",
+    "opset_past_renames",
+]
+
+_RENAMED = {"Upsample": "Resize", "Scatter": "ScatterElements"}
+_OPSET_OF_NEW_NAMES = 11  # by which all of them have their new names, and say what Resize does between pixels
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +57,25 @@ def opset_for_io(model: ir.Model, low: LowFormat) -> OpsetChoice:
         return OpsetChoice(opset)
     reason = f"opset raised to {FIRST_OPSET_WITH_BFLOAT16}: inputs and outputs become bfloat16"
     return OpsetChoice(FIRST_OPSET_WITH_BFLOAT16, reason)
+
+
+def opset_past_renames(model: ir.Model, low: LowFormat) -> OpsetChoice:
+    """Return the opset at which operators with an old name have their new one, for a format that is newer than both.
+
+    An operator that is gone at a newer opset would else seem to lose its kernel there, and keep the model where nothing
+    can be bfloat16.
+    """
+    opset = opset_of(model, "")
+    if low is not BFLOAT16 or opset >= _OPSET_OF_NEW_NAMES:
+        return OpsetChoice(opset)
+    nodes = [node for node in all_nodes(model) if is_standard(node)]
+    old = sorted({node.op_type for node in nodes} & set(_RENAMED))
+    if not old or not any(node.op_type in COMPUTE for node in nodes):
+        return OpsetChoice(opset)
+    renamed = ", ".join(f"{name} is {_RENAMED[name]}" for name in old)
+    return OpsetChoice(
+        _OPSET_OF_NEW_NAMES, f"opset {opset} -> {_OPSET_OF_NEW_NAMES}: {renamed} there, on the way to {low.name}"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)

@@ -32,6 +32,8 @@ class OutputComparison:
         top1: for scores of classes: share of the rows whose best class is the same; else None.
         top5: share of the rows whose best class in fp32 is among the best five; None without scores of six classes.
         iou: for masks, maps of labels and boxes: intersection over union; else None.
+        rare: for probabilities of classes: the error of the class with the largest one, however rare it is; else None.
+        neighbours: for embeddings: share of the rows whose nearest row is the same; else None.
         part: which part has the error `relative`, in words; empty for the whole.
         whole: the error of the whole; None: it is `relative`.
         of_spread: norm of the difference over that of the fp32 output without its mean; None if it does not vary.
@@ -54,6 +56,8 @@ class OutputComparison:
     top1: float | None = None
     top5: float | None = None
     iou: float | None = None
+    rare: float | None = None
+    neighbours: float | None = None
     part: str = ""
     whole: float | None = None
     of_spread: float | None = None

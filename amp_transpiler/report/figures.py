@@ -81,6 +81,18 @@ FIGURES = (
     Figure("top-1", lambda o: share_that_agrees(o.top1 or 0.0), lambda o: o.top1 is not None),
     Figure("top-5", lambda o: share_that_agrees(o.top5 or 0.0), lambda o: o.top5 is not None, spared=6),
     Figure("IoU", lambda o: share_that_agrees(o.iou or 0.0), lambda o: o.iou is not None),
+    Figure(
+        "rare class",
+        lambda o: percent(o.rare or 0.0),
+        lambda o: o.rare is not None and o.rare > o.relative,
+        spared=7,
+    ),
+    Figure(
+        "neighbours",
+        lambda o: share_that_agrees(o.neighbours or 0.0),
+        lambda o: o.neighbours is not None,
+        spared=8,
+    ),
     Figure("differ", _differing, _has_elements_to_count, lambda o: o.mismatch > 0 or o.structure_differs),
     Figure("non-finite", _nonfinite, lambda o: o.nonfinite + o.nonfinite_reference > 0, lambda o: o.nonfinite > 0),
 )

@@ -148,6 +148,9 @@ class StepExecutor:
         """Run a compiled step of a program, and return its outputs."""
         return self._run(step, feeds, self._state(step, scope))
 
+    def tell_others(self, error: BaseException) -> None:
+        """Say why a run does not take place, where other processes wait for it: here there are none."""
+
     def close(self) -> None:
         """Close every session, and give back the memory that they took. What lies in scopes stays."""
         self._steps.clear()

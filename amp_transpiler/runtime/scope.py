@@ -116,6 +116,12 @@ class Scope(MutableMapping[str, np.ndarray]):
         for stack in [stack for stack in self._places if not self.has_stack(stack)]:
             self._values.pop(self._places.pop(stack), None)
 
+    def shared_copy(self) -> Scope:
+        """Return a scope with the same values, which are not copied: what is replaced in one stays in the other."""
+        other = Scope()
+        other._values, other._places = dict(self._values), dict(self._places)
+        return other
+
     # Stacks.
 
     def has_stack(self, stack: Stack) -> bool:

@@ -28,7 +28,8 @@ from amp_transpiler.verification.inputs import Inputs, named_inputs
 from amp_transpiler.verification.labels import Watch
 from amp_transpiler.verification.last_places import DECIDED, Nudge, changed_much
 from amp_transpiler.verification.made_up_states import with_made_up_states
-from amp_transpiler.verification.output_kind import OutputKind, output_kinds
+from amp_transpiler.verification.output_kind import OutputKind
+from amp_transpiler.verification.placed_kinds import read_outputs
 from amp_transpiler.verification.randomness import differing, random_upstream
 from amp_transpiler.verification.remote import RemoteSession, open_program, open_source
 from amp_transpiler.verification.rounded import RoundedOutputs, rounded_outputs
@@ -144,7 +145,7 @@ class Reference:
                 feeds = self.feeds(info.name for info in session.inputs)
                 samples = (check_feeds(sample, session.inputs, lenient=True) for sample in feeds)
                 results = (_kept(named_outputs(session, sample), keep) for sample in samples)  # one after the other
-                return self.compare_results(results, limits, output_kinds(low.model, self.samples[0]))
+                return self.compare_results(results, limits, read_outputs(low.model, self.samples[0]))
         except RUN_ERRORS as error:
             raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
 

@@ -22,7 +22,8 @@ from amp_transpiler.targets import Target
 from amp_transpiler.targets.arithmetic import DeviceArithmetic, arithmetic_of
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, named_outputs
 from amp_transpiler.verification.child import RUN_ERRORS
-from amp_transpiler.verification.output_kind import OutputKind, output_kinds
+from amp_transpiler.verification.output_kind import OutputKind
+from amp_transpiler.verification.placed_kinds import read_outputs
 from amp_transpiler.verification.remote import RemoteSession, open_program
 
 __all__ = [
@@ -148,7 +149,7 @@ def open_device_runs(
     emulate_in_place(simulation.program)
     try:
         with open_program(simulation.program, emulate=False, fuse=False) as session:
-            yield DeviceRuns(session, simulation, reference, limits, output_kinds(low.model, sample))
+            yield DeviceRuns(session, simulation, reference, limits, read_outputs(low.model, sample))
     except RUN_ERRORS as error:
         raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
 

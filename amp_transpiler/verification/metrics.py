@@ -6,7 +6,11 @@
 | class map | best class the same, share of the pixels | - | of the best classes |
 | mask | - | - | of what is true, or at least 0.5 |
 | label map | - | - | of the labels |
+| boxes | - | - | of each box with itself in fp32, their mean |
 | numbers | - | - | - |
+
+Of probabilities, the error of the class with the largest one is told, however rare that class is; of embeddings, the
+share of the rows whose nearest row, by the cosine, is the same.
 
 Intersection over union is that over all samples; of several labels, the mean over those that occur on either side; of
 two empty masks 1. Of equal scores the one with the lower index is the better, as ArgMax decides. Rows and elements that
@@ -23,6 +27,8 @@ from typing import TypedDict
 import numpy as np
 
 from amp_transpiler.verification.output_kind import NUMBERS, OutputKind, settled
+from amp_transpiler.verification.placed import BoxOverlap, Neighbours, RareClasses
+from amp_transpiler.verification.placed_kinds import by_data, coordinates
 
 __all__ = ["Agreement", "Figures"]
 
@@ -39,6 +45,8 @@ class Figures(TypedDict):
     top1: float | None
     top5: float | None
     iou: float | None
+    rare: float | None
+    neighbours: float | None
 
 
 class Agreement:
@@ -54,10 +62,11 @@ class Agreement:
         self._classes = sys.maxsize  # the fewest of all samples
         self._rows = self._top1 = self._top5 = 0
         self._labels: dict[int, list[int]] = {}  # label -> in both, in either
+        self._rare, self._overlap, self._neighbours = RareClasses(), BoxOverlap(), Neighbours()
 
     def add(self, reference: np.ndarray, result: np.ndarray) -> None:
         """Add two arrays of one shape and kind of elements; the first ones settle how all of them are read."""
-        kind = settled(self._said, reference)
+        kind = by_data(settled(self._said, reference), reference)
         if self._kind is None:
             self._kind = kind
         elif (kind.reading, kind.axis) != (self._kind.reading, self._kind.axis):
@@ -68,13 +77,17 @@ class Agreement:
         elif self._kind.reading == "mask":
             for x, y in zip(_pieces(reference), _pieces(result), strict=True):
                 self._add_mask(x, y)
+        elif self._kind.reading == "boxes":
+            self._overlap.add(coordinates(self._kind, reference), coordinates(self._kind, result))
+        elif self._kind.reading == "embeddings":
+            self._neighbours.add(reference, result)
         elif self._kind.reading == "label map":
             for x, y in zip(_pieces(reference), _pieces(result), strict=True):
                 self._add_labels(x, y)
 
     def figures(self) -> Figures:
         """Return the shares; None for each that the output does not have."""
-        figures = Figures(top1=None, top5=None, iou=None)
+        figures = Figures(top1=None, top5=None, iou=None, rare=None, neighbours=None)
         reading = NUMBERS.reading if self._kind is None else self._kind.reading
         if reading in ("scores", "class map") and self._rows:
             figures["top1"] = self._top1 / self._rows
@@ -82,12 +95,19 @@ class Agreement:
                 figures["top5"] = self._top5 / self._rows
         if reading in ("class map", "mask", "label map"):
             figures["iou"] = self._iou()
+        if reading in ("scores", "class map"):
+            figures["rare"] = self._rare.worst()
+        if reading == "boxes":
+            figures["iou"] = self._overlap.mean()
+        if reading == "embeddings":
+            figures["neighbours"] = self._neighbours.share()
         return figures
 
     def _add_scores(self, reference: np.ndarray, result: np.ndarray) -> None:
         known = ~np.isnan(reference).any(axis=1)
         reference, result = reference[known], result[known]
         broken = np.isnan(result).any(axis=1)
+        self._rare.add(reference, result)
         best = reference.argmax(axis=1)
         chosen = np.take_along_axis(result, best[:, None], axis=1)
         before = np.arange(reference.shape[1]) < best[:, None]

@@ -21,7 +21,7 @@ from amp_transpiler.ops import operator_name, opset_of
 
 __all__ = ["NUMBERS", "OutputKind", "output_kinds", "settled"]
 
-Reading = Literal["numbers", "scores", "class map", "mask", "label map"]
+Reading = Literal["numbers", "scores", "class map", "mask", "label map", "boxes", "embeddings"]
 
 _SOFTMAX_OF_ONE_AXIS = 13  # the opset from which Softmax normalizes along one axis, not along all that follow it, too
 _FEWEST_SCORES = 5  # fewer columns of a product may be coordinates, such as those of a box
@@ -37,12 +37,14 @@ class OutputKind:
     Attributes:
         reading: `numbers`: no class and no mask can be told; `scores`: each row along `axis` has a score for every
             class; `class map`: the same for every pixel; `mask`: truth values, or shares that are true from 0.5 on;
-            `label map`: a label for every pixel.
+            `label map`: a label for every pixel; `boxes`: the first four places along `axis` are a box; `embeddings`:
+            each row is a vector (`placed_kinds.py` for both).
         axis: that of the classes, for scores and class maps.
         joined: the axes after `axis` belong to the classes, too, as for Softmax before opset 13.
         classes: how many classes there are, as far as it is known.
         fewest: how many there must be.
         images: for convolutions: the shapes of the graph's inputs that may be images.
+        centred: for boxes: they may be given by centre and size, if not by corners.
     """
 
     reading: Reading
@@ -51,6 +53,7 @@ class OutputKind:
     classes: int | None = None
     fewest: int = 2
     images: tuple[tuple[int, ...], ...] | None = None
+    centred: bool = False
 
 
 NUMBERS = OutputKind("numbers")

@@ -24,6 +24,7 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.calibrate import PIECE
 from amp_transpiler.verification.child import RUN_ERRORS
+from amp_transpiler.verification.close_roundings import close_roundings
 from amp_transpiler.verification.conversions import Conversions, Measured, judging_arithmetic
 from amp_transpiler.verification.declared_shapes import open_contradicted_sizes
 from amp_transpiler.verification.default_device import CheckedDevice, DeviceCheck, device_to_check
@@ -200,6 +201,7 @@ def convert_and_compare(
     program, conversion = best.program, best.conversion
     if not failure:
         report.notes = (*report.notes, *_float32_throughout(best, conversions))
+        report.warnings = (*report.warnings, *close_roundings(prepared, best.program, reference))
         failure = _compared_steps(prepared, policy, ranges, best, reference, report, phase)
     basis = Basis(source, policy, reference, found.evidence, device=device)
     if question is not None and found.searched and found.evidence is not None and not failure:

@@ -189,9 +189,6 @@ BUILT = {
     "of a known size, got shape": lambda: F.batch_norm(x(1, -1, 8, 8), x(3), x(3), x(3), x(3)),
     "the spatial sizes of": lambda: F.adaptive_avg_pool2d(x(1, 3, -1, -1), 3),
     "expected a number or 2 of them": lambda: F.max_pool2d(x(*IMAGE), [1, 2, 3]),
-    "enable_tensor_checker: ": lambda: paddle.amp.debugging.enable_tensor_checker(
-        paddle.amp.debugging.TensorCheckerConfig(enable=True, debug_mode=paddle.amp.debugging.DebugMode.CHECK_ALL)
-    ),
     "save: 'w' is set, expected an array": lambda: paddle.save({"w": {1}}, "file"),
     "tensordot: as many axes of x as of y": lambda: paddle.tensordot(x(2, 3), x(3, 2), axes=[[0, 1], [0]]),
     "nanquantile: q must be from 0 to 1": lambda: paddle.nanquantile(x(4), 2),

@@ -1,8 +1,11 @@
 """Lowering the opset: a model that only says a newer one, and uses nothing of it, is read by an older runtime."""
 
+import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from amp_transpiler.passes.convert_opset import OpsetConversionError
 from amp_transpiler.passes.limit_opset import LimitOpset
@@ -85,6 +88,43 @@ def test_the_operator_is_named_whose_definition_is_newer(node, named):
     model = parse(f"a (float[n,8] x) => (float[n,8] y) <float[8] g = {{1,1,1,1,1,1,1,1}}> {{ {node} }}", 23)
     NameNodes()(model)
     with pytest.raises(OpsetConversionError, match="opset 23 is needed by") as caught:
-        LimitOpset(21)(model)
+        LimitOpset(17)(model)
     assert named in str(caught.value)
     assert "'node'" not in str(caught.value)
+
+
+GAIN = "<float[8] g = {1,2,3,4,5,6,7,8}>"
+HEADS = "float[n,2,s,8] q, float[n,2,t,8] k, float[n,2,t,8] v"
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "older", "shapes"),
+    [
+        (f"a (float[n,8] x) => (float[n,8] y) {GAIN} {{ y = RMSNormalization(x, g) }}", 23, 21, [(3, 8)]),
+        (f"a (float[n,8] x) => (float[n,8] y) {GAIN} {{ y = RMSNormalization<epsilon=0.1>(x, g) }}", 24, 19, [(3, 8)]),
+        ("a (float[n,8] x) => (float[n,8] y) { y = Swish<alpha=1.5>(x) }", 24, 21, [(3, 8)]),
+        ("a (float[n,8] x) => (float[n,8] y) { h = Gelu(x) y = Relu(h) }", 20, 17, [(3, 8)]),
+        (
+            "a (float[n,2,s,8] x, float[n,s,4] c, float[n,s,4] d) => (float[n,2,s,8] y) { y = RotaryEmbedding(x,c,d) }",
+            *(23, 21, [(1, 2, 3, 8), (1, 3, 4), (1, 3, 4)]),
+        ),
+        (f"a ({HEADS}) => (float[n,2,s,8] y) {{ y = Attention(q, k, v) }}", 23, 21, [(1, 2, 3, 8)] * 3),
+        (f"a ({HEADS}) => (float[n,2,s,8] y) {{ y = Attention<is_causal=1>(q, k, v) }}", 23, 20, [(1, 2, 3, 8)] * 3),
+    ],
+)
+def test_a_newer_operator_is_written_out_and_the_opset_lowered(text, opset, older, shapes):
+    model = parse(text, opset)
+    NameNodes()(model)
+    source = ir.to_proto(model)
+    LimitOpset(older)(model)
+    assert model.graph.opset_imports[""] == older
+    lowered = ir.to_proto(model)
+    onnx.checker.check_model(lowered, full_check=True)
+    random = np.random.default_rng(0)
+    names = [value.name for value in source.graph.input]
+    feeds = {name: random.standard_normal(s).astype(np.float32) for name, s in zip(names, shapes, strict=True)}
+    [wanted] = ReferenceEvaluator(source).run(None, feeds)
+    [got] = onnxruntime.InferenceSession(lowered.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+        None, feeds
+    )
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)

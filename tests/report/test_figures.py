@@ -115,6 +115,8 @@ ALL = [
     with_(name="mask", iou=1.0),
     LABELS,
     with_(name="bad", nonfinite=1),
+    with_(name="rare", rare=0.5),
+    with_(name="near", neighbours=0.9),
     with_(name="slices", part="sample 2", whole=1e-5, of_spread=0.5),
 ]
 LONG = "a_name_of_thirty_characters___"
@@ -127,8 +129,8 @@ LONG = "a_name_of_thirty_characters___"
         ([LABELS], 80, "type, differ"),
         ([with_(top1=1.0, top5=1.0)], 80, "type, max abs, relative, SNR dB, cosine, top-1, top-5"),
         ([with_(name=LONG, top1=1.0, top5=1.0)], 80, "type, max abs, relative, cosine, top-1, top-5"),
-        (ALL, 120, "type, max abs, relative, whole, of spread, SNR dB, cosine, top-1, top-5, IoU, differ, non-finite"),
-        (ALL, 80, "type, max abs, relative, top-1, top-5, IoU, differ, non-finite"),
+        (ALL, 140, ", ".join(["type", *(figure.head for figure in FIGURES)])),
+        (ALL, 90, "type, relative, top-1, IoU, rare class, neighbours, differ, non-finite"),
         (ALL, 66, "type, relative, top-1, IoU, differ, non-finite"),
     ],
 )

@@ -19,6 +19,7 @@ MAP = OutputKind("class map", axis=1)
 MASK = OutputKind("mask")
 LABELS = OutputKind("label map")
 NAN, INF = np.nan, np.inf
+NOTHING = {"top1": None, "top5": None, "iou": None, "rare": None, "neighbours": None}
 
 
 def figures(kind, *pairs):
@@ -144,7 +145,7 @@ def test_a_pixel_that_became_nan_belongs_to_no_class():
 def test_shares_are_true_from_one_half_on(dtype):
     reference = np.array([0.25, 0.5, 0.75, 1.0], dtype)
     result = np.array([0.5, 0.5, 0.25, 0.75], dtype)
-    assert figures(MASK, (reference, result)) == {"top1": None, "top5": None, "iou": 2 / 4}
+    assert figures(MASK, (reference, result)) == {**NOTHING, "iou": 2 / 4}
 
 
 def test_masks_are_those_of_scikit_learn():
@@ -195,8 +196,7 @@ def test_labels_are_counted_in_bounded_memory():
 
 
 def test_numbers_have_no_figures():
-    nothing = {"top1": None, "top5": None, "iou": None}
-    assert figures(NUMBERS, noisy(4, 8)) == figures(SCORES) == nothing
+    assert figures(NUMBERS, noisy(4, 8)) == figures(SCORES) == NOTHING
 
 
 def test_samples_that_are_read_differently_are_numbers():

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from amp_transpiler.paddle.amp import debugging as debugging
     from amp_transpiler.paddle.amp.dynamic import (
         GradScaler as GradScaler,
         auto_cast as auto_cast,
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         is_float16_supported as is_float16_supported,
         white_list as white_list,
     )
-    from amp_transpiler.paddle.static.amp import debugging as debugging
     from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists as AutoMixedPrecisionLists
 else:
     __getattr__, __dir__ = lazy_names(__name__)

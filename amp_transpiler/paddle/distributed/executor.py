@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.distributed.environment import current_world
+from amp_transpiler.paddle.static.buckets import Bucket
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.static.together import Together
 from amp_transpiler.runtime.distributed.executor import DataParallelOptions, DataParallelSteps
@@ -45,6 +46,7 @@ class DataParallelExecutor(Executor):
         max_sessions: how many steps are kept compiled; see `Executor`.
         provider_options: see `Executor`.
         check: refused: a step of several processes is cut into parts, and none of them is a step by itself.
+        bucket: see `Executor`. Each process pads its own share, on other axes than the batch's.
 
     Raises:
         EnvironmentProblem: `init_parallel_env` was not called.
@@ -65,6 +67,7 @@ class DataParallelExecutor(Executor):
         max_sessions: int | None = None,
         provider_options: Mapping[str, str] | None = None,
         check: bool = False,
+        bucket: Mapping[str, Bucket | Sequence[Bucket]] | None = None,
     ) -> None:
         if check:
             raise OptionError(
@@ -89,6 +92,7 @@ class DataParallelExecutor(Executor):
             recompute=recompute,
             max_sessions=max_sessions,
             provider_options=provider_options,
+            bucket=bucket,
         )
 
     def _executor(self, options: StepOptions, max_sessions: int | None) -> StepExecutor:

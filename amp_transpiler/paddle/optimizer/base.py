@@ -32,7 +32,7 @@ from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.passes.training.loss_scaling import float32_or_zero, unscale, zero_if
 from amp_transpiler.runtime.scope import Scope, global_scope
 
-__all__ = ["Clip", "Decay", "Optimizer", "Pairs", "Parameters", "Rate"]
+__all__ = ["Clip", "Decay", "Optimizer", "Pairs", "Parameters", "Rate", "check_trained_type"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,19 @@ Rate: TypeAlias = float | LRScheduler
 Parameters: TypeAlias = Sequence[Variable | str] | None
 Decay: TypeAlias = float | WeightDecayRegularizer | None
 Clip: TypeAlias = ClipGradBase | None
+
+
+def check_trained_type(parameter: Variable) -> None:
+    """Refuse a parameter of a type that optimizers do not train.
+
+    Raises:
+        InputError: it is of such a type.
+    """
+    if parameter.value.dtype not in AMP_DTYPES:
+        raise InputError(
+            f"parameter '{parameter.name}' is {parameter.dtype}, and optimizers train float32, float16 and "
+            "bfloat16: declare it as one of these, or set trainable=False"
+        )
 
 
 class Optimizer(abc.ABC):
@@ -285,12 +298,7 @@ class Optimizer(abc.ABC):
     def _check_parameter(self, program: Program, parameter: Variable) -> None:
         if parameter.program is not program:
             raise InputError(f"'{parameter.name}' is of another program than the other parameters: one call each")
-        dtype = parameter.value.dtype
-        if dtype not in AMP_DTYPES:
-            raise InputError(
-                f"parameter '{parameter.name}' is {parameter.dtype}, and optimizers train float32, float16 and "
-                "bfloat16: declare it as one of these, or set trainable=False"
-            )
+        check_trained_type(parameter)
         if parameter.name in program.updates:
             raise InputError(
                 f"'{parameter.name}' is updated by this program already (by '{program.updates[parameter.name]}'): "

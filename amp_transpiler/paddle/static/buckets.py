@@ -103,19 +103,37 @@ class Buckets:
         self._known: weakref.WeakKeyDictionary[Program, dict[Any, _Cuts]] = weakref.WeakKeyDictionary()
 
     def fit(
-        self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray], scope: Scope
+        self,
+        program: Program,
+        fetch: Sequence[str],
+        arrays: Mapping[str, np.ndarray],
+        scope: Scope,
+        *,
+        together: bool = False,
     ) -> tuple[Mapping[str, np.ndarray], dict[str, tuple[slice, ...]]]:
         """Return the feeds, padded, and the part of each fetched value that belongs to the feeds as they are.
 
         The first step of each kind is computed a second time, as it was fed, and compared.
 
+        Args:
+            program: the program.
+            fetch: the names of what is fetched.
+            arrays: the feeds.
+            scope: the persistable values.
+            together: other processes run the step with this one.
+
         Raises:
             InputError: a feed has no such axis, its type cannot hold the value, or the padding changes what the step
-                computes.
+                computes; or it makes batches of several processes equal that are not.
         """
         padded, axes = self._padded(program, arrays)
         if not axes:
             return arrays, {}
+        if together and (batch := next((axis for axis in axes if axis.axis == 0), None)):
+            raise InputError(
+                f"bucket['{batch.name}']: axis 0, from {batch.size} to {batch.padded}, is the batch, which all "
+                "processes feed with one size: the mean of their gradients is that of the samples. Pad other axes alone"
+            )
         fetch = [name for name in fetch if name not in program.persistables]
         return padded, self._cuts(program, fetch, arrays, padded, axes, scope)
 

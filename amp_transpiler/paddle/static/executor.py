@@ -29,8 +29,10 @@ from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.framework.pruning import pruned, without_optimizer
 from amp_transpiler.paddle.static.buckets import Bucket, Buckets
 from amp_transpiler.paddle.static.io import program_state, set_program_state
+from amp_transpiler.paddle.static.operator_stats import note_run
 from amp_transpiler.paddle.static.printing import print_values, printed_names
 from amp_transpiler.paddle.static.settings import CompiledProgram
+from amp_transpiler.paddle.static.tensor_checker import check_tensors
 from amp_transpiler.paddle.static.together import Together, steps_together
 from amp_transpiler.paddle.static.training import Ranks, TrainOptions, train
 from amp_transpiler.paddle.training_log import TrainingLog
@@ -152,6 +154,11 @@ class Executor:
         world = joined_world()
         return self._steps if world is None or not is_training_step(program) else self._shared(world)
 
+    def _is_shared(self, program: Program) -> bool:
+        """Whether other processes run a program with this one."""
+        steps = self._steps_for(program)
+        return isinstance(steps, DataParallelSteps) and steps.world.size > 1 and is_training_step(program)
+
     def _shared(self, world: World) -> DataParallelSteps:
         if self._together is None:
             self._together = steps_together(world, self.place, self._options, self._max_sessions, check=self._checks)
@@ -235,6 +242,7 @@ class Executor:
         self._warn_of_unread(program, unread)
         if not fetch and not program.updates:
             return []  # nothing to compute: an empty startup program, for one
+        self._look(program, arrays, scope)
         count, fetch = len(fetch), [*fetch, *printed_names(program)]
         found = self._run(program, fetch, arrays, scope, reaction)
         print_values(program, [to_host(value) for value in found[count:]])
@@ -245,14 +253,29 @@ class Executor:
         self._warn_of_lost_values(program, dict(zip(fetch, results, strict=True)), scope)
         return results
 
+    def _look(self, program: Program, arrays: Mapping[str, Any], scope: Scope) -> None:
+        """Look at the tensors of a run that is about to be, and count its operators, where that is asked for."""
+        note_run(program)
+
+        def compute(names: Sequence[str]) -> list[np.ndarray]:
+            return [to_host(value) for value in self._steps.run(program, names, arrays, scope.shared_copy())]
+
+        device = str(self.place).lower().replace("cuda", "gpu")
+        check_tensors(program, compute, has_feeds=bool(arrays), device=device, together=self._is_shared(program))
+
     def _run(
         self, program: Program, fetch: Sequence[str], arrays: Mapping[str, Any], scope: Scope, reaction: NotFinite
     ) -> list[Any]:
         """Run a step with its feeds, padded where they have a bucket."""
         cuts: Mapping[str, tuple[slice, ...]] = {}
+        steps = self._steps_for(program)
         if self._buckets is not None:
-            arrays, cuts = self._buckets.fit(program, fetch, arrays, scope)
-        found = self._steps_for(program).run(program, fetch, arrays, scope, reaction)
+            try:
+                arrays, cuts = self._buckets.fit(program, fetch, arrays, scope, together=self._is_shared(program))
+            except Exception as error:
+                steps.tell_others(error)
+                raise
+        found = steps.run(program, fetch, arrays, scope, reaction)
         if not cuts:
             return found
         whole = slice(None)

@@ -163,6 +163,10 @@ class DataParallelSteps(StepExecutor):
             self.world.fail(error)
             raise
 
+    def tell_others(self, error: BaseException) -> None:
+        """Tell the other ranks why this one does not take part in the next step."""
+        self.world.fail(error)
+
     def close(self) -> None:
         """Close every session."""
         super().close()

@@ -18,7 +18,7 @@ from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.framework.scalar_loss import as_one_number, check_loss
-from amp_transpiler.paddle.optimizer.base import Optimizer
+from amp_transpiler.paddle.optimizer.base import Optimizer, check_trained_type
 from amp_transpiler.paddle.static.amp.scaler_state import ScalerState
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.passes.training.loss_scaling import (
@@ -236,6 +236,7 @@ class OptimizerWithMixedPrecision:
         builder = program.builder("backward")
         value = builder.high(as_one_number(loss).value)
         if self._scales:
+            value = builder.cast(value, ir.DataType.FLOAT)  # of a float64 loss, too: the scale is float32, as in Paddle
             value = builder.mul(value, builder.reshape(self.get_loss_scaling().value, []))
         self._scaled_loss = Variable(program, str(value.name))
         if loss.name not in program.outputs:
@@ -264,6 +265,8 @@ class OptimizerWithMixedPrecision:
         assert self._program is not None
         builder = self._program.builder("optimize")
         params = [param for param, _ in params_grads]
+        for param in params:
+            check_trained_type(param)
         grads = [grad.value for _, grad in params_grads]
         inverse = None
         if self._scales:

@@ -1,0 +1,286 @@
+"""Looking at the tensors of a run: at every operator's by Paddle's tensor checker, or at those that are named.
+
+Before such a run, the program runs once more on a copy of the scope, with all that is looked at as outputs. So a run
+that is stopped changes nothing, and one that goes on computes what it would have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import logging
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from amp_transpiler.errors import NotFiniteError, OptionError, OutputError
+from amp_transpiler.graph.builder import is_float_tensor
+from amp_transpiler.graph.program import Program
+from amp_transpiler.ops.vocabulary import paddle_names
+from amp_transpiler.paddle.static.tensor_stats import TensorStats, log_file, stats_of
+from amp_transpiler.phrases import first_few, quoted
+from amp_transpiler.runtime.flags import set_flags
+
+__all__ = [
+    "DebugMode",
+    "TensorCheckerConfig",
+    "Watched",
+    "check_tensors",
+    "disable_tensor_checker",
+    "enable_tensor_checker",
+    "watch",
+]
+
+logger = logging.getLogger(__name__)
+
+
+class DebugMode(enum.Enum):
+    """What a tensor checker does, with Paddle's names.
+
+    `CHECK_NAN_INF_AND_ABORT` stops a run at infinity and NaN, `CHECK_NAN_INF` prints the tensors that have them and
+    goes on, `CHECK_ALL_FOR_OVERFLOW` prints those of float32 that float16 cannot hold, `CHECK_ALL` prints every one.
+    """
+
+    CHECK_NAN_INF_AND_ABORT = 0
+    CHECK_NAN_INF = 1
+    CHECK_ALL_FOR_OVERFLOW = 2
+    CHECK_ALL = 3
+
+
+_IS_SHOWN: Mapping[DebugMode, Callable[[TensorStats], bool]] = {
+    DebugMode.CHECK_NAN_INF_AND_ABORT: lambda stats: not stats.is_finite,
+    DebugMode.CHECK_NAN_INF: lambda stats: not stats.is_finite,
+    DebugMode.CHECK_ALL_FOR_OVERFLOW: lambda stats: not stats.is_finite or stats.leaves_float16,
+    DebugMode.CHECK_ALL: lambda _: True,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorCheckerConfig:
+    """Paddle's settings of the tensor checker.
+
+    Attributes:
+        enable: whether it checks at all.
+        debug_mode: what it does.
+        output_dir: a folder for its log, `worker_cpu.0.log` or `worker_gpu.0.log`; else it prints.
+        checked_op_list: the operators whose outputs are looked at, by Paddle's names; all unless given.
+        skipped_op_list: operators whose outputs are not.
+        debug_step: the first step that is checked and the first that is not any more, counted from 0; all unless
+            given. A step is a run with feeds since the checker was enabled first.
+        stack_height_limit: Paddle's, no effect: messages name the line of the program.
+
+    Raises:
+        OptionError: an argument has no meaning.
+    """
+
+    enable: bool
+    debug_mode: DebugMode = DebugMode.CHECK_NAN_INF_AND_ABORT
+    output_dir: str | os.PathLike[str] | None = None
+    checked_op_list: Sequence[str] | None = None
+    skipped_op_list: Sequence[str] | None = None
+    debug_step: Sequence[int] | None = None
+    stack_height_limit: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.debug_mode, DebugMode):
+            raise OptionError(f"TensorCheckerConfig: debug_mode is a DebugMode, got {self.debug_mode!r}")
+        for name in ("checked_op_list", "skipped_op_list"):
+            given = getattr(self, name)
+            if given is not None and (isinstance(given, str) or not all(isinstance(op, str) for op in given)):
+                raise OptionError(f"TensorCheckerConfig: {name} is a list of operators' names, got {given!r}")
+        if self.debug_step is not None and not _is_span(self.debug_step):
+            raise OptionError(
+                "TensorCheckerConfig: debug_step is two whole numbers, the first step that is checked and the first "
+                f"that is not any more, got {self.debug_step!r}"
+            )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the flag `FLAGS_check_nan_inf` alone does what is asked."""
+        is_abort = self.debug_mode is DebugMode.CHECK_NAN_INF_AND_ABORT
+        return is_abort and not any((self.output_dir, self.checked_op_list, self.skipped_op_list, self.debug_step))
+
+    def looks_at(self, op: str) -> bool:
+        """Whether it looks at the outputs of an operator, given by Paddle's name."""
+        is_asked = not self.checked_op_list or any(_is_same(op, name) for name in self.checked_op_list)
+        return is_asked and not any(_is_same(op, name) for name in self.skipped_op_list or ())
+
+
+def _is_span(given: Sequence[int]) -> bool:
+    numbers = list(given)
+    return len(numbers) == 2 and all(type(n) is int and n >= 0 for n in numbers) and numbers[0] < numbers[1]
+
+
+def _is_same(op: str, asked: str) -> bool:
+    """Whether an operator is meant by one of Paddle's names: `matmul` means `matmul_v2`, too."""
+    op, asked = op.replace("@grad", "_grad"), asked.replace("@grad", "_grad")
+    if op == asked:
+        return True
+    first, second = op.removesuffix("_grad"), asked.removesuffix("_grad")
+    if (first == op) != (second == asked):
+        return False
+    known = paddle_names()
+    return first in known and second in known and set(known[first]) <= set(known[second])
+
+
+@dataclasses.dataclass(slots=True)
+class _Checker:
+    """The tensor checker that is enabled, and how many steps it has seen."""
+
+    config: TensorCheckerConfig
+    steps: int = 0
+    told: bool = False
+
+    def is_due(self) -> bool:
+        """Count a step, and return whether it is to be checked."""
+        step, self.steps = self.steps, self.steps + 1
+        span = self.config.debug_step
+        return span is None or span[0] <= step < span[1]
+
+
+_checkers: list[_Checker] = []  # the last one that was enabled, also while it is disabled
+_enabled: list[_Checker] = []  # it, while it is enabled
+
+
+def enable_tensor_checker(checker_config: TensorCheckerConfig) -> None:
+    """Look at the tensors of the programs that run from here on.
+
+    By default it stops runs at infinity and NaN, as `paddle.set_flags({"FLAGS_check_nan_inf": True})` does. With any
+    other setting it looks at the outputs of every operator of the main graph, which takes a second run of each step.
+    The same settings, enabled again, go on counting steps.
+    """
+    set_flags({"FLAGS_check_nan_inf": checker_config.enable and checker_config.is_plain})
+    if not _checkers or _checkers[0].config is not checker_config:
+        _checkers[:] = [_Checker(checker_config)]
+    _enabled[:] = _checkers if checker_config.enable and not checker_config.is_plain else []
+
+
+def disable_tensor_checker() -> None:
+    """Let runs go on, whatever they compute."""
+    set_flags({"FLAGS_check_nan_inf": False})
+    _enabled.clear()
+
+
+# ---- tensors that are named ----
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Watched:
+    """A tensor that is looked at in each run of its program.
+
+    Attributes:
+        name: that of the value.
+        op: Paddle's name of its operator, for messages.
+        shown: its name in messages.
+        mode: what is done.
+    """
+
+    name: str
+    op: str
+    shown: str
+    mode: DebugMode
+
+
+_watched: weakref.WeakKeyDictionary[Program, list[Watched]] = weakref.WeakKeyDictionary()
+
+
+def watch(program: Program, tensors: Iterable[Watched]) -> None:
+    """Look at these tensors in each run of a program; a clone of the program is not watched."""
+    _watched.setdefault(program, []).extend(tensors)
+
+
+# ---- in a run ----
+
+Compute = Callable[[Sequence[str]], list[np.ndarray]]
+"""Runs the program on a copy of the scope; names of values -> their numbers."""
+
+
+def check_tensors(program: Program, compute: Compute, *, has_feeds: bool, device: str, together: bool = False) -> None:
+    """Look at the tensors of a run that is about to be.
+
+    Args:
+        program: the program.
+        compute: see `Compute`.
+        has_feeds: whether the run is fed; one that is not, such as a startup program's, is no step.
+        device: where it runs, as Paddle names it.
+        together: whether other processes share the run.
+
+    Raises:
+        NotFiniteError: a tensor is not finite, and its mode is to stop.
+        OptionError: other processes share the run.
+        OutputError: the log cannot be written.
+    """
+    asked = _watched.get(program, ())
+    checker = next(iter(_enabled), None) if has_feeds else None
+    if checker is not None and not checker.is_due():
+        checker = None
+    if checker is None and not asked:
+        return
+    if together:
+        raise OptionError("tensors are looked at in one process alone: run the step with Executor, without torchrun")
+    tensors = list(_present(program, asked))
+    if checker is not None:
+        tensors += _of_operators(program, checker)
+    if not tensors:
+        return
+    found = compute([tensor.name for tensor in tensors])
+    stats = [stats_of(a, t.op, t.shown, device) for t, a in zip(tensors, found, strict=True)]
+    _show(tensors, stats, device)
+    bad = [s for t, s in zip(tensors, stats, strict=True) if _stops(t) and not s.is_finite]
+    if bad:
+        raise NotFiniteError(
+            f"{_named(bad[0])}{f', and {len(bad) - 1} more' if len(bad) > 1 else ''}. Nothing was changed in the "
+            "scope. Mend the data, lower the learning rate or clip gradients; debug_mode=CHECK_NAN_INF goes on"
+        )
+
+
+def _stops(tensor: Watched) -> bool:
+    return tensor.mode is DebugMode.CHECK_NAN_INF_AND_ABORT
+
+
+def _named(stats: TensorStats) -> str:
+    return (
+        f"the operator {stats.op} made infinity or NaN: '{stats.tensor}' ({stats.dtype}) has {stats.num_nan} NaN and "
+        f"{stats.num_inf} infinite of {stats.numel} numbers"
+    )
+
+
+def _show(tensors: Sequence[Watched], stats: Sequence[TensorStats], device: str) -> None:
+    """Print what is to be seen, or write it to the checker's log."""
+    lines = [f"{found}\n" for tensor, found in zip(tensors, stats, strict=True) if _IS_SHOWN[tensor.mode](found)]
+    folder = _enabled[0].config.output_dir if _enabled else None
+    if folder is None:
+        sys.stdout.write("".join(lines))
+        return
+    file = log_file(folder, device)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a", encoding="utf-8") as stream:
+            stream.writelines(lines)
+    except OSError as error:
+        raise OutputError(f"the tensor checker cannot write its log {file!s}: {error.strerror}") from error
+
+
+def _present(program: Program, asked: Iterable[Watched]) -> Iterator[Watched]:
+    """Yield those that the program still has: a pass may have taken one out."""
+    return (tensor for tensor in asked if program.find(tensor.name) is not None)
+
+
+def _of_operators(program: Program, checker: _Checker) -> list[Watched]:
+    """Return the float outputs of the operators that a checker looks at, in the main graph."""
+    config, ops = checker.config, program.blocks[0].ops
+    unknown = [name for name in config.checked_op_list or () if not any(_is_same(op.type, name) for op in ops)]
+    if unknown and not checker.told:
+        checker.told = True
+        logger.warning("the tensor checker: %r has no operator %s", program, first_few(quoted(unknown)))
+    found: dict[str, Watched] = {}
+    for op in ops:
+        if config.looks_at(op.type):
+            for name in op.output_arg_names:
+                value = program.find(name)  # None for an output that nothing reads, such as the mask of Dropout
+                if value is not None and is_float_tensor(value):
+                    found.setdefault(name, Watched(name, op.type, name, config.debug_mode))
+    return list(found.values())
