@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import math
 import os
 import pathlib
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
@@ -26,7 +27,7 @@ from amp_transpiler.graph.training_info import merge, split
 from amp_transpiler.option_table import named_as_in_the_table
 from amp_transpiler.passes.training.aids import add_training_aids
 from amp_transpiler.precision.limits import HEADROOM, Mismatch, Tolerance, checked_headroom, with_limits
-from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.policy import Objective, Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.thresholds import checked_thresholds
 from amp_transpiler.precision.training import NO_STATE, UNSCALED, TrainingWishes, holds_gradients
@@ -67,6 +68,9 @@ from amp_transpiler.verification.verify import Basis, Questions, check_source, c
 
 __all__ = ["DefaultPlace", "transpile"]
 
+Preference: TypeAlias = Literal["balance", "time", "size", "low"]
+"""What level auto aims at; `low` is what `size` was called at first."""
+
 
 @named_as_in_the_table
 def transpile(
@@ -97,7 +101,7 @@ def transpile(
     loss_scaling: bool = False,
     optimize: bool = False,
     recipe: str | os.PathLike[str] | Recipe | None = None,
-    prefer: Literal["low", "time"] = "low",
+    prefer: Preference = "balance",
     device: str = DEFAULT_DEVICE.name,
     dims: Mapping[str, int] | None = None,
     headroom: float = HEADROOM,
@@ -239,18 +243,25 @@ def transpile(
     chosen = dataclasses.replace(chosen, limits=with_limits(chosen.limits, tolerance, mismatch))
     if recipe is not None:  # which is the outcome of a search, if one was needed
         chosen = dataclasses.replace(chosen, settled=recipe.settled(), search_runs=0)
-    limited = tolerance is not None or metric is not None
+    limited = metric is not None or not chosen.limits.are_none  # a default limit is one like any other
     asked = Questions(
         inputs,
         load_metric(metric, metric_bound),
         frontier=frontier,
         cache=cache,
         limited=limited,
-        required=limited or mismatch is not None,
+        required=tolerance is not None or metric is not None or mismatch is not None,
         device_check=checked_wish(device_check, verify=verify),
     )
     chosen = dataclasses.replace(chosen, device=find_device(device).name, dims=checked_dims(dims))
-    chosen = _aimed(chosen, asked, prefer, checked_headroom(headroom), has_tolerance=tolerance is not None)
+    chosen = _aimed(
+        chosen,
+        asked,
+        prefer,
+        checked_headroom(headroom),
+        has_tolerance=tolerance is not None,
+        replays=recipe is not None,
+    )
     decides = not chosen.copies and chosen.low is not FLOAT32
     thresholds = checked_thresholds(data_max, init_max, max_depth_of_reduction, decides=decides, runs=verify)
     chosen = dataclasses.replace(chosen, thresholds=thresholds)
@@ -264,7 +275,7 @@ def transpile(
         marks,
         recipe,
         asked,
-        settings=as_settings(_changed(given)),
+        settings=as_settings(_changed(given)) | _preference(chosen, prefer),
         verify=verify,
         optimize=optimize,
     )
@@ -289,19 +300,31 @@ def _added_by(recipe: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in recipe.arguments().items() if name not in changed}
 
 
+_OBJECTIVES: Mapping[str, Objective] = {"balance": "balance", "time": "time", "size": "low", "low": "low"}
+
+
+def _preference(policy: Policy, prefer: Preference) -> dict[str, str]:
+    """Return what a recipe holds of the preference: nothing for the smallest file, as recipes of former versions do."""
+    return {} if policy.objective == "rules" or _OBJECTIVES[prefer] == "low" else {"prefer": prefer}
+
+
 def _aimed(
-    policy: Policy, asked: Questions, prefer: Literal["low", "time"], headroom: float, *, has_tolerance: bool
+    policy: Policy, asked: Questions, prefer: Preference, headroom: float, *, has_tolerance: bool, replays: bool
 ) -> Policy:
     """Return the policy with what level auto aims at.
 
     Raises:
-        OptionError: an option has no meaning at another level, or is no value of its kind.
+        OptionError: an option has no meaning at another level or for the target, or is no value of its kind.
     """
-    if prefer not in ("low", "time"):
-        raise OptionError(f"prefer is {prefer!r}: expected 'low' or 'time'")
+    if prefer not in _OBJECTIVES:
+        raise OptionError(f"prefer is {prefer!r}: expected 'balance', 'time' or 'size'")
     decides = policy.objective != "rules"
+    if decides and prefer == "time" and not policy.target.has_prices and not replays:
+        raise OptionError(
+            f"prefer='time' needs predicted times, and there are none for target {policy.target.name}: leave it out"
+        )
     for name, is_given in (
-        ("prefer", prefer != "low"),
+        ("prefer", prefer in ("time", "size")),
         ("headroom", headroom != HEADROOM),
         ("frontier", asked.frontier),
     ):
@@ -309,7 +332,9 @@ def _aimed(
             raise OptionError(f"{name} has a meaning at level auto only, which decides by cost: drop one of the two")
     if asked.metric is not None and not has_tolerance:
         policy = dataclasses.replace(policy, limits=dataclasses.replace(policy.limits, tolerance=math.inf))
-    return dataclasses.replace(policy, objective=prefer, headroom=headroom) if decides else policy
+    # Where no times are predicted, the smallest file is all that can be aimed at.
+    objective = _OBJECTIVES[prefer] if policy.target.has_prices else "low"
+    return dataclasses.replace(policy, objective=objective, headroom=headroom) if decides else policy
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -404,7 +429,7 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
         chosen, is_changed = _prepare(program, chosen, ranges, report)
         needless = None if is_changed or report.fused else adds_nothing(program, chosen, ranges, report.opset[0])
     if needless is not None:
-        return _left_alone(report, given, needless, None if isinstance(job.dst, DefaultPlace) else destination, clock)
+        return _left_alone(report, given, needless, _place_of_copy(job, destination), clock)
     basis: Basis | None = None
     prepared = program
     if job.verify:
@@ -418,17 +443,53 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
             conversion, failure = convert(program, chosen, ranges), ""
         report.verdict = f"{Verdict.NOT_CHECKED}: verification was switched off"
     _describe(report, program, conversion, job.recipe)
-    if chosen.objective != "rules" and chosen.target.name != "tensorrt":
+    report.kept_float32 = _is_kept(report, chosen)
+    if report.kept_float32 and isinstance(job.dst, DefaultPlace):
+        destination = _place_of_float32(job.dst, given, report)
+    if chosen.objective != "rules" and chosen.target.has_prices:
         with clock.phase("predict"):
-            predict_times(report, prepared, chosen)
-            if job.asked.frontier:
-                add_prices(report, prepared, chosen)
+            _predict(report, prepared, chosen, ranges, with_prices=job.asked.frontier)
     if basis is not None and basis.evidence is not None:
         add_errors(report, prepared, basis.evidence, chosen)
     if failure:
         raise CheckFailed(failure, report)
     _write(program, destination, _basis_of_file(given, program, basis), report, clock)
     return _timed(report, clock)
+
+
+def _predict(report: Report, prepared: Program, policy: Policy, ranges: RangeFaults, *, with_prices: bool) -> None:
+    """Add the predicted times to a report, and to its rows where these are asked for."""
+    smallest = functools.partial(_smallest, prepared, policy, ranges)
+    predict_times(report, prepared, policy, smallest if report.kept_float32 else None)
+    if with_prices:
+        add_prices(report, prepared, policy)
+
+
+def _place_of_copy(job: _Job, destination: pathlib.Path | None) -> pathlib.Path | None:
+    """Return where a source is copied that is what was asked for already; None for a place that nobody named."""
+    return None if isinstance(job.dst, DefaultPlace) and not job.dst.is_named else destination
+
+
+def _is_kept(report: Report, policy: Policy) -> bool:
+    """Whether level auto was asked for a low format, and the result is float32 throughout."""
+    decides = policy.objective != "rules" and policy.low is not FLOAT32
+    return decides and not policy.low_io and not report.low_nodes and report.high_nodes > 0
+
+
+def _place_of_float32(place: DefaultPlace, given: Program, report: Report) -> pathlib.Path:
+    """Return where a result that is float32 throughout is written, and note it in the report."""
+    destination = place.float32 or place.path
+    check_destination(destination, given)
+    report.destination = str(destination)
+    return destination
+
+
+def _smallest(prepared: Program, policy: Policy, ranges: RangeFaults) -> Program | None:
+    """Return the smallest conversion, whatever it costs in time and errors; None if nothing can be low."""
+    program = prepared.clone()
+    made = convert(program, dataclasses.replace(policy, objective="low"), ranges)
+    lowered = any(decision.precision == "low" for decision in made.assignment.decisions.values())
+    return program if lowered else None
 
 
 def _optimized(source: Program, program: Program, report: Report, job: _Job) -> tuple[Program, Reference | None]:
@@ -489,7 +550,10 @@ def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Repo
     report.warnings = (*report.warnings, *warnings, *aided.warnings)
     if not report.fused and not report.warnings and (count := attentions_to_fuse(program, policy)):
         report.notes = (*report.notes, _offer(count))
-    return aided.policy, aided.changed
+    policy = aided.policy
+    if program.step is not None and policy.objective == "balance":  # in training memory counts, beside time
+        policy = dataclasses.replace(policy, objective="low")
+    return policy, aided.changed
 
 
 def _offer(attentions: int) -> str:

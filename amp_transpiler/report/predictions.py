@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.precision.cost import find_device, pays_from, predict, prices
+from amp_transpiler.precision.cost import NodeCost, find_device, pays_from, predicted, prices, traffic
 from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.cost.shapes import open_dims
 from amp_transpiler.precision.evidence import Evidence, TensorRange
@@ -24,7 +24,9 @@ from amp_transpiler.report.worst import squared_error_shares, worst_sources
 __all__ = ["add_errors", "add_prices", "predict_times"]
 
 
-def predict_times(report: Report, prepared: Program, policy: Policy) -> None:
+def predict_times(
+    report: Report, prepared: Program, policy: Policy, smallest: Callable[[], Program | None] | None = None
+) -> None:
     """Have the time of one run predicted, in float32 and of the result, as soon as it is asked for.
 
     A conversion takes less time than its prediction, which few callers read.
@@ -33,26 +35,45 @@ def predict_times(report: Report, prepared: Program, policy: Policy) -> None:
         report: has the result; gets the times.
         prepared: the program before it was converted; it must not change any more.
         policy: has the device, and the sizes of open dimensions.
+        smallest: returns the smallest conversion, None if nothing can be low; for a result that was kept float32.
 
     Raises:
         OptionError: no input has an open dimension of a name that sizes are given for.
     """
     assert report.program is not None, "it is described"
     report.device = find_device(policy.device).name
-    report.times = functools.partial(_times, report.program.model, prepared.model, policy)
+    report.times = functools.partial(_times, report.program.model, prepared.model, policy, smallest)
     if policy.dims:  # one of which may not exist
         report.known_times()
 
 
-def _times(result: ir.Model, prepared: ir.Model, policy: Policy) -> PredictedTimes:
-    """Predict the times of one run, and where the result pays if it is slower."""
+def _times(
+    result: ir.Model, prepared: ir.Model, policy: Policy, smallest: Callable[[], Program | None] | None
+) -> PredictedTimes:
+    """Predict the times of one run, and where the result, or the smallest one, pays if it is slower."""
     device = find_device(policy.device)
-    before = predict(prepared, device, policy.dims, fuse=True).milliseconds
-    converted = predict(result, device, policy.dims, fuse=True, written=True)
-    after = converted.milliseconds
-    dim = None if after <= before else next((name for name in open_dims(prepared) if name not in policy.dims), None)
-    size = None if dim is None else pays_from(result, prepared, device, dim, policy.dims)
-    return PredictedTimes(before, after, "" if size is None else f"{dim}={size}", converted.basis)
+    source, converted = traffic(prepared, policy.dims, fuse=True), _written_traffic(result, policy)
+    before, after = (predicted(costs, device) for costs in (source, converted))
+    in_graph = [predicted(costs, device, cuda_graph=True).milliseconds for costs in (source, converted)]
+    low, milliseconds = result, after.milliseconds
+    small = None if smallest is None else smallest()
+    if small is not None:
+        low, milliseconds = small.model, predicted(_written_traffic(small.model, policy), device).milliseconds
+    is_slower = milliseconds > before.milliseconds
+    dim = next((name for name in open_dims(prepared) if name not in policy.dims), None) if is_slower else None
+    size = None if dim is None else pays_from(low, prepared, device, dim, policy.dims)
+    return PredictedTimes(
+        before.milliseconds,
+        after.milliseconds,
+        "" if size is None else f"{dim}={size}",
+        after.basis,
+        *in_graph,
+        None if small is None else milliseconds,
+    )
+
+
+def _written_traffic(model: ir.Model, policy: Policy) -> Sequence[NodeCost]:
+    return traffic(model, policy.dims, fuse=True, written=True)
 
 
 def add_prices(report: Report, prepared: Program, policy: Policy) -> None:
