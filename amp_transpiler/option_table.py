@@ -268,8 +268,9 @@ OPTIONS = (
         metavar="WHAT",
         parameter="prefer",
         default="balance",
-        short="balance (default), time or size: 16 bits unless they cost time, fastest, or smallest",
-        text="What level auto aims at, among all conversions that keep the limits, float32 among them.",
+        short="balance (default), time or size: 16 bits that pay, or one end",
+        text="What level auto aims at, among all conversions that keep the limits, float32 among them. Where no times "
+        "are predicted (targets `cpu` and `tensorrt`), and for training steps, `balance` is `size`.",
         values={
             "balance": "the smallest file that is predicted at most a tenth slower on the device than the fastest one",
             "time": "the least predicted time",
@@ -285,7 +286,7 @@ OPTIONS = (
         parameter="device",
         default="H100",
         short="the GPU whose times are predicted",
-        text="The GPU whose times are predicted, for the report and for `--prefer time`.",
+        text="The GPU whose times are predicted, for the report and for `--prefer`.",
         values={name: device.words for name, device in DEVICES.items()},
     ),
     Option(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 import math
 import os
 import pathlib
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
@@ -27,7 +26,8 @@ from amp_transpiler.graph.training_info import merge, split
 from amp_transpiler.option_table import named_as_in_the_table
 from amp_transpiler.passes.training.aids import add_training_aids
 from amp_transpiler.precision.limits import HEADROOM, Mismatch, Tolerance, checked_headroom, with_limits
-from amp_transpiler.precision.policy import Objective, Policy
+from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.preference import Preference, objective_of, recorded
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.thresholds import checked_thresholds
 from amp_transpiler.precision.training import NO_STATE, UNSCALED, TrainingWishes, holds_gradients
@@ -35,7 +35,7 @@ from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report, Verdict
 from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.describe import describe_copy, describe_needless, describe_result, describe_source
-from amp_transpiler.report.predictions import add_errors, add_prices, predict_times
+from amp_transpiler.report.predictions import add_errors, predict_times
 from amp_transpiler.report.recipe import Recipe, as_settings, digest
 from amp_transpiler.systems.choice import (
     DEFAULT_DTYPE,
@@ -67,9 +67,6 @@ from amp_transpiler.verification.user_metric import MetricFunction, load_metric
 from amp_transpiler.verification.verify import Basis, Questions, check_source, convert_and_compare
 
 __all__ = ["DefaultPlace", "transpile"]
-
-Preference: TypeAlias = Literal["balance", "time", "size", "low"]
-"""What level auto aims at; `low` is what `size` was called at first."""
 
 
 @named_as_in_the_table
@@ -177,13 +174,14 @@ def transpile(
         recipe: A recipe (`Report.save_recipe`) whose conversion is replayed, on the same model or on its next export:
             its options, except those given beside it, and its decision about each node, found by name. What no longer
             fits is warned of; nodes that the recipe does not know are decided anew.
-        prefer: What level auto aims at, among all conversions that keep the limits. `low` (default): the most
-            computation in lower precision, at the fewest casts; `time`: the least predicted time on the device, which
-            may be float32 throughout.
-        device: The GPU whose times are predicted, for the report and for `--prefer time`. `H100` (default): 80 GB,
-            3,350 GB/s, 989 TFLOP/s; `H200`: 141 GB, 4,800 GB/s, 989 TFLOP/s; `A100`: 80 GB, 2,039 GB/s, 312 TFLOP/s;
-            `L4`: 24 GB, 300 GB/s, 121 TFLOP/s; `T4`: 16 GB, 320 GB/s, 65 TFLOP/s; `RTX4090`: 24 GB, 1,008 GB/s, 165
-            TFLOP/s.
+        prefer: What level auto aims at, among all conversions that keep the limits, float32 among them. Where no times
+            are predicted (targets `cpu` and `tensorrt`), and for training steps, `balance` is `size`. `balance`
+            (default): the smallest file that is predicted at most a tenth slower on the device than the fastest one;
+            `time`: the least predicted time; `size`: the smallest file: the most computation in lower precision, at the
+            fewest casts; `low`: as `size`.
+        device: The GPU whose times are predicted, for the report and for `--prefer`. `H100` (default): 80 GB, 3,350
+            GB/s, 989 TFLOP/s; `H200`: 141 GB, 4,800 GB/s, 989 TFLOP/s; `A100`: 80 GB, 2,039 GB/s, 312 TFLOP/s; `L4`: 24
+            GB, 300 GB/s, 121 TFLOP/s; `T4`: 16 GB, 320 GB/s, 65 TFLOP/s; `RTX4090`: 24 GB, 1,008 GB/s, 165 TFLOP/s.
         dims: Name of an open dimension of the inputs -> its size, for predicted times. Default: 1 for a batch, and for
             others what made-up inputs have.
         headroom: Level auto with data: a node may run in lower precision only if X times the largest magnitude that it
@@ -275,7 +273,7 @@ def transpile(
         marks,
         recipe,
         asked,
-        settings=as_settings(_changed(given)) | _preference(chosen, prefer),
+        settings=as_settings(_changed(given)) | recorded(prefer, chosen),
         verify=verify,
         optimize=optimize,
     )
@@ -300,14 +298,6 @@ def _added_by(recipe: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in recipe.arguments().items() if name not in changed}
 
 
-_OBJECTIVES: Mapping[str, Objective] = {"balance": "balance", "time": "time", "size": "low", "low": "low"}
-
-
-def _preference(policy: Policy, prefer: Preference) -> dict[str, str]:
-    """Return what a recipe holds of the preference: nothing for the smallest file, as recipes of former versions do."""
-    return {} if policy.objective == "rules" or _OBJECTIVES[prefer] == "low" else {"prefer": prefer}
-
-
 def _aimed(
     policy: Policy, asked: Questions, prefer: Preference, headroom: float, *, has_tolerance: bool, replays: bool
 ) -> Policy:
@@ -316,15 +306,9 @@ def _aimed(
     Raises:
         OptionError: an option has no meaning at another level or for the target, or is no value of its kind.
     """
-    if prefer not in _OBJECTIVES:
-        raise OptionError(f"prefer is {prefer!r}: expected 'balance', 'time' or 'size'")
     decides = policy.objective != "rules"
-    if decides and prefer == "time" and not policy.target.has_prices and not replays:
-        raise OptionError(
-            f"prefer='time' needs predicted times, and there are none for target {policy.target.name}: leave it out"
-        )
+    objective = objective_of(prefer, policy, replays=replays)
     for name, is_given in (
-        ("prefer", prefer in ("time", "size")),
         ("headroom", headroom != HEADROOM),
         ("frontier", asked.frontier),
     ):
@@ -332,8 +316,6 @@ def _aimed(
             raise OptionError(f"{name} has a meaning at level auto only, which decides by cost: drop one of the two")
     if asked.metric is not None and not has_tolerance:
         policy = dataclasses.replace(policy, limits=dataclasses.replace(policy.limits, tolerance=math.inf))
-    # Where no times are predicted, the smallest file is all that can be aimed at.
-    objective = _OBJECTIVES[prefer] if policy.target.has_prices else "low"
     return dataclasses.replace(policy, objective=objective, headroom=headroom) if decides else policy
 
 
@@ -442,13 +424,11 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""
         report.verdict = f"{Verdict.NOT_CHECKED}: verification was switched off"
-    _describe(report, program, conversion, job.recipe)
-    report.kept_float32 = _is_kept(report, chosen)
-    if report.kept_float32 and isinstance(job.dst, DefaultPlace):
-        destination = _place_of_float32(job.dst, given, report)
+    _describe(report, program, conversion, chosen, job.recipe)
+    destination = _place_of_result(job, destination, given, report)
     if chosen.objective != "rules" and chosen.target.has_prices:
         with clock.phase("predict"):
-            _predict(report, prepared, chosen, ranges, with_prices=job.asked.frontier)
+            predict_times(report, prepared, chosen, ranges, with_prices=job.asked.frontier)
     if basis is not None and basis.evidence is not None:
         add_errors(report, prepared, basis.evidence, chosen)
     if failure:
@@ -457,39 +437,20 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
     return _timed(report, clock)
 
 
-def _predict(report: Report, prepared: Program, policy: Policy, ranges: RangeFaults, *, with_prices: bool) -> None:
-    """Add the predicted times to a report, and to its rows where these are asked for."""
-    smallest = functools.partial(_smallest, prepared, policy, ranges)
-    predict_times(report, prepared, policy, smallest if report.kept_float32 else None)
-    if with_prices:
-        add_prices(report, prepared, policy)
-
-
 def _place_of_copy(job: _Job, destination: pathlib.Path | None) -> pathlib.Path | None:
     """Return where a source is copied that is what was asked for already; None for a place that nobody named."""
     return None if isinstance(job.dst, DefaultPlace) and not job.dst.is_named else destination
 
 
-def _is_kept(report: Report, policy: Policy) -> bool:
-    """Whether level auto was asked for a low format, and the result is float32 throughout."""
-    decides = policy.objective != "rules" and policy.low is not FLOAT32
-    return decides and not policy.low_io and not report.low_nodes and report.high_nodes > 0
-
-
-def _place_of_float32(place: DefaultPlace, given: Program, report: Report) -> pathlib.Path:
-    """Return where a result that is float32 throughout is written, and note it in the report."""
-    destination = place.float32 or place.path
-    check_destination(destination, given)
-    report.destination = str(destination)
-    return destination
-
-
-def _smallest(prepared: Program, policy: Policy, ranges: RangeFaults) -> Program | None:
-    """Return the smallest conversion, whatever it costs in time and errors; None if nothing can be low."""
-    program = prepared.clone()
-    made = convert(program, dataclasses.replace(policy, objective="low"), ranges)
-    lowered = any(decision.precision == "low" for decision in made.assignment.decisions.values())
-    return program if lowered else None
+def _place_of_result(
+    job: _Job, destination: pathlib.Path | None, given: Program, report: Report
+) -> pathlib.Path | None:
+    """Return where the result is written: one that is float32 throughout has another name, unless the user gave it."""
+    if not report.kept_float32 or not isinstance(job.dst, DefaultPlace) or job.dst.float32 is None:
+        return destination
+    check_destination(job.dst.float32, given)
+    report.destination = str(job.dst.float32)
+    return job.dst.float32
 
 
 def _optimized(source: Program, program: Program, report: Report, job: _Job) -> tuple[Program, Reference | None]:
@@ -561,8 +522,8 @@ def _offer(attentions: int) -> str:
     return f"--optimize would write {what}"
 
 
-def _describe(report: Report, program: Program, conversion: Conversion, recipe: Recipe | None) -> None:
-    describe_result(report, program, conversion)
+def _describe(report: Report, program: Program, conversion: Conversion, policy: Policy, recipe: Recipe | None) -> None:
+    describe_result(report, program, conversion, policy)
     if recipe is not None:
         misfits = recipe.misfits(report.decisions, digest(report.source))
         report.warnings = (*report.warnings, *(f"recipe: {misfit}" for misfit in misfits))

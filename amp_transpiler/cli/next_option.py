@@ -22,7 +22,7 @@ def next_option(outcome: Outcome, options: Options) -> str:
     if report.kept_float32 and options.prefer in ("balance", "time"):
         if report.pays_from:
             return f"--dim {report.pays_from}: if that is what you run, it gains"
-        if report.known_times().smallest is not None:
+        if report.known_times().lowered is not None:
             return "--prefer size: the smallest file, whatever it costs in time"
     if slower_words(report) and options.prefer != "time":
         sizes = f", or --dim {report.pays_from} if that is what you run" if report.pays_from else ""

@@ -17,15 +17,15 @@ def kept_words(report: Report) -> str:
     """Return that the model was kept in float32, why, and from where on it would gain; else nothing."""
     if not report.kept_float32:
         return ""
-    before, smallest = report.predicted_ms[0], report.known_times().smallest
-    if before is None or smallest is None:
+    before, lowered = report.predicted_ms[0], report.known_times().lowered
+    if before is None or lowered is None:
         return f"kept float32: nothing of it becomes {report.dtype}"
-    if smallest < before * (1 - NOTICEABLE):
+    if lowered < before * (1 - NOTICEABLE):
         return f"kept float32: what {report.dtype} would make faster is beyond the limit"
     times = (
-        human_time(smallest)
-        if human_time(smallest) == human_time(before)
-        else (f"{human_time(smallest)} instead of {human_time(before)}")
+        human_time(lowered)
+        if human_time(lowered) == human_time(before)
+        else (f"{human_time(lowered)} instead of {human_time(before)}")
     )
     pays = f"; it gains from {report.pays_from} on" if report.pays_from else ""
     return f"kept float32: {report.dtype} is predicted no faster at these shapes on {report.device}: {times}{pays}"

@@ -284,8 +284,8 @@ def digest(model: str) -> str:
 
 
 def as_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of `transpile` that a recipe holds, as TOML can hold them."""
-    return {name: _plain(name, value) for name, value in options.items() if name in REPLAYED}
+    """Return the parameters of `transpile` that a recipe holds, as TOML can hold them; the preference is told apart."""
+    return {name: _plain(name, value) for name, value in options.items() if name in REPLAYED and name != "prefer"}
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -102,7 +102,8 @@ class PredictedTimes:
         basis: whose prices these are, and the share of the result's time that no measured price covers, in words.
         fp32_in_graph: as `fp32`, where a CUDA graph replays the run, so that the host asks once.
         result_in_graph: likewise, of the result.
-        smallest: milliseconds of the smallest conversion, where the result was kept float32; None: nothing may be low.
+        lowered: milliseconds of the best conversion with low nodes, limits aside, where the result was kept float32 for
+            the time; None: it was not, or nothing may be low.
     """
 
     fp32: float | None = None
@@ -111,7 +112,7 @@ class PredictedTimes:
     basis: str = ""
     fp32_in_graph: float | None = None
     result_in_graph: float | None = None
-    smallest: float | None = None
+    lowered: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -285,8 +286,8 @@ class Report:
     def pays_from(self) -> str:
         """From where on the result is faster than float32, where it is slower at the given shapes, in words.
 
-        Of a model that was kept float32, from where on the smallest conversion is. Such as `batch=8`; empty: not known,
-        or it is faster.
+        Of a model that was kept float32, from where on the best conversion with low nodes is. Such as `batch=8`; empty:
+        not known, or it is faster.
         """
         return self.known_times().pays_from
 
