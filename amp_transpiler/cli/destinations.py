@@ -192,9 +192,9 @@ def check_places(options: Options, jobs: Sequence[Job], *, makes_folder: bool) -
         raise OutputError(f"-o -: standard output has no place for weights in another file ({weights[0].name})")
     if len(jobs) > 1:  # the conversion of one model does this itself
         for job in jobs:
-            for place in filter(None, (job.output, job.float32)):
-                if (found := in_use.file_at(place)) is not None:
-                    raise OutputError(f"{place}: the result of {job.model} would replace {found}; use -o")
+            for output in filter(None, (job.output, job.float32)):
+                if (found := in_use.file_at(output)) is not None:
+                    raise OutputError(f"{output}: the result of {job.model} would replace {found}; use -o")
     if options.save_recipe is not None and len(jobs) > 1:
         raise OutputError("--save-recipe: a recipe is of one model; convert the models one by one")
     taken: dict[str, str] = {}

@@ -72,7 +72,7 @@ def _times(
     device = find_device(policy.device)
     source, converted = traffic(prepared, policy.dims, fuse=True), _written_traffic(result, policy)
     before, after = (predicted(costs, device) for costs in (source, converted))
-    in_graph = [predicted(costs, device, cuda_graph=True).milliseconds for costs in (source, converted)]
+    before_in_graph, after_in_graph = (predicted(costs, device, cuda_graph=True) for costs in (source, converted))
     low, milliseconds = result, after.milliseconds
     other = None if lowered is None else lowered()
     if other is not None:
@@ -85,7 +85,8 @@ def _times(
         after.milliseconds,
         "" if size is None else f"{dim}={size}",
         after.basis,
-        *in_graph,
+        before_in_graph.milliseconds,
+        after_in_graph.milliseconds,
         None if other is None else milliseconds,
     )
 

@@ -203,12 +203,13 @@ def _emulated(judged: list[OutputComparison], reference: Reference, report: Repo
 def _held(rows: list[OutputComparison], reference: str, limits: Limits) -> str:
     """Say how far the outputs are from the reference, and how far they may be."""
     floats, others = [row for row in rows if _has_floats(row)], [row for row in rows if not _has_floats(row)]
-    limited = [most for row in floats if math.isfinite(most := limits.for_output(row.name))]
+    limits_of = [limits.for_output(row.name) for row in floats]
+    limited = [allowed for allowed in limits_of if math.isfinite(allowed)]
     if not limited:
         return _measured(rows, reference)
     least, most = percent(min(limited)), percent(max(limited))
-    allowed = f"allowed {least}" if least == most else f"allowed {least} to {most} by output"
-    return f"{_measured(floats, reference)}, {allowed}, {_measured_others(others, '') if others else ''}".rstrip(" ")
+    stated = f"allowed {least}" if least == most else f"allowed {least} to {most} by output"
+    return f"{_measured(floats, reference)}, {stated}, {_measured_others(others, '') if others else ''}".rstrip(" ")
 
 
 def _by_default(judged: list[OutputComparison], report: Report) -> str:
