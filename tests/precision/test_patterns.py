@@ -33,7 +33,7 @@ WHOLES = {
 
 @pytest.mark.parametrize("name", FUSIONS)
 def test_a_form_is_low_but_for_what_its_fusion_takes_in_float32(name):
-    report = support.convert(model(name), FEEDS, "auto")
+    report = amp.transpile(model(name), verify=False, prefer="size")  # data might overrule the rules
     high = {node for node, precision in support.decisions(report).items() if precision == "high"}
     assert high == set(FUSIONS[name].high)
     assert not high & set(BEFORE.get(name, ()))
