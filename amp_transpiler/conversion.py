@@ -20,6 +20,7 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, drop_region, has_guard, is_kept, region_of
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shape_inference import complete_shapes
+from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.graph.training_info import merge, split
 from amp_transpiler.graph.training_step import UPDATES_KEY
 from amp_transpiler.graph.types import propagate_types
@@ -62,6 +63,7 @@ from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.passes.widen_low_floats import WidenLowFloats
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.assignment import Assignment
+from amp_transpiler.precision.balance import Aim, Candidate, aimed, balanced
 from amp_transpiler.precision.constraints import Constraints
 from amp_transpiler.precision.cost import find_device, predict
 from amp_transpiler.precision.device_faults import QUICK_GELU, DeviceFaults, faulty_operators
@@ -82,7 +84,17 @@ from amp_transpiler.precision.refitting import refitting_note
 from amp_transpiler.precision.training import find_training_step, mark_optimizer, possible_states, with_additions
 from amp_transpiler.targets.kernel_table import is_within
 
-__all__ = ["Conversion", "adds_nothing", "convert", "fitted", "plain_copy", "prepare", "prepare_and_convert"]
+__all__ = [
+    "Conversion",
+    "adds_nothing",
+    "candidate_of",
+    "candidates",
+    "convert",
+    "fitted",
+    "plain_copy",
+    "prepare",
+    "prepare_and_convert",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -330,7 +342,9 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
     Raises:
         VerificationError: the result is not well typed.
     """
-    if policy.objective == "time" and not policy.settled:
+    if policy.objective == "balance":
+        policy = aimed(policy, balanced(candidates(program, policy, ranges)), program.model)
+    elif policy.objective == "time" and not policy.settled:
         policy = dataclasses.replace(policy, objective=_faster_aim(program, policy, ranges))
     return _carried_out(program, policy, ranges)
 
@@ -344,9 +358,30 @@ def _faster_aim(program: Program, policy: Policy, ranges: RangeFaults) -> Litera
     for aim in ("time", "low"):
         trial = program.clone()
         _carried_out(trial, dataclasses.replace(policy, objective=aim), ranges)
-        predicted = predict(trial.model, find_device(policy.device), policy.dims, fuse=True, written=True)
-        times[aim] = predicted.milliseconds
+        times[aim] = candidate_of(trial, policy).milliseconds
     return "low" if times["low"] < (1 - LEAST_GAIN) * times["time"] else "time"
+
+
+def candidates(program: Program, policy: Policy, ranges: RangeFaults) -> dict[Aim, Candidate]:
+    """Return what may be chosen for a prepared program where no limit forbids any of it.
+
+    Args:
+        program: the prepared program; not changed.
+        policy: how to decide.
+        ranges: a look-up of constants.
+    """
+    found: dict[Aim, Candidate] = {"float32": candidate_of(program, policy)}
+    for aim in ("low", "time"):
+        trial = program.clone()
+        _carried_out(trial, dataclasses.replace(policy, objective=aim), ranges)
+        found[aim] = candidate_of(trial, policy)
+    return found
+
+
+def candidate_of(converted: Program, policy: Policy) -> Candidate:
+    """Return the predicted time of a converted program on the policy's device, and the size of its weights."""
+    predicted = predict(converted.model, find_device(policy.device), policy.dims, fuse=True, written=True)
+    return Candidate(predicted.milliseconds, sum(tensor_bytes(converted.model)))
 
 
 def _carried_out(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion:

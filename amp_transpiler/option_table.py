@@ -267,12 +267,15 @@ OPTIONS = (
         flags=("--prefer",),
         metavar="WHAT",
         parameter="prefer",
-        default="low",
-        short="low (default) or time: most in 16 bits, or fastest",
-        text="What level auto aims at, among all conversions that keep the limits.",
+        default="balance",
+        short="balance (default), time or size: 16 bits that pay, or one end",
+        text="What level auto aims at, among all conversions that keep the limits, float32 among them. Where no times "
+        "are predicted (targets `cpu` and `tensorrt`), and for training steps, `balance` is `size`.",
         values={
-            "low": "the most computation in lower precision, at the fewest casts",
-            "time": "the least predicted time on the device, which may be float32 throughout",
+            "balance": "the smallest file that is predicted at most a tenth slower on the device than the fastest one",
+            "time": "the least predicted time",
+            "size": "the smallest file: the most computation in lower precision, at the fewest casts",
+            "low": "as `size`",
         },
     ),
     Option(
@@ -283,7 +286,7 @@ OPTIONS = (
         parameter="device",
         default="H100",
         short="the GPU whose times are predicted",
-        text="The GPU whose times are predicted, for the report and for `--prefer time`.",
+        text="The GPU whose times are predicted, for the report and for `--prefer`.",
         values={name: device.words for name, device in DEVICES.items()},
     ),
     Option(

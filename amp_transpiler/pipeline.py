@@ -9,7 +9,7 @@ import math
 import os
 import pathlib
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
@@ -27,6 +27,7 @@ from amp_transpiler.option_table import named_as_in_the_table
 from amp_transpiler.passes.training.aids import add_training_aids
 from amp_transpiler.precision.limits import HEADROOM, Mismatch, Tolerance, checked_headroom, with_limits
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.preference import Preference, objective_of, recorded
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.thresholds import checked_thresholds
 from amp_transpiler.precision.training import NO_STATE, UNSCALED, TrainingWishes, holds_gradients
@@ -34,7 +35,7 @@ from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report, Verdict
 from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.describe import describe_copy, describe_needless, describe_result, describe_source
-from amp_transpiler.report.predictions import add_errors, add_prices, predict_times
+from amp_transpiler.report.predictions import add_errors, predict_times
 from amp_transpiler.report.recipe import Recipe, as_settings, digest
 from amp_transpiler.systems.choice import (
     DEFAULT_DTYPE,
@@ -97,7 +98,7 @@ def transpile(
     loss_scaling: bool = False,
     optimize: bool = False,
     recipe: str | os.PathLike[str] | Recipe | None = None,
-    prefer: Literal["low", "time"] = "low",
+    prefer: Preference = "balance",
     device: str = DEFAULT_DEVICE.name,
     dims: Mapping[str, int] | None = None,
     headroom: float = HEADROOM,
@@ -173,13 +174,14 @@ def transpile(
         recipe: A recipe (`Report.save_recipe`) whose conversion is replayed, on the same model or on its next export:
             its options, except those given beside it, and its decision about each node, found by name. What no longer
             fits is warned of; nodes that the recipe does not know are decided anew.
-        prefer: What level auto aims at, among all conversions that keep the limits. `low` (default): the most
-            computation in lower precision, at the fewest casts; `time`: the least predicted time on the device, which
-            may be float32 throughout.
-        device: The GPU whose times are predicted, for the report and for `--prefer time`. `H100` (default): 80 GB,
-            3,350 GB/s, 989 TFLOP/s; `H200`: 141 GB, 4,800 GB/s, 989 TFLOP/s; `A100`: 80 GB, 2,039 GB/s, 312 TFLOP/s;
-            `L4`: 24 GB, 300 GB/s, 121 TFLOP/s; `T4`: 16 GB, 320 GB/s, 65 TFLOP/s; `RTX4090`: 24 GB, 1,008 GB/s, 165
-            TFLOP/s.
+        prefer: What level auto aims at, among all conversions that keep the limits, float32 among them. Where no times
+            are predicted (targets `cpu` and `tensorrt`), and for training steps, `balance` is `size`. `balance`
+            (default): the smallest file that is predicted at most a tenth slower on the device than the fastest one;
+            `time`: the least predicted time; `size`: the smallest file: the most computation in lower precision, at the
+            fewest casts; `low`: as `size`.
+        device: The GPU whose times are predicted, for the report and for `--prefer`. `H100` (default): 80 GB, 3,350
+            GB/s, 989 TFLOP/s; `H200`: 141 GB, 4,800 GB/s, 989 TFLOP/s; `A100`: 80 GB, 2,039 GB/s, 312 TFLOP/s; `L4`: 24
+            GB, 300 GB/s, 121 TFLOP/s; `T4`: 16 GB, 320 GB/s, 65 TFLOP/s; `RTX4090`: 24 GB, 1,008 GB/s, 165 TFLOP/s.
         dims: Name of an open dimension of the inputs -> its size, for predicted times. Default: 1 for a batch, and for
             others what made-up inputs have.
         headroom: Level auto with data: a node may run in lower precision only if X times the largest magnitude that it
@@ -239,18 +241,25 @@ def transpile(
     chosen = dataclasses.replace(chosen, limits=with_limits(chosen.limits, tolerance, mismatch))
     if recipe is not None:  # which is the outcome of a search, if one was needed
         chosen = dataclasses.replace(chosen, settled=recipe.settled(), search_runs=0)
-    limited = tolerance is not None or metric is not None
+    limited = metric is not None or not chosen.limits.are_none  # a default limit is one like any other
     asked = Questions(
         inputs,
         load_metric(metric, metric_bound),
         frontier=frontier,
         cache=cache,
         limited=limited,
-        required=limited or mismatch is not None,
+        required=tolerance is not None or metric is not None or mismatch is not None,
         device_check=checked_wish(device_check, verify=verify),
     )
     chosen = dataclasses.replace(chosen, device=find_device(device).name, dims=checked_dims(dims))
-    chosen = _aimed(chosen, asked, prefer, checked_headroom(headroom), has_tolerance=tolerance is not None)
+    chosen = _aimed(
+        chosen,
+        asked,
+        prefer,
+        checked_headroom(headroom),
+        has_tolerance=tolerance is not None,
+        replays=recipe is not None,
+    )
     decides = not chosen.copies and chosen.low is not FLOAT32
     thresholds = checked_thresholds(data_max, init_max, max_depth_of_reduction, decides=decides, runs=verify)
     chosen = dataclasses.replace(chosen, thresholds=thresholds)
@@ -264,7 +273,7 @@ def transpile(
         marks,
         recipe,
         asked,
-        settings=as_settings(_changed(given)),
+        settings=as_settings(_changed(given)) | recorded(prefer, chosen),
         verify=verify,
         optimize=optimize,
     )
@@ -290,18 +299,16 @@ def _added_by(recipe: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aimed(
-    policy: Policy, asked: Questions, prefer: Literal["low", "time"], headroom: float, *, has_tolerance: bool
+    policy: Policy, asked: Questions, prefer: Preference, headroom: float, *, has_tolerance: bool, replays: bool
 ) -> Policy:
     """Return the policy with what level auto aims at.
 
     Raises:
-        OptionError: an option has no meaning at another level, or is no value of its kind.
+        OptionError: an option has no meaning at another level or for the target, or is no value of its kind.
     """
-    if prefer not in ("low", "time"):
-        raise OptionError(f"prefer is {prefer!r}: expected 'low' or 'time'")
     decides = policy.objective != "rules"
+    objective = objective_of(prefer, policy, replays=replays)
     for name, is_given in (
-        ("prefer", prefer != "low"),
         ("headroom", headroom != HEADROOM),
         ("frontier", asked.frontier),
     ):
@@ -309,7 +316,7 @@ def _aimed(
             raise OptionError(f"{name} has a meaning at level auto only, which decides by cost: drop one of the two")
     if asked.metric is not None and not has_tolerance:
         policy = dataclasses.replace(policy, limits=dataclasses.replace(policy.limits, tolerance=math.inf))
-    return dataclasses.replace(policy, objective=prefer, headroom=headroom) if decides else policy
+    return dataclasses.replace(policy, objective=objective, headroom=headroom) if decides else policy
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -404,7 +411,7 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
         chosen, is_changed = _prepare(program, chosen, ranges, report)
         needless = None if is_changed or report.fused else adds_nothing(program, chosen, ranges, report.opset[0])
     if needless is not None:
-        return _left_alone(report, given, needless, None if isinstance(job.dst, DefaultPlace) else destination, clock)
+        return _left_alone(report, given, needless, _place_of_copy(job, destination), clock)
     basis: Basis | None = None
     prepared = program
     if job.verify:
@@ -417,18 +424,33 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""
         report.verdict = f"{Verdict.NOT_CHECKED}: verification was switched off"
-    _describe(report, program, conversion, job.recipe)
-    if chosen.objective != "rules" and chosen.target.name != "tensorrt":
+    _describe(report, program, conversion, chosen, job.recipe)
+    destination = _place_of_result(job, destination, given, report)
+    if chosen.objective != "rules" and chosen.target.has_prices:
         with clock.phase("predict"):
-            predict_times(report, prepared, chosen)
-            if job.asked.frontier:
-                add_prices(report, prepared, chosen)
+            predict_times(report, prepared, chosen, ranges, with_prices=job.asked.frontier)
     if basis is not None and basis.evidence is not None:
         add_errors(report, prepared, basis.evidence, chosen)
     if failure:
         raise CheckFailed(failure, report)
     _write(program, destination, _basis_of_file(given, program, basis), report, clock)
     return _timed(report, clock)
+
+
+def _place_of_copy(job: _Job, destination: pathlib.Path | None) -> pathlib.Path | None:
+    """Return where a source is copied that is what was asked for already; None for a place that nobody named."""
+    return None if isinstance(job.dst, DefaultPlace) and not job.dst.is_named else destination
+
+
+def _place_of_result(
+    job: _Job, destination: pathlib.Path | None, given: Program, report: Report
+) -> pathlib.Path | None:
+    """Return where the result is written: one that is float32 throughout has another name, unless the user gave it."""
+    if not report.kept_float32 or not isinstance(job.dst, DefaultPlace) or job.dst.float32 is None:
+        return destination
+    check_destination(job.dst.float32, given)
+    report.destination = str(job.dst.float32)
+    return job.dst.float32
 
 
 def _optimized(source: Program, program: Program, report: Report, job: _Job) -> tuple[Program, Reference | None]:
@@ -489,7 +511,10 @@ def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Repo
     report.warnings = (*report.warnings, *warnings, *aided.warnings)
     if not report.fused and not report.warnings and (count := attentions_to_fuse(program, policy)):
         report.notes = (*report.notes, _offer(count))
-    return aided.policy, aided.changed
+    policy = aided.policy
+    if program.step is not None and policy.objective == "balance":  # in training memory counts, beside time
+        policy = dataclasses.replace(policy, objective="low")
+    return policy, aided.changed
 
 
 def _offer(attentions: int) -> str:
@@ -497,8 +522,8 @@ def _offer(attentions: int) -> str:
     return f"--optimize would write {what}"
 
 
-def _describe(report: Report, program: Program, conversion: Conversion, recipe: Recipe | None) -> None:
-    describe_result(report, program, conversion)
+def _describe(report: Report, program: Program, conversion: Conversion, policy: Policy, recipe: Recipe | None) -> None:
+    describe_result(report, program, conversion, policy)
     if recipe is not None:
         misfits = recipe.misfits(report.decisions, digest(report.source))
         report.warnings = (*report.warnings, *(f"recipe: {misfit}" for misfit in misfits))

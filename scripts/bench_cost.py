@@ -46,7 +46,7 @@ def measure(path: pathlib.Path, inputs: pathlib.Path | None, forms: Sequence[For
             if form != "fp32":
                 file = pathlib.Path(folder, f"{form}.onnx")
                 try:
-                    amp.transpile(path, file, level=form, verify=False)
+                    amp.transpile(path, file, level=form, verify=False, prefer="size")
                 except amp.AmpError as error:
                     found[form] = {"error": " ".join(str(error).split())}
                     continue

@@ -54,7 +54,7 @@ def row(name: str, model: pathlib.Path, inputs: pathlib.Path) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         for optimize in (False, True):
             path = pathlib.Path(folder, f"{optimize}.onnx")
-            report = amp.transpile(model, path, inputs=str(inputs), optimize=optimize)
+            report = amp.transpile(model, path, inputs=str(inputs), optimize=optimize, prefer="size")
             for warning in report.warnings:
                 print(f"{name}: {warning}", file=sys.stderr)
             counted = bench_inference.count(path, inputs)

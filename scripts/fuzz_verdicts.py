@@ -123,7 +123,9 @@ def attempt(seed: int, number: int, models: list[pathlib.Path]) -> Trial:
     with tempfile.TemporaryDirectory() as folder:
         written = pathlib.Path(folder, "low.onnx")
         try:
-            report = amp.transpile(model, written, dtype=dtype, tolerance=tolerance, inputs=sample, cache=False)
+            report = amp.transpile(
+                model, written, dtype=dtype, tolerance=tolerance, inputs=sample, cache=False, prefer="size"
+            )
         except amp.AmpError as error:
             return Trial(number, told, f"no result: {type(error).__name__}", str(error).splitlines()[0][-200:])
         if report.verdict_word not in _CERTAIN or not report.low_nodes:

@@ -132,10 +132,10 @@ def _converted(model: onnx.ModelProto, case: Case) -> tuple[Program, int]:
     for index, node in enumerate(model.graph.node):  # `include` goes by names
         node.name = node.name or f"node_{index}"
     options: dict[str, Any] = {"level": "O2", "dtype": case.dtype, "verify": False}
-    report = amp.transpile(model, **options)
+    report = amp.transpile(model, **options, prefer="size")
     if report.low_nodes != case.low:
         names = [row.name for row in report.decisions if row.precision == "high"]
-        report = amp.transpile(model, **options, include=names or ".*")
+        report = amp.transpile(model, **options, include=names or ".*", prefer="size")
     assert report.program is not None  # without verification nothing is refused
     return report.program, report.low_nodes
 

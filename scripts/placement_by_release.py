@@ -69,7 +69,7 @@ def check(release: str, wheel: pathlib.Path, models: list[pathlib.Path], scratch
         for case, arguments in CASES.items():
             result = scratch / f"{index}-{case.replace(' ', '-')}.onnx"
             try:
-                amp_transpiler.transpile(model, result, verify=False, ort=release, **arguments)  # type: ignore[arg-type]
+                amp_transpiler.transpile(model, result, verify=False, ort=release, **arguments, prefer="size")  # type: ignore[arg-type]
             except amp_transpiler.AmpError as error:
                 print(f"{release} {case} {model}: not converted: {error}")
                 continue

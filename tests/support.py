@@ -133,7 +133,7 @@ def convert(model, feeds, level="O2", dtype="float16", limit=None, **options):
     """Convert `model` in memory, assert that the result is valid and close to fp32 on `feeds`, and return the
     report."""
     before = model.SerializeToString(deterministic=True)
-    report = amp.transpile(model, level=level, dtype=dtype, inputs=dict(feeds), **options)
+    report = amp.transpile(model, level=level, dtype=dtype, inputs=dict(feeds), **options, prefer="size")
     assert model.SerializeToString(deterministic=True) == before, "the source was changed"
     assert_valid(report.program)
     assert_close(run(model, feeds), run_emulated(report.program, feeds), LIMITS[dtype] if limit is None else limit)

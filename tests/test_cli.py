@@ -328,7 +328,18 @@ def test_real_conversion(model):
     samples = model.with_name("samples.npz")
     np.savez(samples, x=np.ones((1, 4), np.float32), n=np.ones(1, np.int64))
     record = model.with_suffix(".json")
-    process = run(model, "--inputs", samples, "--explain", "--json", record, "--report", model.with_suffix(".html"))
+    process = run(
+        model,
+        "--prefer",
+        "size",
+        "--inputs",
+        samples,
+        "--explain",
+        "--json",
+        record,
+        "--report",
+        model.with_suffix(".html"),
+    )
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
     assert "\x1b" not in process.stdout
@@ -353,7 +364,7 @@ def test_dry_run_writes_nothing(model):
 
 def test_a_reader_that_leaves_early_is_no_fault(model):
     process = subprocess.Popen(
-        [sys.executable, "-m", "amp_transpiler", str(model), "--explain"],
+        [sys.executable, "-m", "amp_transpiler", str(model), "--prefer", "size", "--explain"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

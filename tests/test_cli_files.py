@@ -169,7 +169,7 @@ def test_impossible_names(option, name, capfd):
 
 def test_a_model_with_an_impossible_name_does_not_stop_the_others(folder, capfd):
     write(folder / "models" / "deeper" / NOT_UTF_8)
-    assert cli.main(["models/deeper", "--no-verify", "-q"]) == 2
+    assert cli.main(["models/deeper", "--no-verify", "-q", "--prefer", "size"]) == 2
     assert "caf\\udce9.onnx: the name is not UTF-8" in capfd.readouterr().err
     assert (folder / "models" / "deeper" / "f.fp16.onnx").exists()
 
@@ -239,11 +239,11 @@ def run(arguments, **options):
 
 def test_a_model_comes_from_standard_input_and_goes_to_standard_output(folder):
     model = (folder / "m.onnx").read_bytes()
-    process = run(["-", "-o", "-", "--no-verify"], input=model, capture_output=True)
+    process = run(["-", "-o", "-", "--no-verify", "--prefer", "size"], input=model, capture_output=True)
     assert process.returncode == 0, process.stderr
     assert onnx.load_from_string(process.stdout).graph.initializer[0].data_type == onnx.TensorProto.FLOAT16
     assert b"standard input -> standard output" in process.stderr
-    assert cli.main(["m.onnx", "--no-verify", "-q"]) == 0
+    assert cli.main(["m.onnx", "--no-verify", "-q", "--prefer", "size"]) == 0
     assert process.stdout == (folder / "m.fp16.onnx").read_bytes()
 
 
@@ -276,7 +276,8 @@ LOST = {
 
 @pytest.mark.parametrize("streams", LOST)
 def test_lost_streams_stop_nothing(streams, folder):
-    command = f"{sys.executable} -m amp_transpiler m.onnx models/deeper/f.onnx -o out --no-verify --explain {streams}"
+    options = "-o out --no-verify --prefer size --explain"
+    command = f"{sys.executable} -m amp_transpiler m.onnx models/deeper/f.onnx {options} {streams}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],

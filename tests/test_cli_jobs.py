@@ -70,7 +70,7 @@ def test_many_models_in_two_processes(tmp_path, capfd):
         onnx.save(onnx.parser.parse_model(MODEL), tmp_path / name)
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     record = tmp_path / "r.json"
-    assert cli.main([str(tmp_path), "-v", "--no-verify", "--jobs", "2", "--json", str(record)]) == 2
+    assert cli.main([str(tmp_path), "-v", "--no-verify", "--prefer", "size", "--jobs", "2", "--json", str(record)]) == 2
     stdout, stderr = capfd.readouterr()
     unwrapped = "".join(stdout.split())  # a long folder name is broken into lines
     assert unwrapped.index("a.onnx->") < unwrapped.index("b.onnx->")

@@ -111,7 +111,7 @@ CLAIMS = {
     ),
     "a float32 input promotes, a constant does not at O2": (["--level", "O2", "--promote"], "product softmax bias"),
     "a constant promotes at O1": (["--level", "O1", "--promote", "--white", "Softmax"], "product softmax"),
-    "promotion makes lower what the lists leave open": (["--level", "auto", "--promote"], "product softmax bias"),
+    "promotion makes lower what the lists leave open": (["--prefer", "size", "--promote"], "product softmax bias"),
     "--guard allows only what it matches": (["--level", "O2", "--guard", "^s"], "softmax"),
     "--disable-amp keeps what it matches": (["--level", "O2", "--disable-amp", "bias|both"], "product softmax"),
     "--black-var keeps readers and writers": (["--level", "O2", "--black-var", "s"], "product both"),

@@ -25,7 +25,7 @@ def names_kept(model):
 
 
 def convert(model, dtype, level="auto"):
-    return amp.transpile(model, level=level, dtype=dtype, keep_io_types=names_kept(model))
+    return amp.transpile(model, level=level, dtype=dtype, keep_io_types=names_kept(model), prefer="size")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -79,7 +79,7 @@ def test_quantised_weights_stay_as_they_are():
 
 
 def test_caches_keep_their_type_unless_asked():
-    report = amp.transpile(Decoder().build(), verify=False)
+    report = amp.transpile(Decoder().build(), verify=False, prefer="size")
     graph = report.program.to_onnx().graph
     types = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}
     assert types == {onnx.TensorProto.INT64, onnx.TensorProto.FLOAT}

@@ -94,10 +94,10 @@ def test_repairs_leave_forced_nodes_alone():
     <float[3, 3] w = {0.7, 0.3, 0.1, 0.3, 0.9, 0.1, 0.1, 0.7, 0.3}>
     { [first] a = MatMul (x, w) [second] b = MatMul (a, w) [third] y = MatMul (b, w) }
     """
-    repaired = amp.transpile(model(text=text), tolerance=1e-9).repaired
+    repaired = amp.transpile(model(text=text), tolerance=1e-9, prefer="size").repaired
     assert set(repaired) == {"first", "second", "third"}
     with pytest.raises(amp.CheckFailed) as failed:
-        amp.transpile(model(text=text), include="second", tolerance=1e-9)
+        amp.transpile(model(text=text), include="second", tolerance=1e-9, prefer="size")
     precisions = {row.name: row.precision for row in failed.value.report.decisions}
     assert precisions["second"] == "low"
     assert "second" not in failed.value.report.repaired
@@ -144,13 +144,13 @@ REFUSED = {
 def test_what_cannot_be_forced_is_refused(body, interface, options, parts):
     text = f'<ir_version: 10, opset_import: ["": 17, "my.domain": 1]> net {interface} {{ {body} }}'
     with pytest.raises(OptionError) as error:
-        amp.transpile(onnx.parser.parse_model(text), verify=False, **options)
+        amp.transpile(onnx.parser.parse_model(text), verify=False, **options, prefer="size")
     assert [part for part in parts if part not in str(error.value)] == []
 
 
 def test_without_a_kernel_of_the_target_another_provider_runs_it():
     text = '<ir_version: 10, opset_import: ["": 17]> net (float[4, 4] x) => (float y) { [det] y = Det (x) }'
-    report = amp.transpile(onnx.parser.parse_model(text), include="det")
+    report = amp.transpile(onnx.parser.parse_model(text), include="det", prefer="size")
     [row] = report.decisions
     assert row.precision == "low"
     assert "no float16 kernel for Det-11 on cuda: another provider runs it" in row.reason
@@ -184,7 +184,7 @@ net (float[2, 8] x) => (float[2, 8] y)
     ],
 )
 def test_the_result_has_the_opset_asked_for(text, source, asked, operators):
-    report = amp.transpile(model(source, text), opset=asked)
+    report = amp.transpile(model(source, text), opset=asked, prefer="size")
     assert report.opset == (source, asked)
     assert report.program.model.graph.opset_imports[""] == asked
     assert report.verdict_word == "plausible", report.verdict
@@ -205,7 +205,7 @@ def test_the_result_has_the_opset_asked_for(text, source, asked, operators):
 )
 def test_an_opset_that_does_not_do_is_refused(options, parts):
     with pytest.raises(OptionError) as error:
-        amp.transpile(model(13, SIMPLE), verify=False, **options)
+        amp.transpile(model(13, SIMPLE), verify=False, **options, prefer="size")
     assert [part for part in parts if part not in str(error.value)] == []
 
 
@@ -213,7 +213,7 @@ def test_a_node_that_needs_its_opset_is_named():
     grid = """<ir_version: 8, opset_import: ["": 16]> net (float[1, 1, 4, 4] x, float[1, 2, 2, 2] g) =>
     (float[1, 1, 2, 2] y) { [sample] y = GridSample (x, g) }"""
     with pytest.raises(OptionError, match=r"opset 13 does not do for .*'sample' .GridSample."):
-        amp.transpile(onnx.parser.parse_model(grid), verify=False, opset=13)
+        amp.transpile(onnx.parser.parse_model(grid), verify=False, opset=13, prefer="size")
 
 
 # ---- tolerance and types ----
@@ -229,14 +229,14 @@ def test_a_tolerance_may_be_text(given, expected, monkeypatch):
 
     monkeypatch.setattr("amp_transpiler.pipeline.convert_and_compare", stop)
     with pytest.raises(OptionError, match="enough"):
-        amp.transpile(model(13, SIMPLE), tolerance=given)
+        amp.transpile(model(13, SIMPLE), tolerance=given, prefer="size")
     assert seen["tolerance"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("given", ["one percent", "%", "-1%", -0.5, float("nan"), True, [0.1], "nan"])
 def test_a_tolerance_that_is_none_is_refused(given):
     with pytest.raises(OptionError, match=r"tolerance is .*expected a fraction of at least 0"):
-        amp.transpile(model(13, SIMPLE), tolerance=given)
+        amp.transpile(model(13, SIMPLE), tolerance=given, prefer="size")
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_a_fused_model_is_converted(tmp_path, name, level, dtype):
     model, optimization, operators, advised = MODELS[name]
     model = optimized(model, optimization, tmp_path)
     assert operators <= {node.op_type for node in model.graph.node if node.domain.startswith("com.microsoft")}
-    report = amp.transpile(model, level=level, dtype=dtype)
+    report = amp.transpile(model, level=level, dtype=dtype, prefer="size")
     feeds = feeds_of(model)
     expected, found = run(model, feeds), run_emulated(report.program, feeds)
     for output, values in expected.items():

@@ -73,7 +73,7 @@ def test_the_checker_refuses_and_it_is_converted(name, dtype):
     open_ort(model)
     feeds, said = feeds_of(model), MODELS[name][1][2]
     for level in ("auto", "O1", "O2"):
-        report = amp.transpile(model, level=level, dtype=dtype)
+        report = amp.transpile(model, level=level, dtype=dtype, prefer="size")
         assert said in " ".join(report.notes)
         assert report.verdict_word == ("plausible" if level == "auto" else "compared"), report.verdict
         assert report.low_nodes or (dtype == "bfloat16" and MODELS[name][1][0] == 9)
@@ -83,7 +83,7 @@ def test_the_checker_refuses_and_it_is_converted(name, dtype):
 def test_what_the_runtime_refuses_too_stays_refused():
     model = parse("(float[2,4] x) => (float[2,4] y) { y = NoSuchOperator(x) }")
     with pytest.raises(amp.ModelError, match="NoSuchOperator"):
-        amp.transpile(model)
+        amp.transpile(model, prefer="size")
 
 
 SIGNATURES = [
@@ -131,7 +131,7 @@ def test_an_own_operator_does_not_keep_the_opset_down():
         "y = SimplifiedLayerNormalization<axis=-1>(b, s6) }"
     )
     model = parse(graph, opset=14, ir_version=8, k=WEIGHTS["k"], s6=array(6))
-    report = amp.transpile(model, dtype="bfloat16")
+    report = amp.transpile(model, dtype="bfloat16", prefer="size")
     assert report.opset == (14, 22)
     assert [row.precision for row in report.decisions] == ["low"] * 3
 

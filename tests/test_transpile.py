@@ -105,13 +105,13 @@ def test_a_wrong_argument_is_refused_and_nothing_is_written(source, tmp_path, na
     arguments, error = REFUSED[name]
     before = support.folder_hash(tmp_path)
     with pytest.raises(error):
-        amp.transpile(source, tmp_path / "out.onnx", **arguments)
+        amp.transpile(source, tmp_path / "out.onnx", **arguments, prefer="size")
     assert support.folder_hash(tmp_path) == before
 
 
 def test_the_source_is_never_the_destination(source):
     with pytest.raises(OutputError, match="same file"):
-        amp.transpile(source, source)
+        amp.transpile(source, source, prefer="size")
 
 
 def test_the_source_s_weights_are_never_overwritten(tmp_path):
@@ -278,7 +278,7 @@ def test_the_newest_opset_is_lowered_to_what_onnx_runtime_reads(level):
         ir_version=14,
         w=W,
     )
-    report = amp.transpile(model, level=level, inputs=X)
+    report = amp.transpile(model, level=level, inputs=X, prefer="size")
     support.assert_valid(report.program)
     assert report.opset == (28, 26)
     assert report.verdict_word == ("verified" if level == "auto" else "compared"), report.verdict
@@ -304,7 +304,7 @@ IO = {
 @pytest.mark.parametrize("name", IO)
 def test_types_of_inputs_and_outputs(name, level):
     keep, expected = IO[name]
-    report = amp.transpile(network(), level=level, keep_io_types=keep, inputs=FEEDS)
+    report = amp.transpile(network(), level=level, keep_io_types=keep, inputs=FEEDS, prefer="size")
     graph = report.program.model.graph
     assert tuple(value.dtype.name for value in (graph.inputs[0], *graph.outputs)) == expected
     assert graph.inputs[1].dtype == ir.DataType.BOOL
@@ -320,8 +320,8 @@ def test_types_of_inputs_and_outputs(name, level):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("level", ["OD", "O1", "O2", "auto"])
 def test_converting_a_converted_model_changes_nothing(level, dtype):
-    once = amp.transpile(network(), level=level, dtype=dtype, inputs=FEEDS)
-    again = amp.transpile(once.program, level=level, dtype=dtype, inputs=FEEDS)
+    once = amp.transpile(network(), level=level, dtype=dtype, inputs=FEEDS, prefer="size")
+    again = amp.transpile(once.program, level=level, dtype=dtype, inputs=FEEDS, prefer="size")
     assert again.casts_removed == 0
     first, second = once.program.to_onnx(), again.program.to_onnx()
     assert [node.op_type for node in first.graph.node] == [node.op_type for node in second.graph.node]
@@ -331,7 +331,7 @@ def test_converting_a_converted_model_changes_nothing(level, dtype):
 def test_two_runs_write_the_same_bytes(source, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        amp.transpile(source, tmp_path / name / "out.onnx", level="auto", inputs=FEEDS)
+        amp.transpile(source, tmp_path / name / "out.onnx", level="auto", inputs=FEEDS, prefer="size")
     assert (tmp_path / "a/out.onnx").read_bytes() == (tmp_path / "b/out.onnx").read_bytes()
 
 
@@ -348,7 +348,7 @@ LADDER = """(float[2,4] x) => (float[2,4] y) {
 def test_the_order_of_independent_nodes_makes_no_difference(level, promote):
     """amp_semantics, resolution 4: decisions and results are the same however the file lists its nodes."""
     model = parse(LADDER, opset=20, w=W, v=array(4, 4, seed=2))
-    expected = amp.transpile(model, level=level, use_promote=promote, verify=False)
+    expected = amp.transpile(model, level=level, use_promote=promote, verify=False, prefer="size")
     reference = support.run_emulated(expected.program, X)
     shuffle = random.Random(5)
     for _ in range(6):
@@ -357,7 +357,7 @@ def test_the_order_of_independent_nodes_makes_no_difference(level, promote):
         shuffled = onnx.ModelProto.FromString(model.SerializeToString())
         del shuffled.graph.node[:]
         shuffled.graph.node.extend(nodes)
-        found = amp.transpile(shuffled, level=level, use_promote=promote, verify=False)
+        found = amp.transpile(shuffled, level=level, use_promote=promote, verify=False, prefer="size")
         assert support.decisions(found) == support.decisions(expected)
         assert support.reasons(found) == support.reasons(expected)
         assert sorted(support.casts(found.program)) == sorted(support.casts(expected.program))
@@ -392,7 +392,7 @@ def test_every_kind_of_source_gives_the_same_result_and_stays_as_it_was(source, 
 @pytest.mark.parametrize("wrong", [3, None, [1, 2], b"bytes"])
 def test_what_is_no_program_is_a_type_error(wrong):
     with pytest.raises(TypeError, match="expected a path"):
-        amp.transpile(wrong)
+        amp.transpile(wrong, prefer="size")
 
 
 INVALID = {

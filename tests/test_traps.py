@@ -39,7 +39,7 @@ def test_converts_to_a_valid_and_close_model(name, level, dtype):
         )
         assert report.verdict.startswith(expected), report.verdict
         return
-    report = amp.transpile(trap.model, level=level, dtype=dtype, verify=False)
+    report = amp.transpile(trap.model, level=level, dtype=dtype, verify=False, prefer="size")
     onnx.checker.check_model(report.program.to_onnx(), full_check=True)
     if trap.no_cpu_bfloat16 and dtype == "bfloat16":
         return
@@ -275,7 +275,11 @@ def test_the_user_s_rounding_by_casts_is_kept(level):
     )
     feeds = {"x": array(2, 4, scale=3)}
     report = amp.transpile(
-        model, level=level, amp_lists=amp.AutoMixedPrecisionLists(custom_black_list=["Exp", "Sub"]), inputs=feeds
+        model,
+        level=level,
+        amp_lists=amp.AutoMixedPrecisionLists(custom_black_list=["Exp", "Sub"]),
+        inputs=feeds,
+        prefer="size",
     )
     np.testing.assert_array_equal(support.run_emulated(report.program, feeds)["y"], support.run(model, feeds)["y"])
 

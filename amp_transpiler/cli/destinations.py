@@ -35,6 +35,7 @@ class Job:
         inputs: its samples: a file or folder; None for made-up ones.
         found: the samples were found beside the model; nobody named them.
         keep: remember the conversion, so that a later call may skip it.
+        float32: the file where all of the result is float32; None for `output`, whose name the user gave.
     """
 
     model: pathlib.Path
@@ -42,6 +43,7 @@ class Job:
     inputs: str | None = None
     found: bool = False
     keep: bool = False
+    float32: pathlib.Path | None = None
 
 
 def jobs_of(sources: Sources, options: Options) -> list[Job]:
@@ -66,7 +68,10 @@ def destinations(sources: Sources, options: Options) -> list[Job]:
         OutputError: `-o` cannot mean what it says, or two results would be the same file.
     """
     _check_output(sources, options)
-    jobs = [Job(model, _destination(model, sources, options)) for model in sources.models]
+    jobs = [
+        Job(model, _destination(model, sources, options), float32=_place_of_float32(model, sources, options))
+        for model in sources.models
+    ]
     taken: dict[str, pathlib.Path] = {}
     for job in jobs:
         place = os.path.realpath(job.output)
@@ -101,9 +106,16 @@ def _check_output(sources: Sources, options: Options) -> None:
         raise OutputError(f"-o {output}: is a device, not a regular file; -o - writes to standard output")
 
 
-def _destination(model: pathlib.Path, sources: Sources, options: Options) -> pathlib.Path:
+def _place_of_float32(model: pathlib.Path, sources: Sources, options: Options) -> pathlib.Path | None:
+    """Return where a result goes that is float32 throughout; None where the user gave the name."""
+    if options.output is not None and not _is_folder(sources, options):
+        return None
+    return _destination(model, sources, options, "float32")
+
+
+def _destination(model: pathlib.Path, sources: Sources, options: Options, dtype: str | None = None) -> pathlib.Path:
     stem = "stdin" if is_standard_input(model) else model.stem
-    name = f"{stem}.{_SUFFIXES[options.low_dtype]}.onnx"
+    name = f"{stem}.{_SUFFIXES[dtype or options.low_dtype]}.onnx"
     if options.output is None:
         return model.with_name(name) if model.name else model
     output = pathlib.Path(options.output)
@@ -180,8 +192,9 @@ def check_places(options: Options, jobs: Sequence[Job], *, makes_folder: bool) -
         raise OutputError(f"-o -: standard output has no place for weights in another file ({weights[0].name})")
     if len(jobs) > 1:  # the conversion of one model does this itself
         for job in jobs:
-            if (found := in_use.file_at(job.output)) is not None:
-                raise OutputError(f"{job.output}: the result of {job.model} would replace {found}; use -o")
+            for output in filter(None, (job.output, job.float32)):
+                if (found := in_use.file_at(output)) is not None:
+                    raise OutputError(f"{output}: the result of {job.model} would replace {found}; use -o")
     if options.save_recipe is not None and len(jobs) > 1:
         raise OutputError("--save-recipe: a recipe is of one model; convert the models one by one")
     taken: dict[str, str] = {}

@@ -67,7 +67,8 @@ class Kept:
         try:
             kept = json.loads(data)
             made = Made(Row(**kept["row"]), dict(kept["record"]))
-            return made if kept["result"] == self._result(kept["result"] == _NOTHING) else None
+            written = None if kept["result"] == _NOTHING else made.record["destination"]
+            return made if kept["result"] == self._result(written) else None
         except (ValueError, TypeError, KeyError) as error:
             _logger.warning("a record of a conversion in the cache cannot be read, so it is made anew: %s", error)
             return None
@@ -77,19 +78,19 @@ class Kept:
         from amp_transpiler.report.as_json import plain, report_as_dict
 
         if self._name:
-            result = self._result(report.destination is None)
+            result = self._result(report.destination)
             made = {"row": plain(row), "record": report_as_dict(report), "result": result}
             self._records.put(self._name, json.dumps(made).encode())
 
-    def _result(self, nothing: bool) -> str:
-        """Return the digest of the result's files."""
+    def _result(self, written: str | None) -> str:
+        """Return the digest of the result's files; of none, nothing."""
         from amp_transpiler.graph.digest import new_digest
         from amp_transpiler.graph.occupied import files_of
 
-        if nothing:
+        if written is None:
             return _NOTHING
         digest = new_digest()
-        _add_files(digest, files_of(self._job.output))
+        _add_files(digest, files_of(pathlib.Path(written)))
         return digest.hexdigest()
 
 

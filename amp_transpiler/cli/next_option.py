@@ -19,6 +19,11 @@ def next_option(outcome: Outcome, options: Options) -> str:
     report = outcome.report
     if report is None or outcome.error is not None or report.is_copy or options.copied_by is not None:
         return ""
+    if report.kept_float32 and options.prefer in ("balance", "time"):
+        if report.pays_from:
+            return f"--dim {report.pays_from}: if that is what you run, it gains"
+        if report.known_times().lowered is not None:
+            return "--prefer size: the smallest file, whatever it costs in time"
     if slower_words(report) and options.prefer != "time":
         sizes = f", or --dim {report.pays_from} if that is what you run" if report.pays_from else ""
         return f"--prefer time: the fastest conversion, which may be float32{sizes}"

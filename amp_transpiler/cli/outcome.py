@@ -113,19 +113,28 @@ def _written(job: Job, options: Options) -> Iterator[pathlib.Path | None]:
 
 def _convert(outcome: Outcome, source: pathlib.Path, result: pathlib.Path | None, options: Options) -> None:
     from amp_transpiler.graph.loading import load
-    from amp_transpiler.pipeline import DefaultPlace, transpile
+    from amp_transpiler.pipeline import transpile
 
     model: Any = load(source) if options.benchmark else source  # loaded once for both
     title = STANDARD_INPUT if is_standard_input(outcome.job.model) else source.name
     with progress_bar(title, options) as progress:
         outcome.report = transpile(
             model,
-            DefaultPlace(result) if result is not None and options.output is None else result,
+            _place(outcome.job, result, options),
             **options.conversion() | {"inputs": outcome.job.inputs},
             progress=progress,
         )
     if options.benchmark:
         outcome.benchmark = _benchmark(model, source, outcome.report, outcome.job.inputs)
+
+
+def _place(job: Job, result: pathlib.Path | None, options: Options) -> Any:
+    """Return the place of a result as `transpile` takes it."""
+    from amp_transpiler.pipeline import DefaultPlace
+
+    if result is None or job.float32 is None:
+        return result
+    return DefaultPlace(result, job.float32, is_named=options.output is not None)
 
 
 def _deliver(result: pathlib.Path) -> None:

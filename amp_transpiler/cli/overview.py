@@ -16,6 +16,7 @@ __all__ = ["Row", "overview", "row_of"]
 
 _TONES = {"good": "green", "warn": "yellow", "bad": "red"}
 _FAILED = "failed"
+_KEPT = "kept float32"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Row:
     """What the table says about a model.
 
     Attributes:
-        verdict: the word of the verdict.
+        verdict: the word of the verdict, or that the model was kept in float32.
         error: relative error of the worst output, a fraction; None: nothing was compared.
         bytes_before: bytes of the source's files; None: not on disk.
         bytes_after: bytes of the result's files; None: nothing was written.
@@ -55,7 +56,7 @@ def row_of(report: Report | None, *, failed: bool) -> Row:
     errors = [output.relative for output in report.outputs.values() if has_floats(output)]
     before, after = report.predicted_ms
     return Row(
-        _FAILED if failed else str(report.verdict_word),
+        _FAILED if failed else _KEPT if report.kept_float32 else str(report.verdict_word),
         None if not errors else math.inf if any(map(math.isnan, errors)) else max(errors),
         report.file_bytes[0],
         None if failed or report.destination is None else report.file_bytes[1],
@@ -85,7 +86,7 @@ def overview(rows: Sequence[tuple[str, Row, bool]]) -> RenderableType:
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("predicted", no_wrap=True)
     for name, row, skipped in rows:
-        tone = "bad" if row.verdict == _FAILED else tone_of(Verdict(row.verdict))
+        tone = "bad" if row.verdict == _FAILED else "good" if row.verdict == _KEPT else tone_of(Verdict(row.verdict))
         share = f"{row.bytes_after / row.bytes_before:.0%}" if row.bytes_before and row.bytes_after else ""
         table.add_row(
             Text(printable(name)),

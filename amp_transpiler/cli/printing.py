@@ -89,6 +89,10 @@ def show(outcome: Outcome, options: Options, *, first: bool) -> None:
         if outcome.benchmark is not None:
             output(benchmark_table(outcome.benchmark, outcome.report.dtype), stream)
     if outcome.report is not None and options.silent:
+        from amp_transpiler.report.headline import kept_words, slower_words
+
+        if outcome.error is None and (words := kept_words(outcome.report) or slower_words(outcome.report)):
+            message("note" if outcome.report.kept_float32 else "warning", f"{outcome.report.source}: {words}")
         for warning in outcome.report.warnings:
             message("warning", f"{outcome.report.source}: {warning}")
     if outcome.error is not None:

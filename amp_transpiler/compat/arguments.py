@@ -41,6 +41,8 @@ def converted(function: str, src: Any, given: Mapping[str, Any], defaults: Mappi
     """
     check_options(function, given)
     options = {**defaults, **given}
+    if options.get("level", "auto") == "auto":  # who calls another tool's function wants 16 bits
+        options = {"prefer": "low", **options}
     try:
         report = transpile(src, None, **options)
     except CheckFailed as failure:

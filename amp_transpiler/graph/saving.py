@@ -43,13 +43,17 @@ _PLACE_FAULTS = {errno.EBUSY, errno.EPERM}  # a file that is mounted by itself, 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DefaultPlace:
-    """A destination that nobody named: a source that is what was asked for already is not copied there.
+    """A destination that nobody named, or of which the user named the folder alone.
 
     Attributes:
         path: the file.
+        float32: the file where all of the result is float32; None for the same.
+        is_named: the folder was named, so that a source which is what was asked for already is copied there.
     """
 
     path: pathlib.Path
+    float32: pathlib.Path | None = None
+    is_named: bool = False
 
     def __fspath__(self) -> str:
         return str(self.path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import onnx_ir as ir
 
@@ -17,7 +17,10 @@ from amp_transpiler.precision.thresholds import Thresholds
 from amp_transpiler.precision.training.wishes import TrainingWishes
 from amp_transpiler.targets import Target
 
-__all__ = ["Policy", "Settled"]
+__all__ = ["Objective", "Policy", "Settled"]
+
+Objective: TypeAlias = Literal["rules", "low", "time", "balance"]
+"""What decides about nodes that may be either; see `Policy`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,8 +53,9 @@ class Policy:
         drop_islands: groups of low nodes between quantized operators that cost more casts than they are worth become
             float32, or none do.
         objective: what decides about nodes that may be either. `rules`: the rules, then `drop_islands`; `low`: the most
-            computation in lower precision at the fewest casts; `time`: the least predicted time. The last two are exact
-            (`precision/min_cut.py`).
+            computation in lower precision at the fewest casts; `time`: the least predicted time. These two are exact
+            (`precision/min_cut.py`). `balance`: of the conversions by both, and float32, the one that pays
+            (`precision/balance.py`).
         device: the device whose time counts.
         dims: name of an open dimension of the inputs -> its size, for predicted times.
         evidence: what runs on data told about this very program.
@@ -83,7 +87,7 @@ class Policy:
     numerics: Literal["ignore", "static", "shown"] = "ignore"
     strict_ranges: bool = False
     drop_islands: Literal["none", "quantized"] = "none"
-    objective: Literal["rules", "low", "time"] = "rules"
+    objective: Objective = "rules"
     device: str = "H100"
     dims: Mapping[str, int] = dataclasses.field(default_factory=dict)
     evidence: Evidence | None = None

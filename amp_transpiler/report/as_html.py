@@ -21,7 +21,7 @@ from amp_transpiler.report.as_json import package_versions
 from amp_transpiler.report.charts import error_chart, operator_chart
 from amp_transpiler.report.figures import figures_of, has_floats
 from amp_transpiler.report.frontier_chart import frontier_chart
-from amp_transpiler.report.headline import headline, predicted_words, slower_words
+from amp_transpiler.report.headline import headline, kept_words, predicted_words, slower_words
 from amp_transpiler.report.page_table import Cell, PageTable
 from amp_transpiler.report.picture import HEATS, levels_of
 from amp_transpiler.report.report import Report
@@ -67,7 +67,7 @@ def summary(report: Report) -> str:
     text = _environment().get_template("summary.html")
     return text.render(
         report=report,
-        slower=slower_words(report),
+        slower=kept_words(report) or slower_words(report),
         predicted=predicted_words(report),
         counts=counts,
         outputs=outputs,

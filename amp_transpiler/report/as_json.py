@@ -33,7 +33,8 @@ def report_as_dict(report: Report) -> dict[str, Any]:
     fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
     del fields["program"], fields["graphs"], fields["times"]
     fields["predicted_ms"], fields["pays_from"] = report.predicted_ms, report.pays_from
-    fields["predicted_from"] = report.predicted_from
+    fields["predicted_from"], fields["predicted_graph_ms"] = report.predicted_from, report.predicted_graph_ms
+    fields["slower"] = report.slower
     fields["notes"] = remarks(report)
     fields["verdict_word"] = report.verdict_word
     converted = plain(fields)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from amp_transpiler.conversion import Conversion
-from amp_transpiler.graph.dtypes import dtype_name
+from amp_transpiler.graph.dtypes import FLOAT32, dtype_name
 from amp_transpiler.graph.external_data import external_files
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import tensor_bytes
@@ -61,8 +61,8 @@ def _file_bytes(program: Program) -> int | None:
     return sum(file.stat().st_size for file in {program.source, *external_files(program.model)})
 
 
-def describe_result(report: Report, program: Program, conversion: Conversion) -> None:
-    """Add the decisions and the state of the result to `report`."""
+def describe_result(report: Report, program: Program, conversion: Conversion, policy: Policy) -> None:
+    """Add the decisions and the state of the result to `report`, as a policy has made it."""
     decisions = conversion.assignment.decisions
     report.program = program
     report.states = () if program.step is None else program.step.states
@@ -70,6 +70,8 @@ def describe_result(report: Report, program: Program, conversion: Conversion) ->
     report.nodes = len(report.decisions)
     report.low_nodes = sum(decision.precision == "low" for decision in decisions.values())
     report.high_nodes = sum(decision.precision == "high" for decision in decisions.values())
+    asked = policy.objective != "rules" and policy.low is not FLOAT32
+    report.kept_float32 = asked and not policy.low_io and not report.low_nodes and report.high_nodes > 0
     report.casts, report.casts_removed = conversion.casts, conversion.casts_removed
     report.casts_at = tuple(_casts(program.model))
     report.opset = (report.opset[0], opset_of(program.model, ""))

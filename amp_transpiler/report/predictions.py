@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.conversion import convert
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.precision.cost import find_device, pays_from, predict, prices
+from amp_transpiler.precision.cost import NodeCost, find_device, pays_from, predicted, prices, traffic
 from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.cost.shapes import open_dims
 from amp_transpiler.precision.evidence import Evidence, TensorRange
-from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.policy import Objective, Policy
+from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report.report import DecisionRow, PredictedTimes, Report
 from amp_transpiler.report.risks import risks
 from amp_transpiler.report.wording import percent
@@ -24,7 +26,9 @@ from amp_transpiler.report.worst import squared_error_shares, worst_sources
 __all__ = ["add_errors", "add_prices", "predict_times"]
 
 
-def predict_times(report: Report, prepared: Program, policy: Policy) -> None:
+def predict_times(
+    report: Report, prepared: Program, policy: Policy, ranges: RangeFaults, *, with_prices: bool = False
+) -> None:
     """Have the time of one run predicted, in float32 and of the result, as soon as it is asked for.
 
     A conversion takes less time than its prediction, which few callers read.
@@ -32,27 +36,63 @@ def predict_times(report: Report, prepared: Program, policy: Policy) -> None:
     Args:
         report: has the result; gets the times.
         prepared: the program before it was converted; it must not change any more.
-        policy: has the device, and the sizes of open dimensions.
+        policy: how it was decided, with the device, and the sizes of open dimensions.
+        ranges: a look-up of constants.
+        with_prices: whether every row gets its time, too.
 
     Raises:
         OptionError: no input has an open dimension of a name that sizes are given for.
     """
     assert report.program is not None, "it is described"
     report.device = find_device(policy.device).name
-    report.times = functools.partial(_times, report.program.model, prepared.model, policy)
+    by_time = report.kept_float32 and policy.objective in ("balance", "time")
+    lowered = functools.partial(_lowered, prepared, policy, ranges) if by_time else None
+    report.times = functools.partial(_times, report.program.model, prepared.model, policy, lowered)
     if policy.dims:  # one of which may not exist
         report.known_times()
+    if with_prices:
+        add_prices(report, prepared, policy)
 
 
-def _times(result: ir.Model, prepared: ir.Model, policy: Policy) -> PredictedTimes:
-    """Predict the times of one run, and where the result pays if it is slower."""
+def _lowered(prepared: Program, policy: Policy, ranges: RangeFaults) -> Program | None:
+    """Return the fastest conversion, limits aside, if it has low nodes, else the smallest; None without any."""
+    aims: tuple[Objective, ...] = ("time", "low")
+    for objective in aims:
+        program = prepared.clone()
+        made = convert(program, dataclasses.replace(policy, objective=objective), ranges)
+        if any(decision.precision == "low" for decision in made.assignment.decisions.values()):
+            return program
+    return None
+
+
+def _times(
+    result: ir.Model, prepared: ir.Model, policy: Policy, lowered: Callable[[], Program | None] | None
+) -> PredictedTimes:
+    """Predict the times of one run, and where the result, or the one with low nodes, pays if it is slower."""
     device = find_device(policy.device)
-    before = predict(prepared, device, policy.dims, fuse=True).milliseconds
-    converted = predict(result, device, policy.dims, fuse=True, written=True)
-    after = converted.milliseconds
-    dim = None if after <= before else next((name for name in open_dims(prepared) if name not in policy.dims), None)
-    size = None if dim is None else pays_from(result, prepared, device, dim, policy.dims)
-    return PredictedTimes(before, after, "" if size is None else f"{dim}={size}", converted.basis)
+    source, converted = traffic(prepared, policy.dims, fuse=True), _written_traffic(result, policy)
+    before, after = (predicted(costs, device) for costs in (source, converted))
+    before_in_graph, after_in_graph = (predicted(costs, device, cuda_graph=True) for costs in (source, converted))
+    low, milliseconds = result, after.milliseconds
+    other = None if lowered is None else lowered()
+    if other is not None:
+        low, milliseconds = other.model, predicted(_written_traffic(other.model, policy), device).milliseconds
+    is_slower = milliseconds > before.milliseconds
+    dim = next((name for name in open_dims(prepared) if name not in policy.dims), None) if is_slower else None
+    size = None if dim is None else pays_from(low, prepared, device, dim, policy.dims)
+    return PredictedTimes(
+        before.milliseconds,
+        after.milliseconds,
+        "" if size is None else f"{dim}={size}",
+        after.basis,
+        before_in_graph.milliseconds,
+        after_in_graph.milliseconds,
+        None if other is None else milliseconds,
+    )
+
+
+def _written_traffic(model: ir.Model, policy: Policy) -> Sequence[NodeCost]:
+    return traffic(model, policy.dims, fuse=True, written=True)
 
 
 def add_prices(report: Report, prepared: Program, policy: Policy) -> None:

@@ -61,9 +61,11 @@ REPLAYED = (
     "optimize",
     "tolerance",
     "mismatch",
+    "prefer",
 )
 """The parameters of `transpile` that a recipe holds. Files, data and what is only printed are not among them."""
 
+_FIRST_PREFERENCE = "low"  # of a recipe that names none: there was no other when it was made
 _MOST_NAMED = 3
 _LONGEST, _LONGEST_WORD = 10_000, 200  # characters of a pattern, and of a word
 _DEEPEST = 1000  # dots of a line; TOML's own reader takes time in the square of them
@@ -118,7 +120,7 @@ _FORM_WORDS: Mapping[Callable[[object], bool], str] = {
     _is_lists: "a table of the lists white, black and black_var",
 }
 _FORMS: Mapping[str, tuple[Callable[[object], bool], ...]] = {  # what a recipe may hold for an option
-    **dict.fromkeys(("level", "dtype", "target", "policy", "preset", "ort"), (_is_word,)),
+    **dict.fromkeys(("level", "dtype", "target", "policy", "preset", "ort", "prefer"), (_is_word,)),
     **dict.fromkeys(("use_promote", "master_weights", "loss_scaling", "optimize"), (_is_flag,)),
     **dict.fromkeys(("guard", "disable_amp", "include"), (_is_text, _is_list)),
     "mixed_ops": (_is_word, _is_list),
@@ -222,7 +224,7 @@ class Recipe:
 
     def arguments(self) -> dict[str, Any]:
         """Return the options as `transpile` takes them."""
-        found = dict(self.options)
+        found = {"prefer": _FIRST_PREFERENCE, **self.options}
         if isinstance(lists := found.get("amp_lists"), Mapping):
             found["amp_lists"] = UserLists(*(frozenset(lists.get(kind, ())) for kind in _LISTS))
         return found
@@ -282,8 +284,8 @@ def digest(model: str) -> str:
 
 
 def as_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of `transpile` that a recipe holds, as TOML can hold them."""
-    return {name: _plain(name, value) for name, value in options.items() if name in REPLAYED}
+    """Return the parameters of `transpile` that a recipe holds, as TOML can hold them; the preference is told apart."""
+    return {name: _plain(name, value) for name, value in options.items() if name in REPLAYED and name != "prefer"}
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -25,6 +25,9 @@ __all__ = ["CastRow", "DecisionRow", "FrontierPoint", "MetricValue", "OutputComp
 
 Precision = Literal["low", "high", "untouched"]
 
+NOTICEABLE = 0.01
+"""A smaller difference of predicted times says nothing."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class DecisionRow:
@@ -97,12 +100,19 @@ class PredictedTimes:
         result: milliseconds of the result; None: not known.
         pays_from: see `Report`.
         basis: whose prices these are, and the share of the result's time that no measured price covers, in words.
+        fp32_in_graph: as `fp32`, where a CUDA graph replays the run, so that the host asks once.
+        result_in_graph: likewise, of the result.
+        lowered: milliseconds of the best conversion with low nodes, limits aside, where the result was kept float32 for
+            the time; None: it was not, or nothing may be low.
     """
 
     fp32: float | None = None
     result: float | None = None
     pays_from: str = ""
     basis: str = ""
+    fp32_in_graph: float | None = None
+    result_in_graph: float | None = None
+    lowered: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,6 +176,7 @@ class Report:
         decisions: one row a node of the fp32 program (functions inlined).
         nodes: number of decided nodes, `len(decisions)`.
         low_nodes, high_nodes: how many of them run in the low format and in float32.
+        kept_float32: a low format was asked for, and level auto has left the whole model in float32.
         casts: Cast nodes that the conversion inserted.
         casts_removed: Cast nodes of the source that it removed.
         casts_at: where the inserted casts are, one row each.
@@ -184,6 +195,8 @@ class Report:
         gains: level of the given signals and pictures, such as `at a tenth` -> the largest error of an output there;
             `outputs` and `draws` are those of the worst one. Empty where no other level ran.
         draws: what a device may make of the result, its kernels' arithmetic emulated; None where that was not done.
+        by_default: output -> its relative error in ONNX Runtime's default session on the CPU, which is among those that
+            `outputs` are the worst of; empty where the search did not run it.
         measured: what a device computed with the written file; None where none did.
         metric: the user's own measure; None without one.
         verdict: one line: one of the words of `Verdict`, then after `: ` what it rests on.
@@ -212,6 +225,7 @@ class Report:
     nodes: int = 0
     low_nodes: int = 0
     high_nodes: int = 0
+    kept_float32: bool = False
     casts: int = 0
     casts_removed: int = 0
     casts_at: tuple[CastRow, ...] = ()
@@ -228,6 +242,7 @@ class Report:
     outputs: dict[str, OutputComparison] = dataclasses.field(default_factory=dict)
     draws: DeviceDraws | None = None
     gains: dict[str, float] = dataclasses.field(default_factory=dict)
+    by_default: dict[str, float] = dataclasses.field(default_factory=dict)
     measured: DeviceMeasurement | None = None
     metric: MetricValue | None = None
     verdict: str = Verdict.NOT_CHECKED
@@ -256,10 +271,23 @@ class Report:
         return times.fp32, times.result
 
     @property
+    def predicted_graph_ms(self) -> tuple[float | None, float | None]:
+        """As `predicted_ms`, where a CUDA graph replays the run, so that launches cost the host next to nothing."""
+        times = self.known_times()
+        return times.fp32_in_graph, times.result_in_graph
+
+    @property
+    def slower(self) -> bool:
+        """Whether the result is predicted slower than float32 by more than a hundredth."""
+        before, after = self.predicted_ms
+        return before is not None and after is not None and after > before * (1 + NOTICEABLE)
+
+    @property
     def pays_from(self) -> str:
         """From where on the result is faster than float32, where it is slower at the given shapes, in words.
 
-        Such as `batch=8`; empty: not known, or it is faster.
+        Of a model that was kept float32, from where on the best conversion with low nodes is. Such as `batch=8`; empty:
+        not known, or it is faster.
         """
         return self.known_times().pays_from
 

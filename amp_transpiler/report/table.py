@@ -15,7 +15,7 @@ from rich.text import Text
 from amp_transpiler.errors import visible
 from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.report.figures import Figure, figures_of
-from amp_transpiler.report.headline import predicted_words, slower_words
+from amp_transpiler.report.headline import kept_words, predicted_words, slower_words
 from amp_transpiler.report.report import OutputComparison, Precision, Report
 from amp_transpiler.report.verdict import Tone, tone_of
 from amp_transpiler.report.wording import (
@@ -92,6 +92,8 @@ def summary(report: Report, *, failed: bool = False) -> RenderableType:
     parts: list[RenderableType] = [_title(report, failed=failed), _facts(report, failed=failed)]
     if slower := slower_words(report):
         parts.insert(0, Text(slower, style="bold red"))
+    if kept := kept_words(report):
+        parts.insert(0, Text(printable(kept), style="bold"))
     if report.outputs:
         parts.append(_outputs(report))
     if report.frontier:

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from amp_transpiler.phrases import counted, first_few
-from amp_transpiler.report.report import Precision, Report
+from amp_transpiler.report.report import NOTICEABLE, Precision, Report
 from amp_transpiler.report.steps import StepsComparison
 
 if TYPE_CHECKING:
     from amp_transpiler.graph.training_step import State
 
 __all__ = [
-    "NOTICEABLE",
     "PRECISIONS",
     "human_number",
     "human_time",
@@ -40,9 +39,6 @@ _QUOTED = re.compile(r"(?<!\w)'.*?'(?!\w)")
 # Operators with integer data. MatMulNBits is none: its weights are few bits, but its data may well be low.
 _QUANTIZED = re.compile(r"(?:com\.microsoft::)?(?:QLinear\w+|\w*QuantizeLinear|\w*Integer\w*|QAttention|QGemm)")
 _HARDLY_SMALLER = 0.95
-
-NOTICEABLE = 0.01
-"""A smaller difference of predicted times says nothing."""
 
 # Made by ONNX Runtime's optimizer, some of them for the CPU alone.
 _FUSED = re.compile(r"com\.microsoft::Fused\w+|com\.microsoft\.nchwc::\w+")

@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # the commands list the targets without importing onnx
 __all__ = ["Target"]
 
 
+_PRICED = "CUDAExecutionProvider"
+
+
 class Target(abc.ABC):
     """A backend that programs are converted for.
 
@@ -89,6 +92,11 @@ class Target(abc.ABC):
             return False  # the fallback takes the operator whole, before it would be written out
         body = body_of(operator, self.release)
         return body is not None and all(map(self.runs, body))
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether the time of a run can be predicted: prices are those of CUDA's kernels."""
+        return any(target.provider == _PRICED for target in self.providers)
 
     @property
     def providers(self) -> tuple[Target, ...]:

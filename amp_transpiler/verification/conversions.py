@@ -13,15 +13,16 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.program import Program
 from amp_transpiler.precision.limits import Limits
-from amp_transpiler.precision.policy import Policy, Settled
+from amp_transpiler.precision.policy import Objective, Policy, Settled
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report import DeviceDraws, OutputComparison
 from amp_transpiler.targets.arithmetic import DeviceArithmetic
 from amp_transpiler.verification.accuracy import CannotCompare, Reference
 from amp_transpiler.verification.calibrate import NamedSample
+from amp_transpiler.verification.default_session import DefaultSession
 from amp_transpiler.verification.device_draws import arithmetic_for, error_of, open_device_runs
 from amp_transpiler.verification.gains import AS_GIVEN, Gains, JudgedAtGains
-from amp_transpiler.verification.judge import Compared, Judge
+from amp_transpiler.verification.judge import Compared, Judge, Judged
 from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.user_metric import Metric
 
@@ -62,6 +63,7 @@ class Measured:
         excesses: the error of every output over the one that is allowed there.
         excess: the largest of them, and of the metric; at most 1 if every limit is kept.
         settled: the decisions that were made before it, by a search.
+        objective: what it aims at beside them; see `Policy`.
         limits: those that it is judged by.
         is_float32: it has no low node, and no low inputs or outputs.
         draws: what a device may make of it; None until all draws have run, or where no device's arithmetic is emulated.
@@ -69,6 +71,7 @@ class Measured:
         failing_turn: the turn that is most beyond the limits, once all have run; None if none is.
         worst: the level of the given signals at which it is, in words; see `gains.py`.
         gains: level -> the largest error of an output there; empty where no other level ran.
+        by_default: output -> its relative error in ONNX Runtime's default session; empty where that did not run.
     """
 
     program: Program
@@ -78,6 +81,7 @@ class Measured:
     excesses: Mapping[str, float]
     excess: float
     settled: Mapping[str, Settled]
+    objective: Objective
     limits: Limits
     is_float32: bool = False
     draws: DeviceDraws | None = None
@@ -85,6 +89,7 @@ class Measured:
     failing_turn: int | None = None
     worst: str = AS_GIVEN
     gains: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    by_default: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,6 +105,7 @@ class Conversions:
         phase: times a block.
         arithmetic: the device's, by which they are judged; None to round each low result once.
         gains: the samples at other levels, which a conversion is judged on before it counts; None for none.
+        by_default: ONNX Runtime's default session, in which what holds emulated must hold, too; None not to run it.
         source_in_tf32: the source's own outputs with its products in TF32, once they are asked for.
     """
 
@@ -111,6 +117,7 @@ class Conversions:
     phase: Phase
     arithmetic: DeviceArithmetic | None = None
     gains: Gains | None = None
+    by_default: DefaultSession | None = None
     source_in_tf32: list[Compared | None] = dataclasses.field(default_factory=list, repr=False)
 
     def measured(self, policy: Policy, *, confirm: bool = False, deciding: int | None = None) -> Measured:
@@ -143,6 +150,7 @@ class Conversions:
             judged.excesses,
             judged.excess,
             policy.settled,
+            policy.objective,
             limits,
             is_float32,
             judged.draws,
@@ -150,6 +158,7 @@ class Conversions:
             judged.failing_turn,
             found.worst,
             found.errors,
+            judged.by_default,
         )
 
     def confirmed(self, measured: Measured) -> Measured:
@@ -175,6 +184,7 @@ class Conversions:
             failing_turn=judged.failing_turn,
             worst=found.worst,
             gains=found.errors,
+            by_default=judged.by_default,
         )
 
     def _judged(
@@ -187,19 +197,35 @@ class Conversions:
         certain: bool = False,
         deciding: int | None = None,
     ) -> JudgedAtGains:
-        """Judge a converted program: by one draw, or where it counts at every level of the samples and by all draws."""
+        """Judge a converted program: by one draw, or where it counts at every level of the samples and by all draws.
+
+        One that holds so must hold in ONNX Runtime's default session, too.
+        """
         with self.phase("compare"):
             if self.gains is None or is_float32 or not confirm:
                 judge = self.judge(limits, is_float32=is_float32)
                 judged = judge.judged(program, confirm=confirm, certain=certain, deciding=deciding)
-                return JudgedAtGains(judged, AS_GIVEN, {})
-            return self.gains.judged(
-                program,
-                lambda at: self.at(at).judge(limits, is_float32=False),
-                binding=not limits.are_none,
-                certain=certain,
-                deciding=deciding,
+                found = JudgedAtGains(judged, AS_GIVEN, {})
+            else:
+                found = self.gains.judged(
+                    program,
+                    lambda at: self.at(at).judge(limits, is_float32=False),
+                    binding=not limits.are_none,
+                    certain=certain,
+                    deciding=deciding,
+                )
+            if self.by_default is None or is_float32 or found.judged.excess > 1.0:
+                return found
+            return dataclasses.replace(
+                found, judged=self._in_default_session(self.by_default, program, found.judged, limits)
             )
+
+    def _in_default_session(self, session: DefaultSession, program: Program, judged: Judged, limits: Limits) -> Judged:
+        outputs = session.outputs(program, self.reference)
+        if outputs is None:
+            return judged
+        rows = session.compared(outputs, self.reference, limits)
+        return self.judge(limits, is_float32=False).with_session(judged, rows, outputs)
 
     def at(self, reference: Reference) -> Conversions:
         """Return the same with other samples."""

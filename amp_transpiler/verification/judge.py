@@ -40,6 +40,8 @@ class Judged:
         draws: the record of all draws; None where they did not all run.
         confirmed: nothing more would be run to judge it.
         failing_turn: the turn that is most beyond the limits, once all have run; None if none is.
+        by_default: output -> its relative error in ONNX Runtime's default session, which is among those judged; empty
+            where that did not run.
     """
 
     outputs: Rows
@@ -49,6 +51,7 @@ class Judged:
     draws: DeviceDraws | None = None
     confirmed: bool = False
     failing_turn: int | None = None
+    by_default: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,6 +113,24 @@ class Judge:
             draws = dataclasses.replace(draws, tf32=shares[0], source_tf32=shares[1])
         judged = self._judge([plain, *turns.values()])
         return dataclasses.replace(judged, draws=draws, confirmed=True, failing_turn=self._failing_turn(runs, turns))
+
+    def with_session(self, judged: Judged, rows: Rows, outputs: list[dict[str, Any]]) -> Judged:
+        """Return a judgement of which the run in a session of ONNX Runtime is a part, too.
+
+        Args:
+            judged: that of the emulation.
+            rows: the outputs of the session, compared.
+            outputs: the same as arrays, one dict per sample, for the metric.
+        """
+        found = self._judge([(judged.outputs, judged.metric), (rows, self._metric_of(outputs))])
+        return dataclasses.replace(
+            judged,
+            outputs=found.outputs,
+            metric=found.metric,
+            excesses=found.excesses,
+            excess=found.excess,
+            by_default={name: error_of(row) for name, row in rows.items()},
+        )
 
     def _failing_turn(self, runs: DeviceRuns, turns: Mapping[int, Compared]) -> int | None:
         """Return the turn, of those whose float32 is exact, that is most beyond the limits; None if none is."""

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _RECORDS = Records("evidence")
 _OUTCOMES = Records("outcome")
 _FORMAT = 6  # raised when what is measured changes
-_SEARCH = 4  # raised when a search comes to other outcomes
+_SEARCH = 5  # raised when a search comes to other outcomes
 
 
 def remembered_evidence(

@@ -263,15 +263,20 @@ def open_as_session(path: str | os.PathLike[str], place: str) -> Iterator[Remote
 
 
 @contextlib.contextmanager
-def open_by_default(program: Program, place: str) -> Iterator[RemoteSession]:
+def open_by_default(program: Program, place: str, *, converted: bool = False) -> Iterator[RemoteSession]:
     """Open a program in a child process with the options that ONNX Runtime has by default.
+
+    Args:
+        program: the program.
+        place: where, such as `CPU`.
+        converted: it is no longer what the file that it came from holds.
 
     Raises:
         RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.
     """
 
     def form() -> tuple[Openable, Way]:
-        found = openable(program.origin, CPUPlace(), emulate=False)
+        found = openable(program if converted else program.origin, CPUPlace(), emulate=False)
         # Only a setting tells where the weights of a message lie.
         return found, None if found.settings.external_folder is None else found.settings
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
+from amp_transpiler.conversion import candidate_of
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.assignment import Assignment
-from amp_transpiler.precision.cost import find_device, predict, prices
+from amp_transpiler.precision.cost import find_device, prices
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier, Point
 from amp_transpiler.precision.policy import Policy
@@ -71,6 +72,7 @@ class Found:
         curve: points of the curve between error and cost; empty if it was not worked out.
         searched: several conversions were compared for it, now or before.
         shown: it went by the ranges that the data show; see `Policy.numerics`.
+        curve_with: returns the curve with another conversion as the chosen one; None without a curve.
     """
 
     best: Measured
@@ -79,6 +81,7 @@ class Found:
     curve: tuple[FrontierPoint, ...] = ()
     searched: bool = False
     shown: bool = False
+    curve_with: Callable[[Measured], Sequence[FrontierPoint]] | None = None
 
 
 def best_conversion(
@@ -94,7 +97,7 @@ def best_conversion(
         report: gets notes.
         frontier: whether the curve is wanted even if the first conversion keeps the limits.
         cache: whether what runs have shown may be kept, and found again.
-        limited: the limits are the user's own.
+        limited: there are limits, so that choices which hold are worth a search.
 
     Raises:
         CannotCompare: an emulated program does not run.
@@ -137,7 +140,8 @@ def best_conversion(
     repaired, shown = search.repaired(best), policy.numerics == "shown"
     if outcomes is not None:
         outcomes.keep(Outcome(best.settled, repaired, shown, best.excess))
-    return Found(best, evidence, repaired, tuple(search.curve(best)) if frontier else (), not holds, shown)
+    curve = tuple(search.curve(best)) if frontier else ()
+    return Found(best, evidence, repaired, curve, not holds, shown, search.curve if frontier else None)
 
 
 def _repeated(known: Outcome, conversions: Conversions, report: Report) -> Found | None:
@@ -168,7 +172,7 @@ def _is_slower(one: Measured, other: Measured, policy: Policy) -> bool:
 
 
 def _milliseconds(program: Program, policy: Policy) -> float:
-    return predict(program.model, find_device(policy.device), policy.dims, fuse=True).milliseconds
+    return candidate_of(program, policy).milliseconds
 
 
 def _low_names(assignment: Assignment) -> frozenset[str]:
@@ -493,7 +497,8 @@ class _Search:
     def curve(self, best: Measured) -> list[FrontierPoint]:
         """Return the points of the curve, those with the largest errors first; the chosen one is measured."""
         prepared, policy, frontier = self._conversions.prepared, self._policy, self._frontier
-        priced = prices(prepared.model, policy.low, find_device(policy.device), policy.dims)
+        device = find_device(policy.device)
+        priced = prices(prepared.model, policy.low, device, policy.dims) if policy.target.has_prices else None
         decisions = best.conversion.assignment.decisions
         decided = {str(node.name): d.precision for node, d in decisions.items() if d.precision != "untouched"}
         low = frozenset(name for name, precision in decided.items() if precision == "low")
@@ -505,7 +510,7 @@ class _Search:
             points.append(
                 FrontierPoint(
                     error=worst_error(best.outputs) if is_chosen else point.error if error is None else error,
-                    milliseconds=1e3 * frontier.seconds(point, priced),
+                    milliseconds=None if priced is None else 1e3 * frontier.seconds(point, priced),
                     low_share=(len(point.low) + fixed) / max(1, len(decided)),
                     casts=best.conversion.casts if is_chosen else point.casts,
                     measured=is_chosen or error is not None,

@@ -128,7 +128,7 @@ def judge(
     estimate = _never_measured(never) if word is Verdict.ESTIMATED else ""
     own = "" if metric is None else f"{metric.name} is {metric.value:.4g}, at most {metric.bound:.4g} allowed; "
     no_limit = _without_limit(unlimited, judged)
-    emulated = _emulated(judged, reference, report)
+    emulated = _emulated(judged, reference, report, limits)
     report.verdict = f"{word}: {own}{emulated}{estimate}{no_limit}{_named(left_out)}{_named_unseen(unseen)}"
     if report.draws is not None:
         report.notes = (*report.notes, *_both_roundings(judged, report.draws, reference.name))
@@ -177,9 +177,9 @@ def tell_measured(report: Report, reference: Reference, limits: Limits, never: s
     judged = [row for row in report.outputs.values() if row.name not in left_out]
     rows = [measured.outputs[row.name] for row in judged if row.name in measured.outputs]
     if judged and len(rows) == len(judged):
-        words = f"{_measured(rows, reference.name)} on {_samples(reference)}, measured on {measured}"
+        words = f"{_held(rows, reference.name, limits)} on {_samples(reference)}, measured on {measured}"
         words += f" (emulated: {_measured(judged, reference.name)})"
-        report.verdict = report.verdict.replace(_emulated(judged, reference, report), words, 1)
+        report.verdict = report.verdict.replace(_emulated(judged, reference, report, limits), words, 1)
         if report.verdict_word is Verdict.ESTIMATED and measured.runtime.startswith(f"{report.ort}."):
             certain = report.verdict.replace(Verdict.ESTIMATED, Verdict.VERIFIED, 1)
             report.verdict = certain.replace(_never_measured(never), "", 1)
@@ -189,13 +189,36 @@ def tell_measured(report: Report, reference: Reference, limits: Limits, never: s
     report.warnings += tuple(f"{measured.device} contradicts the emulation: {text}" for text in measured.contradictions)
 
 
-def _emulated(judged: list[OutputComparison], reference: Reference, report: Report) -> str:
+def _emulated(judged: list[OutputComparison], reference: Reference, report: Report, limits: Limits) -> str:
     draws = report.draws
-    on_samples = f"{_measured(judged, reference.name)} on {_samples(reference)}{_levels(report.gains)}"
+    on_samples = f"{_held(judged, reference.name, limits)} on {_samples(reference)}{_levels(report.gains)}"
+    by_default = _by_default(judged, report)
     if draws is None:
-        return f"{on_samples}, rounding emulated"
+        return f"{on_samples}, rounding emulated{by_default and f' ({by_default})'}"
     arithmetic = f"arithmetic of {draws.device}, ONNX Runtime {draws.runtime}"
-    return f"{on_samples} ({_spread(judged, draws)}{_in_tf32(draws)}; {arithmetic}; not run on a GPU)"
+    runs = "; ".join(filter(None, (f"{_spread(judged, draws)}{_in_tf32(draws)}", by_default)))
+    return f"{on_samples} ({runs}; {arithmetic}; not run on a GPU)"
+
+
+def _held(rows: list[OutputComparison], reference: str, limits: Limits) -> str:
+    """Say how far the outputs are from the reference, and how far they may be."""
+    floats, others = [row for row in rows if _has_floats(row)], [row for row in rows if not _has_floats(row)]
+    limits_of = [limits.for_output(row.name) for row in floats]
+    limited = [allowed for allowed in limits_of if math.isfinite(allowed)]
+    if not limited:
+        return _measured(rows, reference)
+    least, most = percent(min(limited)), percent(max(limited))
+    stated = f"allowed {least}" if least == most else f"allowed {least} to {most} by output"
+    return f"{_measured(floats, reference)}, {stated}, {_measured_others(others, '') if others else ''}".rstrip(" ")
+
+
+def _by_default(judged: list[OutputComparison], report: Report) -> str:
+    """Say that ONNX Runtime's default session is further off than all that is emulated, where it is."""
+    floats = [row for row in judged if _has_floats(row) and row.relative > 0.0]
+    worst_row = max(floats, key=lambda row: row.relative, default=None)
+    if worst_row is None or report.by_default.get(worst_row.name) != worst_row.relative:
+        return ""
+    return f"{percent(worst_row.relative)} in ONNX Runtime's default session"
 
 
 def _worst_level(gains: Mapping[str, float]) -> str:

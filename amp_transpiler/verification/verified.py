@@ -21,7 +21,7 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto_without_weights
 from amp_transpiler.graph.user_cache import Records
 from amp_transpiler.precision.evidence import Evidence, TensorRange
-from amp_transpiler.precision.policy import Policy, Settled
+from amp_transpiler.precision.policy import Objective, Policy, Settled
 from amp_transpiler.report import DeviceDraws, DeviceMeasurement, OutputComparison, Report
 from amp_transpiler.targets.releases import installed_version
 from amp_transpiler.verification.inputs import Inputs
@@ -33,7 +33,7 @@ __all__ = ["Answer", "Question", "digest_of"]
 logger = logging.getLogger(__name__)
 
 _RECORDS = Records("verified")
-_FORMAT = 7  # raised when what is verified changes
+_FORMAT = 8  # raised when what is verified changes
 _BLOCK = 1 << 20
 _NOTE = "compared and run before: the same model, data, options and versions gave this result; --no-cache does it again"
 
@@ -44,6 +44,7 @@ class Answer:
 
     Attributes:
         settled: node -> its precision, and why.
+        objective: what it aims at beside them; see `Policy`.
         repaired: nodes that were low at first and are float32 for the limits.
         shown: it went by the ranges that the data show; see `Policy.numerics`.
         result: the digest of the converted program.
@@ -55,9 +56,11 @@ class Answer:
         measured: what a device computed with it; None where none did.
         draws: what a device may make of it; None where that was not emulated.
         gains: its errors at other levels of the data.
+        by_default: its errors in ONNX Runtime's default session.
     """
 
     settled: Mapping[str, Settled]
+    objective: Objective
     repaired: tuple[str, ...]
     shown: bool
     result: str
@@ -74,11 +77,13 @@ class Answer:
     measured: DeviceMeasurement | None = None
     draws: DeviceDraws | None = None
     gains: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    by_default: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def tell(self, report: Report) -> None:
         """Write what the comparison said into a report."""
         report.outputs, report.repaired, report.headroom = dict(self.outputs), self.repaired, self.headroom
         report.verdict, report.draws, report.gains = self.verdict, self.draws, dict(self.gains)
+        report.by_default = dict(self.by_default)
         report.notes = (*report.notes, *self.notes, _NOTE)
         report.warnings = (*report.warnings, *self.warnings)
 

@@ -22,12 +22,14 @@ from amp_transpiler.report import MetricValue, Report, Verdict
 from amp_transpiler.report.wording import percent
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
+from amp_transpiler.verification.balance import balanced_conversion
 from amp_transpiler.verification.calibrate import PIECE
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.close_roundings import close_roundings
 from amp_transpiler.verification.conversions import Conversions, Measured, judging_arithmetic
 from amp_transpiler.verification.declared_shapes import open_contradicted_sizes
 from amp_transpiler.verification.default_device import CheckedDevice, DeviceCheck, device_to_check
+from amp_transpiler.verification.default_session import DefaultSession
 from amp_transpiler.verification.exact_update import exact_update
 from amp_transpiler.verification.gains import Gains
 from amp_transpiler.verification.inputs import Inputs
@@ -64,6 +66,7 @@ class Basis:
         question: what is answered, to be remembered with `answer` once the file is checked.
         answer: what is known of the answer before.
         device: the device that the file is run on; None for none.
+        ran_by_default: the result ran in ONNX Runtime's default session, as a part of the comparison.
     """
 
     source: Program
@@ -74,6 +77,7 @@ class Basis:
     question: Question | None = None
     answer: Answer | None = None
     device: CheckedDevice | None = None
+    ran_by_default: bool = False
 
     def without_algorithms(self, source: Program) -> Basis:
         """Return the same for a file, whose graph does not hold the training algorithms that were compared with it.
@@ -118,7 +122,7 @@ class Questions:
         metric: a measure of the user's own, or None.
         frontier: whether the curve between error and cost is wanted, even if the first conversion keeps the limits.
         cache: whether what runs have shown may be kept, and found again.
-        limited: the limits are the user's own.
+        limited: there are limits.
         required: a limit was asked for, so that a result without a comparison is a failure.
         device_check: whether the written file is run on a device.
     """
@@ -178,8 +182,10 @@ def convert_and_compare(
             phase,
             judging_arithmetic(prepared, policy),
             _gains(prepared, policy, asked, reference),
+            DefaultSession(source) if policy.search_runs and policy.low is not FLOAT32 else None,
         )
-        found = best_conversion(conversions, report, frontier=asked.frontier, cache=asked.cache, limited=asked.limited)
+        find = balanced_conversion if policy.objective == "balance" else best_conversion
+        found = find(conversions, report, frontier=asked.frontier, cache=asked.cache, limited=asked.limited)
     except CannotCompare as reason:
         failure = _not_compared(report, str(reason), required=asked.required and (device is None or reference is None))
         program = prepared.clone()
@@ -187,9 +193,10 @@ def convert_and_compare(
             conversion = convert(program, policy, ranges)
         # Users' sessions may run what emulation cannot, so the samples are kept for them.
         return program, conversion, failure, Basis(source, policy, reference, device=device)
-    best, policy = found.best, dataclasses.replace(policy, limits=found.best.limits)
+    best = found.best
+    policy = dataclasses.replace(policy, limits=best.limits, objective=best.objective)
     report.outputs, report.repaired, report.frontier = best.outputs, found.repaired, found.curve
-    report.draws, report.gains = best.draws, dict(best.gains)
+    report.draws, report.gains, report.by_default = best.draws, dict(best.gains), dict(best.by_default)
     report.headroom = None if found.evidence is None else policy.headroom
     if asked.metric is not None and best.metric is not None:
         report.metric = MetricValue(asked.metric.name, best.metric, asked.metric.bound)
@@ -203,7 +210,7 @@ def convert_and_compare(
         report.notes = (*report.notes, *_float32_throughout(best, conversions))
         report.warnings = (*report.warnings, *close_roundings(prepared, best.program, reference))
         failure = _compared_steps(prepared, policy, ranges, best, reference, report, phase)
-    basis = Basis(source, policy, reference, found.evidence, device=device)
+    basis = Basis(source, policy, reference, found.evidence, device=device, ran_by_default=bool(best.by_default))
     if question is not None and found.searched and found.evidence is not None and not failure:
         answer = _answer(found, program, report, before)
         basis = dataclasses.replace(basis, question=question, answer=answer)
@@ -310,7 +317,8 @@ def _as_before(
         policy = dataclasses.replace(policy, numerics="shown")
     program = prepared.clone()
     with phase("convert"):
-        conversion = convert(program, dataclasses.replace(policy, settled=known.settled), ranges)
+        policy = dataclasses.replace(policy, settled=known.settled, objective=known.objective)
+        conversion = convert(program, policy, ranges)
         return (program, conversion) if digest_of(program) == known.result else None
 
 
@@ -334,12 +342,14 @@ def _answer(found: Found, program: Program, report: Report, before: tuple[tuple[
     )
     return Answer(
         settled=found.best.settled,
+        objective=found.best.objective,
         repaired=found.repaired,
         shown=found.shown,
         result=digest_of(program),
         outputs=found.best.outputs,
         draws=found.best.draws,
         gains=found.best.gains,
+        by_default=found.best.by_default,
         evidence=shown,
         headroom=report.headroom,
         verdict=report.verdict,

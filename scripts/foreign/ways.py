@@ -65,7 +65,7 @@ class Outcome:
 
 def convert(step: ForeignStep, options: Mapping[str, Any], dtype: Dtype) -> amp.Report:
     """Convert the step's model."""
-    return amp.transpile(step.model, dtype=dtype, verify=False, **options)
+    return amp.transpile(step.model, dtype=dtype, verify=False, **options, prefer="size")
 
 
 def train(step: ForeignStep, batches: Sequence[Feed], model: onnx.ModelProto | amp.Report | None = None) -> Trained:

@@ -52,6 +52,7 @@ def _converted(model: pathlib.Path, options: dict[str, str], verify: bool, write
                 verify=verify,
                 inputs=data if verify and data.exists() else None,
                 **chosen,
+                prefer="size",
             )
         except amp.CheckFailed as error:
             return {"error": "CheckFailed"} | _decided(error.report)

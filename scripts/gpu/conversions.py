@@ -70,7 +70,7 @@ def _converted(task: Task, variant: Variant, source: pathlib.Path, feeds: Mappin
     options: dict[str, Any] = {"level": variant.level, "dtype": variant.dtype, "verify": False}
     if variant.optimized:
         options["optimize"] = True
-    report = amp.transpile(source, target, **options)
+    report = amp.transpile(source, target, **options, prefer="size")
     yield {"low_nodes": report.low_nodes, "nodes": report.nodes, "casts": report.casts}
     _save(task.folder / f"{task.name}.{variant.file}.npz", outputs(target, feeds))
 

@@ -129,7 +129,8 @@ def _judge(
         plain = all(isinstance(value, np.ndarray) and value.dtype != object for value in feeds.values())
         inputs: dict[str, Any] = {"inputs": dict(feeds)} if checked and plain else {}
         options: dict[str, Any] = {"level": level, "dtype": dtype, "verify": checked, **inputs}
-        report = amp.transpile(path, target, **options, device_check="no")  # the verdict of a machine without a GPU
+        # The verdict of a machine without a GPU.
+        report = amp.transpile(path, target, **options, device_check="no", prefer="size")
         row: Record = {"low_nodes": report.low_nodes, "nodes": report.nodes}
         if checked:
             row |= {"verdict": str(report.verdict), "stated_error": _stated(report)}

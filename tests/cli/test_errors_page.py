@@ -59,7 +59,7 @@ def test_every_class_is_on_the_page():
 # What a user does -> the topic.
 LINKS = {
     "reading-a-model": lambda: amp.load("gone.onnx"),
-    "options": lambda: amp.transpile("gone.onnx", level="O7"),
+    "options": lambda: amp.transpile("gone.onnx", level="O7", prefer="size"),
     "names-operators-and-patterns": lambda: amp.AutoMixedPrecisionLists({"Relu"}, {"Relu"}),
     "programs-and-variables": lambda: static.data(3, [1]),
     "the-installation": lambda: amp.CUDAPlace(-1),

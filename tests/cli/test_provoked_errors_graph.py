@@ -55,7 +55,7 @@ def parsed(inputs, nodes, opset=17):
 
 
 def convert(model):
-    amp.transpile(model, None, verify=False)
+    amp.transpile(model, None, verify=False, prefer="size")
 
 
 def with_weights_outside(data_type, size):

@@ -238,15 +238,18 @@ DONE = {
     "axis must be a whole number or a list of whole numbers, got ['rows']": lambda: paddle.unsqueeze(x(2, 3), ["rows"]),
     "a list of whole numbers or variables of a program, got ['many']": lambda: paddle.reshape(x(2, 3), ["many"]),
     "int64, [1]), 'many']": lambda: paddle.reshape(x(2, 3), [x(1, dtype="int64"), "many"]),
-    "put more than 32 bodies of control flow into each other": lambda: amp.transpile(nested_calls(40)),
-    "node 'call' gives a function the graph 'slope' as attribute": lambda: amp.transpile(number_given_as_a_graph()),
+    "put more than 32 bodies of control flow into each other": lambda: amp.transpile(nested_calls(40), prefer="size"),
+    "node 'call' gives a function the graph 'slope' as attribute": lambda: amp.transpile(
+        number_given_as_a_graph(), prefer="size"
+    ),
     "CausalConvWithState 'newer' is newer than ONNX Runtime": lambda: amp.transpile(
         parsed(
             "{ [newer] y, state = CausalConvWithState(x, w) }",
             given="float x, float[8, 1, 3] w",
             result="float y",
             imports='"": 27',
-        )
+        ),
+        prefer="size",
     ),
     "node 'turn' (Neg): the model does not import ONNX's own domain": model_that_imports_nothing,
     "node 'norm' (BatchNormalization) must have 5 inputs, got 4": norm_without_a_variance,

@@ -27,7 +27,7 @@ def exported():
 
 def test_one_line_exports_and_converts(exported, tmp_path):
     program, x, expected = exported
-    report = amp.transpile(program, tmp_path / "net.fp16.onnx")
+    report = amp.transpile(program, tmp_path / "net.fp16.onnx", prefer="size")
     assert report.low_nodes == report.nodes
     model = onnx.load(tmp_path / "net.fp16.onnx")
     assert_valid(model)

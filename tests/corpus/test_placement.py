@@ -49,7 +49,7 @@ def test_no_more_nodes_on_the_cpu(
     results = {way: tmp_path / f"{way}.onnx" for way in WAYS}
     try:
         for way, path in results.items():
-            amp.transpile(model, path, dtype=dtype, verify=False, **WAYS[way])
+            amp.transpile(model, path, dtype=dtype, verify=False, **WAYS[way], prefer="size")
         placed = place(model, *results.values())
     finally:
         shutil.rmtree(tmp_path)  # pytest keeps folders of three runs, and these are gigabytes

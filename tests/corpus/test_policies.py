@@ -23,7 +23,7 @@ Way = Callable[[pathlib.Path, str], amp.Program]
 
 def _transpiled(**options: object) -> Way:
     def convert(model: pathlib.Path, dtype: str) -> amp.Program:
-        program = amp.transpile(model, dtype=dtype, verify=False, **options).program  # type: ignore[arg-type]  # a table's
+        program = amp.transpile(model, dtype=dtype, verify=False, **options, prefer="size").program  # type: ignore[arg-type]  # a table's
         assert program is not None
         return program
 

@@ -308,7 +308,7 @@ def external(folder):
 
 WRITERS = {
     "save": lambda source, place: save(load(source), place),
-    "transpile": lambda source, place: transpile(source, place, verify=False),
+    "transpile": lambda source, place: transpile(source, place, verify=False, prefer="size"),
     "copy": copy_model,
     "transpile at O0": lambda source, place: transpile(source, place, level="O0"),
 }

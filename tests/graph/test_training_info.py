@@ -80,7 +80,7 @@ def test_a_session_runs_the_models_own_graph():
 @pytest.mark.parametrize("level", ["auto", "O1", "O2"])
 def test_transpile_converts_it_with_the_graph(tmp_path, level):
     source = model()
-    report = amp.transpile(source, tmp_path / "low.onnx", level=level, inputs=FEEDS, tolerance="2%")
+    report = amp.transpile(source, tmp_path / "low.onnx", level=level, inputs=FEEDS, tolerance="2%", prefer="size")
     low = onnx.load(tmp_path / "low.onnx")
     assert report.verdict.startswith("verified")
     assert [node.op_type for node in low.graph.node if node.op_type == "MatMul"] == ["MatMul"]
@@ -220,7 +220,7 @@ def test_a_cycle_in_an_algorithm_is_refused():
     product = next(node for node in proto.training_info[0].algorithm.node if node.op_type == "MatMul")
     product.input[1] = "g"
     with pytest.raises(ModelError, match="reads its own result"):
-        amp.transpile(proto, verify=False)
+        amp.transpile(proto, verify=False, prefer="size")
 
 
 def test_external_data_of_an_algorithm_is_read(tmp_path):

@@ -58,7 +58,7 @@ DTYPE_TAKERS = {
     "cast_model_to_fp16": lambda dtype: amp.cast_model_to_fp16(program(), dest_type=dtype),
     "cast_parameters_to_fp16": lambda dtype: amp.cast_parameters_to_fp16(nets.CPU, program(), {}, {"w"}, dtype),
     "decorate": lambda dtype: static.amp.decorate(optimizer.SGD(0.1), dtype=dtype),
-    "transpile": lambda dtype: amp.transpile(program(), dtype=dtype, verify=False),
+    "transpile": lambda dtype: amp.transpile(program(), dtype=dtype, verify=False, prefer="size"),
 }
 
 

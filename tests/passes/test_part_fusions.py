@@ -49,7 +49,7 @@ def model(body, batch="N", opset=18):
 
 
 def converted(body, **options):
-    report = amp.transpile(model(body), verify=False, **{"level": "O2", **options})
+    report = amp.transpile(model(body), verify=False, **{"level": "O2", "prefer": "size", **options})
     proto = to_proto(report.program.model)
     onnx.checker.check_model(proto, full_check=True)
     return proto

@@ -40,7 +40,7 @@ def decided(body, level="O1", *, opset=18, head="(float[2,4] x) => (float[2,4] y
     program = amp.load(parse(f"{head} {{ {body} }}", opset=opset, **weights))
     for kind, pattern in marks:
         amp.mark_region(program, kind, nodes=pattern)
-    report = amp.transpile(program, level=level, verify=False, **options)
+    report = amp.transpile(program, level=level, verify=False, **options, prefer="size")
     support.assert_valid(report.program)
     return support.decisions(report)
 
@@ -454,13 +454,13 @@ def test_the_reason_of_a_node(name):
 def test_force_asks_for_a_kernel_anywhere_and_for_a_schema():
     celu = parse("(float[2] x) => (float[2] y) { [n] y = Celu (x) }", opset=12)
     with pytest.raises(OptionError, match=r"node 'n' \(Celu\) cannot be float16: .*narrow the pattern"):
-        amp.transpile(celu, include="n", verify=False)
+        amp.transpile(celu, include="n", verify=False, prefer="size")
     none = parse("(float[2] x) => (int64[1] y) { [n] y = Shape (x) }")
     with pytest.raises(OptionError, match="--include matches no node with a float32 tensor"):
-        amp.transpile(none, include="n", verify=False)
+        amp.transpile(none, include="n", verify=False, prefer="size")
     both = parse("(float[4,4] x) => (float[4,4] y) { [n] y = MatMul (x, w) }", w=W)
     with pytest.raises(OptionError, match="inside a disable_amp region as well"):
-        amp.transpile(both, include="n", disable_amp="n", verify=False)
+        amp.transpile(both, include="n", disable_amp="n", verify=False, prefer="size")
 
 
 def test_force_takes_a_kernel_of_the_fallback():
@@ -523,7 +523,7 @@ def test_a_guard_counts_where_the_policy_says_so(counts):
 def test_a_constant_out_of_range_holds_its_reader_at_every_level():
     model = parse("(float[2,4] x) => (float[2,4] y) { [n] y = MatMul (x, w) }", w=W * 1e7)
     for level in ("OD", "O1", "O2", "auto"):
-        report = amp.transpile(model, level=level, verify=False)
+        report = amp.transpile(model, level=level, verify=False, prefer="size")
         assert support.decisions(report)["n"] == "high"
         assert "65504" in support.reasons(report)["n"]
 

@@ -143,7 +143,7 @@ def model(case, opset=20):
 def decision(case, dtype, operator, **options):
     options = {name: value for name, value in {"level": "O2", **options}.items() if value is not None}
     opset = OPSETS.get(operator, 20)
-    report = amp.transpile(model(case, opset), dtype=dtype, verify=False, **options)
+    report = amp.transpile(model(case, opset), dtype=dtype, verify=False, **options, prefer="size")
     (row,) = (row for row in report.decisions if row.name == "it")
     return row
 

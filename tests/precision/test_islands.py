@@ -43,7 +43,7 @@ def test_which_islands_stay_low(name):
     body, expected = ISLANDS[name]
     weights = {name: values for name, values in {"w": W, "k": W[0]}.items() if f" {name})" in body}
     report = amp.transpile(
-        parse(f"(float[N,4] x) => (float[N,A] y) {{ {body} }}", **weights), level="auto", verify=False
+        parse(f"(float[N,4] x) => (float[N,A] y) {{ {body} }}", **weights), level="auto", verify=False, prefer="size"
     )
     assert {node for node, precision in support.decisions(report).items() if precision == "low"} == expected
     for node in "abcd":

@@ -101,9 +101,9 @@ def test_patterns_stand_for_whole_names_and_later_ones_win():
 @pytest.mark.parametrize("name", ["logit", "x", "ogits", "box_"])
 def test_a_name_that_no_output_has(name):
     with pytest.raises(amp.OptionError, match=f"tolerance names '{name}', which is no output.*: logits, box_a, box_b"):
-        amp.transpile(THREE, tolerance={name: 0.1})
+        amp.transpile(THREE, tolerance={name: 0.1}, prefer="size")
 
 
 def test_a_similar_name_is_offered():
     with pytest.raises(amp.OptionError, match=r"did you mean 'logits'\?"):
-        amp.transpile(THREE, tolerance="logit=1%")
+        amp.transpile(THREE, tolerance="logit=1%", prefer="size")

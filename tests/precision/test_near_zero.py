@@ -158,7 +158,7 @@ BOUND = {
 @pytest.mark.parametrize(("text", "high"), BOUND.values(), ids=BOUND)
 def test_a_bound_that_the_format_cannot_hold(text, high):
     model = parse(f"(float[4,4] x) => (float[4,4] y) {{ h = MatMul (x, w) {text} y = MatMul (c, w) }}", **NUMBERS)
-    decided = support.decisions(amp.transpile(model, verify=False))
+    decided = support.decisions(amp.transpile(model, verify=False, prefer="size"))
     assert decided["b"] == ("high" if high else "low")
 
 
@@ -184,7 +184,9 @@ def decided(bound, least=1.0, **options):
         b=np.float32(bound),
         w=array(64, 16, seed=2),
     )
-    report = amp.transpile(model, inputs={"x": np.full((4, 64), 1.5, np.float32)}, tolerance=0.05, **options)
+    report = amp.transpile(
+        model, inputs={"x": np.full((4, 64), 1.5, np.float32)}, tolerance=0.05, **options, prefer="size"
+    )
     return support.decisions(report)
 
 

@@ -73,7 +73,11 @@ def test_a_product_between_quantized_operators_costs_no_cast(level):
 def test_without_low_quantized_operators_their_products_stay():
     """CUDA has none in bfloat16: each product would stand between three casts."""
     report = amp.transpile(
-        model(BODIES["a product between quantized operators"][0]), level="auto", dtype="bfloat16", verify=False
+        model(BODIES["a product between quantized operators"][0]),
+        level="auto",
+        dtype="bfloat16",
+        verify=False,
+        prefer="size",
     )
     assert not low_nodes(report)
     assert report.casts == 0
@@ -91,6 +95,7 @@ def test_integers_of_a_float32_value_stay_exact():
         ),
         level="auto",
         verify=False,
+        prefer="size",
     )
     assert support.decisions(report)["q"] == "high"
     assert support.reasons(report)["q"] == "it decides integers"

@@ -17,7 +17,7 @@ SAMPLE = {"x": array(4, 64)}
 def high(level="O2", model=None, **options):
     """Return node -> reason for the nodes that stay float32."""
     source = parse(MODEL, **WEIGHTS) if model is None else model
-    report = amp.transpile(source, level=level, **options)
+    report = amp.transpile(source, level=level, **options, prefer="size")
     return {row.name: row.reason for row in report.decisions if row.precision == "high"}
 
 

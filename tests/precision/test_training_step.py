@@ -113,7 +113,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
 def test_updates_stay_float32_whatever_is_asked(request_):
-    report = amp.transpile(linear(), verify=False, **request_)
+    report = amp.transpile(linear(), verify=False, **request_, prefer="size")
     assert [(state.input, state.role) for state in report.states] == [("w", "parameter"), ("b", "parameter")]
     update = [row for row in report.decisions if row.reason.startswith("part of the optimizer")]
     assert [row.precision for row in update] == ["high"] * 4
@@ -155,7 +155,7 @@ def test_loss_scaling_is_for_float16():
 
 @pytest.mark.parametrize(("dtype", "warned"), [("float16", True), ("bfloat16", False)])
 def test_float16_gradients_may_underflow(dtype, warned):
-    report = amp.transpile(linear(), dtype=dtype, verify=False)
+    report = amp.transpile(linear(), dtype=dtype, verify=False, prefer="size")
     assert any("gradients" in warning for warning in report.warnings) == warned
 
 

@@ -382,11 +382,11 @@ def test_gradients_without_a_state_are_warned_of(case):
         p = MatMul(x, w) d = Sub(p, y) xt = Transpose(x) g = MatMul(xt, d) u = Mul(g, rate) n = Sub(w, u)
     }}
     """
-    report = amp.transpile(onnx.parser.parse_model(text), verify=False)
+    report = amp.transpile(onnx.parser.parse_model(text), verify=False, prefer="size")
     assert report.states == ()
     assert any("--state IN=OUT" in warning for warning in report.warnings)
 
 
 def test_a_model_without_gradients_is_not_warned_of():
-    report = amp.transpile(LOOKALIKES[2].model, verify=False)
+    report = amp.transpile(LOOKALIKES[2].model, verify=False, prefer="size")
     assert report.warnings == ()

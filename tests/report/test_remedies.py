@@ -13,9 +13,9 @@ LARGE = chain("Mul ({}, k)", "Mul ({}, s)", "MatMul ({}, w)", k=np.float32(20000
 
 
 def test_the_worst_sources_say_what_float32_would_leave_of_the_error():
-    free = amp.transpile(DEEP, inputs={"x": array(2, 4)}, tolerance=1.0)
+    free = amp.transpile(DEEP, inputs={"x": array(2, 4)}, tolerance=1.0, prefer="size")
     error = max(row.relative for row in free.outputs.values())
-    report = amp.transpile(DEEP, inputs={"x": array(2, 4)}, tolerance=0.7 * error)
+    report = amp.transpile(DEEP, inputs={"x": array(2, 4)}, tolerance=0.7 * error, prefer="size")
     low = [row for row in report.decisions if row.precision == "low" and row.error]
     assert low
     assert all(row.remedy.startswith("in float32 it would leave ") for row in low[:10])
@@ -25,7 +25,7 @@ def test_the_worst_sources_say_what_float32_would_leave_of_the_error():
 
 
 def test_what_nearly_overflows_is_listed_and_has_a_remedy():
-    report = amp.transpile(LARGE, inputs={"x": np.float32(np.full((2, 4), 2.0))})
+    report = amp.transpile(LARGE, inputs={"x": np.float32(np.full((2, 4), 2.0))}, prefer="size")
     first = report.decisions[0]
     assert (first.precision, first.largest) == ("high", 40000.0)
     assert first.remedy == "a headroom of at most 1.64 (--headroom), if the data are typical"
@@ -40,7 +40,7 @@ def logarithm(smallest):
     """Return the report on a logarithm, low by force, of numbers from `smallest` on."""
     model = chain("Log ({})", "MatMul ({}, w)", w=W)
     feeds = {"x": np.full((2, 4), smallest, np.float32)}
-    return amp.transpile(model, inputs=feeds, tolerance=0.5, include=["v1"])
+    return amp.transpile(model, inputs=feeds, tolerance=0.5, include=["v1"], prefer="size")
 
 
 def test_what_is_low_near_zero_is_noted():
@@ -58,5 +58,5 @@ def test_nothing_is_noted_far_from_zero():
 
 def test_rows_say_what_share_of_their_numbers_becomes_zero():
     few = np.float32([[1.0, 1e-9, 2.0, 0.0]] * 2)
-    report = amp.transpile(DEEP, inputs={"x": few})
+    report = amp.transpile(DEEP, inputs={"x": few}, prefer="size")
     assert report.decisions[0].flushed == 1 / 3

@@ -265,7 +265,9 @@ def test_json_holds_every_field_but_the_program():
     record = json.loads(dump(report_as_dict(report)))
     assert set(record) == {field.name for field in dataclasses.fields(Report)} - {"program", "graphs", "times"} | {
         "predicted_ms",
+        "predicted_graph_ms",
         "predicted_from",
+        "slower",
         "pays_from",
         "verdict_word",
     }

@@ -155,7 +155,7 @@ def test_a_model_that_is_wholly_low_has_larger_errors():
     feeds = {"x": np.full((1, 4096), 0.1, np.float32)}
     errors = {}
     for name, options in {"autocast": {"policy": "torch"}, "all low": {"level": "O2"}}.items():
-        program = amp.transpile(parse(text, **weights), verify=False, **options).program
+        program = amp.transpile(parse(text, **weights), verify=False, **options, prefer="size").program
         errors[name] = support.relative(
             support.run(parse(text, **weights), feeds)["y"], support.run_emulated(program, feeds)["y"]
         )

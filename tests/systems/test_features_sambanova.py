@@ -21,7 +21,7 @@ LAYERS = chain("Relu({})", "MatMul({}, w)", "Tanh({})", "Gemm({}, w)", "Softmax(
 
 def transpiled(model, **options):
     """The program that `transpile` makes of a model."""
-    program = amp.transpile(model, **options).program
+    program = amp.transpile(model, **options, prefer="size").program
     support.assert_valid(program)
     return program
 

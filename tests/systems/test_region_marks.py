@@ -19,7 +19,7 @@ from tests.support import array, parse
 
 
 def transpiled(**options):
-    return lambda model: amp.transpile(model, verify=False, **options).program
+    return lambda model: amp.transpile(model, verify=False, **options, prefer="size").program
 
 
 def cast(model):

@@ -27,7 +27,7 @@ WITH_REGION = """(float[4,8] a, float[8,8] b, float[8,8] c) => (bfloat16[4,8] ou
 
 
 def transpiled(model, **options):
-    return amp.transpile(model, inputs=None, **options)
+    return amp.transpile(model, inputs=None, **options, prefer="size")
 
 
 def types(program):
@@ -203,7 +203,7 @@ def test_nothing_is_changed_with_external_data_either(options, tmp_path):
     source, folder = tmp_path / "m.onnx", tmp_path / "out"
     folder.mkdir()
     onnx.save(model, source, save_as_external_data=True, location="m.data", size_threshold=0)
-    amp.transpile(source, folder / "m.onnx", **options)
+    amp.transpile(source, folder / "m.onnx", **options, prefer="size")
     expected = {name: (tmp_path / name).read_bytes() for name in ("m.onnx", "m.data")}
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
 

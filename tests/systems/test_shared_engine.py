@@ -83,7 +83,7 @@ def test_a_constant_behind_identity_is_a_constant(policy):
         m1 = MatMul (x, w) [first] a1 = Add (m1, b) r = Relu (a1)
         m2 = MatMul (r, w2) [second] y = Add (m2, b2)
     }"""
-    report = amp.transpile(parse(graph, w=array(4, 4), b=array(4)), policy=policy, level="auto")
+    report = amp.transpile(parse(graph, w=array(4, 4), b=array(4)), policy=policy, level="auto", prefer="size")
     found = support.decisions(report)
     assert found["first"] == found["second"] == "low"
     assert "Identity" not in operators(report.program)
@@ -92,7 +92,7 @@ def test_a_constant_behind_identity_is_a_constant(policy):
 
 def test_an_identity_that_is_an_output_stays():
     graph = "(float[2,4] x) => (float[2,4] y, float[4,4] z) { y = MatMul (x, w) z = Identity (w) }"
-    program = amp.transpile(parse(graph, w=array(4, 4))).program
+    program = amp.transpile(parse(graph, w=array(4, 4)), prefer="size").program
     assert operators(program) == ["MatMul", "Identity"]
     support.assert_valid(program)
 
@@ -105,7 +105,7 @@ def test_an_identity_that_is_an_output_stays():
 )
 def test_the_bias_of_a_linear_layer_goes_with_the_product(policy, expected):
     graph = "(float[2,4] x) => (float[2,4] y) { m = MatMul (x, w) [bias] a = Add (m, b) y = Exp (a) }"
-    report = amp.transpile(parse(graph, w=array(4, 4), b=array(4)), policy=policy, level="auto")
+    report = amp.transpile(parse(graph, w=array(4, 4), b=array(4)), policy=policy, level="auto", prefer="size")
     assert support.decisions(report)["bias"] == expected
 
 
@@ -121,7 +121,7 @@ def test_mxnet_heeds_a_list_that_names_add():
 @pytest.mark.parametrize(("options", "opset"), [({"preset": "mp1"}, 18), ({"preset": "mp4"}, 22), ({}, 22)])
 def test_the_opset_is_raised_only_for_what_may_become_low(options, opset):
     graph = "(float[1,4,8,8] x) => (float[1,8,6,6] y) { c = Conv (x, w) y = Relu (c) }"
-    report = amp.transpile(parse(graph, w=array(8, 4, 3, 3)), dtype="bfloat16", **options)
+    report = amp.transpile(parse(graph, w=array(8, 4, 3, 3)), dtype="bfloat16", **options, prefer="size")
     assert report.opset == (18, opset)
 
 
@@ -151,7 +151,7 @@ def test_the_reason_names_the_conversion():
 )
 def test_what_is_no_name_is_one_clear_error(options):
     with pytest.raises(OptionError, match=r"preset|mixed"):
-        amp.transpile(network(), **options)
+        amp.transpile(network(), **options, prefer="size")
 
 
 def test_decorate_that_is_refused_leaves_the_optimizer_alone():

@@ -219,20 +219,20 @@ def test_a_result_is_for_the_release(ort, target, dtype, opset, ir, low):
 
 def test_the_report_says_if_another_runtime_checked():
     model = onnx.parser.parse_model(MODEL)
-    notes = amp_transpiler.transpile(model, ort="1.20").notes
+    notes = amp_transpiler.transpile(model, ort="1.20", prefer="size").notes
     expected = f"checked with the installed ONNX Runtime {onnxruntime.__version__}; 1.20 was not run"
     assert (expected in notes) == (not onnxruntime.__version__.startswith("1.20."))
-    assert not [note for note in amp_transpiler.transpile(model).notes if "checked with" in note]
+    assert not [note for note in amp_transpiler.transpile(model, prefer="size").notes if "checked with" in note]
 
 
 def test_an_operator_newer_than_the_release_is_an_error_that_names_it():
     text = """<ir_version: 11, opset_import: ["": 23]> g (float[1,2,4,8] q) => (float[1,2,4,8] y) {
         y = RotaryEmbedding(q, q, q) }"""
     with pytest.raises(ModelError, match=r"newer than opset 20, which ONNX Runtime 1\.17 does not know yet"):
-        amp_transpiler.transpile(onnx.parser.parse_model(text), ort="1.17", verify=False)
+        amp_transpiler.transpile(onnx.parser.parse_model(text), ort="1.17", verify=False, prefer="size")
 
 
 def test_an_opset_that_only_widens_is_declared_lower():
     model = onnx.parser.parse_model(MODEL.replace('"": 21', '"": 22'))
-    report = amp_transpiler.transpile(model, ort="1.17", verify=False)
+    report = amp_transpiler.transpile(model, ort="1.17", verify=False, prefer="size")
     assert (report.opset, report.program.model.ir_version) == ((22, 20), 9)

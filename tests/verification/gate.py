@@ -79,13 +79,23 @@ def _kind(model, settings):
     """What a session is for: the file that was written or the source, each opened in two ways, or the emulation."""
     if isinstance(model, str) and ".amp-transpiler-" in model:
         return "default" if settings is None else "load"
-    if settings is None:
-        return "source by default"
+    if settings is None:  # a conversion in memory is judged as its file would be
+        return "default" if _is_low(model) else "source by default"
     return "source" if settings.fuse else "emulated"
 
 
+def _loaded(model):
+    return onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model)
+
+
 def _graph_name(model):
-    return (onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model)).graph.name
+    return _loaded(model).graph.name
+
+
+def _is_low(model):
+    graph, low = _loaded(model).graph, onnx.TensorProto.FLOAT16
+    casts = (a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to")
+    return low in casts or any(tensor.data_type == low for tensor in graph.initializer)
 
 
 def a_session_that(kind, *, opens=None, runs=None):

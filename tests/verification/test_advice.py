@@ -59,10 +59,10 @@ def test_a_failure_names_a_limit_that_would_do(level, dtype):
     model = parse("(float[2,4] x) => (float[2,4] y) { y = MatMul (x, w) }", w=array(4, 4, seed=1))
     options = {"level": level, "dtype": dtype, "inputs": {"x": array(2, 4)}, "keep_io_types": False}
     with pytest.raises(amp.CheckFailed, match=r"allowed are 1e-07%") as error:
-        amp.transpile(model, tolerance=1e-9, **options)
+        amp.transpile(model, tolerance=1e-9, **options, prefer="size")
     advised = str(error.value).partition("Try ")[2]
     assert not re.search(rf"level {level}\b|(?<![a-z]){dtype}|1e-07", advised), advised
-    report = amp.transpile(model, tolerance=advised.rpartition(" ")[2], **options)
+    report = amp.transpile(model, tolerance=advised.rpartition(" ")[2], **options, prefer="size")
     assert report.verdict_word == "verified"
 
 
@@ -91,12 +91,12 @@ def test_what_the_checker_says_in_words(fault, expected):
 def test_the_checker_still_says_it_that_way():
     model = parse("(float[2,4] x) => (float[2,4] y) { [r] y = Relu <foo = 1> (x) }")
     with pytest.raises(amp.ModelError, match="invalid before any conversion: node 'r': Relu has no attribute 'foo' in"):
-        amp.transpile(model)
+        amp.transpile(model, prefer="size")
 
 
 @pytest.mark.parametrize("opset", [1, 5, 6])
 def test_an_opset_that_onnx_runtime_does_not_run_is_named(opset):
     model = parse("(float[2,4] x) => (float[2,4] y) { y = Tanh (x) }", opset=opset, ir_version=3)
-    report = amp.transpile(model)
+    report = amp.transpile(model, prefer="size")
     said = f"structure only: the model is of opset {opset}, ONNX Runtime runs 7 and later; export it anew"
     assert report.verdict.startswith(said) or opset == 6

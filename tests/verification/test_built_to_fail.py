@@ -100,15 +100,15 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_auto_is_accurate_without_data(name):
     model, feeds = MODELS[name]
-    report = amp.transpile(model)
+    report = amp.transpile(model, prefer="size")
     assert error(model, report, feeds) <= 1e-2
-    assert share(report) > 0.5
+    assert share(report) > 0.3
 
 
 @functools.cache
 def with_data(name):
     model, feeds = MODELS[name]
-    return amp.transpile(model, inputs=feeds, tolerance=1e-3)
+    return amp.transpile(model, inputs=feeds, tolerance=1e-3, prefer="size")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -164,7 +164,7 @@ def test_without_the_variable_the_child_decides_as_this_process(no_place_is_know
 def test_a_conversion_whose_place_is_none_is_refused(no_place_is_known, monkeypatch):
     monkeypatch.setenv(PLACE_VARIABLE, "gpu")
     with pytest.raises(OptionError, match="AMP_TRANSPILER_PLACE is 'gpu'"):
-        amp.transpile(parse("(float[2] x) => (float[2] y) { y = Relu (x) }"))
+        amp.transpile(parse("(float[2] x) => (float[2] y) { y = Relu (x) }"), prefer="size")
 
 
 def test_an_error_of_another_kind_is_one_of_onnx_runtime_s():
@@ -261,7 +261,7 @@ def test_two_at_once_have_a_child_each(own_pool):
 def test_threads_convert_at_once(own_pool):
     model = parse("(float[2,4] x) => (float[2,4] y) { y = MatMul (x, w) }", w=array(4, 4))
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
-        reports = list(threads.map(lambda _: amp.transpile(model), range(16)))
+        reports = list(threads.map(lambda _: amp.transpile(model, prefer="size"), range(16)))
     assert {report.verdict for report in reports} == {reports[0].verdict}
     assert reports[0].verdict_word == "plausible"
     assert len(own_pool._idle) <= child._most_idle()
@@ -271,7 +271,11 @@ def test_threads_convert_at_once(own_pool):
 def _convert_after_fork():
     with lease() as one:
         pid = one.pid
-    os._exit(0 if amp.transpile(DOUBLE).verdict_word == "plausible" and pid not in _convert_after_fork.before else 1)
+    os._exit(
+        0
+        if amp.transpile(DOUBLE, prefer="size").verdict_word == "plausible" and pid not in _convert_after_fork.before
+        else 1
+    )
 
 
 @SLOW
@@ -325,9 +329,9 @@ def test_it_ends_with_its_parent(end, how):
 
 
 def test_without_verification_no_child_is_started(own_pool):
-    amp.transpile(DOUBLE, verify=False)
+    amp.transpile(DOUBLE, verify=False, prefer="size")
     assert not own_pool._all
-    amp.transpile(DOUBLE)
+    amp.transpile(DOUBLE, prefer="size")
     assert own_pool._all
 
 
@@ -337,7 +341,7 @@ def test_with_verification_no_session_is_opened_here(own_pool, monkeypatch):
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
     model = parse("(float[2,4] x) => (float[2,4] y) { h = Exp (x) y = MatMul (h, w) }", w=array(4, 4))
-    report = amp.transpile(model, tolerance=0.00002, level="auto")  # repaired, too
+    report = amp.transpile(model, tolerance=0.00002, level="auto", prefer="size")  # repaired, too
     assert report.verdict_word == "plausible", report.verdict
     assert report.repaired
 
@@ -381,4 +385,4 @@ def test_given_inputs_that_crash_onnx_runtime_are_named(monkeypatch):
 
     monkeypatch.setattr(accuracy, "named_outputs", crash)
     with pytest.raises(InputError, match=r"given inputs: ONNX Runtime crashed \(SIGFPE\)"):
-        amp.transpile(DOUBLE, inputs={"x": array(2)})
+        amp.transpile(DOUBLE, inputs={"x": array(2)}, prefer="size")

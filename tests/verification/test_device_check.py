@@ -48,7 +48,7 @@ def off_by(share):
 @pytest.mark.parametrize("level", ["auto", "O2"])
 def test_the_verdict_is_what_the_device_measured(monkeypatch, level):
     pretend(monkeypatch, with_fault(nothing))
-    report = amp.transpile(MODEL, level=level, inputs={"x": array(2, 4)})
+    report = amp.transpile(MODEL, level=level, inputs={"x": array(2, 4)}, prefer="size")
     assert f"measured on {NAME}, ONNX Runtime" in report.verdict
     assert "(emulated: within" in report.verdict
     assert "not run on a GPU" not in report.verdict
@@ -73,7 +73,7 @@ def test_a_planted_fault_is_found_in_either_session(monkeypatch, fault, form, tm
     with pytest.raises(
         CheckFailed, match=f"{form} on {NAME}: in run . of {RUNS} output 'y'.*--device-check no"
     ) as error:
-        amp.transpile(MODEL, tmp_path / "out.onnx", inputs={"x": array(2, 4)})
+        amp.transpile(MODEL, tmp_path / "out.onnx", inputs={"x": array(2, 4)}, prefer="size")
     assert error.value.report.verdict_word == "failed"
     assert list(tmp_path.iterdir()) == []
 
@@ -81,7 +81,7 @@ def test_a_planted_fault_is_found_in_either_session(monkeypatch, fault, form, tm
 @pytest.mark.parametrize("target", ["cpu", "tensorrt"])
 def test_a_fault_of_a_device_that_the_file_is_not_for_is_a_note(monkeypatch, target):
     pretend(monkeypatch, with_fault(FAULTS["a kernel that is off by 5 %"]))
-    report = amp.transpile(MODEL, target=target)
+    report = amp.transpile(MODEL, target=target, prefer="size")
     assert report.measured is None
     assert any(f"on {NAME}: in run 1" in note for note in report.notes)
 
@@ -89,7 +89,7 @@ def test_a_fault_of_a_device_that_the_file_is_not_for_is_a_note(monkeypatch, tar
 def test_a_fault_of_the_source_is_its_own(monkeypatch):
     pretend(monkeypatch, with_fault(FAULTS["a kernel that is off by 5 %"]))
     monkeypatch.setattr(device_check, "_source_fails", lambda *_: True)
-    report = amp.transpile(MODEL)
+    report = amp.transpile(MODEL, prefer="size")
     assert any(note.startswith(f"fault of the source: amp.Session on {NAME}") for note in report.notes)
 
 
@@ -101,9 +101,9 @@ def test_a_crash_on_a_device_fails_where_the_file_is_for_it(monkeypatch, target,
     pretend(monkeypatch, crash)
     if fails:
         with pytest.raises(CheckFailed, match=rf"amp.Session on {NAME}: it fails: .*SIGABRT"):
-            amp.transpile(MODEL, target=target)
+            amp.transpile(MODEL, target=target, prefer="size")
     else:
-        assert any("SIGABRT" in note for note in amp.transpile(MODEL, target=target).notes)
+        assert any("SIGABRT" in note for note in amp.transpile(MODEL, target=target, prefer="size").notes)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_is_no_fault_of_the_file_is_a_note(monkeypatch, error):
         raise error
 
     pretend(monkeypatch, refuse)
-    report = amp.transpile(MODEL)
+    report = amp.transpile(MODEL, prefer="size")
     assert report.measured is None
     assert report.verdict.endswith("not run on a GPU)")
     assert [note for note in report.notes if note.startswith(f"not run on {NAME} in amp.Session: ")]
@@ -133,9 +133,9 @@ def test_a_reordered_sample_is_judged_only_where_the_emulation_ran(monkeypatch):
 
     pretend(monkeypatch, with_fault(FAULTS["an option that spoils the second run"]))
     monkeypatch.setattr(device_check, "first_states", no_emulation)
-    assert "measured on" in amp.transpile(MODEL, inputs={"x": array(2, 4)}).verdict
+    assert "measured on" in amp.transpile(MODEL, inputs={"x": array(2, 4)}, prefer="size").verdict
     with pytest.raises(CheckFailed, match=f"in run 2 of {RUNS}"):
-        amp.transpile(MODEL, inputs=[{"x": array(2, 4, seed=seed)} for seed in range(3)])
+        amp.transpile(MODEL, inputs=[{"x": array(2, 4, seed=seed)} for seed in range(3)], prefer="size")
 
 
 def test_where_no_limit_forbids_it_a_contradiction_is_a_warning(monkeypatch):
@@ -184,31 +184,31 @@ def test_the_fault_of_fused_biases_is_found(monkeypatch, tmp_path, name):
     except subjects.Unavailable as missing:
         pytest.skip(str(missing))
     pretend(monkeypatch, with_fault(nothing))
-    report = amp.transpile(model, inputs=feeds)
+    report = amp.transpile(model, inputs=feeds, prefer="size")
     assert "measured on" in report.verdict, "without the fault it is well"
     pretend(monkeypatch, stale_biases)
     with pytest.raises(CheckFailed, match=f"in run 2 of {RUNS}"):
-        amp.transpile(model, tmp_path / "low.onnx", inputs=feeds)
+        amp.transpile(model, tmp_path / "low.onnx", inputs=feeds, prefer="size")
     assert not (tmp_path / "low.onnx").exists()
 
 
 def test_one_run_would_not_find_it(monkeypatch):
     pretend(monkeypatch, stale_biases)
     monkeypatch.setattr(device_check, "for_runs", lambda reference: for_runs(reference, 1))
-    assert "measured on" in amp.transpile(CONV).verdict
+    assert "measured on" in amp.transpile(CONV, prefer="size").verdict
 
 
 # ---- the wish ----
 def test_no_device_is_asked_where_the_user_wants_none(monkeypatch):
     pretend(monkeypatch, with_fault(FAULTS["infinities"]))
-    report = amp.transpile(MODEL, device_check="no")
+    report = amp.transpile(MODEL, device_check="no", prefer="size")
     assert report.measured is None
     assert report.verdict.endswith("not run on a GPU)")
 
 
 def test_a_device_that_has_to_answer_and_does_not():
     with pytest.raises(EnvironmentProblem, match=r"device_check is 'yes', but .* doctor"):
-        amp.transpile(MODEL, device_check="yes")
+        amp.transpile(MODEL, device_check="yes", prefer="size")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_device_that_has_to_answer_and_does_not():
 )
 def test_a_wish_that_cannot_be(options, said):
     with pytest.raises(OptionError, match=said):
-        amp.transpile(MODEL, **options)
+        amp.transpile(MODEL, **options, prefer="size")
 
 
 def test_the_command_has_the_option(monkeypatch, tmp_path, capsys):
@@ -238,11 +238,11 @@ def test_what_was_measured_is_remembered(monkeypatch, tmp_path):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     pretend(monkeypatch, with_fault(nothing))
     given = {"inputs": {"x": array(2, 4)}, "tolerance": 1e-4}
-    first, second = (amp.transpile(CHAIN, **given) for _ in range(2))
+    first, second = (amp.transpile(CHAIN, **given, prefer="size") for _ in range(2))
     assert any("compared and run before" in note for note in second.notes)
     assert second.measured == first.measured
     assert second.verdict == first.verdict
-    assert amp.transpile(CHAIN, device_check="no", **given).measured is None
+    assert amp.transpile(CHAIN, device_check="no", **given, prefer="size").measured is None
 
 
 # ---- samples ----

@@ -159,7 +159,7 @@ SAID = {
 @pytest.mark.parametrize("case", SAID)
 def test_the_verdict_says_whose_arithmetic_it_rests_on(case):
     options, word, end = SAID[case]
-    report = amp.transpile(parse(MODEL, w=W), inputs={"x": array(4, 64, seed=1)}, cache=False, **options)
+    report = amp.transpile(parse(MODEL, w=W), inputs={"x": array(4, 64, seed=1)}, cache=False, **options, prefer="size")
     assert report.verdict_word == word
     assert report.verdict.endswith(end)
     assert (report.draws is None) == (case == "the CPU")
@@ -167,7 +167,7 @@ def test_the_verdict_says_whose_arithmetic_it_rests_on(case):
 
 def test_an_unmeasured_kernel_makes_an_estimate():
     model = parse("(float[4,64] x) => (float[4,64] y) { h = MatMul (x, w) y = ThresholdedRelu (h) }", w=array(64, 64))
-    report = amp.transpile(model, inputs={"x": array(4, 64, seed=1)}, cache=False)
+    report = amp.transpile(model, inputs={"x": array(4, 64, seed=1)}, cache=False, prefer="size")
     assert report.verdict_word == "estimated"
     assert report.verdict.endswith("never measured on a device: the kernels of ThresholdedRelu in float16")
 
@@ -176,7 +176,7 @@ def test_the_cache_gives_the_draws_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model, inputs = parse(MODEL, w=W), {"x": array(4, 64, seed=1)}
     options = {"inputs": inputs, "tolerance": 1e-4}
-    first, again = (amp.transpile(model, **options) for _ in range(2))
+    first, again = (amp.transpile(model, **options, prefer="size") for _ in range(2))
     assert (first.draws is None) == (again.draws is None)
     assert first.draws == again.draws
 
@@ -201,7 +201,7 @@ def test_the_search_takes_what_holds_in_all_draws(monkeypatch, most, low):
         return dataclasses.replace(result, excess=2.0) if count > most else result
 
     monkeypatch.setattr(Judge, "judged", planted)
-    report = amp.transpile(parse(NET, **WEIGHTS), inputs={"x": array(4, 64, seed=9)}, cache=False)
+    report = amp.transpile(parse(NET, **WEIGHTS), inputs={"x": array(4, 64, seed=9)}, cache=False, prefer="size")
     assert report.low_nodes <= low
     assert report.verdict_word == "verified"
     if most == 7:

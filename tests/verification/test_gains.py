@@ -75,7 +75,7 @@ QUIET = {
 @pytest.mark.parametrize(("text", "small", "least"), QUIET.values(), ids=QUIET)
 def test_every_level_keeps_the_limit_that_is_verified(text, small, least):
     model = front_end(text, small=np.float32(small), least=np.float32(least))
-    report = amp.transpile(model, inputs={"audio": SOUND}, tolerance=0.01, cache=False)
+    report = amp.transpile(model, inputs={"audio": SOUND}, tolerance=0.01, cache=False, prefer="size")
     assert report.verdict_word == "verified"
     assert not report.low_nodes or set(report.gains) == {"as given", "at a tenth", "at three times"}
     assert all(error <= 0.01 for error in report.gains.values())
@@ -87,7 +87,7 @@ def test_every_level_keeps_the_limit_that_is_verified(text, small, least):
 
 def test_the_verdict_names_the_worst_level_first():
     model = front_end("a = Add (audio, one) b = Sub (a, one) y = MatMul (b, w)", one=np.float32(1.0))
-    report = amp.transpile(model, inputs={"audio": SOUND}, tolerance=0.2, cache=False)
+    report = amp.transpile(model, inputs={"audio": SOUND}, tolerance=0.2, cache=False, prefer="size")
     assert "on 1 given sample, at a tenth: " in report.verdict
     assert report.gains["at a tenth"] > report.gains["as given"]
     assert math.isclose(report.outputs["y"].relative, report.gains["at a tenth"], rel_tol=0.5)
@@ -103,7 +103,7 @@ def test_draws_run_at_the_worst_level_alone(monkeypatch):
 
     monkeypatch.setattr(DeviceRuns, "compared", recorded)
     model = front_end("a = Add (audio, one) b = Sub (a, one) y = MatMul (b, w)", one=np.float32(1.0))
-    amp.transpile(model, inputs={"audio": SOUND}, tolerance=0.2, cache=False)
+    amp.transpile(model, inputs={"audio": SOUND}, tolerance=0.2, cache=False, prefer="size")
     assert seen
     assert max(seen) < 0.2 * float(np.abs(SOUND).max())
 
@@ -115,14 +115,16 @@ def test_levels_that_say_nothing_are_left_out():
         large=np.float32(60.0),
         none=np.float32(1e-30),
     )
-    report = amp.transpile(model, inputs={"audio": np.clip(SOUND, -1.0, 1.0)}, cache=False)
+    report = amp.transpile(model, inputs={"audio": np.clip(SOUND, -1.0, 1.0)}, cache=False, prefer="size")
     assert "at three times" not in report.gains
 
 
 @pytest.mark.parametrize("inputs", [None, "features"])
 def test_made_up_inputs_and_features_run_as_they_are(inputs):
     model = parse("(float[4, 8] x) => (float[4, 8] y) { y = MatMul (x, v) }", v=array(8, 8, seed=1))
-    report = amp.transpile(model, inputs=None if inputs is None else {"x": array(4, 8, seed=2)}, cache=False)
+    report = amp.transpile(
+        model, inputs=None if inputs is None else {"x": array(4, 8, seed=2)}, cache=False, prefer="size"
+    )
     assert not report.gains
     assert "at a tenth" not in report.verdict
 
@@ -132,7 +134,7 @@ def test_made_up_inputs_and_features_run_as_they_are(inputs):
 def test_without_a_limit_another_level_is_told_and_refuses_nothing(level, tmp_path):
     model = front_end("s = Mul (audio, large) y = MatMul (s, w)", large=np.array(6e3, np.float32))
     quiet = SOUND / np.abs(SOUND).max()
-    report = amp.transpile(model, tmp_path / "low.onnx", level=level, inputs={"audio": quiet * 4})
+    report = amp.transpile(model, tmp_path / "low.onnx", level=level, inputs={"audio": quiet * 4}, prefer="size")
     assert report.verdict_word == "compared"
     assert report.gains["at three times"] == math.inf
     assert "at three times: not finite" in report.verdict

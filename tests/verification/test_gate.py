@@ -52,6 +52,7 @@ def python(source, destination=None):
                 None if destination is None else place / destination / "bad.onnx",
                 inputs=FEEDS,
                 **options,
+                prefer="size",
             )
         except REFUSED as error:
             return 1, str(error)
@@ -138,7 +139,7 @@ def test_the_report_of_a_refused_result_says_failed(fault, place, monkeypatch):
     plant, said = FAULTS[fault]
     plant(monkeypatch)
     with pytest.raises(CheckFailed) as caught:
-        amp.transpile(place / "models" / "bad.onnx", inputs=FEEDS, **STRICT)
+        amp.transpile(place / "models" / "bad.onnx", inputs=FEEDS, **STRICT, prefer="size")
     assert caught.value.report.verdict.startswith("failed: ")
     assert said in caught.value.report.verdict
 
@@ -234,12 +235,12 @@ def test_the_given_data_are_what_is_compared_on(place, capsys):
 def test_what_overflows_is_repaired_at_auto_and_nothing_else(place):
     large = {"x": FEEDS["x"] * np.float32(60_000)}
     source, destination = place / "models" / "bad.onnx", place / "empty" / "bad.onnx"
-    report = amp.transpile(source, destination, inputs=[large, FEEDS])
+    report = amp.transpile(source, destination, inputs=[large, FEEDS], prefer="size")
     assert report.verdict.startswith("verified")
     [row] = [row for row in report.decisions if row.name == "MatMul_h"]
     assert row.precision == "high"
     assert "4 times that is beyond float16's" in row.reason
-    assert amp.transpile(source, destination, inputs=FEEDS).repaired == ()
+    assert amp.transpile(source, destination, inputs=FEEDS, prefer="size").repaired == ()
 
 
 # ---- users' sessions ----
@@ -255,11 +256,11 @@ def test_users_sessions_must_run_what_is_for_the_cpu(fault, target, place, monke
     source = place / "models" / "bad.onnx"
     if target in ("cpu", "any"):
         with pytest.raises(CheckFailed, match="nothing was written") as caught:
-            amp.transpile(source, destination, target=target, inputs=FEEDS)
+            amp.transpile(source, destination, target=target, inputs=FEEDS, prefer="size")
         assert said in str(caught.value)
         assert folder_hash(place) == before
     else:
-        report = amp.transpile(source, destination, target=target, inputs=FEEDS)
+        report = amp.transpile(source, destination, target=target, inputs=FEEDS, prefer="size")
         assert any(said in note for note in report.notes)
         assert not any("default session" in check for check in report.checks)
         onnx.checker.check_model(onnx.load(destination))
@@ -291,6 +292,6 @@ def test_the_worst_exit_status_counts(place, capsys, monkeypatch):
     FAULTS["the file is refused"][0](monkeypatch)
     (place / "models" / "broken.onnx").write_bytes(b"no model")
     files = [str(place / "models" / f"{name}.onnx") for name in ("broken", "bad", "good")]
-    assert cli.main([*files, "-o", f"{place / 'empty'}/"]) == 2
+    assert cli.main([*files, "-o", f"{place / 'empty'}/", "--prefer", "size"]) == 2
     assert "3 models: 1 converted, 2 failed" in capsys.readouterr().out
     assert [file.name for file in (place / "empty").iterdir()] == ["good.fp16.onnx"]

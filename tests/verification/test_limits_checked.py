@@ -53,22 +53,22 @@ def _own(path):
 def test_a_limit_that_cannot_be_checked_fails(limits, tmp_path):
     path = _own(tmp_path / "m.onnx")
     with pytest.raises(amp.CheckFailed, match=r"could not be checked: .*Leave --tolerance") as caught:
-        amp.transpile(path, tmp_path / "out.onnx", **limits)
+        amp.transpile(path, tmp_path / "out.onnx", **limits, prefer="size")
     assert caught.value.report.verdict_word == "failed"
     assert not (tmp_path / "out.onnx").exists()
-    assert amp.transpile(path, tmp_path / "out.onnx").verdict_word == "structure only"
+    assert amp.transpile(path, tmp_path / "out.onnx", prefer="size").verdict_word == "structure only"
 
 
 def test_a_metric_that_cannot_be_computed_fails(tmp_path):
     with pytest.raises(amp.CheckFailed, match="could not be checked"):
-        amp.transpile(_own(tmp_path / "m.onnx"), metric=lambda _fp32, _low: 0.0, metric_bound=1.0)
+        amp.transpile(_own(tmp_path / "m.onnx"), metric=lambda _fp32, _low: 0.0, metric_bound=1.0, prefer="size")
 
 
 def test_outputs_that_cannot_be_judged_fail(tmp_path):
     model = onnx.parser.parse_model(f"{HEAD}g (float[2] x) => (float[2] y) {{ r = RandomNormalLike(x) y = Mul(x, r) }}")
     with pytest.raises(amp.CheckFailed, match="no output can be judged"):
-        amp.transpile(model, tolerance=0.01)
-    assert amp.transpile(model).verdict_word == "structure only"
+        amp.transpile(model, tolerance=0.01, prefer="size")
+    assert amp.transpile(model, prefer="size").verdict_word == "structure only"
 
 
 def test_the_exit_status_says_so(tmp_path, capsys):

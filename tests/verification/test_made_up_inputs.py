@@ -104,7 +104,7 @@ def test_without_evidence_float32_throughout_keeps_the_limit(monkeypatch):
         raise ModelError("no derivative here")
 
     monkeypatch.setattr(search, "collect_evidence", cannot)
-    report = amp.transpile(DETECTOR, level="auto", tolerance=1e-9, cache=False)
+    report = amp.transpile(DETECTOR, level="auto", tolerance=1e-9, cache=False, prefer="size")
     assert report.low_nodes == 0
     assert any("no derivative here" in note for note in report.notes)
 
@@ -135,18 +135,25 @@ SQUARE_RESULT = 8 * 8 * 4  # bytes of each of its two
 
 
 def test_a_limit_without_data_is_held_on_several_samples():
-    report = amp.transpile(SQUARE, tolerance=1e-4)
-    assert report.verdict_word == "plausible"
-    assert " on 3 made-up samples of differing scale" in report.verdict
-    assert [row.samples for row in report.outputs.values()] == [3]
-    assert " on 1 made-up sample (" in amp.transpile(SQUARE).verdict
+    for tolerance in (1e-4, None):
+        report = amp.transpile(SQUARE, tolerance=tolerance, prefer="size")
+        assert report.verdict_word == "plausible"
+        assert " on 3 made-up samples of differing scale" in report.verdict
+        assert [row.samples for row in report.outputs.values()] == [3]
+    assert " on 1 made-up sample (" in amp.transpile(SQUARE, level="O2").verdict, "no limit is held"
 
 
 def test_where_results_are_large_the_limit_is_held_on_fewer_samples(monkeypatch):
     monkeypatch.setattr(verify, "PIECE", 2 * SQUARE_RESULT - 1)
-    assert "on 2 made-up samples of differing scale" in amp.transpile(SQUARE, tolerance=1e-4, cache=False).verdict
+    assert (
+        "on 2 made-up samples of differing scale"
+        in amp.transpile(SQUARE, tolerance=1e-4, cache=False, prefer="size").verdict
+    )
     monkeypatch.setattr(verify, "PIECE", 2 * SQUARE_RESULT)
-    assert "on 3 made-up samples of differing scale" in amp.transpile(SQUARE, tolerance=1e-4, cache=False).verdict
+    assert (
+        "on 3 made-up samples of differing scale"
+        in amp.transpile(SQUARE, tolerance=1e-4, cache=False, prefer="size").verdict
+    )
 
 
 def test_of_fewer_samples_the_largest_stays():
@@ -161,7 +168,7 @@ def test_of_fewer_samples_the_largest_stays():
 def test_a_sample_beyond_float32_says_nothing():
     """Three times as large a signal is infinite after the exponential."""
     model = chain("Mul ({}, f)", "Exp ({})", "MatMul ({}, w)", shape="float[4,4]", w=array(4, 4), f=np.float32(60.0))
-    report = amp.transpile(model, tolerance=0.02)
+    report = amp.transpile(model, tolerance=0.02, prefer="size")
     assert "on 2 made-up samples of differing scale" in report.verdict
 
 
@@ -172,5 +179,6 @@ def test_what_overflows_at_another_scale_is_float32():
         tiny=np.float32(1e-4),
         w=array(4, 4),
     )
-    assert support.decisions(amp.transpile(model))["a"] == "low"
-    assert support.decisions(amp.transpile(model, tolerance=0.02))["a"] == "high"
+    assert support.decisions(amp.transpile(model, level="O2"))["a"] == "low", "no limit is held"
+    for tolerance in (0.02, None):
+        assert support.decisions(amp.transpile(model, tolerance=tolerance, prefer="size"))["a"] == "high"

@@ -183,7 +183,7 @@ def test_auto_repairs_what_the_measure_finds(tolerance):
     weights = {"wide": normal(64, 4, scale=40), "w": normal(64, 10, scale=0.05), "far": normal(10, scale=400)}
     x = normal(200, 64)
     report = amp.transpile(
-        parse(DETECTOR, **weights), level="auto", inputs={"x": x}, device_check="no", tolerance=tolerance
+        parse(DETECTOR, **weights), level="auto", inputs={"x": x}, device_check="no", tolerance=tolerance, prefer="size"
     )
     assert report.verdict.startswith("verified")
     assert report.repaired

@@ -35,7 +35,7 @@ RANDOM = {
 def convert(nodes, given=True, **options):
     model = parse(f"{INTERFACE} {{ {nodes} }}", w=W, yes=np.array(True))
     try:
-        return amp.transpile(model, inputs=X if given else None, **options)
+        return amp.transpile(model, inputs=X if given else None, **options, prefer="size")
     except amp.CheckFailed as error:
         return error.report
 

@@ -63,7 +63,7 @@ FAILING = {
 @pytest.mark.parametrize("name", FAILING)
 def test_what_fails_on_the_data_given_goes_back_to_float32(name):
     model, feeds, required = FAILING[name]
-    report = amp.transpile(model, inputs=feeds)
+    report = amp.transpile(model, inputs=feeds, prefer="size")
     assert report.verdict_word == "verified", report.verdict
     decisions = support.decisions(report)
     assert all(decisions[node] == "high" for node in required)
@@ -76,7 +76,7 @@ def test_what_fails_on_the_data_given_goes_back_to_float32(name):
 def test_the_same_model_on_tame_data_needs_no_search(name, monkeypatch):
     monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: pytest.fail("it searches"))
     model, feeds, _ = FAILING[name]
-    report = amp.transpile(model, inputs={**feeds, "x": X["x"]}, tolerance=0.05)
+    report = amp.transpile(model, inputs={**feeds, "x": X["x"]}, tolerance=0.05, prefer="size")
     assert report.repaired == ()
 
 
@@ -86,7 +86,7 @@ def test_other_levels_do_not_search(level):
     model, feeds, _ = FAILING["a product overflows"]
     lists = amp.AutoMixedPrecisionLists(custom_white_list=["Add", "Mul"])
     with pytest.raises(CheckFailed, match="non-finite") as caught:
-        amp.transpile(model, level=level, inputs=feeds, amp_lists=lists)
+        amp.transpile(model, level=level, inputs=feeds, amp_lists=lists, prefer="size")
     assert caught.value.report.repaired == ()
 
 
@@ -96,9 +96,9 @@ DEEP = chain(*["MatMul ({}, w)", "Tanh ({})"] * 6, w=array(4, 4, seed=2))
 @pytest.mark.parametrize("share", [0.7, 0.3, 0.1, 0.03, 0.01, 0.0])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_what_is_reachable_is_never_refused(share, dtype):
-    free = amp.transpile(DEEP, inputs=X, dtype=dtype, tolerance=1.0)
+    free = amp.transpile(DEEP, inputs=X, dtype=dtype, tolerance=1.0, prefer="size")
     error = max(row.relative for row in free.outputs.values())
-    report = amp.transpile(DEEP, inputs=X, dtype=dtype, tolerance=share * error)
+    report = amp.transpile(DEEP, inputs=X, dtype=dtype, tolerance=share * error, prefer="size")
     assert report.verdict_word == "verified"
     assert max(row.relative for row in report.outputs.values()) <= max(share * error, 2.0**-18)
     assert report.low_nodes < free.low_nodes
@@ -111,7 +111,7 @@ def test_a_smaller_error_is_not_given_for_fewer_low_products():
     """Products come first. Of choices with as many of them, that with the fewest casts is the best."""
     products = []
     for share in (1e-3, 3e-4, 1e-4, 3e-5, 1e-5):
-        decisions = amp.transpile(DEEP, inputs=X, tolerance=share).decisions
+        decisions = amp.transpile(DEEP, inputs=X, tolerance=share, prefer="size").decisions
         products.append(sum(row.op == "MatMul" and row.precision == "low" for row in decisions))
     assert products == sorted(products, reverse=True)
     assert len({*products}) >= 4
@@ -129,9 +129,9 @@ BRANCHES = parse(
 def test_no_product_more_would_keep_the_limit(share):
     """What is left of the limit is asked for, of every output its own."""
     feeds = {"x": array(4, 4, seed=9)}
-    free = amp.transpile(BRANCHES, inputs=feeds, tolerance=1.0)
+    free = amp.transpile(BRANCHES, inputs=feeds, tolerance=1.0, prefer="size")
     tolerance = share * max(row.relative for row in free.outputs.values())
-    chosen = support.decisions(amp.transpile(BRANCHES, inputs=feeds, tolerance=tolerance))
+    chosen = support.decisions(amp.transpile(BRANCHES, inputs=feeds, tolerance=tolerance, prefer="size"))
     high = [f"m{i}" for i in range(6) if chosen[f"m{i}"] == "high"]
     assert high
     for name in high:
@@ -153,7 +153,8 @@ def errors_of_all_choices():
     feeds, names = {"x": array(4, 4, seed=9)}, [f"m{i}" for i in range(6)]
     choices = [high for count in range(7) for high in itertools.combinations(names, count)]
     return {
-        high: exact_error(amp.transpile(BRANCHES, inputs=feeds, tolerance=1.0, disable_amp=high)) for high in choices
+        high: exact_error(amp.transpile(BRANCHES, inputs=feeds, tolerance=1.0, disable_amp=high, prefer="size"))
+        for high in choices
     }
 
 
@@ -165,7 +166,7 @@ def test_in_a_small_program_no_choice_is_overlooked(share, monkeypatch):
     feeds, names, errors = {"x": array(4, 4, seed=9)}, {f"m{i}" for i in range(6)}, errors_of_all_choices()
     tolerance = share * errors[()]
     fewest = min(len(high) for high, error in errors.items() if error <= tolerance)
-    chosen = support.decisions(amp.transpile(BRANCHES, inputs=feeds, tolerance=tolerance, cache=False))
+    chosen = support.decisions(amp.transpile(BRANCHES, inputs=feeds, tolerance=tolerance, cache=False, prefer="size"))
     assert sum(chosen[name] == "high" for name in names) <= fewest < 6
 
 
@@ -183,7 +184,7 @@ def test_where_errors_of_a_number_cancel_kinds_of_operators_are_tried(monkeypatc
     """Nothing that is predicted leads to a choice with both products, and no other has any of the three."""
     far = {"y": {"a": 1e3, "b": 1e3, "e": 1e-7, "s": 1e-7, "t": 0.0, "c": 0.0}}
     monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: Evidence(node_errors_by_output=far))
-    report = amp.transpile(CANCELS, inputs={"x": array(1, 4)}, tolerance=2e-5, cache=False)
+    report = amp.transpile(CANCELS, inputs={"x": array(1, 4)}, tolerance=2e-5, cache=False, prefer="size")
     chosen = support.decisions(report)
     assert report.verdict_word == "verified"
     assert {name for name in "abes" if chosen[name] == "low"} == {"a", "b"}
@@ -208,7 +209,7 @@ def test_what_fails_is_told_apart_by_what_was_measured(predicted, monkeypatch):
     names = [*(f"{kind}{i}" for kind in "mta" for i in range(6)), "big", "small"]
     flat = {"y": dict.fromkeys(names, predicted)}
     monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: Evidence(node_errors_by_output=flat))
-    report = amp.transpile(CULPRIT, inputs={"x": array(4, 4, seed=9)}, tolerance=0.01, cache=False)
+    report = amp.transpile(CULPRIT, inputs={"x": array(4, 4, seed=9)}, tolerance=0.01, cache=False, prefer="size")
     chosen = support.decisions(report)
     assert report.verdict_word == "verified"
     assert chosen["big"] == "high"
@@ -216,7 +217,7 @@ def test_what_fails_is_told_apart_by_what_was_measured(predicted, monkeypatch):
 
 
 def test_each_node_says_why_it_went_back():
-    report = amp.transpile(DEEP, inputs=X, tolerance=1e-4)
+    report = amp.transpile(DEEP, inputs=X, tolerance=1e-4, prefer="size")
     assert report.repaired
     reasons = support.reasons(report)
     assert all(reasons[name].startswith("for the tolerance: ") for name in report.repaired)
@@ -227,30 +228,29 @@ def test_each_node_says_why_it_went_back():
 
 def test_the_second_question_needs_no_sweep(monkeypatch, tmp_path):
     monkeypatch.setenv("AMP_TRANSPILER_CACHE", str(tmp_path))
-    first = amp.transpile(DEEP, inputs=X, tolerance=1e-4)
+    first = amp.transpile(DEEP, inputs=X, tolerance=1e-4, prefer="size")
     monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: pytest.fail("it sweeps again"))
-    again = amp.transpile(DEEP, inputs=X, tolerance=1e-4)
+    again = amp.transpile(DEEP, inputs=X, tolerance=1e-4, prefer="size")
     assert support.decisions(again) == support.decisions(first)
     with pytest.raises(pytest.fail.Exception, match="sweeps again"):
-        amp.transpile(DEEP, inputs=X, tolerance=1e-4, cache=False)
+        amp.transpile(DEEP, inputs=X, tolerance=1e-4, cache=False, prefer="size")
 
 
 TAMED = chain("MatMul ({}, w)", "Exp ({})", "MatMul ({}, w)", w=array(4, 4, seed=2, scale=0.3))
 
 
 def test_rules_give_way_to_the_users_own_data():
-    """An exponential is unsafe by nature; ranges with headroom speak for this one, if the user names a limit."""
-    asked = amp.transpile(TAMED, inputs=X, tolerance=0.01)
+    """An exponential is unsafe by nature; ranges with headroom speak for this one."""
+    asked = amp.transpile(TAMED, inputs=X, tolerance=0.01, prefer="size")
     assert (asked.verdict_word, asked.high_nodes) == ("verified", 0)
-    for options in ({"inputs": X}, {"tolerance": 0.01}):
-        assert amp.transpile(TAMED, **options).high_nodes == 1, "no limit was named, or no data given"
+    assert amp.transpile(TAMED, tolerance=0.01, prefer="size").high_nodes == 1, "no data were given"
     support.assert_close(
         support.run(TAMED, {"x": 1.5 * X["x"]}), support.run_emulated(asked.program, {"x": 1.5 * X["x"]}), 0.01
     )
 
 
 def test_rules_stay_where_ranges_do_not_speak_for_the_node():
-    report = amp.transpile(TAMED, inputs={"x": 8.0 * np.abs(X["x"])}, tolerance=0.01, headroom=1e4)
+    report = amp.transpile(TAMED, inputs={"x": 8.0 * np.abs(X["x"])}, tolerance=0.01, headroom=1e4, prefer="size")
     assert report.high_nodes >= 1
     assert report.verdict_word == "verified"
 
@@ -270,23 +270,23 @@ def measured_by(proto):
 
 def test_a_metric_is_the_limit():
     metric = measured_by(DEEP)
-    loose = amp.transpile(DEEP, inputs=X, metric=metric, metric_bound=1.0)
+    loose = amp.transpile(DEEP, inputs=X, metric=metric, metric_bound=1.0, prefer="size")
     assert loose.repaired == ()
     assert loose.verdict.startswith("verified: <lambda> is ")
     bound = 0.3 * loose.metric.value
-    tight = amp.transpile(DEEP, inputs=X, metric=metric, metric_bound=bound)
+    tight = amp.transpile(DEEP, inputs=X, metric=metric, metric_bound=bound, prefer="size")
     assert tight.metric.value <= bound
     assert 0 < tight.low_nodes < loose.low_nodes
 
 
 def test_an_unreachable_metric_says_what_was_achieved():
     with pytest.raises(CheckFailed, match=r"<lambda> is 3, allowed are 2") as caught:
-        amp.transpile(DEEP, inputs=X, metric=lambda *_: 3.0, metric_bound=2.0)
+        amp.transpile(DEEP, inputs=X, metric=lambda *_: 3.0, metric_bound=2.0, prefer="size")
     assert caught.value.report.metric == dataclasses.replace(caught.value.report.metric, value=3.0, bound=2.0)
 
 
 def test_the_curve_holds_the_chosen_point():
-    report = amp.transpile(DEEP, inputs=X, tolerance=1e-4, frontier=True)
+    report = amp.transpile(DEEP, inputs=X, tolerance=1e-4, frontier=True, prefer="size")
     points = report.frontier
     assert [point.error for point in points] == sorted((point.error for point in points), reverse=True)
     [chosen] = [point for point in points if point.chosen]
@@ -301,7 +301,7 @@ def test_the_curve_holds_the_chosen_point():
 
 
 def test_the_curve_is_worked_out_without_a_search():
-    report = amp.transpile(DEEP, inputs=X, frontier=True)
+    report = amp.transpile(DEEP, inputs=X, frontier=True, prefer="size")
     assert report.repaired == ()
     assert len(report.frontier) > 2
     assert [point.chosen for point in report.frontier].index(True) == 0
@@ -312,7 +312,7 @@ def test_time_is_preferred_where_asked():
     report = amp.transpile(DEEP, inputs=X, prefer="time")
     assert report.low_nodes == 0, "a product of two rows by four gains nothing"
     assert report.predicted_ms[0] == report.predicted_ms[1]
-    default = amp.transpile(DEEP, inputs=X)
+    default = amp.transpile(DEEP, inputs=X, prefer="size")
     assert default.low_nodes > 0
     assert default.predicted_ms[1] > default.predicted_ms[0]
 
@@ -322,7 +322,7 @@ WRONG = {
     "prefer at another level": ({"prefer": "time", "level": "O2"}, "prefer has a meaning at level auto only"),
     "headroom at another level": ({"headroom": 2.0, "level": "O1"}, "headroom has a meaning at level auto only"),
     "frontier of a system": ({"frontier": True, "policy": "torch"}, "frontier has a meaning at level auto only"),
-    "no objective": ({"prefer": "speed"}, "prefer is 'speed': expected 'low' or 'time'"),
+    "no objective": ({"prefer": "speed"}, "prefer is 'speed': expected 'balance', 'time' or 'size'"),
     "a headroom below 1": ({"headroom": 0.5}, "headroom is 0.5: expected a number of at least 1"),
     "a headroom that is no number": ({"headroom": math.nan}, "headroom is nan"),
     "a metric without a bound": ({"metric": worst}, "go together"),
@@ -339,10 +339,10 @@ def test_options_that_mean_nothing_are_refused(options, words):
 
 
 def test_a_recipe_keeps_what_a_search_found(tmp_path, monkeypatch):
-    made = amp.transpile(DEEP, inputs=X, tolerance=1e-4)
+    made = amp.transpile(DEEP, inputs=X, tolerance=1e-4, prefer="size")
     made.save_recipe(tmp_path / "r.toml")
     monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: pytest.fail("it searches"))
-    again = amp.transpile(DEEP, inputs=X, recipe=tmp_path / "r.toml")
+    again = amp.transpile(DEEP, inputs=X, recipe=tmp_path / "r.toml", prefer="size")
     assert support.decisions(again) == support.decisions(made)
     assert again.casts == made.casts
 
@@ -357,7 +357,7 @@ def test_a_normalisation_becomes_low_as_a_whole_or_not_at_all(least, expected):
     """Its least number, which rounding would spoil, keeps it float32. In two precisions it would not be fused."""
     numbers = {"two": np.float32(2.0), "least": np.float32(least), "last": np.array([-1])}
     model = parse(NORMALISED, **numbers, w=array(64, 16, seed=2))
-    decisions = support.decisions(amp.transpile(model, inputs={"x": array(8, 64)}, tolerance=0.05))
+    decisions = support.decisions(amp.transpile(model, inputs={"x": array(8, 64)}, tolerance=0.05, prefer="size"))
     assert decisions.pop("product") == "low"
     assert {*decisions.values()} == {expected}
 

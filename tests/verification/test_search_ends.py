@@ -96,7 +96,8 @@ class Simulated(Conversions):
         row = OutputComparison("y", "float32", (4, 4), excess, 0.02 * excess, 1.0, structure_differs=excess == math.inf)
         conversion = Conversion(assignment, frozenset(), 0, 0)
         return Measured(
-            self.prepared, conversion, {"y": row}, None, {"y": excess}, excess, policy.settled, policy.limits,
+            self.prepared, conversion, {"y": row}, None, {"y": excess}, excess, policy.settled,
+            policy.objective, policy.limits,
             is_float32=not low, confirmed=True,
         )  # fmt: skip
 
@@ -193,7 +194,7 @@ def test_what_decides_a_shape_is_float32_and_the_rest_is_not(name):
     constants = {key: np.int64(value) for key, value in scalars.items() if key in text}
     model = parse(text, w=array(8, 8, seed=1, scale=0.3), **weights, **constants)
     feeds = {"x": array(30, 8), "t": np.float32([1.0])}
-    report = amp.transpile(model, inputs=feeds, cache=False)
+    report = amp.transpile(model, inputs=feeds, cache=False, prefer="size")
     assert report.verdict_word == "verified", report.verdict
     chosen = support.decisions(report)
     assert chosen["f"] == "high"

@@ -63,7 +63,9 @@ def sample(index: int):
 def test_samples_are_read_one_at_a_time_and_compared_in_little_memory(monkeypatch):
     """Twelve times as much is given as may stay in memory, and as much again is computed from it."""
     monkeypatch.setattr(spilled, "_IN_MEMORY", 1 << 20)
-    amp.transpile(MODEL, inputs=sample(0), tolerance=1e-5)  # what is imported and started first does not count
+    amp.transpile(
+        MODEL, inputs=sample(0), tolerance=1e-5, prefer="size"
+    )  # what is imported and started first does not count
     read: list[int] = []
 
     def samples():
@@ -72,14 +74,14 @@ def test_samples_are_read_one_at_a_time_and_compared_in_little_memory(monkeypatc
             yield sample(index)
 
     tracemalloc.start()
-    report = amp.transpile(MODEL, inputs=samples(), tolerance=1e-5)
+    report = amp.transpile(MODEL, inputs=samples(), tolerance=1e-5, prefer="size")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert read == list(range(SAMPLES))
     assert [row.samples for row in report.outputs.values()] == [SAMPLES]
     assert peak < 12 << 20, "of 24 MB that were read and computed"
     monkeypatch.undo()
-    again = amp.transpile(MODEL, inputs=[sample(index) for index in range(SAMPLES)], tolerance=1e-5)
+    again = amp.transpile(MODEL, inputs=[sample(index) for index in range(SAMPLES)], tolerance=1e-5, prefer="size")
     assert again.outputs == report.outputs
     assert support.decisions(again) == support.decisions(report)
 
@@ -92,6 +94,6 @@ def test_a_metric_gets_all_outputs(monkeypatch):
         found.append(len(exact) + len(low))
         return max(float(np.abs(a["y"] - b["y"]).max()) for a, b in zip(exact, low, strict=True))
 
-    report = amp.transpile(MODEL, inputs=(sample(i) for i in range(3)), metric=metric, metric_bound=0.01)
+    report = amp.transpile(MODEL, inputs=(sample(i) for i in range(3)), metric=metric, metric_bound=0.01, prefer="size")
     assert set(found) == {6}
     assert report.metric.holds

@@ -69,7 +69,7 @@ def feeds():
 @pytest.fixture(scope="module")
 def reports():
     given = {"inputs": feeds(), "optimize": True}
-    return {dtype: amp.transpile(encoder(), dtype=dtype, **given) for dtype in ("float16", "bfloat16")}
+    return {dtype: amp.transpile(encoder(), dtype=dtype, **given, prefer="size") for dtype in ("float16", "bfloat16")}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -93,14 +93,14 @@ def test_the_result_keeps_the_names_of_the_source(reports):
 
 
 def test_without_it_the_report_says_what_it_would_do():
-    report = amp.transpile(encoder(), inputs=feeds())
+    report = amp.transpile(encoder(), inputs=feeds(), prefer="size")
     assert report.fused == {}
     assert "--optimize would write 1 attention as one operator" in report.notes
     assert not any("optimize" in note for note in amp.transpile(encoder(), target="tensorrt", verify=False).notes)
 
 
 def test_without_verification_it_is_not_compared():
-    report = amp.transpile(encoder(), optimize=True, verify=False)
+    report = amp.transpile(encoder(), optimize=True, verify=False, prefer="size")
     assert report.fused == OPTIMIZED
     assert report.verdict_word == "not checked"
 
@@ -148,7 +148,7 @@ FAILURES = {
 def test_a_failure_is_a_warning_and_the_model_is_converted_without_it(monkeypatch, name):
     act, text = FAILURES[name]
     monkeypatch.setattr(transformers, "lease", lambda: contextlib.nullcontext(Child(act)))
-    report = amp.transpile(encoder(), inputs=feeds(), optimize=True)
+    report = amp.transpile(encoder(), inputs=feeds(), optimize=True, prefer="size")
     (warning,) = report.warnings
     assert warning.startswith("not optimized: ")
     assert text in warning
@@ -171,7 +171,7 @@ REASONS = {
 
 @pytest.mark.parametrize("text", REASONS)
 def test_what_cannot_be_optimized_is_said_and_converted(text):
-    report = amp.transpile(REASONS[text](), optimize=True)
+    report = amp.transpile(REASONS[text](), optimize=True, prefer="size")
     assert text in report.warnings[0]
 
 
@@ -185,17 +185,17 @@ REFUSED = {
 @pytest.mark.parametrize("text", REFUSED)
 def test_options_that_contradict_it_are_refused(text):
     with pytest.raises(amp.OptionError, match=text):
-        amp.transpile("missing.onnx", optimize=True, **REFUSED[text])
+        amp.transpile("missing.onnx", optimize=True, **REFUSED[text], prefer="size")
 
 
 def test_marks_count_for_the_optimized_nodes():
-    report = amp.transpile(encoder(), optimize=True, disable_amp="Attention", verify=False)
+    report = amp.transpile(encoder(), optimize=True, disable_amp="Attention", verify=False, prefer="size")
     (attention,) = [row for row in report.decisions if row.op == "com.microsoft::Attention"]
     assert attention.precision != "low"
 
 
 def test_a_model_with_a_form_of_its_own_is_left_to_our_pass():
-    report = amp.transpile(model(FORMS["scaled dot product"][0]), optimize=True)
+    report = amp.transpile(model(FORMS["scaled dot product"][0]), optimize=True, prefer="size")
     assert report.fused == {"com.microsoft::Attention": 1}
 
 
@@ -205,7 +205,7 @@ def test_a_layer_takes_ten_launches_at_most(counted, tmp_path):
     for layers in (1, 3):
         for optimize in (False, True):
             path = tmp_path / f"{layers}{optimize}.onnx"
-            amp.transpile(encoder(64, layers), path, optimize=optimize, verify=False)
+            amp.transpile(encoder(64, layers), path, optimize=optimize, verify=False, prefer="size")
             taken[layers, optimize] = counted.model(path, "--dim", "b=2", "--dim", "l=16")["launches"]
     plain, fused = ((taken[3, optimize] - taken[1, optimize]) / 2 for optimize in (False, True))
     assert fused <= 10

@@ -87,7 +87,7 @@ def test_a_zero_output_of_given_inputs_shows_nothing():
 )
 def test_the_report_says_that_nothing_became_low(text, options, note, verify):
     model = parse(f"(float[2,4] x) => (float[2,4] y) {{ {text} }}", w=W)
-    report = amp.transpile(model, verify=verify, **options)
+    report = amp.transpile(model, verify=verify, **options, prefer="size")
     found = [one for one in remarks(report) if re.search("became b?float16", one)]
     assert len(found) == (note is not None)
     assert report_as_dict(report)["notes"] == list(remarks(report))
@@ -105,7 +105,7 @@ def test_the_report_says_that_nothing_became_low(text, options, note, verify):
     ],
 )
 def test_json_tells_what_was_asked(options, asked):
-    record = report_as_dict(amp.transpile(parse(PLAIN, w=W), verify=False, **options))
+    record = report_as_dict(amp.transpile(parse(PLAIN, w=W), verify=False, **options, prefer="size"))
     assert record["asked"] == asked
 
 
@@ -184,7 +184,7 @@ WARNED = {
 
 @pytest.mark.parametrize("options", WARNED.values(), ids=WARNED)
 def test_a_destroyed_output_is_compared_and_warned_of(options):
-    report = amp.transpile(DESTROYED, inputs={"x": array(2, 4)}, **options)
+    report = amp.transpile(DESTROYED, inputs={"x": array(2, 4)}, **options, prefer="size")
     assert report.outputs["y"].relative > 0.5
     assert report.verdict_word == "compared"
     assert report.verdict.endswith("not run on a GPU); no limit was set")
@@ -225,7 +225,7 @@ WORDS = {
 def test_a_verdict_begins_with_one_of_six_words(case):
     text, options = WORDS[case]
     try:
-        report = amp.transpile(parse(text, w=W), **options)
+        report = amp.transpile(parse(text, w=W), **options, prefer="size")
     except amp.CheckFailed as error:
         report = error.report
     word = re.split("[,:]", case)[0]
@@ -258,7 +258,7 @@ LABELS = parse(
 
 def labelled(**options):
     try:
-        return amp.transpile(LABELS, inputs={"x": SCORES}, **options)
+        return amp.transpile(LABELS, inputs={"x": SCORES}, **options, prefer="size")
     except amp.CheckFailed as error:
         return error.report
 
@@ -290,7 +290,7 @@ def test_labels_that_differ_are_judged(options, expected):
 def test_labels_that_forced_nodes_change_fail_at_auto(tmp_path):
     forced = {"tolerance": "0.01%", "include": ".*"}
     with pytest.raises(amp.CheckFailed, match="199 of 200 integers differ"):
-        amp.transpile(LABELS, tmp_path / "out.onnx", inputs={"x": SCORES}, **forced)
+        amp.transpile(LABELS, tmp_path / "out.onnx", inputs={"x": SCORES}, **forced, prefer="size")
     assert not list(tmp_path.iterdir())
 
 
@@ -299,7 +299,7 @@ def test_truth_values_are_judged():
     model = parse(text, big=np.float32(30000.0))
     with pytest.raises(amp.CheckFailed, match="of 8 values differ, none may"):
         amp.transpile(model, level="O2", inputs=GIVEN, tolerance=1)
-    assert amp.transpile(model, inputs=GIVEN).verdict_word == "verified"  # repaired
+    assert amp.transpile(model, inputs=GIVEN, prefer="size").verdict_word == "verified"  # repaired
 
 
 def test_another_shape_fails_whatever_the_limits_are():
@@ -322,7 +322,7 @@ EACH = {
 @pytest.mark.parametrize(("options", "word", "part"), EACH.values(), ids=EACH)
 def test_each_output_has_its_own_limit(options, word, part):
     try:
-        report = amp.transpile(parse(PAIR, w=W), inputs=GIVEN, **options)
+        report = amp.transpile(parse(PAIR, w=W), inputs=GIVEN, **options, prefer="size")
     except amp.CheckFailed as error:
         report = error.report
     assert (report.verdict_word, part in report.verdict) == (word, True), report.verdict
@@ -333,8 +333,9 @@ def test_the_command_refuses_labels_beyond_their_limit(level, status, tmp_path, 
     onnx.save(LABELS, tmp_path / "m.onnx")
     np.savez(tmp_path / "x.npz", x=SCORES)
     given = ["--inputs", str(tmp_path / "x.npz"), "--tolerance", "0.01%", "--json", str(tmp_path / "m.json")]
-    assert cli.main([str(tmp_path / "m.onnx"), "--level", level, *given]) == status
-    assert (tmp_path / "m.fp16.onnx").exists() == (status == 0)
+    assert cli.main([str(tmp_path / "m.onnx"), "--level", level, "--prefer", "size", *given]) == status
+    written = [file.name for file in tmp_path.glob("m.fp*.onnx")]
+    assert written == ([] if status else ["m.fp32.onnx"]), "within so little nothing is low"
     record = json.loads((tmp_path / "m.json").read_text())
     assert (record["verdict_word"], record["exit_status"]) == ("failed" if status else "verified", status)
     assert ("199 of 200 integers differ, none may" in " ".join(capsys.readouterr().err.split())) == bool(status)

@@ -42,10 +42,10 @@ def told(report):
 
 
 def test_an_equal_question_is_not_compared_again(forbidden, tmp_path):
-    first = amp.transpile(MODEL, tmp_path / "one.onnx", **ASKED)
+    first = amp.transpile(MODEL, tmp_path / "one.onnx", **ASKED, prefer="size")
     assert first.repaired
     forbidden()
-    again = amp.transpile(MODEL, tmp_path / "two.onnx", **ASKED)
+    again = amp.transpile(MODEL, tmp_path / "two.onnx", **ASKED, prefer="size")
     assert told(again) == told(first)
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
     assert not any("run before" in note for note in first.notes)
@@ -69,8 +69,8 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_any_other_question_is_compared(name, forbidden):
-    first = amp.transpile(MODEL, **ASKED)
-    asked = {**ASKED, **OTHERS[name]}
+    first = amp.transpile(MODEL, **ASKED, prefer="size")
+    asked = {**ASKED, "prefer": "size", **OTHERS[name]}
     if name == "regions that change nothing":
         asked["disable_amp"] = [f"^{first.repaired[0]}$"]
     forbidden()
@@ -79,26 +79,26 @@ def test_any_other_question_is_compared(name, forbidden):
 
 
 def test_another_weight_is_another_question(forbidden):
-    amp.transpile(MODEL, **ASKED)
+    amp.transpile(MODEL, **ASKED, prefer="size")
     changed = W.copy()
     changed[0, 0] += 1.0
     forbidden()
     with pytest.raises(RuntimeError, match="compares"):
-        amp.transpile(chain(*["MatMul ({}, w)", "Tanh ({})"] * 4, w=changed), **ASKED)
+        amp.transpile(chain(*["MatMul ({}, w)", "Tanh ({})"] * 4, w=changed), **ASKED, prefer="size")
 
 
 @pytest.mark.parametrize("write", [np.savez, None])
 def test_files_of_data_count_by_their_content(write, forbidden, tmp_path):
     file = tmp_path / "data.npz"
     np.savez(file, **X)
-    amp.transpile(MODEL, inputs=str(file), tolerance=1e-4)
+    amp.transpile(MODEL, inputs=str(file), tolerance=1e-4, prefer="size")
     forbidden()
     if write is None:
-        assert amp.transpile(MODEL, inputs=str(file), tolerance=1e-4).verdict_word == "verified"
+        assert amp.transpile(MODEL, inputs=str(file), tolerance=1e-4, prefer="size").verdict_word == "verified"
         return
     write(file, x=array(2, 4, seed=6))
     with pytest.raises(RuntimeError, match="compares"):
-        amp.transpile(MODEL, inputs=str(file), tolerance=1e-4)
+        amp.transpile(MODEL, inputs=str(file), tolerance=1e-4, prefer="size")
 
 
 def spoil(folder, change):
@@ -116,30 +116,30 @@ SPOILED = {
 
 @pytest.mark.parametrize("name", SPOILED)
 def test_a_record_that_does_not_fit_is_made_anew(name, cache):
-    first = amp.transpile(MODEL, **ASKED)
+    first = amp.transpile(MODEL, **ASKED, prefer="size")
     spoil(cache, SPOILED[name])
-    again = amp.transpile(MODEL, **ASKED)
+    again = amp.transpile(MODEL, **ASKED, prefer="size")
     assert told(again) == told(first)
     assert not any("run before" in note for note in again.notes)
 
 
 def test_what_needs_no_search_is_compared_each_time(forbidden):
-    amp.transpile(MODEL, inputs=X)
+    amp.transpile(MODEL, inputs=X, prefer="size")
     forbidden()
     with pytest.raises(RuntimeError, match="compares"):
-        amp.transpile(MODEL, inputs=X)
+        amp.transpile(MODEL, inputs=X, prefer="size")
 
 
 def test_a_file_that_does_not_open_is_refused(monkeypatch):
-    amp.transpile(MODEL, **ASKED)
+    amp.transpile(MODEL, **ASKED, prefer="size")
     from amp_transpiler.verification.structure import LoadResult
 
     monkeypatch.setattr(check_file, "check_load", lambda *_: LoadResult("refused", "for the test"))
     with pytest.raises(amp.CheckFailed, match="for the test"):
-        amp.transpile(MODEL, **ASKED)
+        amp.transpile(MODEL, **ASKED, prefer="size")
 
 
 def test_made_up_inputs_are_part_of_no_question(forbidden):
-    first = amp.transpile(MODEL, tolerance=1e-4)
+    first = amp.transpile(MODEL, tolerance=1e-4, prefer="size")
     forbidden()
-    assert support.decisions(amp.transpile(MODEL, tolerance=1e-4)) == support.decisions(first)
+    assert support.decisions(amp.transpile(MODEL, tolerance=1e-4, prefer="size")) == support.decisions(first)

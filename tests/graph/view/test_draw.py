@@ -86,7 +86,7 @@ def test_every_shape_has_a_title_and_lies_in_the_picture(tmp_path):
 
 WAYS = {
     "transpile": lambda model: amp.transpile(model, level="O2", verify=False).program,
-    "transpile, verified": lambda model: amp.transpile(model).program,
+    "transpile, verified": lambda model: amp.transpile(model, prefer="size").program,
     "autocast": amp.autocast,
     "convert_model": amp.convert_model,
 }
@@ -100,7 +100,7 @@ def test_every_way_keeps_what_was_before(way, tmp_path):
 
 
 def test_a_report_draws_too(tmp_path):
-    report = amp.transpile(parse(MODEL, w=array(4, 4)), verify=False)
+    report = amp.transpile(parse(MODEL, w=array(4, 4)), verify=False, prefer="size")
     report.draw(tmp_path / "report.svg")
     assert len(parsed((tmp_path / "report.svg").read_text())[1]) == 2
     report.program = None

@@ -124,7 +124,7 @@ def test_names_that_a_terminal_cannot_show_are_escaped():
 
 
 def test_a_report_names_a_program_in_short():
-    report = amp.transpile(loaded(), verify=False)
+    report = amp.transpile(loaded(), verify=False, prefer="size")
     assert report.source == "Program('agraph', 3 nodes)"
 
 

@@ -1,0 +1,62 @@
+"""The default aim of level auto: 16 bits, unless they cost time.
+
+Of all conversions that keep the limits, float32 among them, it is the smallest one whose predicted time is at most a
+tenth above the fastest one's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.precision.policy import Policy, Settled
+
+__all__ = ["Aim", "Candidate", "aimed", "balanced"]
+
+Aim: TypeAlias = Literal["low", "time", "float32"]
+"""What a conversion aims at: the most in lower precision, the least time, or float32 throughout."""
+
+_SLOWER = 1.1  # times the fastest: a prediction is no measurement, and a smaller file is worth that much
+_KEPT = "predicted to be faster in float32"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """A conversion that may be chosen.
+
+    Attributes:
+        milliseconds: its predicted time.
+        bytes: of its weights.
+    """
+
+    milliseconds: float
+    bytes: int
+
+
+def balanced(candidates: Mapping[Aim, Candidate]) -> Aim:
+    """Return the aim of the smallest conversion that is at most a tenth slower than the fastest one.
+
+    Args:
+        candidates: at least one. Of several that are as small, the fastest is taken.
+    """
+    least = min(candidate.milliseconds for candidate in candidates.values())
+    paying = [aim for aim, candidate in candidates.items() if candidate.milliseconds <= _SLOWER * least]
+    return min(paying, key=lambda aim: (candidates[aim].bytes, candidates[aim].milliseconds))
+
+
+def aimed(policy: Policy, aim: Aim, model: ir.Model) -> Policy:
+    """Return a policy with one of the aims.
+
+    Args:
+        policy: how to decide.
+        aim: at what.
+        model: the prepared program, whose nodes are settled where all are to be float32.
+    """
+    if aim != "float32":
+        return dataclasses.replace(policy, objective=aim)
+    kept = {str(node.name): Settled("high", _KEPT) for node in all_nodes(model)}
+    return dataclasses.replace(policy, objective="low", settled={**kept, **policy.settled})

@@ -1,0 +1,65 @@
+"""The conversion that pays: what `precision/balance.py` chooses, of conversions that keep the limits."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from amp_transpiler.conversion import candidate_of, candidates
+from amp_transpiler.precision.balance import Aim, aimed, balanced
+from amp_transpiler.report import Report
+from amp_transpiler.verification.conversions import Conversions
+from amp_transpiler.verification.search import Found, best_conversion
+
+__all__ = ["balanced_conversion"]
+
+
+def balanced_conversion(
+    conversions: Conversions, report: Report, *, frontier: bool, cache: bool, limited: bool
+) -> Found:
+    """Return the smallest conversion that keeps the limits and is at most a tenth slower than the fastest one.
+
+    The predictions without a limit say which aim is looked at first. What a search finds for it takes the place of
+    what was predicted, until the one that is best is one that was found: mostly one search is enough.
+
+    Args:
+        conversions: the program, the policy and the data.
+        report: gets notes.
+        frontier: whether the curve between error and cost is wanted.
+        cache: whether what runs have shown may be kept, and found again.
+        limited: there are limits.
+
+    Raises:
+        CannotCompare: an emulated program does not run.
+        InputError: the user's metric fails.
+    """
+    policy, prepared = conversions.policy, conversions.prepared
+    with conversions.phase("predict"):
+        known = candidates(prepared, policy, conversions.ranges)
+    found: dict[Aim, Found] = {}
+    while known and (aim := balanced(known)) not in found:
+        of_aim = dataclasses.replace(conversions, policy=aimed(policy, aim, prepared.model))
+        if aim == "float32":
+            found[aim] = Found(of_aim.measured(of_aim.policy, confirm=True))
+        else:
+            found[aim] = best_conversion(of_aim, report, frontier=frontier, cache=cache, limited=limited)
+        best = found[aim].best
+        if best.excess <= 1.0:
+            known[aim] = candidate_of(best.program, policy)
+        else:
+            del known[aim]
+    report.notes = tuple(dict.fromkeys(report.notes))  # searches may say the same
+    chosen = found[balanced(known)] if known else min(found.values(), key=lambda one: one.best.excess)
+    if frontier and not chosen.curve:
+        chosen = _with_curve(chosen, conversions, report, cache=cache)
+    evidence = next((one.evidence for one in (chosen, *found.values()) if one.evidence is not None), None)
+    return dataclasses.replace(chosen, evidence=evidence)
+
+
+def _with_curve(chosen: Found, conversions: Conversions, report: Report, *, cache: bool) -> Found:
+    """Add the curve to a choice that no search was needed for: float32 throughout."""
+    of_low = dataclasses.replace(conversions, policy=dataclasses.replace(conversions.policy, objective="low"))
+    searched = best_conversion(of_low, report, frontier=True, cache=cache, limited=True)
+    if searched.curve_with is None:
+        return chosen
+    curve = tuple(searched.curve_with(chosen.best))
+    return dataclasses.replace(chosen, curve=curve, evidence=searched.evidence)
