@@ -324,7 +324,7 @@ def test_full_disk(folder):
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000)); sys.exit(main(sys.argv[1:]))"
     )
     process = subprocess.run(
-        [sys.executable, "-B", "-c", code, str(folder / "model.onnx")],
+        [sys.executable, "-B", "-c", code, str(folder / "model.onnx"), "--prefer", "size"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -373,7 +373,8 @@ def test_nodes_out_of_order_are_sorted_not_refused(folder, capfd):
 
 def test_a_failing_model_does_not_stop_the_others(folder, capfd):
     write_bytes(folder / "bad.onnx", b"no")
-    status = cli.main([str(folder / "bad.onnx"), str(folder / "model.onnx"), "-o", str(folder / "made")])
+    models = [str(folder / "bad.onnx"), str(folder / "model.onnx")]
+    status = cli.main([*models, "-o", str(folder / "made"), "--prefer", "size"])
     stdout, stderr = capfd.readouterr()
     assert status == 2
     assert [line for line in stderr.splitlines() if "bad.onnx" in line] == stderr.splitlines()

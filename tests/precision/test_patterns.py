@@ -10,10 +10,7 @@ from amp_transpiler.precision.numerics import in_order
 from amp_transpiler.precision.patterns import PATTERNS, matches
 from tests import support
 from tests.fusions import FUSIONS, model
-from tests.support import array
 
-FEEDS = {"x": array(2, 8, 64), "c": array(2, 8, 8, seed=7) > -1}
-FEEDS["c"][:, :, 0] = True  # no row is masked as a whole
 BEFORE = {  # nodes that level auto kept in float32 before it knew the whole
     "GELU by tanh and a power": ("p",),
     "a mask that is added": ("mk", "sm", "pr"),
