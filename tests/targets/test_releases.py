@@ -226,10 +226,20 @@ def test_the_report_says_if_another_runtime_checked():
 
 
 def test_an_operator_newer_than_the_release_is_an_error_that_names_it():
-    text = """<ir_version: 11, opset_import: ["": 23]> g (float[1,2,4,8] q) => (float[1,2,4,8] y) {
-        y = RotaryEmbedding(q, q, q) }"""
-    with pytest.raises(ModelError, match=r"newer than opset 20, which ONNX Runtime 1\.17 does not know yet"):
-        amp_transpiler.transpile(onnx.parser.parse_model(text), ort="1.17", verify=False, prefer="size")
+    text = """<ir_version: 11, opset_import: ["": 24]> g (float[1,2,4,8] p, float[1,2,1,8] u) => (float[1,2,4,8] y) {
+        y = TensorScatter(p, u) }"""
+    with pytest.raises(
+        ModelError, match=r"newer than opset 20, which ONNX Runtime 1\.17 does not know yet.*TensorScatter"
+    ):
+        amp_transpiler.transpile(onnx.parser.parse_model(text), ort="1.17", verify=False)
+
+
+def test_an_operator_newer_than_the_release_is_written_out_by_its_definition():
+    text = """<ir_version: 11, opset_import: ["": 23]> g (float[1,2,4,8] q, float[1,4,4] c) => (float[1,2,4,8] y) {
+        y = RotaryEmbedding(q, c, c) }"""
+    report = amp_transpiler.transpile(onnx.parser.parse_model(text), ort="1.17", verify=False)
+    assert report.opset == (23, 20)
+    assert "newer than opset 20, so written out by definition: RotaryEmbedding" in report.notes
 
 
 def test_an_opset_that_only_widens_is_declared_lower():
