@@ -16,6 +16,7 @@ from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.cost.shapes import open_dims
 from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.report.precision import kind_of
 from amp_transpiler.report.report import DecisionRow, PredictedTimes, Report
 from amp_transpiler.report.risks import risks
 from amp_transpiler.report.wording import percent
@@ -71,7 +72,7 @@ def add_prices(report: Report, prepared: Program, policy: Policy) -> None:
 def _priced(row: DecisionRow, node: ir.Node | None, priced: Prices) -> DecisionRow:
     if node is None or node not in priced.high:
         return row
-    is_low = row.precision == "low"
+    is_low = kind_of(row.precision) == "low"
     cost = (priced.costs_low if is_low else priced.costs_high)[node]
     seconds = (priced.low if is_low else priced.high)[node]
     return dataclasses.replace(
@@ -110,9 +111,9 @@ def _remedy(row: DecisionRow, share: float | None, policy: Policy) -> str:
         share: of the squared error, for one of the worst sources of it.
         policy: has the low format and the headroom.
     """
-    if row.precision == "low":
+    if kind_of(row.precision) == "low":
         return "" if share is None else f"in float32 it would leave {percent(math.sqrt(1.0 - share))} of the error"
-    if row.precision != "high":
+    if kind_of(row.precision) != "high":
         return ""
     if row.largest is not None and row.largest * policy.headroom > policy.low.max:
         if row.largest <= policy.low.max:

@@ -505,7 +505,7 @@ class _Search:
             points.append(
                 FrontierPoint(
                     error=worst_error(best.outputs) if is_chosen else point.error if error is None else error,
-                    milliseconds=1e3 * frontier.seconds(point, priced),
+                    milliseconds=1e3 * frontier.seconds(point, priced) if policy.target.has_prices else None,
                     low_share=(len(point.low) + fixed) / max(1, len(decided)),
                     casts=best.conversion.casts if is_chosen else point.casts,
                     measured=is_chosen or error is not None,

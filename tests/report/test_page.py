@@ -121,7 +121,7 @@ def test_the_worst_come_first_and_only_low_nodes_spoil_the_result():
 
 def test_nodes_that_overflow_share_all_of_the_error():
     rows = tuple(
-        DecisionRow(f"n{i}", "Add", "low", "", error=error) for i, error in enumerate([math.inf, 1.0, math.inf])
+        DecisionRow(f"n{i}", "Add", "float16", "", error=error) for i, error in enumerate([math.inf, 1.0, math.inf])
     )
     one = dataclasses.replace(EMPTY, decisions=rows)
     assert squared_error_shares(one) == {"n0": 0.5, "n1": 0.0, "n2": 0.5}
@@ -131,7 +131,7 @@ def test_nodes_that_overflow_share_all_of_the_error():
 
 @pytest.mark.parametrize("error", [1e-300, 1e300])
 def test_shares_of_errors_of_any_size(error):
-    rows = tuple(DecisionRow(f"n{i}", "Add", "low", "", error=error) for i in range(4))
+    rows = tuple(DecisionRow(f"n{i}", "Add", "float16", "", error=error) for i in range(4))
     assert set(squared_error_shares(dataclasses.replace(EMPTY, decisions=rows)).values()) == {0.25}
 
 
@@ -148,7 +148,7 @@ def test_ten_are_enough(report):
 
 
 def test_the_table_of_nodes_has_a_column_for_what_is_known(report):
-    bare = dataclasses.replace(EMPTY, decisions=(DecisionRow("n", "Add", "low", "why"),))
+    bare = dataclasses.replace(EMPTY, decisions=(DecisionRow("n", "Add", "float16", "why"),))
     assert [head for head, _ in nodes_table(bare).heads] == ["precision", "operator", "node", "reason"]
     heads = [head for head, _ in nodes_table(report).heads]
     assert heads[4:] == ["error", "largest value", "becomes zero", "moves", "predicted", "in float32", "to change it"]
@@ -240,7 +240,7 @@ def test_error_colours_are_offered_where_errors_are_known(report):
 def test_the_frontier_is_a_picture_and_a_table(report):
     assert cells(frontier_table(report), "error") == ["0%", "0.01%", "0.1%", "0.3%"]
     assert cells(frontier_table(report), "point") == ["", "", "chosen", ""]
-    assert cells(frontier_table(report), "known by") == ["emulation", "prediction", "emulation", "prediction"]
+    assert cells(frontier_table(report), "known by") == ["measured", "predicted", "measured", "predicted"]
     chart = frontier_chart(POINTS)
     assert (chart.count('class="measured"'), chart.count('class="predicted"'), chart.count('class="ring"')) == (2, 2, 1)
     circles = [tuple(map(float, found)) for found in re.findall(r'edicted" cx="([\d.]+)" cy="([\d.]+)"', chart)]
@@ -295,5 +295,5 @@ def test_the_frontier_in_the_terminal(report):
     file = io.StringIO()
     Console(file=file, width=80).print(text_table(frontier_table(report)))
     lines = [line.split() for line in file.getvalue().splitlines()]
-    assert lines[0] == ["point", "error", "known", "by", "predicted", "low", "nodes", "casts"]
-    assert lines[3] == ["chosen", "0.1%", "emulation", "1.9", "ms", "90%", "5"]
+    assert lines[0] == ["point", "error", "known", "by", "predicted", "in", "float16", "casts"]
+    assert lines[3] == ["chosen", "0.1%", "measured", "1.9", "ms", "90%", "5"]
